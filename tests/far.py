@@ -22,7 +22,7 @@ from penstock.control import ProgressRow
 from penstock.control.repositories.data_loss import InMemoryDataLossLog
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.jvm import bridge, hadoop_fs
-from penstock.engine.operations.reset_plan import planned
+from penstock.engine.operations.reset_plan import plan_reset
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session, session_for
 from penstock.errors import PenstockError
@@ -133,9 +133,9 @@ class Runs:
     def reset(self, stream: Stream, root: str, to: str) -> dict[str, Any]:
         session = session_for(self._spark, stream)
         checkpoint = Checkpoint(session, root, stream.name)
-        plan = planned(stream, session, self._bootstrap, checkpoint, "latest" if to == "latest" else "earliest")
+        plan = plan_reset(stream, session, self._bootstrap, checkpoint, "latest" if to == "latest" else "earliest")
         if not plan.against:
-            checkpoint.ask_reset(plan.reset.text())
+            checkpoint.request_reset(plan.reset.text())
         return {"against": plan.against, "again": plan.again}
 
     def dies(self, stream: Stream, root: str, moves: int) -> dict[str, Any]:

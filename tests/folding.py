@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.codec.columnar import EVENT_TIME, arrow
 from penstock.engine.state import fold_query, keyed_store
-from penstock.engine.state.keyed_store import HASH, Part
+from penstock.engine.state.keyed_store import HASH, StatePart
 from penstock.model.fold import Fold
 from penstock.model.schema import schema
 
@@ -43,7 +43,7 @@ class Folding:
         watermark = self.watermark
         for _ in range(2 if again else 1):
             self.folder.mkdir(parents=True, exist_ok=True)
-            keyed_store.pruned(self.folder, self.batch, 3)
+            keyed_store.prune(self.folder, self.batch, 3)
             found = self._run(rows, watermark)
         self.batch += 1
         self.late += found.late
@@ -52,12 +52,16 @@ class Folding:
 
     def _run(self, rows: Sequence[Row], watermark: int) -> fold_query.FoldResult:
         table = self._table(rows)
-        layout = fold_query.layout(self.fold, table.schema)
-        part = Part(self.folder, layout, keyed_store.was(self.folder, self.batch))
+        layout = fold_query.state_schema(self.fold, table.schema)
+        part = StatePart(self.folder, layout, keyed_store.manifest_before(self.folder, self.batch))
         due = part.due(self.fold.due, watermark) if self.fold.due else None
-        found = fold_query.folded(self.fold, table, part.find, watermark, late=self.grace is not None, due=due)
+        found = fold_query.run_fold(self.fold, table, part.find, watermark, late=self.grace is not None, due=due)
         made = part.change(
-            found.kept, found.gone, found.was, found.late, lambda kept: fold_query.ended(self.fold, kept, watermark)
+            found.kept,
+            found.gone,
+            found.was,
+            found.late,
+            lambda kept: fold_query.drop_ended(self.fold, kept, watermark),
         )
         made.write(self.folder / f"{self.batch}.json")
         return found
@@ -75,13 +79,13 @@ class Folding:
 
     def state(self) -> list[dict[str, Any]]:
         """What is kept of every key, by key."""
-        layout = fold_query.layout(self.fold, self._table([]).schema)
-        part = Part(self.folder, layout, keyed_store.was(self.folder, self.batch))
+        layout = fold_query.state_schema(self.fold, self._table([]).schema)
+        part = StatePart(self.folder, layout, keyed_store.manifest_before(self.folder, self.batch))
         return sorted(part.find(np.array(sorted(self._seen), np.int64)).drop_columns([HASH]).to_pylist(), key=str)
 
     def kept(self) -> int:
         """How many keys its newest manifest counts."""
-        return keyed_store.Manifest.read(self.folder / f"{keyed_store.versions(self.folder)[-1]}.json").keys
+        return keyed_store.PartManifest.read(self.folder / f"{keyed_store.versions(self.folder)[-1]}.json").keys
 
 
 def cut(rows: Iterable[Row], sizes: Sequence[int]) -> list[list[Row]]:

@@ -202,15 +202,15 @@ def _recompute(
     """asked: whether the run was asked to end, and Java with it: what then fails is that."""
     # Spark is more than most backfills need.
     from penstock.backfill.run import ENDED
-    from penstock.engine.operations.recompute import Counts, recomputed
+    from penstock.engine.operations.recompute import RecomputeCounts, recompute_rows
     from penstock.engine.session import open_session
 
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         spark = open_session("backfill")
         try:
-            counts = Counts()
-            yield from recomputed(spark, streams, files, start=begin, end=end, counts=counts, by_hours=True)
+            counts = RecomputeCounts()
+            yield from recompute_rows(spark, streams, files, start=begin, end=end, counts=counts, by_hours=True)
             return sum(counts.bad.values()), counts.reason
         finally:
             spark.stop()

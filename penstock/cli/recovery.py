@@ -19,8 +19,8 @@ from penstock.errors import PenstockError
 from penstock.settings import settings
 
 if TYPE_CHECKING:
-    from penstock.engine.operations.rebuild import Rebuilt
-    from penstock.engine.operations.reset_plan import Plan, To
+    from penstock.engine.operations.rebuild import RebuildResult
+    from penstock.engine.operations.reset_plan import ResetPlan, ResetTarget
     from penstock.model.stream import Stream
 
 
@@ -105,7 +105,7 @@ def rebuild(name: Annotated[str, typer.Argument(help="A stream that is stopped."
     typer.echo(f"{name} goes on with it once it is started: `penstock streams start {name}`")
 
 
-def destination(text: str) -> To:
+def destination(text: str) -> ResetTarget:
     """What --to says; PenstockError if it is nothing of the kind."""
     if text in ("earliest", "latest"):
         return "earliest" if text == "earliest" else "latest"
@@ -127,19 +127,19 @@ def destination(text: str) -> To:
         ) from e
 
 
-def _planned(stream: Stream, to: To) -> tuple[Plan, Callable[[str], None]]:
+def _planned(stream: Stream, to: ResetTarget) -> tuple[ResetPlan, Callable[[str], None]]:
     """What a reset would do, and what asks for it."""
     # Spark takes seconds to start, and no other command needs it.
     from penstock.engine.checkpoint.layout import Checkpoint
-    from penstock.engine.operations.reset_plan import planned
+    from penstock.engine.operations.reset_plan import plan_reset
     from penstock.engine.session import open_session, session_for
 
     spark = session_for(open_session("reset"), stream)
     checkpoint = Checkpoint(spark, settings().checkpoint_root, stream.name)
-    return planned(stream, spark, settings().bootstrap, checkpoint, to), checkpoint.ask_reset
+    return plan_reset(stream, spark, settings().bootstrap, checkpoint, to), checkpoint.request_reset
 
 
-def _rebuilt(name: str, stopped: Callable[[], None]) -> Rebuilt:
+def _rebuilt(name: str, stopped: Callable[[], None]) -> RebuildResult:
     from penstock.engine.operations import rebuild
     from penstock.engine.session import open_session, session_for
 
@@ -161,7 +161,7 @@ def _is_stopped(control: Control, name: str) -> None:
     )
 
 
-def _tell(plan: Plan) -> None:
+def _tell(plan: ResetPlan) -> None:
     numbers = ["partition", "reads from", "stood at", "end"]
     made = table(["topic", *numbers, "that is"], right=numbers)
     for p in plan.parts:

@@ -118,8 +118,8 @@ def _left(name: str) -> dict[str, Callable[[], None]]:
     root = settings().checkpoint_root
     place = urlparse(root)
     found: dict[str, Callable[[], None]] = {}
-    if s3a.is_far(root):
-        store = s3a.store(root)
+    if s3a.is_object_store(root):
+        store = s3a.store_below(root)
         for folder in (f"{name}{suffix}" for suffix in FOLDERS):
             if keys := [one.key for one in store.objects(folder)]:
                 found[f"{root.rstrip('/')}/{folder}"] = partial(_deleted, store, keys)

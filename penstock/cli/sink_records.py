@@ -53,9 +53,9 @@ def dry_run(
         stream = _sink(name)
         given = newest([one.source for one in stream.sources.values()], records, settings().bootstrap)
         with _session(name) as spark:
-            from penstock.engine.operations.sink_preview import made
+            from penstock.engine.operations.sink_preview import render_documents
 
-            found = made(spark, stream, given)
+            found = render_documents(spark, stream, given)
     documents = [_document(row) for row in found.rows.to_pylist()]
     wrong = [{"place": str(place), "reason": why} for place, why in sorted(found.wrong.items())]
     if as_json:
@@ -97,7 +97,7 @@ def replay(
             hint = f"penstock dead-letters show {stream.output.dead_letter_topic.name}"  # type: ignore[union-attr]
             raise PenstockError(f"{name} put nothing aside of that place", got=", ".join(missing), hint=hint)
         with _session(name) as spark:
-            from penstock.engine.operations.sink_replay import EARLIER
+            from penstock.engine.operations.sink_replay import ALREADY_REPLAYED
             from penstock.engine.operations.sink_replay import replay as given_again
 
             found = given_again(spark, stream, chosen, settings().bootstrap, again=again)
@@ -108,8 +108,8 @@ def replay(
         counted = Counter(one.said.partition(": ")[0] for one in found)
         out = console()
         out.print(", ".join(f"{n} {what}" for what, n in counted.items()) or f"{name} put nothing aside.")
-        if any(one.said == EARLIER for one in found):
-            out.print(Text(EARLIER, style="yellow"))
+        if any(one.said == ALREADY_REPLAYED for one in found):
+            out.print(Text(ALREADY_REPLAYED, style="yellow"))
         for one in found:
             if not one.ended:
                 out.print(Text(f"{one.letter.place}  {shown(one.said, WIDTH)}", style="yellow"))
@@ -192,7 +192,7 @@ def _session(name: str) -> Iterator[SparkSession]:
 
 
 def _document(row: dict[str, Any]) -> dict[str, Any]:
-    from penstock.engine.operations.sink_preview import SHOWN
+    from penstock.engine.operations.sink_preview import DOCUMENT_COLUMN
 
     return {
         **{name: None if row[name] is None else row[name].decode(errors="replace") for name in ("id", "refused")},
@@ -200,5 +200,5 @@ def _document(row: dict[str, Any]) -> dict[str, Any]:
         "version": row["version"],
         "deleted": row["deleted"],
         "at": row["at"],
-        "document": None if row[SHOWN] is None else orjson.loads(row[SHOWN]),
+        "document": None if row[DOCUMENT_COLUMN] is None else orjson.loads(row[DOCUMENT_COLUMN]),
     }

@@ -114,7 +114,7 @@ def _version(package: str) -> str:
 
 def _jars(platform: Platform) -> Iterator[Check]:
     stores = [part.name for part in platform.stores if part.name in jars.SETS]
-    client = ("s3a",) if s3a.is_far(settings().checkpoint_root) else ()
+    client = ("s3a",) if s3a.is_object_store(settings().checkpoint_root) else ()
     for name in (*(("broker",) if platform.brokers else ()), "connector", *client, *stores):
         lacking = jars.missing(name)
         if lacking:
@@ -222,8 +222,8 @@ def _checkpoints(_: Platform) -> Iterator[Check]:
     """Whether what every stream needs can be written where it is wanted."""
     root = settings().checkpoint_root
     place = urlparse(root)
-    if s3a.is_far(root):
-        store, name = s3a.store(root), f"penstock-doctor-{uuid4().hex}"
+    if s3a.is_object_store(root):
+        store, name = s3a.store_below(root), f"penstock-doctor-{uuid4().hex}"
         store.put(name, name.encode())
         try:
             same = store.get(name) == name.encode()

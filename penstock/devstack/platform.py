@@ -225,14 +225,14 @@ class Platform:
         wanted: list[tuple[str, str]] = [("connector", "Spark's Kafka connector")]
         if self.brokers:
             wanted.insert(0, ("broker", "Kafka"))
-        if s3a.is_far(settings().checkpoint_root):
+        if s3a.is_object_store(settings().checkpoint_root):
             wanted.append(("s3a", "Spark's client of object stores"))
         for name, label in wanted:
             if jars.missing(name):
                 with report.step(f"Fetching {label}") as step:
                     jars.ensure(name, step.tick)
-        if s3a.is_far(settings().checkpoint_root):
-            s3a.libraries()
+        if s3a.is_object_store(settings().checkpoint_root):
+            s3a.s3a_jars()
         if self.mariadb and not self.mariadb.running():
             with report.step("Looking for MariaDB") as step:
                 step.say(f"from {mariadb_binaries.find(step.tick).source}")

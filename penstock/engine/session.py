@@ -73,7 +73,7 @@ def _submit_conf(
         f"-Dlog4j2.configurationFile={LOGGING}",
         # A JVM whose memory was full has lost some of its threads, and looks well: the next driver is told why.
         "-XX:+ExitOnOutOfMemoryError",
-        *(s3a.JAVA_OPTIONS if s3a.is_far(s.checkpoint_root) else ()),
+        *(s3a.JAVA_OPTIONS if s3a.is_object_store(s.checkpoint_root) else ()),
         *(aot_cache.options() if java_options is None else java_options),
     ]
     connector = [str(path) for path in jars.jars_of("connector")]
@@ -127,11 +127,11 @@ def _submit_conf(
         conf[CHECKPOINT_WRITER] = (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         )
-    elif s3a.is_far(s.checkpoint_root):
+    elif s3a.is_object_store(s.checkpoint_root):
         # Behind all that is on the class path: what the JVM's cache was made for stays as it is.
-        fetched = [*filter(None, [conf.get("spark.jars")]), *map(str, s3a.libraries())]
-        conf |= {CHECKPOINT_WRITER: s3a.WRITER, "spark.jars": ",".join(fetched)}
-        hidden = s3a.conf(s.checkpoint_root)
+        fetched = [*filter(None, [conf.get("spark.jars")]), *map(str, s3a.s3a_jars())]
+        conf |= {CHECKPOINT_WRITER: s3a.FILE_MANAGER, "spark.jars": ",".join(fetched)}
+        hidden = s3a.spark_conf(s.checkpoint_root)
     hidden |= secured(master) | s.spark_conf
     return {key: value for key, value in conf.items() if key not in hidden}, hidden
 

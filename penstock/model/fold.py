@@ -16,7 +16,7 @@ from penstock.model.schema import Field, schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-APPLIED = "penstock.engine.state.fold:applied"
+APPLIED = "penstock.engine.state.fold:apply_fold"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS
 from jobs.presence.counts import STREAM
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.engine.operations.rebuild import Rebuilt, rebuild
+from penstock.engine.operations.rebuild import RebuildResult, rebuild
 from penstock.engine.session import session_for
 from penstock.host import process
 from penstock.host.process import free_port
@@ -110,7 +110,7 @@ def main(keys: int) -> None:
                 return [me, *(one for one in me.children(recursive=True) if one not in others)]
 
             with peak_memory(ours) as peak:
-                made: Rebuilt = rebuild(STREAM, own, bootstrap, str(folder), lambda: None)
+                made: RebuildResult = rebuild(STREAM, own, bootstrap, str(folder), lambda: None)
             assert made.after.keys == keys
             after = goes_on(spark, bootstrap, folder, keys)
     rows = [

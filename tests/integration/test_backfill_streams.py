@@ -21,7 +21,7 @@ from penstock.backfill.archive_source import Archived
 from penstock.backfill.job import Job
 from penstock.backfill.run import Outcome, run
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.engine.operations.recompute import recomputed
+from penstock.engine.operations.recompute import recompute_rows
 from penstock.errors import BackfillError, DeclarationError
 from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
@@ -62,7 +62,7 @@ def record(topic: str, offset: int, at: datetime, sent: datetime | None = None, 
 
 def do(job: Job, broker: Broker, spark: SparkSession) -> Outcome:
     def again(streams: Any, files: Any, begin: datetime, end: datetime) -> Iterator[pa.Table]:
-        return recomputed(spark, streams, files, start=begin, end=end, by_hours=True)
+        return recompute_rows(spark, streams, files, start=begin, end=end, by_hours=True)
 
     return run(job, broker.bootstrap, recompute=again)
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.checkpoint.layout import Checkpoint
-from penstock.engine.checkpoint.offset_log import Fit
+from penstock.engine.checkpoint.offset_log import OffsetMapping
 from penstock.errors import BrokerError
 from penstock.kafka import dead_letters as letters
 from penstock.kafka.replay import replay
@@ -107,9 +107,9 @@ def test_broken_batches_that_are_compressed_cost_exactly_those(
     for at, batch in packed:
         batch[100] ^= 0x10
         write(broker, at, batch)
-    rebase, died = Checkpoint.rebase, iter([True])
+    rebase, died = Checkpoint.replace_offsets, iter([True])
 
-    def dies(self: Checkpoint, fit: Fit) -> None:
+    def dies(self: Checkpoint, fit: OffsetMapping) -> None:
         if next(died, False):
             raise OSError("it died")
         rebase(self, fit)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from penstock.control.repositories.data_loss import InMemoryDataLossLog
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.checkpoint import layout
-from penstock.engine.faults.poison import Quarantine
+from penstock.engine.faults.poison import PoisonRecords
 from penstock.engine.query.source import Place
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import Blocked
@@ -257,7 +257,7 @@ def test_state_that_cannot_be_read_is_said_in_a_sentence_however_often_it_is_tri
     searched: list[object] = []
     starts: list[object] = []
 
-    def search(_: Quarantine, batch: object, __: object) -> dict[Place, str]:
+    def search(_: PoisonRecords, batch: object, __: object) -> dict[Place, str]:
         searched.append(batch)
         return {}
 
@@ -266,7 +266,7 @@ def test_state_that_cannot_be_read_is_said_in_a_sentence_however_often_it_is_tri
         begun(run)
 
     begun = StreamRun._begin
-    monkeypatch.setattr(Quarantine, "_search", search)
+    monkeypatch.setattr(PoisonRecords, "_search", search)
     monkeypatch.setattr(StreamRun, "_begin", begin)
     folder = three_batches(COUNTS, spark, bootstrap, tmp_path)
     if name:

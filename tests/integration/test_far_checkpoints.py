@@ -20,10 +20,10 @@ from penstock.devstack import doctor
 from penstock.devstack.platform import Platform
 from penstock.devstack.servers.s3 import S3
 from penstock.engine.checkpoint import s3a
-from penstock.engine.checkpoint.layout import Batch
-from penstock.engine.state.fold import Place
-from penstock.engine.state.keyed_store import HASH, Damaged, Manifest, Part
-from penstock.engine.state.object_store import Far, FarFolds, Told, far
+from penstock.engine.checkpoint.layout import PlannedBatch
+from penstock.engine.state.fold import FoldContext
+from penstock.engine.state.keyed_store import HASH, DamagedState, PartManifest, StatePart
+from penstock.engine.state.object_store import BatchInfo, ObjectFoldStore, RemoteState, remote_state
 from penstock.errors import Blocked, LeaseLost, PenstockError
 from penstock.host import process
 from penstock.object_store.bucket import Store
@@ -39,8 +39,8 @@ LAYOUT = pa.schema(FIELDS)
 WRITERS = """
 import json, sys
 from py4j.protocol import Py4JJavaError
-from penstock.engine import jvm
-from penstock.engine.checkpoint import Checkpoint
+from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.jvm import bridge
 from penstock.engine.jvm.hadoop_fs import Folder
 from penstock.engine.session import open_session
 spark = open_session("writers")
@@ -68,15 +68,15 @@ folder.replace("False", "third")
 folder.move(f"{sys.argv[1]}.before")
 said += [folder.exists(), Folder(spark, f"{sys.argv[1]}.before").read("False")]
 checkpoint = Checkpoint(spark, sys.argv[1], "sums")
-checkpoint.ready()
+checkpoint.check_reachable()
 for text in ("{}", '{"starts": {}}'):
-    checkpoint.ask_reset(text)
-    waits = checkpoint.reset_waiting()
-    checkpoint.step_aside()
-    said.append(checkpoint.reset_in_force() == waits == text and checkpoint.reset_waiting() is None)
+    checkpoint.request_reset(text)
+    waits = checkpoint.pending_reset()
+    checkpoint.activate_pending_reset()
+    said.append(checkpoint.active_reset() == waits == text and checkpoint.pending_reset() is None)
 said.append(Folder(spark, f"{sys.argv[1]}/sums.before").read("penstock-reset.json"))
 sys.stdout.write("\\n" + json.dumps(said))
-jvm.end(spark)
+bridge.end(spark)
 """
 
 
@@ -127,12 +127,12 @@ def test_what_is_wrong_with_the_store_is_one_sentence(store: Store, monkeypatch:
     told(monkeypatch, CHECKPOINTS="s3a://nowhere/checkpoints")
     assert (found().state, found().found.split(";")[0]) == ("fail", "there is no bucket nowhere")
     with pytest.raises(PenstockError, match="there is no bucket nowhere"):
-        s3a.store(f"{settings().checkpoint_root}/one").ready()
+        s3a.store_below(f"{settings().checkpoint_root}/one").ready()
     told(monkeypatch, CHECKPOINTS=ROOT, S3_SECRET_KEY="another")
     assert found().state == "fail"
     assert "refuses the access key" in found().found
     with pytest.raises(PenstockError, match="refuses the access key"):
-        s3a.store(f"{ROOT}/one").ready()
+        s3a.store_below(f"{ROOT}/one").ready()
     told(monkeypatch, S3_URL=f"http://127.0.0.1:{process.free_port()}")
     assert found().state == "fail"
     assert "does not answer" in found().found
@@ -166,24 +166,24 @@ class Fold:
         self.told: dict[str, str] = {}
         prefix = f"{store.prefix}/sums"
         spark = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=self.told.__setitem__))
-        self.driver = FarFolds(
+        self.driver = ObjectFoldStore(
             "sums", cast("Any", spark), f"{ROOT}/sums",
             lambda name, text: created(store.endpoint, store.bucket, f"{prefix}/{name}", text.encode()),
         )  # fmt: skip
-        self.worker: Far = far(f"{ROOT}/sums", str(cache)).below("sums")
+        self.worker: RemoteState = remote_state(f"{ROOT}/sums", str(cache)).below("sums")
 
     def open(self, done: int) -> None:
-        self.driver.open(Place("", late=False, folds={"sums": cast("Any", None)}), done)
+        self.driver.open(FoldContext("", late=False, folds={"sums": cast("Any", None)}), done)
 
-    def batch(self, number: int, totals: dict[int, int], *, dies: bool = False) -> Batch:
+    def batch(self, number: int, totals: dict[int, int], *, dies: bool = False) -> PlannedBatch:
         """A batch that sets the totals of some keys in part 0; dies: before the driver has kept it."""
         plan = SimpleNamespace(watermark_ms=0)
-        batch = Batch(number, 0, 0, {}, {}, cast("Any", plan), None)
+        batch = PlannedBatch(number, 0, 0, {}, {}, cast("Any", plan), None)
         self.driver.begin(batch)
         [said] = self.told.values()
-        mine = Told(**json.loads(said))
+        mine = BatchInfo(**json.loads(said))
         before = mine.was(self.worker, 0)
-        part = Part(self.worker.brought(0, before.files), LAYOUT, before)
+        part = StatePart(self.worker.brought(0, before.files), LAYOUT, before)
         hashes = np.array(sorted(totals), np.int64)
         was = len(part.find(hashes))
         rows = pa.table(
@@ -201,9 +201,9 @@ class Fold:
         return batch
 
     def state(self, behind: int) -> dict[Any, Any]:
-        manifest = Manifest.of(self.worker.said(f"{behind}.json")["parts"]["0"])
+        manifest = PartManifest.of(self.worker.said(f"{behind}.json")["parts"]["0"])
         hashes = np.arange(100, dtype=np.int64)
-        rows = Part(self.worker.brought(0, manifest.files), LAYOUT, manifest).find(hashes)
+        rows = StatePart(self.worker.brought(0, manifest.files), LAYOUT, manifest).find(hashes)
         return dict(zip(rows["who"].to_pylist(), rows["total"].to_pylist(), strict=True))
 
 
@@ -232,7 +232,9 @@ def test_the_state_of_a_fold_goes_on_elsewhere_behind_the_batch_that_ended(store
     assert top[:-1] == [f"{n}.json" for n in range(5, 9)]
     assert top[-1].startswith("opened-")
     there.open(8)
-    known = {file.name for n in range(5, 9) for file in Manifest.of(there.worker.said(f"{n}.json")["parts"]["0"]).files}
+    known = {
+        file.name for n in range(5, 9) for file in PartManifest.of(there.worker.said(f"{n}.json")["parts"]["0"]).files
+    }
     files = {one.key.rpartition("/")[2] for one in store.objects("sums/folds/sums/0")}
     assert files == known
 
@@ -258,7 +260,7 @@ def test_of_two_drivers_that_keep_a_batch_of_a_fold_the_first_counts(
     heir.open(2)
     late = heir.batch(3, {1: 3}, dies=True)
     third = Fold(store, tmp_path / "third")
-    create, mine = heir.driver._create, list[Batch]()
+    create, mine = heir.driver._create, list[PlannedBatch]()
 
     def paused(name: str, text: str) -> bool:
         third.open(2)
@@ -288,7 +290,7 @@ def test_state_that_is_missing_in_the_store_is_told(store: Store, tmp_path: Path
         here.open(3)
     [file] = [one for one in store.objects("sums/folds/sums/0") if one.key.endswith(".arrow")]
     store.put(file.key, b"x" * file.size)
-    with pytest.raises(Damaged, match="is changed"):
+    with pytest.raises(DamagedState, match="is changed"):
         Fold(store, tmp_path / "there").state(0)
     store.delete(file.key)
     with pytest.raises(Blocked, match="is damaged"):

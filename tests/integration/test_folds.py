@@ -21,7 +21,7 @@ from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import session_for
 from penstock.engine.state import fold as folding
-from penstock.engine.state.keyed_store import Manifest, versions
+from penstock.engine.state.keyed_store import PartManifest, versions
 from penstock.errors import Blocked, DeclarationError
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Fold, Input, KeyedState, Stateless, Stream, Topic, TopicOutput
@@ -86,9 +86,9 @@ def totals(bootstrap: str) -> dict[str | None, int]:
     return {key: int(value or 0) for key, value in latest(read(bootstrap, TOTALS.name)).items()}
 
 
-def manifest(part: Path, at: int) -> Manifest:
+def manifest(part: Path, at: int) -> PartManifest:
     """The first of those that a part has, or the last."""
-    return Manifest.read(part / f"{versions(part)[at]}.json")
+    return PartManifest.read(part / f"{versions(part)[at]}.json")
 
 
 def without_commits(folder: Path, behind: int) -> None:
@@ -293,8 +293,8 @@ def versions_of(folder: Path) -> dict[str, list[int]]:
 
 def test_a_task_that_does_not_know_its_part_folds_nothing(spark: SparkSession, tmp_path: Path) -> None:
     given = spark.range(100).selectExpr("concat('k', id) AS who", "id AS amount", "id AS at", "now() AS event_time")
-    sent = folding.parted(SILENT, given).coalesce(1)
-    step = folding.Step(
+    sent = folding.partition_by_key(SILENT, given).coalesce(1)
+    step = folding.FoldTask(
         SILENT, str(tmp_path), late=False, records=to_arrow_schema(sent.schema, timezone="UTC"), parts=2
     )
     with pytest.raises(Exception, match="does not say which part a task has"):
@@ -304,9 +304,9 @@ def test_a_task_that_does_not_know_its_part_folds_nothing(spark: SparkSession, t
 def test_another_state_is_not_misread(spark: SparkSession) -> None:
     def lines(of: Stream) -> list[str]:
         own = session_for(spark, of)
-        with folding.at(of, "/nowhere") as place:
-            found = plan_fingerprint.rows(own, of, "127.0.0.1:1", {})
-        return plan_fingerprint.lines(of, found, place)
+        with folding.use_checkpoint(of, "/nowhere") as place:
+            found = plan_fingerprint.build_frame(own, of, "127.0.0.1:1", {})
+        return plan_fingerprint.fingerprint_lines(of, found, place)
 
     def other(paid: DataFrame) -> DataFrame:
         return replace(SUMS, state="total DOUBLE")(paid)
@@ -324,7 +324,7 @@ def test_another_state_is_not_misread(spark: SparkSession) -> None:
 def test_what_does_not_fit_is_refused(spark: SparkSession) -> None:
     def refused(of: Stream) -> str:
         with pytest.raises(DeclarationError) as told:
-            plan_fingerprint.rows(session_for(spark, of), of, "127.0.0.1:1", {})
+            plan_fingerprint.build_frame(session_for(spark, of), of, "127.0.0.1:1", {})
         return str(told.value)
 
     assert "nothing moves time" in refused(stream(transform=silent, output_mode=KeyedState()))

@@ -204,7 +204,7 @@ def test_a_log_that_was_cut_is_read_on_from_its_end(
     has_read(given, spark, bootstrap, tmp_path, 1, 2, 3)
     # As if there had been five records more, which a broker brought back from a backup does not have.
     checkpoint = Checkpoint(spark, str(tmp_path), "gaps")
-    checkpoint.rebase(lambda *place: place[-1] + 5)
+    checkpoint.replace_offsets(lambda *place: place[-1] + 5)
     writer = TopicWriter("gaps", "penstock.gaps", bootstrap)
     mark = writer.committed()
     writer.write({}, replace(mark, offsets={EVENTS.name: {0: 8}}, plans=checkpoint.batch(mark.batch).plans))

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.engine.faults.batch_splitting import OF_HEAP
+from penstock.engine.faults.batch_splitting import HEAP_DIVISOR
 from penstock.engine.jvm import bridge
 from penstock.engine.query.stream_run import StreamRun
 from penstock.kafka.topic_writer import TopicWriter
@@ -62,8 +62,8 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return write(self, rows, mark)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TopicWriter, "write", short)
-    monkeypatch.setattr("penstock.engine.commit.batches.full", lambda e: isinstance(e, MemoryError))
-    monkeypatch.setattr(bridge, "heap", lambda _: BYTES * OF_HEAP)
+    monkeypatch.setattr("penstock.engine.commit.batches.is_out_of_memory", lambda e: isinstance(e, MemoryError))
+    monkeypatch.setattr(bridge, "heap", lambda _: BYTES * HEAP_DIVISOR)
     return given
 
 
@@ -82,7 +82,7 @@ def test_a_batch_that_memory_does_not_hold_is_cut_by_its_bytes(
 ) -> None:
     said = sorted(f"{n:03d}" + "x" * 197 for n in range(8))
     send(bootstrap, [text(one, 0 if n < 6 else 1) for n, one in enumerate(said)])
-    kept = tmp_path / STREAM.name / "penstock-portion.json"
+    kept = tmp_path / STREAM.name / "penstock-split.json"
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         assert until_written(run, bootstrap, 8) == said
         wait_until(lambda: tended(run.reconcile, lambda: not kept.exists()))

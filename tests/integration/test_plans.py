@@ -17,7 +17,7 @@ from penstock import catalog
 from penstock.control import Actor, ProgressRow, connect
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.checkpoint import plan_fingerprint
-from penstock.engine.checkpoint.plan_fingerprint import Plan
+from penstock.engine.checkpoint.plan_fingerprint import PlanFingerprint
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import session_for
 from penstock.engine.state import fold
@@ -62,7 +62,9 @@ def stream(transform: Transform, window: timedelta = MINUTE, **changed: Any) -> 
 
 
 def kept(spark: SparkSession, of: Stream) -> list[str]:
-    return plan_fingerprint.lines(of, plan_fingerprint.rows(session_for(spark, of), of, "127.0.0.1:1", {}))
+    return plan_fingerprint.fingerprint_lines(
+        of, plan_fingerprint.build_frame(session_for(spark, of), of, "127.0.0.1:1", {})
+    )
 
 
 SUM = stream(by_shop("1 minute", "sum(amount)"))
@@ -106,9 +108,9 @@ def test_the_plan_of_every_stream_is_told_the_same_twice(spark: SparkSession, pr
             empty = {n: own.createDataFrame([], topic_reader.ddl(t.fields)) for n, t in of.tables.items()}
             found = []
             for _ in range(2):
-                with fold.at(of, "/checkpoints") as place:
-                    rows = plan_fingerprint.rows(own, of, "127.0.0.1:1", empty)
-                found.append(plan_fingerprint.lines(of, rows, place))
+                with fold.use_checkpoint(of, "/checkpoints") as place:
+                    rows = plan_fingerprint.build_frame(own, of, "127.0.0.1:1", empty)
+                found.append(plan_fingerprint.fingerprint_lines(of, rows, place))
             one, two = found
             assert one == two
             assert bool(one) == bool(of.stateful_steps), name
@@ -140,7 +142,7 @@ def test_a_changed_aggregate_is_blocked_until_it_is_accepted(
     with running(SUM, spark, at, tmp_path) as run:
         run.settle()
     assert [float(r.value or 0) for r in read(at, TOTALS.name)] == [2.0, 7.0], "the old code goes on"
-    plan = Plan(session_for(spark, other), "plan-totals", f"{tmp_path}/plan-totals")
+    plan = PlanFingerprint(session_for(spark, other), "plan-totals", f"{tmp_path}/plan-totals")
     waiting = tmp_path / "plan-totals.reset" / "penstock-reset.json"
     waiting.parent.mkdir()
     waiting.touch()
@@ -193,7 +195,7 @@ def test_a_release_that_old_state_cannot_carry_is_refused(spark: SparkSession, t
         control.sync(catalog.load())
         checkpoints = Path(settings().checkpoint_root)
         for name, of in catalog.load().streams.items():
-            Plan(session_for(spark, of), name, str(checkpoints / name)).keep(kept(spark, of))
+            PlanFingerprint(session_for(spark, of), name, str(checkpoints / name)).keep(kept(spark, of))
             (checkpoints / name / "commits").mkdir()
             (checkpoints / name / "commits" / "0").write_text("v1\n{}")
         write("'sums', 1, 'max(amount)'", "'counts', 2, 'count(*)'", "'kept', 1, 'sum(amount)'")

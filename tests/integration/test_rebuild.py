@@ -22,9 +22,9 @@ from penstock.cli import app, recovery
 from penstock.codec.arrow_files import mapped
 from penstock.control import Actor, connect
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.engine.checkpoint.layout import RESET, Checkpoint
+from penstock.engine.checkpoint.layout import RESET_FILE, Checkpoint
 from penstock.engine.operations import rebuild
-from penstock.engine.operations.rebuild import Rebuilt
+from penstock.engine.operations.rebuild import RebuildResult
 from penstock.engine.operations.reset import Reset
 from penstock.engine.session import session_for
 from penstock.engine.state import keyed_store
@@ -81,7 +81,7 @@ def counts(bootstrap: str) -> dict[tuple[str, str], int]:
     return {(row["business"], row["contact"]): row["count"] for row in found if "heartbeat" not in row}
 
 
-def rebuilt(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> Rebuilt:
+def rebuilt(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> RebuildResult:
     return rebuild.rebuild(stream, session_for(spark, stream), bootstrap, str(folder), lambda: None)
 
 
@@ -89,7 +89,7 @@ def kept(folder: Path, fold: str = "counts") -> list[Row]:
     """The state in a checkpoint: each key with its part and hash."""
     found = []
     for part in keyed_store.parts(folder / "folds" / fold):
-        now = keyed_store.Manifest.read(part / f"{keyed_store.versions(part)[-1]}.json")
+        now = keyed_store.PartManifest.read(part / f"{keyed_store.versions(part)[-1]}.json")
         tables = (mapped(part / file.name) for file in now.files)
         newest = {(row["_hash"], row["business"], row["contact"]): row for t in tables for row in t.to_pylist()}
         assert len(newest) == now.keys
@@ -132,8 +132,8 @@ def test_a_lost_checkpoint_is_rebuilt_and_counts_go_on_as_if_nothing_had_been(
     made = rebuilt(STREAM, spark, bootstrap, tmp_path)
     assert (made.before, made.after.keys) == (None, len(before))
     # A reset takes its place; and once more is no harm, as long as it was not started.
-    Checkpoint(spark, str(tmp_path), STREAM.name).ask_reset(Reset({}).text())
-    assert sorted(path.name for path in waiting.glob("[!.]*")) == [RESET]
+    Checkpoint(spark, str(tmp_path), STREAM.name).request_reset(Reset({}).text())
+    assert sorted(path.name for path in waiting.glob("[!.]*")) == [RESET_FILE]
     with pytest.raises(PenstockError, match="was reset"):
         rebuilt(STREAM, spark, bootstrap, tmp_path)
     shutil.rmtree(waiting)

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from jobs.presence import device_contacts, enriched, walk_ins
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.operations import rebuild
-from penstock.engine.operations.rebuild import Rebuilt
+from penstock.engine.operations.rebuild import RebuildResult
 from penstock.engine.session import session_for
 from penstock.errors import Blocked, PenstockError
 from penstock.kafka.admin import admin
@@ -88,7 +88,7 @@ def records(given: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Record]:
     return [Record(topic, row["device"], json.dumps(row), 0) for topic, row in given]
 
 
-def rebuilt(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> Rebuilt:
+def rebuilt(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> RebuildResult:
     return rebuild.rebuild(stream, session_for(spark, stream), bootstrap, str(folder), lambda: None)
 
 

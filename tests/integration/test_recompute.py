@@ -24,7 +24,7 @@ from penstock import catalog
 from penstock.archive import parquet
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.operations import recompute
-from penstock.engine.operations.recompute import Counts, recomputed
+from penstock.engine.operations.recompute import RecomputeCounts, recompute_rows
 from penstock.errors import DeclarationError
 from penstock.streams import EmitChanges, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send, table
@@ -64,12 +64,12 @@ def archived(folder: Path, topic: str, given: Sequence[Archived], hours: bool = 
 
 def again(
     spark: SparkSession, streams: Sequence[Stream], paths: Sequence[str], start: int, end: int
-) -> tuple[dict[str, str], Counts]:
+) -> tuple[dict[str, str], RecomputeCounts]:
     """The rows by key, each of which comes once, and what was read. start, end: epoch ms."""
-    told = Counts()
+    told = RecomputeCounts()
     found = [
         (row["key"].decode(), row["value"].decode())
-        for rows in recomputed(spark, streams, paths, start=at(start), end=at(end), counts=told)
+        for rows in recompute_rows(spark, streams, paths, start=at(start), end=at(end), counts=told)
         for row in rows.select(["key", "value"]).to_pylist()
     ]
     assert len(dict(found)) == len(found)
@@ -204,9 +204,9 @@ def test_what_lay_ahead_of_its_own_timestamp(
 def test_where_there_is_nothing(spark: SparkSession, tmp_path: Path) -> None:
     chain = [stream(counted("1 second"), output=BETWEEN), stream(counted("2 seconds"), 2 * SECOND, BETWEEN)]
     files = archived(tmp_path, IN.name, [], hours=False)
-    assert again(spark, chain, files, BASE, BASE + 10_000) == ({}, Counts())
-    assert again(spark, chain, [], BASE, BASE + 10_000) == ({}, Counts())
-    assert again(spark, chain, ["nowhere"], BASE, BASE + 1999) == ({}, Counts())
+    assert again(spark, chain, files, BASE, BASE + 10_000) == ({}, RecomputeCounts())
+    assert again(spark, chain, [], BASE, BASE + 10_000) == ({}, RecomputeCounts())
+    assert again(spark, chain, ["nowhere"], BASE, BASE + 1999) == ({}, RecomputeCounts())
 
 
 def by_all(given: DataFrame) -> DataFrame:

@@ -19,7 +19,7 @@ from penstock.control import Actor, connect
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.jvm import hadoop_fs
-from penstock.engine.operations.reset_plan import Plan, To, planned
+from penstock.engine.operations.reset_plan import ResetPlan, ResetTarget, plan_reset
 from penstock.engine.query import source
 from penstock.engine.session import session_for
 from penstock.kafka.admin import admin
@@ -86,15 +86,15 @@ def ran(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> li
     return rows(bootstrap)[before:]
 
 
-def plan(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path, to: To) -> Plan:
+def plan(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path, to: ResetTarget) -> ResetPlan:
     checkpoint = Checkpoint(spark, str(folder), stream.name)
-    return planned(stream, session_for(spark, stream), bootstrap, checkpoint, to)
+    return plan_reset(stream, session_for(spark, stream), bootstrap, checkpoint, to)
 
 
-def reset(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path, to: To) -> Plan:
+def reset(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path, to: ResetTarget) -> ResetPlan:
     made = plan(stream, spark, bootstrap, folder, to)
     assert made.against == []
-    Checkpoint(spark, str(folder), stream.name).ask_reset(made.reset.text())
+    Checkpoint(spark, str(folder), stream.name).request_reset(made.reset.text())
     return made
 
 

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.engine.checkpoint.layout import Batch
+from penstock.engine.checkpoint.layout import PlannedBatch
 from penstock.engine.query import source
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import Blocked, LeaseLost
@@ -97,10 +97,10 @@ def test_dead_letters_hold_the_record_as_it_came(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
     """A few small ones are held while the batch runs; for a large one it is read again."""
-    read_again: list[Batch] = []
+    read_again: list[PlannedBatch] = []
     ranged: Callable[..., DataFrame] = source.batch
 
-    def noted(spark: SparkSession, given: Input, bootstrap: str, batch: Batch, *more: object) -> DataFrame:
+    def noted(spark: SparkSession, given: Input, bootstrap: str, batch: PlannedBatch, *more: object) -> DataFrame:
         read_again.append(batch)
         return ranged(spark, given, bootstrap, batch, *more)
 

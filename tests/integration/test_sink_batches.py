@@ -23,7 +23,7 @@ from penstock.cli import sink_records
 from penstock.control import ProgressRow
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.commit import async_writer
-from penstock.engine.operations.sink_replay import EARLIER, GONE, WRITTEN, replay
+from penstock.engine.operations.sink_replay import ALREADY_REPLAYED, RECORD_GONE, WRITTEN, replay
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import Refused, Wait
 from penstock.kafka.admin import admin, topic_ids
@@ -208,7 +208,7 @@ def _replayed(spark: SparkSession, bootstrap: str, commands: Command, cabinet: C
         found = replay(spark, sink("slow"), letters(bootstrap, "slow-dead-letter"), bootstrap)
         return {one.letter.place: one.said for one in found}
 
-    assert again() == {"orders[0]@0": GONE, "orders[0]@1": "refused again: too long"}
+    assert again() == {"orders[0]@0": RECORD_GONE, "orders[0]@1": "refused again: too long"}
     # The topic has lost the record too: its copy says all there is to say.
     for done in admin(bootstrap).delete_records([TopicPartition("orders", 0, 4)]).values():
         done.result(20)
@@ -219,7 +219,7 @@ def _replayed(spark: SparkSession, bootstrap: str, commands: Command, cabinet: C
     assert chosen == {"place": "orders[0]@1", "said": WRITTEN, "ended": True}
     assert cabinet.documents["1-2"] == '{"line":2}'
     assert "1-1" not in cabinet.documents
-    assert again() == {"orders[0]@0": GONE, "orders[0]@1": EARLIER}
+    assert again() == {"orders[0]@0": RECORD_GONE, "orders[0]@1": ALREADY_REPLAYED}
     # What the store has lost since is written again if somebody says so.
     cabinet.documents.clear()
     assert "--again writes it once more" in commands("replay", "slow", "--place", "orders[0]@1", "--json")

@@ -13,8 +13,8 @@ from typing import cast
 import pytest
 
 from penstock import catalog
-from penstock.engine.checkpoint.layout import Batch
-from penstock.engine.faults.batch_splitting import Portions
+from penstock.engine.checkpoint.layout import PlannedBatch
+from penstock.engine.faults.batch_splitting import BatchSplitter
 from penstock.engine.jvm.bridge import Execution
 from penstock.engine.query.upstream import FREE, HELD, NOTHING, Fed, Feeds, Look, feeding, limit
 from penstock.engine.query.watermark import Watermark
@@ -117,8 +117,8 @@ class Stage:
     watermark: int = 0
 
     def __post_init__(self) -> None:
-        portions = cast(Portions, SimpleNamespace(most=self.stream.max_records, cuts=lambda _: False))
-        self._clock = Watermark(self.stream, portions, self.feeds)
+        splitter = cast(BatchSplitter, SimpleNamespace(max_records=self.stream.max_records, is_split=lambda _: False))
+        self._clock = Watermark(self.stream, splitter, self.feeds)
 
     def run(self, now: int, times: list[list[int]], ends: list[int]) -> tuple[list[int], list[int], int]:
         """The event times that it took, those that were late, and what its mark says."""
@@ -135,7 +135,7 @@ class Stage:
         size = self.stream.output_mode.window_length // timedelta(milliseconds=1)
         late = [at for at in found if at // size * size + size <= self.watermark]
         executed = Executed(max(found, default=0))
-        come = self._clock.settle(cast(Batch, planned), cast(Execution, executed))
+        come = self._clock.settle(cast(PlannedBatch, planned), cast(Execution, executed))
         if executed.moved is not None:
             self.watermark = max(
                 self.watermark, executed.moved - self.stream.output_mode.watermark_delay // timedelta(milliseconds=1)
@@ -231,15 +231,15 @@ def test_what_the_first_let_in_is_in_time_for_the_second(most: int, outage: int)
 
 
 def test_beats_count_in_full_where_windows_wait_for_them() -> None:
-    batch = cast(Batch, SimpleNamespace(batch_id=0, starts={}, ends={}, at_ms=10 * MINUTE, watermark_ms=0))
+    batch = cast(PlannedBatch, SimpleNamespace(batch_id=0, starts={}, ends={}, at_ms=10 * MINUTE, watermark_ms=0))
     updates = stream("second", BETWEEN, Topic("out"), MINUTE, 0)
     final = replace(updates, output_mode=EmitFinal(timedelta(minutes=1), timedelta(0)))
-    portions = cast(Portions, SimpleNamespace(most=0, cuts=lambda _: False))
+    splitter = cast(BatchSplitter, SimpleNamespace(max_records=0, is_split=lambda _: False))
     feeds = cast(Feeds, SimpleNamespace(limits=lambda *_: {"rows": 3 * MINUTE}))
     for latest, beat, moved in ((5, None, 3), (2, None, 2), (5, 4, 4), (4, 4, 4), (12, 11, 10)):
         for one, most in ((updates, 3), (final, 10)):
             executed = Executed(latest * MINUTE, beat * MINUTE if beat else None)
-            Watermark(one, portions, feeds).settle(batch, cast(Execution, executed))
+            Watermark(one, splitter, feeds).settle(batch, cast(Execution, executed))
             assert executed.moved == min(moved, most) * MINUTE, (latest, beat)
 
 
@@ -248,12 +248,12 @@ def test_a_stream_that_drops_nothing_says_how_far_it_read_to_the_end() -> None:
     each = Stream(
         "each", "a", {"rows": given(SOURCE)}, lambda rows: rows, TopicOutput(BETWEEN, value="at"), Stateless()
     )
-    portions = SimpleNamespace(most=0, cuts=lambda batch: batch.cut)
-    watermark = Watermark(each, cast(Portions, portions), None, 3)
+    splitter = SimpleNamespace(max_records=0, is_split=lambda batch: batch.cut)
+    watermark = Watermark(each, cast(BatchSplitter, splitter), None, 3)
     told = []
     for n, (latest, cut) in enumerate([(5, False), (9, True), (7, False), (6, False), (6, False)]):
         batch = SimpleNamespace(batch_id=n, starts={}, ends={}, at_ms=100, watermark_ms=0, cut=cut)
-        told.append(watermark.settle(cast(Batch, batch), cast(Execution, Executed(latest))))
+        told.append(watermark.settle(cast(PlannedBatch, batch), cast(Execution, Executed(latest))))
     assert told == [3, 5, 5, 7, 7]
 
 

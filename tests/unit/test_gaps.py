@@ -13,7 +13,7 @@ from penstock.catalog import build
 from penstock.cli import app
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.control.repositories.data_loss import DataLoss
-from penstock.engine.faults.data_loss import Mended, There, _gaps, _read, _within
+from penstock.engine.faults.data_loss import BrokerLogs, InputChanges, _find_gaps, _offsets_read, _within_batch
 from penstock.model.output import CommitMarker
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.support import forget
@@ -54,22 +54,22 @@ LOGS = {("t", 0): (10, 30), ("t", 1): (0, 4)}
 def test_what_is_found(
     starts: dict[str, dict[int, int]], ends: dict[str, dict[int, int]], ids: dict[str, str], found: list[DataLoss]
 ) -> None:
-    assert list(_gaps(starts, ends, ids, There({"t": "x"}, LOGS))) == found
+    assert list(_find_gaps(starts, ends, ids, BrokerLogs({"t": "x"}, LOGS))) == found
 
 
 def test_a_batch_looks_at_the_partitions_that_it_reads() -> None:
     starts, ends = {"t": {0: 1, 1: 5}, "gone": {0: 3}}, {"t": {0: 9, 1: 5, 2: 0}, "new": {0: 4}}
-    assert _read(starts, ends) == ({"t": {0: 1}, "gone": {}}, {"t": {0: 9, 2: 0}, "new": {0: 4}})
+    assert _offsets_read(starts, ends) == ({"t": {0: 1}, "gone": {}}, {"t": {0: 9, 2: 0}, "new": {0: 4}})
 
 
 def test_a_batch_counts_what_concerns_it() -> None:
-    assert _within(REMOVED, {"t": {0: 8}}) == DataLoss("t", "removed", 0, 5, 8, 3, "x")
-    assert _within(REMOVED, {"t": {0: 12}}) == REMOVED
-    assert _within(AGAIN, {"t": {0: 8}}) == AGAIN
+    assert _within_batch(REMOVED, {"t": {0: 8}}) == DataLoss("t", "removed", 0, 5, 8, 3, "x")
+    assert _within_batch(REMOVED, {"t": {0: 12}}) == REMOVED
+    assert _within_batch(AGAIN, {"t": {0: 8}}) == AGAIN
 
 
 def test_a_mark_is_brought_to_where_reading_goes_on() -> None:
-    mended = Mended(frozenset({"again"}), {("t", 0): (10, 30)}, {"t": "x", "again": "new"})
+    mended = InputChanges(frozenset({"again"}), {("t", 0): (10, 30)}, {"t": "x", "again": "new"})
     mark = CommitMarker("q", 4, {"t": {0: 5, 1: 2}, "again": {0: 9}, "old": {0: 1}}, {"t": "x", "again": "was"})
     assert mended.within(mark).offsets == {"t": {0: 10, 1: 2}, "again": {0: 9}, "old": {0: 1}}
     assert mended.without(mark) == CommitMarker("q", 4, {"t": {0: 5, 1: 2}, "old": {0: 1}}, {"t": "x"})

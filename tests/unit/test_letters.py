@@ -52,7 +52,7 @@ def test_what_lies_beside_of_an_earlier_topic_of_the_name_is_another_record(
     monkeypatch.setattr("penstock.kafka.dead_letters.read", lambda *_: [Letter("dead", 0, 0, b"k", b"v", said)])
     monkeypatch.setattr(dead_letter_index, "partitions", lambda *_: {})
     stream: Any = SimpleNamespace(name="s", side_outputs={"dead": None})
-    reset = Reset({}, ids={"t": reset_of}, below={"t": {0: 10}}).of({"t": "2"})
+    reset = Reset({}, ids={"t": reset_of}, processed={"t": {0: 10}}).of({"t": "2"})
     one = dead_letter_index.Kept(stream, "nowhere", reset)
     one.ids = {"t": "2"}
     assert one.has({"topic": "t", "partition": 0, "offset": 7}, "dead") is has

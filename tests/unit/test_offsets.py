@@ -78,7 +78,7 @@ def test_what_a_dead_leader_left_unsaid_is_no_offset(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_was_removed_need_not_be_older_than_what_is_left(removed: Removed, *, older: bool) -> None:
-    assert rebuild_from_inputs.before(removed, 1000) is older
+    assert rebuild_from_inputs.removed_before(removed, 1000) is older
 
 
 @pytest.mark.parametrize(("until", "floor"), [(None, 1000 + 60_000), (5000, 5000 + 60_000)])
@@ -88,6 +88,6 @@ def test_windows_of_what_was_removed_for_its_age_are_left_as_they_are(
     """Though the first that is left is stamped long ago."""
     monkeypatch.setattr(reset_plan, "_newest", lambda *_: {("t", 0): 1000})
     monkeypatch.setattr(reset_plan, "_ahead", lambda *_: 0)
-    stream: Any = SimpleNamespace(output_mode=SimpleNamespace(delay=timedelta(minutes=1)))
+    stream: Any = SimpleNamespace(output_mode=SimpleNamespace(watermark_delay=timedelta(minutes=1)))
     removed = {"t": Removed(rising=False, by_size=False, until=until)}
-    assert reset_plan._floor(stream, "nowhere", [reset_plan.Part("t", 0, 7, 9, 9, 7)], None, removed) == floor
+    assert reset_plan._floor(stream, "nowhere", [reset_plan.PartitionReset("t", 0, 7, 9, 9, 7)], None, removed) == floor

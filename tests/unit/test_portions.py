@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.engine.checkpoint.layout import Batch, Checkpoint
-from penstock.engine.checkpoint.offset_log import Ends
+from penstock.engine.checkpoint.layout import Checkpoint, PlannedBatch
+from penstock.engine.checkpoint.offset_log import TopicOffsets
 from penstock.engine.faults import batch_splitting
-from penstock.engine.faults.batch_splitting import OF_HEAP, Portions, full
+from penstock.engine.faults.batch_splitting import HEAP_DIVISOR, BatchSplitter, is_out_of_memory
 from penstock.engine.jvm import bridge
 from penstock.errors import Blocked
 from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 
-HEAP = 1000 * OF_HEAP
+HEAP = 1000 * HEAP_DIVISOR
 
 
 @dataclass
@@ -30,19 +30,19 @@ class Kept:
     end: int = 0
     batch_id: int = 0
     text: str | None = None
-    query: str = "q"
+    query_id: str = "q"
 
-    def portion(self) -> str | None:
+    def batch_split(self) -> str | None:
         return self.text
 
-    def keep_portion(self, text: str) -> None:
+    def save_batch_split(self, text: str) -> None:
         self.text = text or None
 
-    def planned(self) -> Batch | None:
+    def planned_batch(self) -> PlannedBatch | None:
         plan = SimpleNamespace(batch_id=self.batch_id, starts={"t": {0: self.read}}, ends={"t": {0: self.end}})
-        return cast(Batch, plan) if self.end > self.read else None
+        return cast(PlannedBatch, plan) if self.end > self.read else None
 
-    def replan(self, _: Batch, ends: Ends) -> None:
+    def shorten_batch(self, _: PlannedBatch, ends: TopicOffsets) -> None:
         self.end = ends["t"][0]
 
 
@@ -59,25 +59,25 @@ class World:
     aside: list[int] = field(default_factory=list)
     failures: int = 0
 
-    def run(self, made: Portions) -> None:
+    def run(self, made: BatchSplitter) -> None:
         """Until all is read; each failure is a restart, as is each time that batches may be larger again."""
         while self.kept.read < len(self.sizes):
-            left_out = {place.offset for place in made.open(NO_COMMIT)}
-            if (over := made.passes) and self.kept.read == over.offsets.start:
+            left_out = {place.offset for place in made.split_planned_batch(NO_COMMIT)}
+            if (over := made.unreadable_record) and self.kept.read == over.offsets.start:
                 self.aside.append(over.offsets.start)
                 self.kept.read = over.offsets.stop
             while self.kept.read < len(self.sizes):
                 if not self.kept.end > self.kept.read:
-                    self.kept.end = min(len(self.sizes), self.kept.read + (made.most or len(self.sizes)))
+                    self.kept.end = min(len(self.sizes), self.kept.read + (made.max_records or len(self.sizes)))
                 batch = range(self.kept.read, self.kept.end)
                 if not (self.fits([n for n in batch if n not in left_out]) and self.reads(batch)):
                     self.failures += 1
-                    made.short = True
+                    made.out_of_memory = True
                     break
                 self.batches.append(batch)
                 self.aside += [n for n in batch if n in left_out]
                 self.kept.read, self.kept.batch_id = self.kept.end, self.kept.batch_id + 1
-                if made.through({"t": {0: self.kept.read}}):
+                if made.finish({"t": {0: self.kept.read}}):
                     break
 
 
@@ -85,7 +85,7 @@ class World:
 def made(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes what cuts the batches of a world."""
 
-    def make(world: World, heap: int = HEAP) -> Portions:
+    def make(world: World, heap: int = HEAP) -> BatchSplitter:
         def between(*place: Any) -> Any:
             for at in range(*place[-2:]):
                 value = b"x" * world.sizes[at]
@@ -97,7 +97,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
         stream = Stream(
             "s", "a", {"t": Input(Topic("t"))}, lambda t: t, TopicOutput(Topic("out"), value="value"), Stateless()
         )
-        return Portions(stream, cast(Any, None), "127.0.0.1:1", cast(Checkpoint, world.kept))
+        return BatchSplitter(stream, cast(Any, None), "127.0.0.1:1", cast(Checkpoint, world.kept))
 
     return make
 
@@ -199,8 +199,8 @@ def test_a_damaged_note_is_as_if_there_were_none(made: Any, text: str) -> None:
 
 
 def test_an_error_of_pythons_is_no_lack_of_the_jvms() -> None:
-    assert not full(ValueError("java.lang.OutOfMemoryError"))
-    assert not full(None)
+    assert not is_out_of_memory(ValueError("java.lang.OutOfMemoryError"))
+    assert not is_out_of_memory(None)
 
 
 def test_a_plan_that_is_cut_ends_earlier_and_nowhere_before_it_began(
@@ -219,11 +219,11 @@ def test_a_plan_that_is_cut_ends_earlier_and_nowhere_before_it_began(
         (tmp_path / "s" / "offsets" / number).write_text(text)
     (tmp_path / "s" / "commits" / "0").write_text("v1\n{}")
     checkpoint = Checkpoint(cast(Any, None), str(tmp_path), "s")
-    batch = checkpoint.planned()
+    batch = checkpoint.planned_batch()
     assert batch
     assert (batch.starts, batch.ends) == ({"t": {0: 10, 1: 10}}, {"t": {0: 90, 1: 50}, "u": {0: 7}})
-    checkpoint.replan(batch, {"t": {0: 12, 1: 30}, "u": {0: 7}})
-    cut = checkpoint.planned()
+    checkpoint.shorten_batch(batch, {"t": {0: 12, 1: 30}, "u": {0: 7}})
+    cut = checkpoint.planned_batch()
     assert cut
     assert [json.loads(line) for line in cut.plan.text.split("\n")[2:]] == [
         {"t": {"0": 12, "1": 30}, "u": {"0": 7}},

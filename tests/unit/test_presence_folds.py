@@ -100,7 +100,7 @@ def test_what_may_be_forgotten_by_itself_is_what_nothing_more_comes_to() -> None
     def left(fold: Fold, states: list[dict[str, Any]]) -> list[str]:
         kept = pa.schema([pa.field(f.name, arrow(f.type)) for f in fold.kept])
         rows = pa.Table.from_pylist(states, pa.schema([pa.field("device", pa.string()), *kept]))
-        return [str(one["device"]) for one in fold_query.ended(fold, rows, now).to_pylist()]
+        return [str(one["device"]) for one in fold_query.drop_ended(fold, rows, now).to_pylist()]
 
     spans = [{"device": d, "spans": [{"began": 0, "ended": now - walk_ins.AWAY - n}]} for n, d in enumerate("ab")]
     assert left(walk_ins.VISITS, spans) == ["a"]

@@ -6,40 +6,40 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.engine.checkpoint.layout import Batch
-from penstock.engine.checkpoint.offset_log import Plan
+from penstock.engine.checkpoint.layout import PlannedBatch
+from penstock.engine.checkpoint.offset_log import BatchPlan
 from penstock.engine.faults import poison
-from penstock.engine.faults.bisect import Order
-from penstock.engine.faults.poison import Quarantine
+from penstock.engine.faults.bisect import RecordOrder
+from penstock.engine.faults.poison import PoisonRecords
 from penstock.engine.query.source import Place
 from penstock.errors import Blocked
 
 BAD = {3, 12, 15}
 
 
-def batch(number: int, start: int, end: int) -> Batch:
-    return Batch(number, 0, 0, {"t": {0: start}}, {"t": {0: end}}, Plan("", {}, ()), None)
+def batch(number: int, start: int, end: int) -> PlannedBatch:
+    return PlannedBatch(number, 0, 0, {"t": {0: start}}, {"t": {0: end}}, BatchPlan("", {}, ()), None)
 
 
-def run(part: Batch, without: list[Place]) -> str:
+def run(part: PlannedBatch, without: list[Place]) -> str:
     here = range(part.starts["t"][0], part.ends["t"][0])
     left = BAD - {place.offset for place in without}
     return "it is bad" if any(at in here for at in left) else ""
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Quarantine:
-    def search(self: Quarantine, of: Batch, _: object) -> dict[Place, str]:
-        order = Order([("t", 0, of.starts["t"][0], of.ends["t"][0])])
+def held(monkeypatch: pytest.MonkeyPatch) -> PoisonRecords:
+    def search(self: PoisonRecords, of: PlannedBatch, _: object) -> dict[Place, str]:
+        order = RecordOrder([("t", 0, of.starts["t"][0], of.ends["t"][0])])
         return self._found(of, order, run, lambda: False)
 
-    monkeypatch.setattr(poison, "_outside", lambda _: False)
-    monkeypatch.setattr(Quarantine, "_search", search)
+    monkeypatch.setattr(poison, "_is_infrastructure", lambda _: False)
+    monkeypatch.setattr(PoisonRecords, "_search", search)
     stream = SimpleNamespace(name="s", app="a", max_poison=2, sources={})
-    return Quarantine(stream, None, "", lambda _: None, "", lambda _: None)  # type: ignore[arg-type, return-value]
+    return PoisonRecords(stream, None, "", lambda _: None, "", lambda _: None)  # type: ignore[arg-type, return-value]
 
 
-def take(held: Quarantine, of: Batch) -> None:
+def take(held: PoisonRecords, of: PlannedBatch) -> None:
     """As a stream does: what fails is tried again, without what was found."""
 
     def work() -> None:
@@ -56,7 +56,7 @@ def take(held: Quarantine, of: Batch) -> None:
     pytest.fail("the batch never passed")
 
 
-def test_records_of_batches_behind_each_other_count_together(held: Quarantine) -> None:
+def test_records_of_batches_behind_each_other_count_together(held: PoisonRecords) -> None:
     take(held, batch(0, 0, 10))
     # Spark runs batches without records too: these end no row.
     take(held, batch(1, 10, 10))
@@ -64,7 +64,7 @@ def test_records_of_batches_behind_each_other_count_together(held: Quarantine) -
         take(held, batch(2, 10, 20))
 
 
-def test_a_good_batch_ends_the_row(held: Quarantine) -> None:
+def test_a_good_batch_ends_the_row(held: PoisonRecords) -> None:
     take(held, batch(0, 0, 10))
     take(held, batch(1, 10, 11))
     take(held, batch(2, 11, 20))

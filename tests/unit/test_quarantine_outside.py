@@ -35,4 +35,4 @@ STAGE = (
 )  # fmt: skip
 def test_what_no_record_causes(monkeypatch: pytest.MonkeyPatch, causes: list[tuple[str, str]], outside: bool) -> None:
     monkeypatch.setattr("penstock.engine.jvm.bridge.causes", lambda _: causes)
-    assert poison._outside(ValueError()) is outside
+    assert poison._is_infrastructure(ValueError()) is outside

@@ -16,13 +16,13 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
 from penstock.codec.heartbeat import BEAT_KEY, Signer
-from penstock.engine.checkpoint.layout import RESET
+from penstock.engine.checkpoint.layout import RESET_FILE
 from penstock.engine.operations import rebuild
 from penstock.engine.operations.reset import Reset
 from penstock.engine.state import keyed_store
-from penstock.engine.state.fold import Place
-from penstock.engine.state.restore_query import SENDS, Restoring, Unreadable, each_once
-from penstock.engine.state.restore_rules import restoring, sole
+from penstock.engine.state.fold import FoldContext
+from penstock.engine.state.restore_query import RECORD_COLUMNS, RestoreQuery, UnreadableOutput, check_unique_keys
+from penstock.engine.state.restore_rules import restorable_fold, restore_query_of
 from penstock.errors import BrokerError, DeclarationError, PenstockError
 from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.streams import Fold, Input, KeyedState, Stream, Topic, TopicOutput
@@ -54,9 +54,9 @@ def stream(**changes: Any) -> Stream:
     return replace(made, **changes)
 
 
-def made(*folds: Fold, **changes: Any) -> Restoring:
-    place = Place("", False, {f.name: f for f in folds}, {f.name: KEY for f in folds})
-    found = restoring(stream(**changes), cast(Any, SimpleNamespace(schema=ROWS)), place)
+def made(*folds: Fold, **changes: Any) -> RestoreQuery:
+    place = FoldContext("", False, {f.name: f for f in folds}, {f.name: KEY for f in folds})
+    found = restore_query_of(stream(**changes), cast(Any, SimpleNamespace(schema=ROWS)), place)
     return replace(found, signer=SIGNER)
 
 
@@ -69,7 +69,7 @@ def sent(*given: Given) -> pa.Table:
         {"key": _bytes(k), "value": _bytes(v), "partition": p, "offset": o, "timestamp": n}
         for n, (k, v, p, o) in enumerate(given)
     ]
-    return pa.Table.from_pylist(list(rows), pa.schema([pa.field(name, kind) for name, kind in SENDS.items()]))
+    return pa.Table.from_pylist(list(rows), pa.schema([pa.field(name, kind) for name, kind in RECORD_COLUMNS.items()]))
 
 
 def _bytes(text: str | bytes | None) -> bytes | None:
@@ -103,7 +103,7 @@ def test_the_newest_record_of_each_key_counts() -> None:
     plain = replace(SUMS, state="total BIGINT", restored="SELECT who, total FROM output WHERE total > 0")
     by_text = made(plain, output=TopicOutput(TOTALS, key="who", value="total"))
     assert by_text.state(sent(("ann", "5", 0, 1), ("bob", "-5", 0, 2))).to_pylist() == [{"who": "ann", "total": 5}]
-    with pytest.raises(Unreadable, match=r"totals\[0\]@2: column total of its value is no bigint: 5.5"):
+    with pytest.raises(UnreadableOutput, match=r"totals\[0\]@2: column total of its value is no bigint: 5.5"):
         by_text.state(sent(("ann", "5", 0, 1), ("bob", "5.5", 0, 2)))
 
 
@@ -119,7 +119,7 @@ def test_the_newest_record_of_each_key_counts() -> None:
     ],
 )
 def test_a_value_that_is_none_is_named(bad: str | bytes, why: str) -> None:
-    with pytest.raises(Unreadable) as told:
+    with pytest.raises(UnreadableOutput) as told:
         made(SUMS).state(sent(("bob", value("bob", 1), 0, 1), ("ann", bad, 3, 17), ("cy", value("cy", 1), 0, 2)))
     assert str(told.value).startswith(f"totals[3]@17: {why}")
 
@@ -145,11 +145,11 @@ def test_what_cannot_be_read_back_is_refused() -> None:
 
 def test_a_key_comes_once() -> None:
     rows = pa.table({"_hash": [1, 1, 1, 2], "who": ["ann", "bob", "cy", "dan"]})
-    assert list(each_once([rows.slice(0, 1), rows.slice(1)], ["who"])) == [rows.slice(0, 1), rows.slice(1)]
-    with pytest.raises(Unreadable, match="two rows of the key bob"):
-        list(each_once([rows.slice(0, 2), rows.slice(1)], ["who"]))
-    with pytest.raises(Unreadable, match="who is NULL"):
-        list(each_once([pa.table({"_hash": [1], "who": pa.array([None], pa.string())})], ["who"]))
+    assert list(check_unique_keys([rows.slice(0, 1), rows.slice(1)], ["who"])) == [rows.slice(0, 1), rows.slice(1)]
+    with pytest.raises(UnreadableOutput, match="two rows of the key bob"):
+        list(check_unique_keys([rows.slice(0, 2), rows.slice(1)], ["who"]))
+    with pytest.raises(UnreadableOutput, match="who is NULL"):
+        list(check_unique_keys([pa.table({"_hash": [1], "who": pa.array([None], pa.string())})], ["who"]))
 
 
 def plan(topic: str = "paid") -> str:
@@ -187,7 +187,7 @@ def test_nobody_else_rebuilds_and_no_reset_is_lost(tmp_path: Path) -> None:
             pass
     assert not folder.exists()
     rebuild._no_reset_waits("sums", home)
-    waiting = tmp_path / "sums.reset" / RESET
+    waiting = tmp_path / "sums.reset" / RESET_FILE
     waiting.parent.mkdir()
     for reset, waits in ((Reset({}), True), (Reset({}, rebuilt=True), False)):
         waiting.write_text(reset.text())
@@ -202,10 +202,10 @@ def test_a_part_that_is_laid_is_found(tmp_path: Path) -> None:
     kinds: dict[str, pa.DataType] = {"_hash": pa.int64(), "who": pa.string()}
     layout = pa.schema(kinds)
     tables = [pa.table({"_hash": [n, n + 1], "who": ["a", "b"]}, layout) for n in (-5, 7)]
-    laid = keyed_store.laid(tmp_path / "0", layout, 3, tables)
+    laid = keyed_store.write_part(tmp_path / "0", layout, 3, tables)
     assert (laid.keys, list(keyed_store.newest(tmp_path))) == (4, [laid])
 
-    found = keyed_store.Part(tmp_path / "0", layout, keyed_store.was(tmp_path / "0", 4)).find(
+    found = keyed_store.StatePart(tmp_path / "0", layout, keyed_store.manifest_before(tmp_path / "0", 4)).find(
         np.array([-5, 8], np.int64)
     )
     assert sorted(found.to_pylist(), key=lambda row: row["_hash"]) == [
@@ -216,8 +216,8 @@ def test_a_part_that_is_laid_is_found(tmp_path: Path) -> None:
 
 def test_a_state_is_made_of_inputs_only_where_nothing_would_be_told_twice() -> None:
     told = replace(SUMS, restored="", reads_back=timedelta(hours=4))
-    place = Place("", False, {"sums": told}, {"sums": KEY})
-    assert sole(stream(), place) is told
+    place = FoldContext("", False, {"sums": told}, {"sums": KEY})
+    assert restorable_fold(stream(), place) is told
     assert place.rebuilds
     with pytest.raises(DeclarationError, match="would be told once more"):
         replace(told, state="due BIGINT", due="due")
@@ -231,8 +231,8 @@ def test_an_output_may_have_columns_named_as_those_of_records() -> None:
     )
     rows = StructType().add("key", StringType()).add("timestamp", LongType()).add("value", LongType())
     output = TopicOutput(TOTALS, key="key", value=("timestamp", "value"))
-    place = Place("", False, {"sums": fold}, {"sums": StructType().add("key", StringType())})
-    made = restoring(stream(output=output), cast(Any, SimpleNamespace(schema=rows)), place)
+    place = FoldContext("", False, {"sums": fold}, {"sums": StructType().add("key", StringType())})
+    made = restore_query_of(stream(output=output), cast(Any, SimpleNamespace(schema=rows)), place)
     table = sent(("ann", '{"timestamp": 5, "value": 3}', 0, 7))
     assert made.state(table).to_pylist() == [{"key": "ann", "timestamp": 5, "value": 3}]
 

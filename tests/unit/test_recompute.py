@@ -11,7 +11,7 @@ import pytest
 
 from jobs.metrics import RECEIPTS, bundles, minutes, summaries
 from jobs.quality import counts
-from penstock.engine.operations.recompute import fits, within
+from penstock.engine.operations.recompute import check_chain, whole_windows
 from penstock.errors import DeclarationError
 from penstock.model.output_mode import OutputMode
 from penstock.streams import EmitChanges, EmitFinal, Input, Stateless, Stream, Table, Topic, TopicOutput
@@ -71,14 +71,14 @@ REFUSED: dict[str, list[Stream]] = {
 @pytest.mark.parametrize("why", REFUSED)
 def test_what_does_not_fit(why: str) -> None:
     with pytest.raises(DeclarationError, match=why):
-        fits(REFUSED[why], "a")
+        check_chain(REFUSED[why], "a")
 
 
 @pytest.mark.parametrize(
     "chain", [[bundles.STREAM, summaries.STREAM], [bundles.STREAM], [minutes.STREAM], [counts.STREAM]]
 )
 def test_the_shipped_streams_fit(chain: Sequence[Stream]) -> None:
-    fits(chain, RECEIPTS.name)
+    check_chain(chain, RECEIPTS.name)
 
 
 def test_whole_windows_of_an_interval() -> None:
@@ -90,9 +90,9 @@ def test_whole_windows_of_an_interval() -> None:
         ([FIRST, odd], 1.0, 1.5, 1, 1),
         ([FIRST], 0.1, 0.9, 1, 1),
     ):
-        found = within(chain, START + start * MINUTE, START + end * MINUTE)
+        found = whole_windows(chain, START + start * MINUTE, START + end * MINUTE)
         assert found == (START + low * MINUTE, START + high * MINUTE)
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    assert within([odd], epoch - MINUTE, epoch + 2 * MINUTE) == (epoch + MINUTE, epoch + MINUTE)
+    assert whole_windows([odd], epoch - MINUTE, epoch + 2 * MINUTE) == (epoch + MINUTE, epoch + MINUTE)
     with pytest.raises(DeclarationError, match="without a zone"):
-        within([FIRST], START.replace(tzinfo=None), START)
+        whole_windows([FIRST], START.replace(tzinfo=None), START)

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.engine.checkpoint import ownership
-from penstock.engine.checkpoint.layout import Batch
-from penstock.engine.checkpoint.offset_log import Plan, commit
-from penstock.engine.checkpoint.recovery import Recovery, unreadable_state
+from penstock.engine.checkpoint.layout import PlannedBatch
+from penstock.engine.checkpoint.offset_log import BatchPlan, commit_entry
+from penstock.engine.checkpoint.recovery import CheckpointRecovery, is_unreadable_state
 from penstock.engine.commit.batches import Batches
 from penstock.errors import Blocked, PenstockError
 from penstock.model.output import CommitMarker
@@ -61,7 +61,7 @@ def checkpoint(planned: int, done: int) -> Files:
     """The log up to some batches."""
     made = {"metadata": '{"id":"q"}', "sources/0/0": 'v1\n{"a":{"0":0}}'}
     made |= {f"offsets/{n}": plan(n) for n in range(planned + 1)}
-    return made | {f"commits/{n}": commit((n + 1) * 100) for n in range(done + 1)}
+    return made | {f"commits/{n}": commit_entry((n + 1) * 100) for n in range(done + 1)}
 
 
 def mark(batch: int) -> CommitMarker:
@@ -71,7 +71,7 @@ def mark(batch: int) -> CommitMarker:
 
 def mended(files: Files, of: CommitMarker, *, stateful: bool = True, anew: bool = False) -> Files:
     folder = Folder(dict(files))
-    said = Recovery("s", folder, of, stateful=stateful, anew=anew).run()  # type: ignore[arg-type]
+    said = CheckpointRecovery("s", folder, of, stateful=stateful, anew=anew).run()  # type: ignore[arg-type]
     assert bool(said) == (folder.files != files)
     return folder.files
 
@@ -176,7 +176,7 @@ def test_a_batch_that_the_older_log_had_begun_is_run_first() -> None:
 def test_what_is_not_certain_stops_the_stream_and_names_the_offsets(files: Files, of: CommitMarker, said: str) -> None:
     folder = Folder(dict(files))
     with pytest.raises(Blocked) as e:
-        Recovery("s", folder, of, stateful=True).run()  # type: ignore[arg-type]
+        CheckpointRecovery("s", folder, of, stateful=True).run()  # type: ignore[arg-type]
     assert re.search(said, str(e.value), re.DOTALL)
     assert folder.files == files
 
@@ -225,7 +225,7 @@ def test_a_checkpoint_that_is_gone_writes_nothing_twice() -> None:
     assert mended({}, mark(5), stateful=False) == {
         "metadata": '{"id": "q"}',
         **{f"offsets/{n}": plan(n) for n in (4, 5)},
-        **{f"commits/{n}": commit(500) for n in (4, 5)},
+        **{f"commits/{n}": commit_entry(500) for n in (4, 5)},
     }
     with pytest.raises(Blocked, match="another query"):
         mended({"metadata": '{"id":"r"}', "offsets/0": plan(0)}, mark(5))
@@ -235,7 +235,7 @@ def moved(files: Files, place: str, of: CommitMarker) -> str:
     """What the marks of a checkpoint are called that starts in a place."""
     folder = Folder(files)
     folder.path = place
-    return ownership.taken("s", folder, of)  # type: ignore[arg-type]
+    return ownership.claim("s", folder, of)  # type: ignore[arg-type]
 
 
 def test_a_checkpoint_that_is_moved_goes_on_and_the_copy_left_behind_does_not() -> None:
@@ -280,26 +280,26 @@ def test_state_that_cannot_be_read_is_told_from_a_record_that_says_so(said: str,
         getCause=lambda: None,
     )
     error.java_exception = thrown  # type: ignore[attr-defined]
-    assert unreadable_state(error) == state
+    assert is_unreadable_state(error) == state
 
 
-def planned(n: int, *, end: int | None = None, before: str = "") -> Batch:
-    of, last = Plan.read(plan(n, end=end)), Plan.read(before or plan(n - 1))
+def planned(n: int, *, end: int | None = None, before: str = "") -> PlannedBatch:
+    of, last = BatchPlan.read(plan(n, end=end)), BatchPlan.read(before or plan(n - 1))
     assert of
-    return Batch(n, 0, 0, {}, {"a": {0: n * 10 if end is None else end}}, of, last)
+    return PlannedBatch(n, 0, 0, {}, {"a": {0: n * 10 if end is None else end}}, of, last)
 
 
 BATCHES = SimpleNamespace(_stream=SimpleNamespace(name="s"))
 
 
 @pytest.mark.parametrize(("batch", "written"), [(planned(2), True), (planned(1), True), (planned(3), False)])
-def test_a_batch_is_written_if_its_offsets_are(batch: Batch, *, written: bool) -> None:
+def test_a_batch_is_written_if_its_offsets_are(batch: PlannedBatch, *, written: bool) -> None:
     assert Batches._has(BATCHES, mark(2), batch) == written  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "batch", [planned(2, end=25), planned(1, end=5), planned(3, before=plan(2, end=25)), planned(5)]
 )
-def test_a_batch_of_a_written_number_and_other_offsets_is_neither_left_out_nor_written(batch: Batch) -> None:
+def test_a_batch_of_a_written_number_and_other_offsets_is_neither_left_out_nor_written(batch: PlannedBatch) -> None:
     with pytest.raises(PenstockError, match=r"batch \d was planned with other offsets than are written.*of batch 2"):
         Batches._has(BATCHES, mark(2), batch)  # type: ignore[arg-type]

@@ -69,7 +69,7 @@ def test_checkpoints_in_an_object_store_have_a_manager_and_a_client_of_their_own
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     libraries = [Path("/jars/client.jar"), Path("/jars/manager.jar")]
-    monkeypatch.setattr(s3a, "libraries", lambda: libraries)
+    monkeypatch.setattr(s3a, "s3a_jars", lambda: libraries)
     before = session.submit_conf("shop")
     for name, value in {"S3_URL": "https://store:9000", "S3_ACCESS_KEY": "me", "S3_SECRET_KEY": "word"}.items():
         monkeypatch.setenv(f"PENSTOCK_{name}", value)
@@ -81,16 +81,20 @@ def test_checkpoints_in_an_object_store_have_a_manager_and_a_client_of_their_own
     assert "spark.jars" not in before
     # What its cache was made for.
     assert conf["spark.driver.extraClassPath"] == before["spark.driver.extraClassPath"]
-    given = {name.removeprefix(s3a.HADOOP): value for name, value in conf.items() if name.startswith(s3a.HADOOP)}
+    given = {
+        name.removeprefix(s3a.HADOOP_PREFIX): value
+        for name, value in conf.items()
+        if name.startswith(s3a.HADOOP_PREFIX)
+    }
     assert (given["endpoint"], given["connection.ssl.enabled"]) == ("https://store:9000", "true")
     assert (given["access.key"], given["secret.key"]) == ("me", "word")
-    assert not any("word" in value for name, value in conf.items() if not name.startswith(s3a.HADOOP))
+    assert not any("word" in value for name, value in conf.items() if not name.startswith(s3a.HADOOP_PREFIX))
     far = session.submit_conf("shop", "spark://far:7077")["spark.jars"].split(",")
     assert far == ["/jars/client.jar", "/jars/manager.jar"]
 
 
 def test_an_object_store_for_checkpoints_must_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3a, "libraries", list)
+    monkeypatch.setattr(s3a, "s3a_jars", list)
     monkeypatch.setenv("PENSTOCK_CHECKPOINTS", "s3a://bucket/checkpoints")
     settings.cache_clear()
     with pytest.raises(SettingError, match="nobody has said where that is"):

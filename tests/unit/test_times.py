@@ -13,7 +13,7 @@ import pytest
 
 from penstock.codec.columnar import Reading
 from penstock.codec.event_time import FIRST, LAST, micros, window
-from penstock.engine.operations.reset_plan import said
+from penstock.engine.operations.reset_plan import format_time
 from penstock.model.schema import schema
 from tests.readings import FAR, batch, run
 
@@ -115,7 +115,7 @@ def test_windows_of_all_times(size: int) -> None:
 
 
 def test_times_for_people() -> None:
-    assert [said(ms) for ms in (0, LAST // 1000, LAST // 1000 + 60_000)] == [
+    assert [format_time(ms) for ms in (0, LAST // 1000, LAST // 1000 + 60_000)] == [
         "1970-01-01 00:00:00Z",
         *["9999-12-31 23:59:59Z"] * 2,
     ]

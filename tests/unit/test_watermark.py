@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from penstock.engine.checkpoint.layout import Batch
-from penstock.engine.faults.batch_splitting import Portions
+from penstock.engine.checkpoint.layout import PlannedBatch
+from penstock.engine.faults.batch_splitting import BatchSplitter
 from penstock.engine.jvm.bridge import Execution
 from penstock.engine.query.watermark import Watermark
 from penstock.streams import EmitChanges, Input, Stream, Topic, TopicOutput
@@ -59,8 +59,8 @@ def held(limit: int, starts: Ends, ends: Ends, *, cut: bool = False) -> int | No
         EmitChanges(MINUTE, MINUTE), max_records=limit,
     )  # fmt: skip
     execution = Executed()
-    portions = cast(Portions, SimpleNamespace(most=limit, cuts=lambda _: cut))
-    Watermark(stream, portions).settle(cast(Batch, Planned(starts, ends)), cast(Execution, execution))
+    splitter = cast(BatchSplitter, SimpleNamespace(max_records=limit, is_split=lambda _: cut))
+    Watermark(stream, splitter).settle(cast(PlannedBatch, Planned(starts, ends)), cast(Execution, execution))
     return execution.held[0]
 
 

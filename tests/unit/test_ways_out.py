@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from penstock.catalog import Catalog, build
 from penstock.cli import app, recovery, removal
 from penstock.control import Actor, Control, ProgressRow, connect
-from penstock.engine.checkpoint.offset_log import Ends
+from penstock.engine.checkpoint.offset_log import TopicOffsets
 from penstock.engine.commit.dead_letter_index import Kept
 from penstock.engine.operations import reset_plan
-from penstock.engine.operations.reset import Reset, below
-from penstock.engine.operations.reset_plan import Part, Plan
+from penstock.engine.operations.reset import Reset, processed_offsets
+from penstock.engine.operations.reset_plan import PartitionReset, ResetPlan
 from penstock.errors import BrokerError, PenstockError
 from penstock.kafka import cleanup, commit_marker, dead_letters
 from penstock.kafka.dead_letters import Letter
@@ -68,7 +68,7 @@ def control(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -
 def asked(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> list[str]:
     """The resets that were asked for; each would read four records again, and go against one thing."""
     found: list[str] = []
-    plan = Plan(Reset({"t": {0: 1}}), [Part("t", 0, 0, 9, 5, 1)], ["a note"], ["a reason"])
+    plan = ResetPlan(Reset({"t": {0: 1}}), [PartitionReset("t", 0, 0, 9, 5, 1)], ["a note"], ["a reason"])
     monkeypatch.setattr(recovery, "_planned", lambda *_: (plan, found.append))
     monkeypatch.setattr(recovery, "readable", lambda: (catalog, []))
     return found
@@ -141,19 +141,19 @@ SAME = {"t": "x"}
 def test_what_was_looked_at_before_a_reset(
     before: Reset | None, mark: CommitMarker, seen: dict[str, dict[int, int]]
 ) -> None:
-    assert below(before, mark, SAME) == seen
+    assert processed_offsets(before, mark, SAME) == seen
 
 
 class Asked:
     """A checkpoint as a reset asks it. wrote: whether the mark is of its query."""
 
-    def __init__(self, *, wrote: bool, begun: bool, behind: Ends) -> None:
-        self._wrote, self.begun, self._behind = wrote, begun, behind
+    def __init__(self, *, wrote: bool, begun: bool, behind: TopicOffsets) -> None:
+        self._wrote, self.has_commits, self._behind = wrote, begun, behind
 
-    def wrote(self, _mark: CommitMarker) -> bool:
+    def wrote_marker(self, _mark: CommitMarker) -> bool:
         return self._wrote
 
-    def waiting(self) -> tuple[Ends, Ends]:
+    def pending_offsets(self) -> tuple[TopicOffsets, TopicOffsets]:
         return self._behind, self._behind
 
 
@@ -163,9 +163,19 @@ AGAIN = Reset({"t": {0: 2, 1: 3}}, None, SAME)
 @pytest.mark.parametrize(
     ("checkpoint", "before", "mark", "found"),
     [
-        (Asked(wrote=True, begun=True, behind={"t": {0: 5}}), None, CommitMarker("q", 3, {"t": {0: 9}}, SAME), {0: 9}),
+        (
+            Asked(wrote=True, begun=True, behind={"t": {0: 5}}),
+            None,
+            CommitMarker("q", 3, {"t": {0: 9}}, SAME),
+            {0: 9},
+        ),
         (Asked(wrote=True, begun=True, behind={}), None, CommitMarker("q", 3, {"t": {0: 9, 1: 4}}), {0: 9, 1: 4}),
-        (Asked(wrote=True, begun=True, behind={"t": {0: 9}}), None, CommitMarker("q", 3, {"t": {0: 5}}, SAME), {0: 9}),
+        (
+            Asked(wrote=True, begun=True, behind={"t": {0: 9}}),
+            None,
+            CommitMarker("q", 3, {"t": {0: 5}}, SAME),
+            {0: 9},
+        ),
         (
             Asked(wrote=True, begun=True, behind={"t": {0: 5}}),
             None,
@@ -178,7 +188,12 @@ AGAIN = Reset({"t": {0: 2, 1: 3}}, None, SAME)
             CommitMarker("q", 3, {"t": {0: 9}}, SAME),
             {0: 5},
         ),
-        (Asked(wrote=False, begun=False, behind={}), AGAIN, CommitMarker("q", 3, {"t": {0: 9}}, SAME), {0: 2, 1: 3}),
+        (
+            Asked(wrote=False, begun=False, behind={}),
+            AGAIN,
+            CommitMarker("q", 3, {"t": {0: 9}}, SAME),
+            {0: 2, 1: 3},
+        ),
     ],
     ids=["written and not noted", "damaged", "mark lost", "made again", "another's mark", "has not begun"],
 )

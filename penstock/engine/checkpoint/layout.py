@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from penstock.engine.checkpoint import ownership, s3a
-from penstock.engine.checkpoint.offset_log import Ends, Fit, Plan, Source, fitted, merged
-from penstock.engine.checkpoint.recovery import Recovery
+from penstock.engine.checkpoint.offset_log import (
+    BatchPlan,
+    OffsetMapping,
+    SourceOffsets,
+    TopicOffsets,
+    merge_offsets,
+    replace_offsets,
+)
+from penstock.engine.checkpoint.recovery import CheckpointRecovery
 from penstock.engine.jvm.hadoop_fs import Folder
 
 if TYPE_CHECKING:
@@ -23,11 +30,11 @@ if TYPE_CHECKING:
     from penstock.model.output import CommitMarker
 
 log = logging.getLogger(__name__)
-RESET, PORTION = "penstock-reset.json", "penstock-portion.json"
+RESET_FILE, SPLIT_FILE = "penstock-reset.json", "penstock-split.json"
 
 
 @dataclass(frozen=True)
-class Batch:
+class PlannedBatch:
     """A batch as planned; it may not have been committed yet.
 
     at_ms: its clock; watermark_ms: what it dropped late records by; offsets are next ones. plan: what the log says of
@@ -37,10 +44,10 @@ class Batch:
     batch_id: int
     at_ms: int
     watermark_ms: int
-    starts: Ends
-    ends: Ends
-    plan: Plan
-    before: Plan | None
+    starts: TopicOffsets
+    ends: TopicOffsets
+    plan: BatchPlan
+    before: BatchPlan | None
 
     @property
     def plans(self) -> dict[int, str]:
@@ -60,33 +67,33 @@ class Checkpoint:
         local = urlparse(self.path)
         # Each batch reads here, and through the JVM it takes tens of milliseconds.
         self._local = Path(local.path) if local.scheme in ("", "file") else None
-        self._last: tuple[int, Plan] | None = None
+        self._last: tuple[int, BatchPlan] | None = None
         self._synced: dict[str, set[str]] = {}
-        self.copy = ""
+        self.copy_id = ""
         """Tells this folder from others that were copied from it."""
 
     @property
-    def restores(self) -> bool:
+    def supports_rebuild(self) -> bool:
         """Whether state that was made anew can be put here."""
-        return not s3a.is_far(self.path)
+        return not s3a.is_object_store(self.path)
 
-    def ready(self) -> None:
+    def check_reachable(self) -> None:
         """See that its object store can be reached, if it lies in one; Wait or SinkError says why not."""
-        if s3a.is_far(self.path):
-            s3a.store(self.path).ready()
+        if s3a.is_object_store(self.path):
+            s3a.store_below(self.path).ready()
 
-    def fits(self, mark: CommitMarker, *, stateful: bool, restores: Callable[[], bool] = lambda: False) -> None:
+    def recover(self, mark: CommitMarker, *, stateful: bool, restores: Callable[[], bool] = lambda: False) -> None:
         """Mend what is missing in the log by the mark of what is written, and say so. The query must not run.
 
         Blocked if this checkpoint is not the one that wrote the mark, or is damaged. stateful: whether the query has
         state, which must have taken in each batch. restores: whether its topics hold it.
         """
         self._last, self._synced = None, {}
-        self.copy = ownership.taken(self._stream, self._folder, mark)
-        anew = self.reset_in_force() is not None
-        look = Recovery(
+        self.copy_id = ownership.claim(self._stream, self._folder, mark)
+        anew = self.active_reset() is not None
+        look = CheckpointRecovery(
             self._stream, self._folder, mark, stateful=stateful, anew=anew,
-            restores=lambda: self.restores and restores(),
+            restores=lambda: self.supports_rebuild and restores(),
         )  # fmt: skip
         for said in look.run():
             log.warning("the checkpoint of stream %s is mended: %s", self._stream, said)
@@ -107,12 +114,12 @@ class Checkpoint:
                     _sync(path)
                 self._synced[folder] = set(now)
 
-    def batch(self, batch_id: int) -> Batch:
+    def batch(self, batch_id: int) -> PlannedBatch:
         """The batch as planned; it may not have been committed yet."""
         before = self._plan(batch_id - 1) if batch_id else None
         plan = self._plan(batch_id)
         self._last = (batch_id, plan)
-        return Batch(
+        return PlannedBatch(
             batch_id,
             at_ms=plan.at_ms,
             watermark_ms=before.watermark_ms if before else 0,
@@ -123,49 +130,51 @@ class Checkpoint:
         )
 
     @property
-    def begun(self) -> bool:
+    def has_commits(self) -> bool:
         """Whether a batch was committed."""
         return bool(self._folder.numbers("commits"))
 
     @property
-    def ended(self) -> int:
+    def last_commit(self) -> int:
         """The last batch that was committed, -1 for none."""
         return self._edge()[0]
 
     def watermark(self) -> int:
         """The latest watermark that any of its batches had, epoch ms; 0 for none."""
-        plans = (Plan.read(self._folder.read_if_whole(f"offsets/{n}") or "") for n in self._folder.numbers("offsets"))
+        plans = (
+            BatchPlan.read(self._folder.read_if_whole(f"offsets/{n}") or "") for n in self._folder.numbers("offsets")
+        )
         return max((plan.watermark_ms for plan in plans if plan), default=0)
 
-    def reset_in_force(self) -> str | None:
+    def active_reset(self) -> str | None:
         """The reset that it began with; empty if that is damaged."""
-        return self._folder.read_if_whole(RESET)
+        return self._folder.read_if_whole(RESET_FILE)
 
-    def reset_waiting(self) -> str | None:
+    def pending_reset(self) -> str | None:
         """The reset that its next start takes up; empty if that is damaged."""
-        return self._waiting.read_if_whole(RESET)
+        return self._waiting.read_if_whole(RESET_FILE)
 
-    def ask_reset(self, text: str) -> None:
+    def request_reset(self, text: str) -> None:
         """Let the next start take up a reset, in the place of one that waits."""
         if not json.loads(text).get("rebuilt") and "metadata" in self._waiting.names("."):
             # What was rebuilt would go on where it stood.
             self._waiting.remove()
-        self._waiting.replace(RESET, text)
+        self._waiting.replace(RESET_FILE, text)
 
-    def portion(self) -> str | None:
+    def batch_split(self) -> str | None:
         """How its batches are cut, while memory does not hold them whole."""
-        return self._folder.read_if_whole(PORTION)
+        return self._folder.read_if_whole(SPLIT_FILE)
 
-    def keep_portion(self, text: str) -> None:
+    def save_batch_split(self, text: str) -> None:
         """Let batches be cut so from the next start on; as they come, if the text is empty."""
         if text:
-            self._folder.replace(PORTION, text)
+            self._folder.replace(SPLIT_FILE, text)
         else:
-            self._folder.delete(PORTION)
+            self._folder.delete(SPLIT_FILE)
 
-    def step_aside(self) -> None:
+    def activate_pending_reset(self) -> None:
         """Make room for the reset that waits; what is there is kept until the next one. The query must not run."""
-        if self.reset_in_force() == self.reset_waiting():
+        if self.active_reset() == self.pending_reset():
             # It has taken its place, and the driver died before what it was copied from was gone.
             self._waiting.remove()
             return
@@ -175,20 +184,20 @@ class Checkpoint:
         self._last, self._synced = None, {}
 
     @property
-    def query(self) -> str:
+    def query_id(self) -> str:
         """The id of its query; empty if it was never started."""
         return str(json.loads(self._text("metadata"))["id"]) if "metadata" in self._folder.names(".") else ""
 
-    def wrote(self, mark: CommitMarker) -> bool:
+    def wrote_marker(self, mark: CommitMarker) -> bool:
         """Whether a mark is of its query; it is taken for it if that cannot be read, unless it just began anew."""
         try:
             query = str(json.loads(self._folder.read_if_whole("metadata") or "")["id"])
         except (ValueError, TypeError, KeyError):
             fresh = not self._folder.numbers("offsets") and not self._folder.numbers("commits")
-            return not (fresh and self.reset_in_force() is not None)
+            return not (fresh and self.active_reset() is not None)
         return query == mark.query
 
-    def waiting(self) -> tuple[Ends, Ends]:
+    def pending_offsets(self) -> tuple[TopicOffsets, TopicOffsets]:
         """Next offsets of its inputs: behind the last batch that was committed, and behind the one planned since.
 
         None are known of a log that cannot be read.
@@ -197,13 +206,13 @@ class Checkpoint:
         starts = self._ends(done) if done >= 0 else self._initial()
         return starts, self._ends(planned) if planned is not None else starts
 
-    def rebase(self, fit: Fit) -> None:
+    def replace_offsets(self, fit: OffsetMapping) -> None:
         """Change where reading goes on, of the batch that is planned too. The query must not run."""
         done, planned = self._edge()
         for source in self._folder.names("sources") if done < 0 else ():
             name = f"sources/{source}/0"
             head, brace, rest = (self._folder.read_if_whole(name) or "").partition("{")
-            if brace and (changed := fitted(brace + rest, json.loads(brace + rest), fit)) != brace + rest:
+            if brace and (changed := replace_offsets(brace + rest, json.loads(brace + rest), fit)) != brace + rest:
                 self._folder.replace(name, head + changed)
         for number in (planned, done):
             if number is not None and number >= 0:
@@ -212,23 +221,23 @@ class Checkpoint:
                     self._folder.replace(f"offsets/{number}", changed)
         self._last = None
 
-    def planned(self) -> Batch | None:
+    def planned_batch(self) -> PlannedBatch | None:
         """The batch that is planned and not committed, if there is one."""
         _, planned = self._edge()
         return None if planned is None else self.batch(planned)
 
-    def replan(self, batch: Batch, ends: Ends) -> None:
+    def shorten_batch(self, batch: PlannedBatch, ends: TopicOffsets) -> None:
         """Let a batch that is planned end earlier. The query must not run, and nothing of the batch be written."""
         before = batch.before.sources if batch.before else (None,) * len(batch.plan.sources)
         version, metadata, *lines = batch.plan.text.split("\n")
         fresh = []
         for line, source, start in zip(lines, batch.plan.sources, before, strict=True):
             # Of two inputs that read one topic, one may be ahead.
-            def fit(topic: str, partition: int, at: int, start: Source = start) -> int:
+            def fit(topic: str, partition: int, at: int, start: SourceOffsets = start) -> int:
                 least = (start or {}).get(topic, {}).get(str(partition), 0)
                 return min(at, max(least, ends.get(topic, {}).get(partition, at)))
 
-            fresh.append(fitted(line, source, fit))
+            fresh.append(replace_offsets(line, source, fit))
         self._folder.replace(f"offsets/{batch.batch_id}", "\n".join([version, metadata, *fresh]))
         self._last = None
 
@@ -237,7 +246,7 @@ class Checkpoint:
         done = max(self._folder.numbers("commits"), default=-1)
         return done, done + 1 if done + 1 in self._folder.numbers("offsets") else None
 
-    def _initial(self) -> Ends:
+    def _initial(self) -> TopicOffsets:
         """The offsets at which its sources first began."""
         lines = []
         for source in self._folder.names("sources"):
@@ -245,16 +254,16 @@ class Checkpoint:
             _, brace, text = (self._folder.read_if_whole(f"sources/{source}/0") or "").partition("{")
             if brace:
                 lines.append(json.loads(brace + text))
-        return merged(lines)
+        return merge_offsets(lines)
 
-    def _ends(self, batch_id: int) -> Ends:
-        plan = Plan.read(self._folder.read_if_whole(f"offsets/{batch_id}") or "")
+    def _ends(self, batch_id: int) -> TopicOffsets:
+        plan = BatchPlan.read(self._folder.read_if_whole(f"offsets/{batch_id}") or "")
         return plan.ends if plan else {}
 
-    def _plan(self, batch_id: int) -> Plan:
+    def _plan(self, batch_id: int) -> BatchPlan:
         if self._last and self._last[0] == batch_id:
             return self._last[1]
-        plan = Plan.read(self._text(f"offsets/{batch_id}"))
+        plan = BatchPlan.read(self._text(f"offsets/{batch_id}"))
         assert plan, f"Spark has just written offsets/{batch_id}"
         return plan
 

@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-Ends = dict[str, dict[int, int]]
-Source = dict[str, dict[str, int]] | None
+TopicOffsets = dict[str, dict[int, int]]
+SourceOffsets = dict[str, dict[str, int]] | None
 # Gives the offset for a topic, a partition and its offset so far; None for a topic that is to be as if new.
-Fit = Callable[[str, int, int], int | None]
+OffsetMapping = Callable[[str, int, int], int | None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """text: the entry as it is. sources: the next offsets of each source, None for one that took no part."""
 
     text: str
     metadata: dict[str, Any]
-    sources: tuple[Source, ...]
+    sources: tuple[SourceOffsets, ...]
 
     @classmethod
-    def read(cls, text: str) -> Plan | None:
+    def read(cls, text: str) -> BatchPlan | None:
         """None if the text is no whole entry."""
         version, _, rest = text.partition("\n")
         first, *lines = rest.split("\n")
@@ -51,18 +51,18 @@ class Plan:
         return int(self.metadata.get("batchWatermarkMs", 0))
 
     @cached_property
-    def ends(self) -> Ends:
+    def ends(self) -> TopicOffsets:
         """Next offsets of all sources by topic; where two sources read one topic, of the one that lags."""
-        return merged(self.sources)
+        return merge_offsets(self.sources)
 
-    def fitted(self, fit: Fit) -> str:
+    def fitted(self, fit: OffsetMapping) -> str:
         """The entry as text, with other offsets; as it was if none is another."""
         version, metadata, *lines = self.text.split("\n")
-        fresh = [fitted(line, source, fit) for line, source in zip(lines, self.sources, strict=True)]
+        fresh = [replace_offsets(line, source, fit) for line, source in zip(lines, self.sources, strict=True)]
         return "\n".join([version, metadata, *fresh])
 
 
-def fitted(line: str, source: Source, fit: Fit) -> str:
+def replace_offsets(line: str, source: SourceOffsets, fit: OffsetMapping) -> str:
     """A source's line with other offsets; as it was if none is another."""
     if source is None:
         return line
@@ -74,8 +74,8 @@ def fitted(line: str, source: Source, fit: Fit) -> str:
     return line if now == source else json.dumps(now)
 
 
-def merged(sources: Iterable[Source]) -> Ends:
-    found: Ends = {}
+def merge_offsets(sources: Iterable[SourceOffsets]) -> TopicOffsets:
+    found: TopicOffsets = {}
     for source in sources:
         for topic, parts in (source or {}).items():
             known = found.setdefault(topic, {})
@@ -84,12 +84,12 @@ def merged(sources: Iterable[Source]) -> Ends:
     return found
 
 
-def commit(watermark_ms: int) -> str:
+def commit_entry(watermark_ms: int) -> str:
     """An entry of the commit log."""
     return f'v1\n{{"nextBatchWatermarkMs":{watermark_ms}}}'
 
 
-def watermark_of(text: str) -> int | None:
+def committed_watermark(text: str) -> int | None:
     """The watermark that an entry of the commit log holds; None if it is no whole entry."""
     try:
         found = json.loads(text.partition("\n")[2])

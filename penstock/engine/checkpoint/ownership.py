@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 FILE = "penstock.json"
 
 
-def taken(stream: str, folder: Folder, mark: CommitMarker) -> str:
+def claim(stream: str, folder: Folder, mark: CommitMarker) -> str:
     """The name of the copy in this folder, for its marks. Blocked if another copy has written behind it."""
-    here = place(folder.path)
+    here = location(folder.path)
     try:
         kept = json.loads(folder.read_if_whole(FILE) or "{}")
     except ValueError:
@@ -45,9 +45,9 @@ def taken(stream: str, folder: Folder, mark: CommitMarker) -> str:
     return str(kept["copy"])
 
 
-def begun(folder: Folder, path: str, mark: CommitMarker) -> None:
+def inherit(folder: Folder, path: str, mark: CommitMarker) -> None:
     """Let a folder, which is to lie at a path, go on behind what another copy has written."""
-    _put(folder, place(path), mark.checkpoint)
+    _put(folder, location(path), mark.checkpoint)
 
 
 def _put(folder: Folder, here: str, wrote: str) -> dict[str, str]:
@@ -60,7 +60,7 @@ def _same_query(folder: Folder, mark: CommitMarker) -> bool:
     return mark.query in (folder.read_if_whole("metadata") or "")
 
 
-def place(path: str) -> str:
+def location(path: str) -> str:
     """A folder's name wherever it is looked at from."""
     given = urlparse(path)
     return f"{socket.gethostname()}:{Path(given.path).resolve()}" if given.scheme in ("", "file") else path

@@ -14,7 +14,7 @@ import orjson
 import pyspark
 
 from penstock import catalog
-from penstock.engine.checkpoint.recovery import REBUILD
+from penstock.engine.checkpoint.recovery import REBUILD_HINT
 from penstock.engine.jvm import bridge
 from penstock.engine.jvm.hadoop_fs import Folder
 from penstock.engine.query import source, spark_limits
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
     from penstock.engine.operations.reset import Reset
     from penstock.engine.query.source import Place
-    from penstock.engine.state.fold import Place as FoldPlace
+    from penstock.engine.state.fold import FoldContext as FoldPlace
     from penstock.model.stream import Stream
 
-KNOWN, ACCEPTED = "plan.json", "plan-accepted.json"
+PLAN_FILE, ACCEPTED_PLAN_FILE = "plan.json", "plan-accepted.json"
 
 
-def rows(
+def build_frame(
     spark: SparkSession,
     stream: Stream,
     bootstrap: str,
@@ -61,7 +61,7 @@ def rows(
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
         # So a join hashes the batch and not the table.
         frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
-    with folding.noted() as place:
+    with folding.current_context() as place:
         found = stream.transform(**frames, **tables)
     spark_limits.is_frame(stream, found)
     spark_limits.check(stream, [*bridge.stateful_steps(found), *(spark_limits.FOLD for _ in place.folds)])
@@ -70,38 +70,38 @@ def rows(
     spark_limits.times_fit(stream, bridge.untimed_groups(found), bridge.own_watermarks(found))
     spark_limits.windows_fit(stream, bridge.windows(found))
     if any(fold.restored for fold in place.folds.values()):
-        restore_rules.restoring(stream, found, place)
+        restore_rules.restore_query_of(stream, found, place)
     return found
 
 
-def restores(stream: Stream, spark: SparkSession, bootstrap: str) -> bool:
+def can_rebuild(stream: Stream, spark: SparkSession, bootstrap: str) -> bool:
     """Whether the state of a stream can be made anew of its topics."""
     try:
-        with folding.noted() as place:
-            rows(spark, stream, bootstrap, empty(stream, spark))
+        with folding.current_context() as place:
+            build_frame(spark, stream, bootstrap, empty_tables(stream, spark))
     except Exception:
         # A transform may raise anything, and why the stream stands is another matter.
         return False
     return place.rebuilds
 
 
-def empty(stream: Stream, spark: SparkSession) -> dict[str, DataFrame]:
+def empty_tables(stream: Stream, spark: SparkSession) -> dict[str, DataFrame]:
     """The tables of a stream, without rows."""
     return {name: spark.createDataFrame([], topic_reader.ddl(table.fields)) for name, table in stream.tables.items()}
 
 
-def lines(stream: Stream, given: DataFrame, place: FoldPlace | None = None) -> list[str]:
+def fingerprint_lines(stream: Stream, given: DataFrame, place: FoldPlace | None = None) -> list[str]:
     """What the checkpoint of a stream holds, given what `rows` made: its state, and which share of a topic it read.
     place: of its folds.
 
     With another share it would go on behind records that another stream has not written yet.
     """
     shares = [(one.source, *one.share) for one in stream.sources.values() if one.share != (1, 1)]
-    folds = folding.lines(stream, place) if place else []
+    folds = folding.state_lines(stream, place) if place else []
     return [*bridge.kept(given), *folds, *(f"share {n} of {of} of {source}" for source, n, of in shares)]
 
 
-class Plan:
+class PlanFingerprint:
     """The lines of one stream's checkpoint, at `path`."""
 
     def __init__(self, spark: SparkSession, stream: str, path: str) -> None:
@@ -115,14 +115,14 @@ class Plan:
         """
         if self._reset.names("."):
             return  # the next start begins anew
-        known = self._lines(KNOWN)
-        accepted = None if anew else self._lines(ACCEPTED)
+        known = self._lines(PLAN_FILE)
+        accepted = None if anew else self._lines(ACCEPTED_PLAN_FILE)
         if known is not None and lines not in (known, accepted) and self._folder.names("commits"):
             raise Blocked(
                 f"stream {self._stream} has state of other code, and this code would misread it",
                 got=_difference(known, lines),
                 hint="take the old code back; or give the stream a new name; or stop it and "
-                + (f"{REBUILD.format(name=self._stream)}; or " if restores else "")
+                + (f"{REBUILD_HINT.format(name=self._stream)}; or " if restores else "")
                 + "begin anew from a time, "
                 f"`penstock streams reset {self._stream} --to TIME`, or with all that its topics still hold, "
                 "`--to earliest`, release and start it; or if the old state fits all the same, here and in all "
@@ -134,18 +134,18 @@ class Plan:
 
     def keep(self, lines: list[str]) -> None:
         """Say that the state is from now on that of this plan."""
-        if self._lines(KNOWN) != lines:
-            self._write(KNOWN, lines)
+        if self._lines(PLAN_FILE) != lines:
+            self._write(PLAN_FILE, lines)
         # What the next release is to bring stays, if this is a restart before it.
-        if self._lines(ACCEPTED) == lines:
-            self._folder.delete(ACCEPTED)
+        if self._lines(ACCEPTED_PLAN_FILE) == lines:
+            self._folder.delete(ACCEPTED_PLAN_FILE)
 
     def accept(self, lines: list[str]) -> None:
         """Let the next start go on with the state there is."""
         try:
             self.check(lines, anew=True)
         except Blocked:
-            self._write(ACCEPTED, lines)
+            self._write(ACCEPTED_PLAN_FILE, lines)
 
     def _write(self, name: str, lines: list[str]) -> None:
         self._folder.replace(name, orjson.dumps({"spark": pyspark.__version__, "state": lines}).decode())
@@ -167,21 +167,21 @@ def _difference(known: list[str], now: list[str]) -> str:
     return f"was {', '.join(gone) or 'without'}; is {', '.join(new) or 'without'}"
 
 
-def refused(app: str, *, accept: bool) -> list[str]:
+def incompatible_streams(app: str, *, accept: bool) -> list[str]:
     """Why streams of an app cannot go on with the code as it is, a text each."""
     found, _ = catalog.survey(first=app, combiners=False)
     base = open_session("plans")
     said: list[str] = []
-    accepted: list[tuple[Plan, list[str]]] = []
+    accepted: list[tuple[PlanFingerprint, list[str]]] = []
     for name in (one.name for one in found.app(app)):
         stream = found.stream(name)
         spark = session_for(base, stream)
         try:
             path = f"{settings().checkpoint_root.rstrip('/')}/{name}"
-            with folding.at(stream, path) as place:
-                made = rows(spark, stream, settings().bootstrap, empty(stream, spark))
-            now = lines(stream, made, place)
-            plan = Plan(spark, name, path)
+            with folding.use_checkpoint(stream, path) as place:
+                made = build_frame(spark, stream, settings().bootstrap, empty_tables(stream, spark))
+            now = fingerprint_lines(stream, made, place)
+            plan = PlanFingerprint(spark, name, path)
             if accept:
                 accepted.append((plan, now))
             else:
@@ -204,4 +204,4 @@ if __name__ == "__main__":
     parser.add_argument("--accept", action="store_true")
     given = parser.parse_args()
     out = output()
-    tell(out, {"refused": refused(given.app, accept=given.accept)})
+    tell(out, {"refused": incompatible_streams(given.app, accept=given.accept)})

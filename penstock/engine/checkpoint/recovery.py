@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.engine.checkpoint.offset_log import Plan, commit, watermark_of
+from penstock.engine.checkpoint.offset_log import BatchPlan, commit_entry, committed_watermark
 from penstock.engine.jvm import bridge
 from penstock.errors import Blocked
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from penstock.model.output import CommitMarker
 
 # Spark's words, and where it reads state. A store that another thread has not yet left is not damaged.
-STATE = re.compile(
+STATE_ERROR = re.compile(
     r"CANNOT_LOAD_STATE_STORE(?!\.UNRELEASED)|STATEFUL_OPERATOR_MISSING_STATE|StateSchemaCompatibilityChecker"
 )
-CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
+ERROR_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
 # A file of Spark's state: its version is one more than the batch that made it.
-VERSION = re.compile(r"(\d+)\.(?:changelog|zip|delta|snapshot)")
-OF_A_BATCH = "FOREACH_BATCH_USER_FUNCTION_ERROR"
-REBUILD = "make its state anew of what its topics hold with `penstock streams rebuild {name}`"
-RESET = "`penstock streams reset {name} --to ...` says where to begin instead; `--dry-run` shows what that means"
+STATE_FILE = re.compile(r"(\d+)\.(?:changelog|zip|delta|snapshot)")
+BATCH_ERROR = "FOREACH_BATCH_USER_FUNCTION_ERROR"
+REBUILD_HINT = "make its state anew of what its topics hold with `penstock streams rebuild {name}`"
+RESET_HINT = "`penstock streams reset {name} --to ...` says where to begin instead; `--dry-run` shows what that means"
 
 
-class Unmarked(Blocked):
+class UnmarkedBatches(Blocked):
     """Batches ended that no mark tells of. ended: the last."""
 
     def __init__(self, what: str, *, got: str, hint: str, ended: int) -> None:
@@ -40,7 +40,7 @@ class Unmarked(Blocked):
         self.ended = ended
 
 
-class Recovery:
+class CheckpointRecovery:
     """One look at a checkpoint. said: what was mended, a sentence each.
 
     mark: of the last batch that is written. stateful: whether the state must have taken in each batch. anew: whether it
@@ -59,7 +59,7 @@ class Recovery:
     ) -> None:
         self._name, self._folder, self._mark, self._stateful, self._anew = name, folder, mark, stateful, anew
         self._restores = restores
-        self._plans = {n: plan for n, text in mark.plans.items() if (plan := Plan.read(text))}
+        self._plans = {n: plan for n, text in mark.plans.items() if (plan := BatchPlan.read(text))}
         self._texts: dict[str, str | None] = {}
         self.said: list[str] = []
 
@@ -87,7 +87,7 @@ class Recovery:
                 f"the checkpoint of stream {self._name} is not there, though it wrote up to batch {self._mark.batch}",
                 got=f"{self._folder.path} is empty",
                 hint="see that its disk is mounted and that PENSTOCK_CHECKPOINTS names it, or put the folder back; "
-                f"where it is lost, {ways(self._name, restores=self._restores())}",
+                f"where it is lost, {recovery_options(self._name, restores=self._restores())}",
             )
         if query is None and (planned or done or gone) and self._mark.query:
             query = self._mark.query
@@ -158,14 +158,14 @@ class Recovery:
             )
         plan = self._plans[last]
         self._put(f"offsets/{last}", plan.text, f"it goes on behind batch {last}, which is written")
-        self._put(f"commits/{last}", commit(plan.watermark_ms), "")
+        self._put(f"commits/{last}", commit_entry(plan.watermark_ms), "")
         return last
 
     def _commits(self, top: int) -> None:
         """A batch was planned, so the one before had ended; the last one is run again if that is not certain."""
         plan = self._plan(top)
         if plan and top > 0 and self._commit(top - 1) is None:
-            self._put(f"commits/{top - 1}", commit(plan.watermark_ms), f"batch {top - 1} had ended")
+            self._put(f"commits/{top - 1}", commit_entry(plan.watermark_ms), f"batch {top - 1} had ended")
         for n in self._folder.numbers("commits"):
             if n > top or (n == top and self._commit(n) is None):
                 self._remove(f"commits/{n}", f"batch {n} is run again")
@@ -198,7 +198,7 @@ class Recovery:
         """What batches that did not end have written of their state goes, for they run again: Spark never puts a file
         in the place of one that is there, and a power cut may have left that one in part."""
         ended = max(self._folder.numbers("commits"), default=-1)
-        names = [(name, VERSION.fullmatch(name.rpartition("/")[2])) for name in self._folder.below("state")]
+        names = [(name, STATE_FILE.fullmatch(name.rpartition("/")[2])) for name in self._folder.below("state")]
         if left := [name for name, found in names if found and int(found[1]) > ended + 1]:
             for name in left:
                 self._folder.delete(name)
@@ -212,16 +212,16 @@ class Recovery:
             if text is not None and "{" not in text:
                 self._remove(name, "where its source began was lost")
 
-    def _plan(self, n: int) -> Plan | None:
+    def _plan(self, n: int) -> BatchPlan | None:
         if n < 0:
             return None
-        plan = Plan.read(self._read(f"offsets/{n}") or "")
+        plan = BatchPlan.read(self._read(f"offsets/{n}") or "")
         known = next(iter(self._plans.values()), plan)
         # Whole lines may be cut off too.
         return plan if plan and known and len(plan.sources) == len(known.sources) else None
 
     def _commit(self, n: int) -> int | None:
-        return watermark_of(self._read(f"commits/{n}") or "") if n >= 0 else None
+        return committed_watermark(self._read(f"commits/{n}") or "") if n >= 0 else None
 
     def _read(self, name: str) -> str | None:
         """The text of a file; empty if it is damaged, None if it is not there."""
@@ -244,32 +244,34 @@ class Recovery:
             self.said.append(f"{name}: {said}")
 
     def _damaged(self, file: str) -> Blocked:
-        return damaged(self._name, f"{self._folder.path}/{file}", restores=self._restores())
+        return damaged_checkpoint(self._name, f"{self._folder.path}/{file}", restores=self._restores())
 
     def _unmarked(self, what: str, got: str, ended: int) -> Blocked:
         for n in range(max(0, ended - 1), ended + 1):
             if not self._plan(n):
                 return self._damaged(f"offsets/{n}")
         hint = f"`penstock streams go-on {self._name}` goes on from the checkpoint; what it wrote may be lost, or twice"
-        return Unmarked(f"stream {self._name} {what}", got=got, hint=hint, ended=ended)
+        return UnmarkedBatches(f"stream {self._name} {what}", got=got, hint=hint, ended=ended)
 
     def _doubt(self, what: str, got: str) -> Blocked:
-        return Blocked(f"stream {self._name} {what}", got=got, hint=ways(self._name, restores=self._restores()))
+        return Blocked(
+            f"stream {self._name} {what}", got=got, hint=recovery_options(self._name, restores=self._restores())
+        )
 
 
-def unreadable_state(error: BaseException) -> bool:
+def is_unreadable_state(error: BaseException) -> bool:
     """Whether a batch failed because its state cannot be read.
 
     Of each cause Spark's own condition counts, which comes first: behind it may stand a record's words.
     """
-    firsts = (CONDITION.search(text) for _, text in bridge.causes(error))
-    return any(first and STATE.match(first[1]) for first in firsts)
+    firsts = (ERROR_CONDITION.search(text) for _, text in bridge.causes(error))
+    return any(first and STATE_ERROR.match(first[1]) for first in firsts)
 
 
-def unreadable_at_start(error: BaseException | None) -> bool:
+def is_unreadable_at_start(error: BaseException | None) -> bool:
     """Whether a query failed, before it had a batch, because its state cannot be read."""
     said = _with_stacks(error)
-    return OF_A_BATCH not in said and bool(STATE.search(said))
+    return BATCH_ERROR not in said and bool(STATE_ERROR.search(said))
 
 
 def _with_stacks(cause: BaseException | None) -> str:
@@ -281,19 +283,19 @@ def _with_stacks(cause: BaseException | None) -> str:
     return "\n".join(said)
 
 
-def ways(name: str, *, restores: bool) -> str:
+def recovery_options(name: str, *, restores: bool) -> str:
     """What goes on without the state there was."""
-    stopped = f"stop it and {REBUILD.format(name=name)}; or " if restores else ""
-    return stopped + RESET.format(name=name)
+    stopped = f"stop it and {REBUILD_HINT.format(name=name)}; or " if restores else ""
+    return stopped + RESET_HINT.format(name=name)
 
 
-def damaged(name: str, what: str, *, restores: bool = False) -> Blocked:
+def damaged_checkpoint(name: str, what: str, *, restores: bool = False) -> Blocked:
     """A checkpoint that cannot be mended."""
     return Blocked(
         f"the checkpoint of stream {name} is damaged",
         got=what,
         hint="nothing, if the disk is full or away: it is tried again. Else put the folder back as it was, if there is "
-        f"a copy; or {ways(name, restores=restores)}",
+        f"a copy; or {recovery_options(name, restores=restores)}",
     )
 
 
@@ -305,7 +307,7 @@ def _id(text: str | None) -> str | None:
     return str(found["id"]) if isinstance(found, dict) and "id" in found else None
 
 
-def _between(old: Plan | None, newer: Plan | None) -> str:
+def _between(old: BatchPlan | None, newer: BatchPlan | None) -> str:
     """The offsets that are in doubt, by partition, the last one included."""
     if newer is None:
         return "nothing is known of its offsets"

@@ -17,20 +17,20 @@ from penstock.java.compiler import compiled
 from penstock.object_store.bucket import Store, checked
 from penstock.object_store.endpoint import AWS, Endpoint, endpoint
 
-SCHEME, HADOOP = "s3a", "spark.hadoop.fs.s3a."
+SCHEME, HADOOP_PREFIX = "s3a", "spark.hadoop.fs.s3a."
 # What writes the files of a checkpoint.
-WRITER = "penstock.ConditionalCheckpointFileManager"
+FILE_MANAGER = "penstock.ConditionalCheckpointFileManager"
 # Spark looks through the text of an error by a pattern that takes a frame for each letter, and these texts are long.
 JAVA_OPTIONS = ("-Xss16m",)
-MANAGER = Path(__file__).parent / "java" / f"{WRITER.rpartition('.')[2]}.java"
+FILE_MANAGER_SOURCE = Path(__file__).parent / "java" / f"{FILE_MANAGER.rpartition('.')[2]}.java"
 
 
-def is_far(path: str) -> bool:
+def is_object_store(path: str) -> bool:
     """Whether a path lies in an object store."""
     return urlparse(path).scheme == SCHEME
 
 
-def reached(path: str) -> Endpoint:
+def endpoint_of(path: str) -> Endpoint:
     """How the object store of a path is reached; SettingError if nobody has said so."""
     found = endpoint()
     if found is None:
@@ -44,32 +44,32 @@ def reached(path: str) -> Endpoint:
     return found
 
 
-def store(path: str) -> Store:
+def store_below(path: str) -> Store:
     """What lies below a path, by a client that needs no Spark."""
     given = urlparse(path)
-    return Store(reached(path), given.netloc, given.path.strip("/"))
+    return Store(endpoint_of(path), given.netloc, given.path.strip("/"))
 
 
-def libraries() -> list[Path]:
+def s3a_jars() -> list[Path]:
     """The jars that it takes: the client, and what writes checkpoints by it; fetched and compiled if need be."""
     spark = sorted((jars.pyspark_folder() / "jars").glob("*.jar"))
     names = ("spark-sql_", "spark-core_", "spark-common-utils_", "hadoop-client-api-", "scala-library-")
-    classes = compiled(MANAGER, [jar for jar in spark if jar.name.startswith(names)])
+    classes = compiled(FILE_MANAGER_SOURCE, [jar for jar in spark if jar.name.startswith(names)])
     target = classes.with_name(f"{classes.name}-jar")
     with publish(target) as fresh:
         if fresh:
-            with zipfile.ZipFile(fresh / f"{MANAGER.stem}.jar", "w") as out:
+            with zipfile.ZipFile(fresh / f"{FILE_MANAGER_SOURCE.stem}.jar", "w") as out:
                 for file in classes.rglob("*.class"):
                     out.write(file, file.relative_to(classes))
-    return [*jars.jars_of("s3a"), target / f"{MANAGER.stem}.jar"]
+    return [*jars.jars_of("s3a"), target / f"{FILE_MANAGER_SOURCE.stem}.jar"]
 
 
-def conf(path: str) -> dict[str, str]:
+def spark_conf(path: str) -> dict[str, str]:
     """How Spark reaches an object store with checkpoints below a path. It may hold secrets.
 
     SettingError or SinkError if it is not said how that is reached.
     """
-    at = reached(path)
+    at = endpoint_of(path)
     told = {
         "endpoint.region": at.region,
         "create.conditional.enabled": "true",
@@ -98,4 +98,4 @@ def conf(path: str) -> dict[str, str]:
         }
     else:
         told["aws.credentials.provider"] = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
-    return {f"{HADOOP}{name}": value for name, value in told.items()}
+    return {f"{HADOOP_PREFIX}{name}": value for name, value in told.items()}

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.control.repositories.data_loss import DataLoss
 from penstock.engine.checkpoint import plan_fingerprint
-from penstock.engine.checkpoint.offset_log import Plan
-from penstock.engine.checkpoint.recovery import Unmarked
+from penstock.engine.checkpoint.offset_log import BatchPlan
+from penstock.engine.checkpoint.recovery import UnmarkedBatches
 from penstock.engine.commit.async_writer import counted
 from penstock.engine.commit.delivery import Giving, Store, joined
 from penstock.engine.commit.reject_budget import Untaken
 from penstock.engine.commit.rejected import Rejects
-from penstock.engine.faults.batch_splitting import Portions, full
-from penstock.engine.faults.data_loss import Inputs
-from penstock.engine.faults.poison import Quarantine
+from penstock.engine.faults.batch_splitting import BatchSplitter, is_out_of_memory
+from penstock.engine.faults.data_loss import InputCheck
+from penstock.engine.faults.poison import PoisonRecords
 from penstock.engine.jvm.bridge import Execution, turn
-from penstock.engine.operations.reset import Reset, take_up
+from penstock.engine.operations.reset import Reset, activate_reset
 from penstock.engine.query.encode import encoded, split
 from penstock.engine.query.upstream import Feeds, opened
 from penstock.engine.query.watermark import Watermark
-from penstock.engine.state.fold import folds_of
+from penstock.engine.state.fold import fold_store
 from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError
 from penstock.kafka.admin import admin, partitions, topic_ids
 from penstock.model.output import NO_COMMIT, CommitMarker, Output, SideOutput, WriterOwner
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
     from penstock.control.repositories.data_loss import DataLossLog
-    from penstock.engine.checkpoint.layout import Batch, Checkpoint
+    from penstock.engine.checkpoint.layout import Checkpoint, PlannedBatch
     from penstock.engine.query.source import Place
     from penstock.engine.query.tables import Tables
     from penstock.model.stream import Stream
@@ -82,13 +82,13 @@ class Batches:
         # Counts never fall: else rates over them would be of what was never written.
         self._counting = threading.Lock()
         self._rejects: Rejects
-        self._book, self._inputs = book, Inputs(stream, bootstrap, checkpoint, book)
+        self._book, self._inputs = book, InputCheck(stream, bootstrap, checkpoint, book)
         self._watermark: Watermark
         self._fed_by = fed_by
         self._feeds: Feeds | None = None
-        self.folds = folds_of(stream.name, spark, checkpoint.path)
-        self.portions = Portions(stream, spark, bootstrap, checkpoint)
-        self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path, stands)
+        self.folds = fold_store(stream.name, spark, checkpoint.path)
+        self.splitter = BatchSplitter(stream, spark, bootstrap, checkpoint)
+        self._quarantine = PoisonRecords(stream, spark, bootstrap, self._made, checkpoint.path, stands)
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = threading.Event()
@@ -142,20 +142,20 @@ class Batches:
             store.mark = store.writer.committed()
             if any(output.name in self._stream.side_outputs for output in store.outputs):
                 self._tables.settle(store.mark)
-        reset = take_up(self._checkpoint, self.committed)
+        reset = activate_reset(self._checkpoint, self.committed)
         self.reset = reset and reset.of(topic_ids(admin(self._bootstrap), reset.ids, self._bootstrap))
         self._fits()
         ids = self._mend()
-        self._quarantine.left_out |= self.portions.open(self.committed)
-        self._quarantine.damage = self.portions.passes or self._quarantine.damage
+        self._quarantine.left_out |= self.splitter.split_planned_batch(self.committed)
+        self._quarantine.damage = self.splitter.unreadable_record or self._quarantine.damage
         self._rejects = Rejects(self._stream, self._spark, self._bootstrap, self.left_out, self.reset)
         self._rejects.kept.ids = ids
         self._quarantine.reset = self.reset
         self._pass_damage()
-        planned = self._checkpoint.planned()
+        planned = self._checkpoint.planned_batch()
         self._feeds = opened(self._stream, self._bootstrap, self._fed_by, planned.batch_id if planned else -1)
-        time = self.committed.event_time if self.committed.query == self._checkpoint.query else None
-        self._watermark = Watermark(self._stream, self.portions, self._feeds, time or 0)
+        time = self.committed.event_time if self.committed.query == self._checkpoint.query_id else None
+        self._watermark = Watermark(self._stream, self.splitter, self._feeds, time or 0)
 
     def settle(self, timeout: float) -> None:
         """Let no further batch begin, and wait for the present one."""
@@ -203,7 +203,7 @@ class Batches:
             self._write(frame, batch_id)
         except Exception as e:
             self.blocked = e if isinstance(e, Blocked) else None
-            self.portions.short |= full(e)
+            self.splitter.out_of_memory |= is_out_of_memory(e)
             raise
         finally:
             self._begun = None
@@ -231,7 +231,7 @@ class Batches:
                 self._unanswered = None
                 log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
                 return
-            ids = self._rejects.kept.ids = self._inputs.before(batch, self.committed, str(query.id))
+            ids = self._rejects.kept.ids = self._inputs.check_before(batch, self.committed, str(query.id))
             written = len(todo) < len(self._stores)
             rows = split(self._stream, self._quarantine.watch(batch, frame.toArrow, stopping, written=written))
             self.folds.keep(batch)
@@ -239,7 +239,7 @@ class Batches:
             fed = self._feeds.fed if self._feeds else ()
             rejects = self._rejects.of(batch, Execution.last(query), late=self.folds.late(batch), fed=fed)
             rejects += self._quarantine.letters(batch, self._rejects.kept)
-            self._inputs.after(batch)
+            self._inputs.check_after(batch)
             # Nobody takes them where the store that does has this batch already.
             takes = any(output.name in self._stream.side_outputs for store in todo for output in store.outputs)
             of_tables, dead, first = self._tables.dead() if takes else ({}, 0, "")
@@ -248,7 +248,7 @@ class Batches:
             writes = tuple(topic.name for topic in self._stream.output_topics)
             mark = CommitMarker(
                 str(query.id), batch_id, {**batch.ends, **of_marks}, {**ids, **self._tables.ids}, batch.plans,
-                self._checkpoint.copy, batch.starts, writes, come,
+                self._checkpoint.copy_id, batch.starts, writes, come,
                 self._stream.output_mode.heartbeat_schedule is not None,
             )  # fmt: skip
             self._checkpoint.sync()
@@ -272,22 +272,22 @@ class Batches:
                     self._stream.name, rejects.dead + dead, batch_id, rejects.first or first,
                 )  # fmt: skip
 
-    def _todo(self, query: str, batch: Batch) -> list[Store]:
+    def _todo(self, query: str, batch: PlannedBatch) -> list[Store]:
         """The stores that may not have the batch yet."""
         for place, store in reversed(list(enumerate(self._stores))):
             if store.mark.query == query and self._has(store.mark, batch):
                 return self._stores[place + 1 :]
         return self._stores
 
-    def _has(self, mark: CommitMarker, batch: Batch) -> bool:
+    def _has(self, mark: CommitMarker, batch: PlannedBatch) -> bool:
         """Whether a batch is written. PenstockError if it neither is the one behind the mark nor one that is written.
 
         The number alone does not tell: a log that lost its end plans other records under the same one.
         """
-        plan = Plan.read(mark.plans.get(batch.batch_id, ""))
+        plan = BatchPlan.read(mark.plans.get(batch.batch_id, ""))
         if plan and plan.sources == batch.plan.sources:
             return True
-        before = Plan.read(mark.plans.get(mark.batch, ""))
+        before = BatchPlan.read(mark.plans.get(mark.batch, ""))
         if mark.batch == batch.batch_id - 1 and (
             before is None or (batch.before and before.sources == batch.before.sources)
         ):
@@ -307,7 +307,7 @@ class Batches:
         there = partitions(admin(self._bootstrap), self._bootstrap)
         wanted = {topic.name for topic in self._stream.topics()}
         if missing := sorted(wanted - there.keys()):
-            if deleted := self._inputs.deleted(missing):
+            if deleted := self._inputs.deleted_topics(missing):
                 raise deleted
             raise DeclarationError(
                 f"stream {self._stream.name} needs topics the broker does not have",
@@ -319,24 +319,26 @@ class Batches:
         """See that the checkpoint is that of the mark; one without a mark is marked once somebody has accepted it."""
         stateful, name = self._stream.stateful_steps > 0, self._stream.name
         try:
-            self._checkpoint.fits(
+            self._checkpoint.recover(
                 self.committed,
                 stateful=stateful,
-                restores=lambda: plan_fingerprint.restores(self._stream, self._spark, self._bootstrap),
+                restores=lambda: plan_fingerprint.can_rebuild(self._stream, self._spark, self._bootstrap),
             )
-        except Unmarked as e:
-            query = self._checkpoint.query
+        except UnmarkedBatches as e:
+            query = self._checkpoint.query_id
             gap = DataLoss(COMMITS.name, "unmarked", start=self.committed.batch + 1, end=e.ended + 1, topic_id=query)
             if gap not in self._book.report_data_loss(name, [gap]):
                 raise
-            ends, _ = self._checkpoint.waiting()
-            mark = CommitMarker(query, e.ended, ends, {}, self._checkpoint.batch(e.ended).plans, self._checkpoint.copy)
+            ends, _ = self._checkpoint.pending_offsets()
+            mark = CommitMarker(
+                query, e.ended, ends, {}, self._checkpoint.batch(e.ended).plans, self._checkpoint.copy_id
+            )
             for store in self._stores:
                 if store.marked:
                     store.writer.write({}, mark)
                     store.mark = mark
             self._book.pass_data_loss(name, [gap])
-            self._checkpoint.fits(mark, stateful=stateful)
+            self._checkpoint.recover(mark, stateful=stateful)
 
     def _mend(self) -> Mapping[str, str]:
         """Let reading go on behind gaps that may be passed, and return the broker's ids of the topics that are there.
@@ -344,12 +346,12 @@ class Batches:
         Offsets go into the marks first, and what a mark says of another topic goes last: to die in between leaves what
         shows the gap once more.
         """
-        mended = self._inputs.at_start(self.committed)
+        mended = self._inputs.check_at_start(self.committed)
         if mended.gone or mended.logs:
             self._quarantine.forget(mended)
             # Meanwhile the mark holds no plans: it would say that the log is another's.
             self._remark(lambda mark: replace(mended.within(mark), plans={}))
-            self._checkpoint.rebase(
+            self._checkpoint.replace_offsets(
                 lambda topic, partition, at: None if topic in mended.gone else mended.offset(topic, partition, at)
             )
             self._checkpoint.sync()
@@ -358,7 +360,7 @@ class Batches:
         return mended.ids
 
     def _remark(self, change: Callable[[CommitMarker], CommitMarker]) -> None:
-        query = self._checkpoint.query
+        query = self._checkpoint.query_id
         for store in self._stores:
             if query and store.mark.query == query and (fresh := change(store.mark)) != store.mark:
                 store.writer.write({}, fresh)
@@ -369,29 +371,31 @@ class Batches:
 
         A batch that begins before it first ends there.
         """
-        found, batch = self._quarantine.damage, self._checkpoint.planned()
+        found, batch = self._quarantine.damage, self._checkpoint.planned_batch()
         self._quarantine.damage = None
         if found is None or batch is None:
             return
         start = batch.starts.get(found.topic, {}).get(found.partition)
         if start is None or start < found.offsets.start:
-            self.portions.end(batch, found.topic, found.partition, found.offsets.start)
+            self.splitter.shorten(batch, found.topic, found.partition, found.offsets.start)
             return
-        query, ids = self._checkpoint.query, self._rejects.kept.ids
+        query, ids = self._checkpoint.query_id, self._rejects.kept.ids
         beside = found.letters(self._stream, self._rejects.kept, self._bootstrap)
         for store in self._stores:
             if not store.marked:
                 continue
             mine = store.mark.query == query
-            mark = store.mark if mine else CommitMarker(query, -1, batch.starts, ids, checkpoint=self._checkpoint.copy)
+            mark = (
+                store.mark if mine else CommitMarker(query, -1, batch.starts, ids, checkpoint=self._checkpoint.copy_id)
+            )
             # As if it had died behind this, it finds that it has passed.
             if (fresh := replace(found.passed(mark), plans={})).offsets != mark.offsets:
                 self._giving.give(store, {}, beside.rows, fresh, self._rejects.kept)
                 store.mark = fresh
-        self._checkpoint.rebase(found.behind)
+        self._checkpoint.replace_offsets(found.behind)
         self._checkpoint.sync()
         self._remark(lambda mark: replace(mark, plans=self._plans(mark.batch)))
-        self._done(Written(0, beside.dead, 0, self._checkpoint.waiting()[0]))
+        self._done(Written(0, beside.dead, 0, self._checkpoint.pending_offsets()[0]))
 
     def _plans(self, batch_id: int) -> dict[int, str]:
         return self._checkpoint.batch(batch_id).plans if batch_id >= 0 else {}

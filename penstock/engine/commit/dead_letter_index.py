@@ -32,7 +32,7 @@ class Kept:
 
         That it was seen is not enough: what was good for the old code may be bad for the new one.
         """
-        if self._reset is None or not self._reset.seen(record):
+        if self._reset is None or not self._reset.was_processed(record):
             return False
         place = (target, record["topic"], record["partition"], record["offset"])
         # Letters of an earlier version do not say of which topic of the name they are.

@@ -22,8 +22,8 @@ from penstock.model.topic import DEAD_LETTERS
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-    from penstock.engine.checkpoint.layout import Batch
-    from penstock.engine.checkpoint.offset_log import Ends
+    from penstock.engine.checkpoint.layout import PlannedBatch
+    from penstock.engine.checkpoint.offset_log import TopicOffsets
     from penstock.engine.jvm.bridge import Execution
     from penstock.engine.operations.reset import Reset
     from penstock.model.input import Input
@@ -68,7 +68,7 @@ class Rejects:
         self.kept = Kept(stream, bootstrap, reset)
         self._late_places: list[tuple[int, ...]] | None = None
 
-    def of(self, batch: Batch, execution: Execution, *, late: bool = False, fed: Collection[str] = ()) -> Found:
+    def of(self, batch: PlannedBatch, execution: Execution, *, late: bool = False, fed: Collection[str] = ()) -> Found:
         """What of a batch does not reach its output. late: whether something came too late that Spark knows not of.
         fed: the inputs whose records other streams write."""
         found = Found()
@@ -76,7 +76,7 @@ class Rejects:
         self._late(batch, execution, found, fed, known=late)
         return found
 
-    def _dead(self, batch: Batch, execution: Execution, found: Found) -> None:
+    def _dead(self, batch: PlannedBatch, execution: Execution, found: Found) -> None:
         """Only a batch with more of them than were held is read a second time."""
         # Two inputs may read one topic.
         known: set[tuple[str, int, int]] = set()
@@ -96,12 +96,14 @@ class Rejects:
                 if target:
                     self._keep(found, record, target, "reason", record["reason"])
 
-    def _again(self, given: Input, batch: Batch) -> Iterator[dict[str, Any]]:
+    def _again(self, given: Input, batch: PlannedBatch) -> Iterator[dict[str, Any]]:
         again = source.batch(self._spark, given, self._bootstrap, batch, self._left_out)
         rows = decode.rejected(again, given, clock(batch))
         return (row.asDict() for row in rows.toLocalIterator())
 
-    def _late(self, batch: Batch, execution: Execution, found: Found, fed: Collection[str], *, known: bool) -> None:
+    def _late(
+        self, batch: PlannedBatch, execution: Execution, found: Found, fed: Collection[str], *, known: bool
+    ) -> None:
         """Spark drops groups and counts those, so the batch is read again for the records.
 
         What lies below the floor of a reset is late too, if it was not looked at before that.
@@ -120,7 +122,7 @@ class Rejects:
         end = at + size - F.pmod(at - phase, F.lit(size)) if size else at + output_mode.record_retention // micros
         upto = F.lit(passed)
         if self._reset and self._reset.floor is not None:
-            seen = source.before(self._reset.below, f"{columnar.KEPT}.")
+            seen = source.before(self._reset.processed, f"{columnar.KEPT}.")
             upto = F.when(seen, upto).otherwise(max(passed, self._reset.floor * 1000))
         for name, given in self._stream.sources.items():
             again = source.batch(self._spark, given, self._bootstrap, batch, self._left_out)
@@ -146,11 +148,11 @@ class Rejects:
         metrics = map(execution.observed, names)
         return any(metric.getLong(0) for metric in metrics if metric is not None)
 
-    def _unseen(self, batch: Batch) -> Batch:
+    def _unseen(self, batch: PlannedBatch) -> PlannedBatch:
         """What of a batch was not looked at before the reset, which may let it read all that there is."""
-        starts: Ends = {}
+        starts: TopicOffsets = {}
         for topic, parts in batch.starts.items():
-            ends, seen = batch.ends.get(topic, {}), self._reset.below.get(topic, {}) if self._reset else {}
+            ends, seen = batch.ends.get(topic, {}), self._reset.processed.get(topic, {}) if self._reset else {}
             starts[topic] = {p: max(at, min(seen.get(p, 0), ends.get(p, 0))) for p, at in parts.items()}
         return replace(batch, starts=starts)
 
@@ -182,6 +184,6 @@ def origin(
     return [(f"penstock.{name}", what.encode()) for name, what in said.items()]
 
 
-def clock(batch: Batch) -> Column:
+def clock(batch: PlannedBatch) -> Column:
     """The time of a batch."""
     return F.timestamp_millis(F.lit(batch.at_ms))

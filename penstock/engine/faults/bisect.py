@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING
 from penstock.engine.query.source import Place
 
 if TYPE_CHECKING:
-    from penstock.engine.checkpoint.layout import Batch
+    from penstock.engine.checkpoint.layout import PlannedBatch
 
 # Whether a run over the first n records fails, some of them left out: why, or nothing.
-Fails = Callable[[int, frozenset[int]], str]
+RunPart = Callable[[int, frozenset[int]], str]
 
 
-class Unclear(Exception):
+class Inconclusive(Exception):
     """What fails does so without a record, or not each time."""
 
 
-class Blameless(Unclear):
+class NoCulprit(Inconclusive):
     """What fails does so without any record: of what is remembered alone."""
 
 
 @dataclass(frozen=True)
-class Parts:
+class Bisection:
     """total: how many records there are. What fails with the first n is taken to fail with more.
 
     So a record is found that fails by itself, or with those before it, as the last one of a sum that is too large.
     """
 
     total: int
-    fails: Fails
+    fails: RunPart
 
     def found(self, most: int) -> tuple[dict[int, str], bool]:
         """The records without which all others pass, with the reason; and whether that is all of them, or `most`.
@@ -44,7 +44,7 @@ class Parts:
         passes = 0
         while self.fails(self.total, frozenset(found)):
             if not found and (why := self.fails(0, frozenset())):
-                raise Blameless(why)
+                raise NoCulprit(why)
             if len(found) == most:
                 return found, False
             at, why = self._next(passes, frozenset(found))
@@ -56,7 +56,7 @@ class Parts:
         step = 1
         while not self.fails(high := min(passes + step, self.total), without):
             if high == self.total:
-                raise Unclear("it does not fail each time")
+                raise Inconclusive("it does not fail each time")
             passes, step = high, step * 2
         while high - passes > 1:
             middle = (passes + high) // 2
@@ -67,12 +67,12 @@ class Parts:
         # Once more, so that a fault of the moment does not put a good record aside.
         why = self.fails(high, without)
         if not why or self.fails(passes, without):
-            raise Unclear("it does not fail each time")
+            raise Inconclusive("it does not fail each time")
         return passes, why
 
 
 @dataclass(frozen=True)
-class Order:
+class RecordOrder:
     """The records of a batch in a row, partition behind partition, by their offsets."""
 
     parts: list[tuple[str, int, int, int]]
@@ -87,7 +87,7 @@ class Order:
         topic, partition, _, end = self.parts[which]
         return Place(topic, partition, end - (ends[which] - number))
 
-    def first(self, count: int, of: Batch) -> Batch:
+    def first(self, count: int, of: PlannedBatch) -> PlannedBatch:
         """The batch as if it held only the first records."""
         starts: dict[str, dict[int, int]] = {}
         ends: dict[str, dict[int, int]] = {}
@@ -99,7 +99,7 @@ class Order:
         return replace(of, starts=starts, ends=ends)
 
 
-def around(places: list[Place], batch: Batch) -> Batch:
+def span_of(places: list[Place], batch: PlannedBatch) -> PlannedBatch:
     """The batch as if it held no more than lies between the places."""
     starts: dict[str, dict[int, int]] = {}
     ends: dict[str, dict[int, int]] = {}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Damage:
+class CorruptOffsets:
     """Offsets of one partition that are never read, and why: what says so of each of their records."""
 
     topic: str

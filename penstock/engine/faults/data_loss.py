@@ -19,34 +19,34 @@ from penstock.kafka.admin import PATIENCE, admin, first_offsets, log_ends, topic
 from penstock.model.output import CommitMarker
 
 if TYPE_CHECKING:
-    from penstock.engine.checkpoint.layout import Batch, Checkpoint
-    from penstock.engine.checkpoint.offset_log import Ends
+    from penstock.engine.checkpoint.layout import Checkpoint, PlannedBatch
+    from penstock.engine.checkpoint.offset_log import TopicOffsets
     from penstock.model.input import Input
     from penstock.model.stream import Stream
 
 log = logging.getLogger(__name__)
 
 SHOWN = 5
-Logs = Mapping[tuple[str, int], tuple[int, int]]
-Ids = Mapping[str, str]
+LogRanges = Mapping[tuple[str, int], tuple[int, int]]
+TopicIds = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class There:
+class BrokerLogs:
     """What the broker has. ids: by topic, of those that exist; logs: first offset and end by topic and partition."""
 
-    ids: Ids
-    logs: Logs
+    ids: TopicIds
+    logs: LogRanges
 
 
 @dataclass(frozen=True)
-class Mended:
+class InputChanges:
     """What must change before a query goes on behind gaps. gone: topics that are as if new, or no more; logs: within
     which reading goes on, by topic and partition; ids: of all topics that are there."""
 
     gone: frozenset[str]
-    logs: Logs
-    ids: Ids
+    logs: LogRanges
+    ids: TopicIds
 
     def offset(self, topic: str, partition: int, at: int) -> int:
         first, end = self.logs.get((topic, partition), (at, at))
@@ -64,18 +64,18 @@ class Mended:
         return replace(mark, offsets=offsets, topic_ids={t: i for t, i in mark.topic_ids.items() if t in stays})
 
 
-class Inputs:
+class InputCheck:
     """Watches over the inputs of one stream. book: where gaps are written down and accepted."""
 
     def __init__(self, stream: Stream, bootstrap: str, checkpoint: Checkpoint, book: DataLossLog) -> None:
         self._stream, self._bootstrap, self._checkpoint, self._book = stream, bootstrap, checkpoint, book
-        self._starts: Ends = {}
-        self._ids: Ids = {}
+        self._starts: TopicOffsets = {}
+        self._ids: TopicIds = {}
 
-    def deleted(self, topics: Collection[str]) -> Blocked | None:
+    def deleted_topics(self, topics: Collection[str]) -> Blocked | None:
         """What to say if one of these topics, which are not there, was read before."""
-        starts, _ = self._checkpoint.waiting()
-        gone = [f"{t}, read up to offset {_said(starts[t])}" for t in sorted(starts.keys() & set(topics))]
+        starts, _ = self._checkpoint.pending_offsets()
+        gone = [f"{t}, read up to offset {_format_offsets(starts[t])}" for t in sorted(starts.keys() & set(topics))]
         if not gone:
             return None
         return Blocked(
@@ -85,10 +85,10 @@ class Inputs:
             f"`penstock streams go-on {self._stream.name}` then reads them from their first records",
         )
 
-    def at_start(self, mark: CommitMarker) -> Mended:
+    def check_at_start(self, mark: CommitMarker) -> InputChanges:
         """How to go on behind the gaps before what is read next, if all may be passed; else Blocked."""
-        starts, ends = self._checkpoint.waiting()
-        known = mark.topic_ids if mark.query == self._checkpoint.query else {}
+        starts, ends = self._checkpoint.pending_offsets()
+        known = mark.topic_ids if mark.query == self._checkpoint.query_id else {}
         # A topic that the checkpoint has forgotten may still stand in the mark.
         there, gaps = self._look(starts, ends, known, [topic for topic in known if self._readers(topic)])
         self._decide(gaps, at_start=True)
@@ -97,28 +97,28 @@ class Inputs:
         places = [(gap.topic, gap.partition) for gap in gaps if gap.what in ("removed", "cut")]
         tables = {table.source for table in self._stream.tables.values()}
         ids = {**{t: i for t, i in mark.topic_ids.items() if t in tables}, **there.ids}
-        return Mended(gone, {place: there.logs[place] for place in places}, ids)
+        return InputChanges(gone, {place: there.logs[place] for place in places}, ids)
 
-    def before(self, batch: Batch, mark: CommitMarker, query: str) -> dict[str, str]:
+    def check_before(self, batch: PlannedBatch, mark: CommitMarker, query: str) -> dict[str, str]:
         """Look before a batch of a query is read; the ids of its topics. DeclarationError if it must start anew."""
         # A mark of another query says nothing of what this one read.
         self._starts, self._ids = batch.starts, mark.topic_ids if mark.query == query else {}
         return self._pass(batch)
 
-    def after(self, batch: Batch) -> None:
+    def check_after(self, batch: PlannedBatch) -> None:
         """Look again once it is read: what was removed meanwhile may not be in it."""
         self._pass(batch)
 
-    def _pass(self, batch: Batch) -> dict[str, str]:
-        there, found = self._look(*_read(self._starts, batch.ends), self._ids)
-        gaps = [_within(gap, batch.ends) for gap in found]
+    def _pass(self, batch: PlannedBatch) -> dict[str, str]:
+        there, found = self._look(*_offsets_read(self._starts, batch.ends), self._ids)
+        gaps = [_within_batch(gap, batch.ends) for gap in found]
         if gaps:
             self._decide(gaps)
         changed = [gap for gap in gaps if gap.what != "removed" and gap.topic in batch.ends]
         if changed:
             raise DeclarationError(
                 f"stream {self._stream.name} reads topics that are not what they were",
-                got=_list(changed),
+                got=_format_gaps(changed),
                 hint="nothing: it starts again with what is there",
             )
         self._passed(gaps)
@@ -129,12 +129,14 @@ class Inputs:
         self._ids = there.ids
         return {topic: there.ids[topic] for topic in batch.ends if topic in there.ids}
 
-    def _look(self, starts: Ends, ends: Ends, known: Ids, more: Iterable[str] = ()) -> tuple[There, list[DataLoss]]:
+    def _look(
+        self, starts: TopicOffsets, ends: TopicOffsets, known: TopicIds, more: Iterable[str] = ()
+    ) -> tuple[BrokerLogs, list[DataLoss]]:
         """What is not there, and who does not answer, is asked for a while: brokers start slowly, and topics too."""
         deadline = time.monotonic() + PATIENCE
         while True:
             there, silent = self._there(starts, ends, known, more)
-            gaps = list(_gaps(starts, ends, known, there))
+            gaps = list(_find_gaps(starts, ends, known, there))
             late = time.monotonic() > deadline
             if silent and late:
                 raise BrokerError(
@@ -146,7 +148,9 @@ class Inputs:
                 return there, gaps
             time.sleep(0.2)
 
-    def _there(self, starts: Ends, ends: Ends, known: Ids, more: Iterable[str]) -> tuple[There, set[tuple[str, int]]]:
+    def _there(
+        self, starts: TopicOffsets, ends: TopicOffsets, known: TopicIds, more: Iterable[str]
+    ) -> tuple[BrokerLogs, set[tuple[str, int]]]:
         """What the broker has, and partitions that do not answer."""
         client, at = admin(self._bootstrap), self._bootstrap
         places = {(topic, p) for offsets in (starts, ends) for topic, parts in offsets.items() for p in parts}
@@ -155,7 +159,7 @@ class Inputs:
         ids = topic_ids(client, {*starts, *ends, *more}, at)
         same = {(t, p) for t, p in places if t in ids and known.get(t, ids[t]) == ids[t]}
         answered = same & firsts.keys() & lasts.keys()
-        return There(ids, {place: (firsts[place], lasts[place]) for place in answered}), same - answered
+        return BrokerLogs(ids, {place: (firsts[place], lasts[place]) for place in answered}), same - answered
 
     def _decide(self, gaps: list[DataLoss], *, at_start: bool = False) -> None:
         """Blocked if there is a gap to ask for that was not accepted. at_start: also end what was asked before."""
@@ -167,12 +171,12 @@ class Inputs:
                 accepted = self._book.report_data_loss(self._stream.name, asked)
             except ControlError as e:
                 log.warning("gaps of stream %s cannot be told or accepted: %s", self._stream.name, e)
-        if needed and (blocked := self.deleted([gap.topic for gap in needed])):
+        if needed and (blocked := self.deleted_topics([gap.topic for gap in needed])):
             raise blocked
         if unanswered := [gap for gap in asked if gap not in accepted]:
             raise Blocked(
                 f"stream {self._stream.name} does not find all that it was to read",
-                got=_list(unanswered),
+                got=_format_gaps(unanswered),
                 hint=f"`penstock streams go-on {self._stream.name}` goes on with what is there",
             )
 
@@ -189,7 +193,7 @@ class Inputs:
         return [given for given in self._stream.sources.values() if given.reads_topic(topic)]
 
 
-def _gaps(starts: Ends, ends: Ends, known: Ids, there: There) -> Iterator[DataLoss]:
+def _find_gaps(starts: TopicOffsets, ends: TopicOffsets, known: TopicIds, there: BrokerLogs) -> Iterator[DataLoss]:
     """What is not there of the offsets from `starts`, of which `ends` are to be read next."""
     for topic in sorted(starts.keys() | ends.keys()):
         now = there.ids.get(topic)
@@ -214,17 +218,17 @@ def _gaps(starts: Ends, ends: Ends, known: Ids, there: There) -> Iterator[DataLo
                 yield DataLoss(topic, "cut", partition, end, upto, max(0, upto - max(at, end)), now)
 
 
-def _read(starts: Ends, ends: Ends) -> tuple[Ends, Ends]:
+def _offsets_read(starts: TopicOffsets, ends: TopicOffsets) -> tuple[TopicOffsets, TopicOffsets]:
     """All topics of a batch, and of their partitions those that it reads: a thousand others may be idle."""
     wanted = {(t, p) for t, parts in ends.items() for p, end in parts.items() if starts.get(t, {}).get(p) != end}
 
-    def narrow(offsets: Ends) -> Ends:
+    def narrow(offsets: TopicOffsets) -> TopicOffsets:
         return {t: {p: at for p, at in parts.items() if (t, p) in wanted} for t, parts in offsets.items()}
 
     return narrow(starts), narrow(ends)
 
 
-def _within(gap: DataLoss, ends: Ends) -> DataLoss:
+def _within_batch(gap: DataLoss, ends: TopicOffsets) -> DataLoss:
     """Of a gap what concerns a batch: the rest is found by the next."""
     end = ends.get(gap.topic, {}).get(gap.partition)
     if gap.what != "removed" or end is None or not gap.start < end < gap.end:
@@ -232,10 +236,10 @@ def _within(gap: DataLoss, ends: Ends) -> DataLoss:
     return replace(gap, end=end, records=end - gap.start)
 
 
-def _said(parts: Mapping[int, int]) -> str:
+def _format_offsets(parts: Mapping[int, int]) -> str:
     return ", ".join(f"{at} of [{p}]" for p, at in sorted(parts.items()))
 
 
-def _list(gaps: list[DataLoss]) -> str:
+def _format_gaps(gaps: list[DataLoss]) -> str:
     more = f"; and {len(gaps) - SHOWN} more" if len(gaps) > SHOWN else ""
     return "; ".join(map(str, gaps[:SHOWN])) + more

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from penstock.model.stream import Stream
 
 
-class Tried(Exception):
+class DryRunEnded(Exception):
     """Ends a trial."""
 
 
 @contextmanager
-def copied(checkpoint: str) -> Iterator[Path | None]:
+def checkpoint_copy(checkpoint: str) -> Iterator[Path | None]:
     """A copy of a checkpoint for the time of a search; None if it is not on a disk of this machine's."""
     place = urlparse(checkpoint)
     if place.scheme not in ("", "file"):
@@ -56,7 +56,7 @@ def _copied(source: str, target: str) -> None:
 
 
 @dataclass
-class Trial:
+class DryRun:
     """One run of the batch that was planned and not committed. error: why it failed, None if it passed."""
 
     stream: Stream
@@ -91,4 +91,4 @@ class Trial:
         except Exception as e:
             self.error = e
         self._ran = True
-        raise Tried(f"batch {batch_id} was tried and is not to be committed")
+        raise DryRunEnded(f"batch {batch_id} was tried and is not to be committed")

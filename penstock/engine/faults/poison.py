@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.codec import columnar
-from penstock.engine.checkpoint.recovery import damaged, unreadable_state
+from penstock.engine.checkpoint.recovery import damaged_checkpoint, is_unreadable_state
 from penstock.engine.commit.rejected import Found, clock, origin
 from penstock.engine.error_text import root_message
-from penstock.engine.faults.batch_splitting import full
-from penstock.engine.faults.bisect import Blameless, Order, Parts, Unclear, around
-from penstock.engine.faults.corrupt_offsets import Damage
-from penstock.engine.faults.dry_run import Trial, copied
+from penstock.engine.faults.batch_splitting import is_out_of_memory
+from penstock.engine.faults.bisect import Bisection, Inconclusive, NoCulprit, RecordOrder, span_of
+from penstock.engine.faults.corrupt_offsets import CorruptOffsets
+from penstock.engine.faults.dry_run import DryRun, checkpoint_copy
 from penstock.engine.jvm import bridge
 from penstock.engine.query import decode, source
 from penstock.engine.query.source import Place
@@ -34,9 +34,9 @@ from penstock.model.topic import DEAD_LETTERS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.engine.checkpoint.layout import Batch
+    from penstock.engine.checkpoint.layout import PlannedBatch
     from penstock.engine.commit.dead_letter_index import Kept
-    from penstock.engine.faults.data_loss import Mended
+    from penstock.engine.faults.data_loss import InputChanges
     from penstock.engine.operations.reset import Reset
     from penstock.model.stream import Stream
 
@@ -45,31 +45,33 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Searched(Exception):
+class SearchingForPoison(Exception):
     """A batch is being taken apart."""
 
 
 # Classes of errors that no record causes: of the broker, the disk, and what executors fetch from each other. The words
 # may be a record's own.
-OUTSIDE = re.compile(
+INFRASTRUCTURE_ERROR = re.compile(
     r"org\.apache\.(kafka|spark\.(sql\.kafka010|shuffle|storage|rpc))\..*|io\.netty\..*|java\.nio\.channels\..*"
     r"|java\.io\.(IO|EOF|FileNotFound|UncheckedIO)Exception|java\.nio\.file\.(NoSuchFile|FileSystem|AccessDenied)Exception"
     r"|java\.net\.(Connect|Socket|SocketTimeout|NoRouteToHost|UnknownHost)Exception"
     r"|java\.util\.concurrent\.TimeoutException"
 )
-SPARK = "org.apache.spark.SparkException"
+SPARK_ERROR = "org.apache.spark.SparkException"
 # What Spark's own error begins with where executors were lost with their tasks or their shuffled rows.
-LOST = re.compile(
+EXECUTOR_LOST = re.compile(
     r"Job aborted due to stage failure: (Task \d+ in stage [\d.]+ failed \d+ times, most recent failure: Lost task "
     r"[\d.]+ in stage [\d.]+ \(TID \d+\) \([^()]*\): ExecutorLostFailure \(|\w*Stage \d+ \([^()]*\) has failed the "
     r"maximum allowable number of times)"
 )
 # Spark's reader of Kafka cannot get past a batch of the log that is broken.
-BROKEN = re.compile(r"fetching the next record from (?P<topic>\S+)-(?P<partition>\d+)\. If needed, please seek past")
+CORRUPT_LOG = re.compile(
+    r"fetching the next record from (?P<topic>\S+)-(?P<partition>\d+)\. If needed, please seek past"
+)
 
 
 @dataclass
-class Quarantine:
+class PoisonRecords:
     """What of one stream is in quarantine. rows: the encoded rows that the transform makes of frames by input's name.
 
     checkpoint: the URI of its own; told: is told why the stream stands still; left_out: the places of the records that
@@ -85,13 +87,13 @@ class Quarantine:
     told: Callable[[Exception], None]
     left_out: dict[Place, str] = field(default_factory=dict)
     reset: Reset | None = None
-    damage: Damage | None = None
+    damage: CorruptOffsets | None = None
     _failed: tuple[int, Any] | None = None
     _failures: int = 0
     _in_a_row: int = 0
     _blocked: Blocked | None = None
 
-    def watch(self, batch: Batch, work: Callable[[], T], stopped: Callable[[], bool], *, written: bool) -> T:
+    def watch(self, batch: PlannedBatch, work: Callable[[], T], stopped: Callable[[], bool], *, written: bool) -> T:
         """What the work on a batch's rows gives; if it fails for the second time, the records that cause it are found.
 
         The error comes through all the same: Blocked if they are too many. written: whether a store has the batch.
@@ -103,9 +105,9 @@ class Quarantine:
                 self._note(batch, e, stopped, written=written)
             raise
 
-    def _note(self, batch: Batch, error: Exception, stopped: Callable[[], bool], *, written: bool) -> None:
-        if unreadable_state(error):
-            raise damaged(self.stream.name, f"its state: {root_message(error)}") from error
+    def _note(self, batch: PlannedBatch, error: Exception, stopped: Callable[[], bool], *, written: bool) -> None:
+        if is_unreadable_state(error):
+            raise damaged_checkpoint(self.stream.name, f"its state: {root_message(error)}") from error
         if self._failed != (batch.batch_id, batch.ends):
             self._failed, self._failures, self._blocked = (batch.batch_id, batch.ends), 0, None
         self._failures += 1
@@ -114,15 +116,15 @@ class Quarantine:
         if self._unreadable(batch, error, written=written):
             return
         # The second time, and then ever more seldom: it may be nobody's fault.
-        if self._failures < 2 or self._failures & (self._failures - 1) or _outside(error):
+        if self._failures < 2 or self._failures & (self._failures - 1) or _is_infrastructure(error):
             return
         log.warning("stream %s: batch %d failed %d times; looking for records that cause it",
                     self.stream.name, batch.batch_id, self._failures)  # fmt: skip
         why = f"batch {batch.batch_id} is searched for records that make it fail: {root_message(error)}"
-        self.told(Searched(why))
+        self.told(SearchingForPoison(why))
         try:
             found = self._search(batch, stopped)
-        except Unclear as e:
+        except Inconclusive as e:
             log.warning("stream %s: no record makes batch %d fail: %s", self.stream.name, batch.batch_id, e)
             return
         except (Blocked, LeaseLost):
@@ -137,10 +139,10 @@ class Quarantine:
             log.warning("stream %s: a record makes its batch fail and is put aside: %s",
                         self.stream.name, why, extra=place._asdict())  # fmt: skip
 
-    def _unreadable(self, batch: Batch, error: Exception, *, written: bool) -> bool:
+    def _unreadable(self, batch: PlannedBatch, error: Exception, *, written: bool) -> bool:
         """Whether the log is broken, and the next start goes on behind that; Blocked if it cannot."""
         said = [text for name, text in bridge.causes(error) if name.startswith("org.apache.kafka.")]
-        if not (where := next(filter(None, map(BROKEN.search, said)), None)):
+        if not (where := next(filter(None, map(CORRUPT_LOG.search, said)), None)):
             return False
         topic, partition = where["topic"], int(where["partition"])
         _, _, start, end = next(p for p in self._order(batch).parts if p[:2] == (topic, partition))
@@ -157,27 +159,27 @@ class Quarantine:
                 f"`penstock streams reset {self.stream.name} --to`, which takes offsets",
             ) from error
         why = f"its batch is broken in the broker's log, and what is left of it may be wrong: {said[-1][:200]}"
-        self.damage = Damage(topic, partition, found, why)
+        self.damage = CorruptOffsets(topic, partition, found, why)
         log.error("stream %s: the broker's log is broken: offsets %d to %d are put aside",
                   self.stream.name, found[0], found[-1], extra={"topic": topic, "partition": partition})  # fmt: skip
         return True
 
-    def _search(self, batch: Batch, stopped: Callable[[], bool]) -> dict[Place, str]:
+    def _search(self, batch: PlannedBatch, stopped: Callable[[], bool]) -> dict[Place, str]:
         order = self._order(batch)
         try:
             return self._found(batch, order, self._fails, stopped)
-        except Unclear as e:
+        except Inconclusive as e:
             log.info("stream %s: %s; the batch is tried with the stream's state", self.stream.name, e)
-        with copied(self.checkpoint) as copy:
+        with checkpoint_copy(self.checkpoint) as copy:
             if copy is None:
-                raise Unclear("its checkpoint is on no disk of this machine's, so it cannot be tried with its state")
+                raise Inconclusive("the checkpoint is not on a local disk, so the batch cannot be run with its state")
 
-            def fails(part: Batch, without: list[Place]) -> str:
-                return self._fails_with_state(part, without, Trial(self.stream, copy, stopped))
+            def fails(part: PlannedBatch, without: list[Place]) -> str:
+                return self._fails_with_state(part, without, DryRun(self.stream, copy, stopped))
 
             try:
                 return self._found(batch, order, fails, stopped)
-            except Blameless as e:
+            except NoCulprit as e:
                 self._blocked = Blocked(
                     f"stream {self.stream.name}: what its transform makes of its state fails without a record to blame",
                     got=str(e),
@@ -187,7 +189,11 @@ class Quarantine:
                 raise self._blocked from e
 
     def _found(
-        self, batch: Batch, order: Order, run: Callable[[Batch, list[Place]], str], stopped: Callable[[], bool]
+        self,
+        batch: PlannedBatch,
+        order: RecordOrder,
+        run: Callable[[PlannedBatch, list[Place]], str],
+        stopped: Callable[[], bool],
     ) -> dict[Place, str]:
         left = list(self.left_out)
 
@@ -197,7 +203,7 @@ class Quarantine:
             return run(order.first(count, batch), [*left, *map(order.place, without)])
 
         most = max(0, self.stream.max_poison - self._in_a_row)
-        found, all_of_them = Parts(len(order), fails).found(most)
+        found, all_of_them = Bisection(len(order), fails).found(most)
         if not all_of_them:
             said = next(iter(found.values()), "") or next(iter(self.left_out.values()), "")
             self._blocked = Blocked(
@@ -207,17 +213,17 @@ class Quarantine:
             )
             raise self._blocked
         if not found:
-            raise Unclear("its records pass by themselves")
+            raise Inconclusive("its records pass by themselves")
         return {order.place(number): why for number, why in found.items()}
 
-    def _order(self, batch: Batch) -> Order:
+    def _order(self, batch: PlannedBatch) -> RecordOrder:
         every = [(topic, p) for topic, parts in batch.ends.items() for p in parts]
         firsts = first_offsets(admin(self.bootstrap), every, self.bootstrap)
         known = {(topic, p): at for topic, parts in batch.starts.items() for p, at in parts.items()}
         starts = {at: max(known.get(at, 0), firsts.get(at, 0)) for at in every}
-        return Order([(t, p, min(starts[t, p], batch.ends[t][p]), batch.ends[t][p]) for t, p in sorted(every)])
+        return RecordOrder([(t, p, min(starts[t, p], batch.ends[t][p]), batch.ends[t][p]) for t, p in sorted(every)])
 
-    def _fails(self, part: Batch, without: list[Place]) -> str:
+    def _fails(self, part: PlannedBatch, without: list[Place]) -> str:
         """Why a part of a batch fails; nothing if it passes. Unclear if it is not the records' fault."""
         frames = {}
         for name, given in self.stream.sources.items():
@@ -230,39 +236,39 @@ class Quarantine:
         try:
             encoded = self.rows(frames)
         except Exception as e:
-            raise Unclear(f"its transform cannot be run on parts: {root_message(e)}") from e
+            raise Inconclusive(f"its transform cannot be run on parts: {root_message(e)}") from e
         try:
             encoded.write.format("noop").mode("append").save()
         except Exception as e:
-            if _outside(e):
-                raise Unclear(root_message(e)) from e
+            if _is_infrastructure(e):
+                raise Inconclusive(root_message(e)) from e
             return root_message(e)
         return ""
 
-    def _fails_with_state(self, part: Batch, without: list[Place], trial: Trial) -> str:
+    def _fails_with_state(self, part: PlannedBatch, without: list[Place], trial: DryRun) -> str:
         """As `_fails`, in a query of its own that goes on from the copy of the checkpoint."""
         of = self.stream
         frames = {
             name: source.stream(self.spark, of, name, self.bootstrap, without, part.ends, self.reset)
             for name in of.sources
         }
-        with fold.at(of, str(trial.checkpoint)):
+        with fold.use_checkpoint(of, str(trial.checkpoint)):
             made = self.rows(frames)
         trial.run(made)
         if trial.error is None:
             return ""
-        if _outside(trial.error):
-            raise Unclear(root_message(trial.error))
+        if _is_infrastructure(trial.error):
+            raise Inconclusive(root_message(trial.error))
         return root_message(trial.error)
 
-    def forget(self, mended: Mended) -> None:
+    def forget(self, mended: InputChanges) -> None:
         """Drop the places behind which other records lie now."""
         for place in list(self.left_out):
             _, end = mended.logs.get(place[:2], (0, place.offset + 1))
             if place.topic in mended.gone or place.offset >= end:
                 del self.left_out[place]
 
-    def letters(self, batch: Batch, kept: Kept) -> Found:
+    def letters(self, batch: PlannedBatch, kept: Kept) -> Found:
         """The records of a batch that were put aside, as their topics take them; not those that lie there already."""
         found = Found()
         for place in list(self.left_out):
@@ -278,7 +284,7 @@ class Quarantine:
         found.first = self.left_out[mine[0]]
         known: set[tuple[str, int, int]] = set()
         for given in self.stream.sources.values():
-            rows = source.batch(self.spark, given, self.bootstrap, around(mine, batch))
+            rows = source.batch(self.spark, given, self.bootstrap, span_of(mine, batch))
             rows = rows.where(source.at(mine))
             target = given.dead_letter_topic or (None if given.schema else DEAD_LETTERS)
             for row in rows.select("topic", "partition", "offset", "key", "value").toLocalIterator():
@@ -294,9 +300,12 @@ class Quarantine:
         return found
 
 
-def _outside(error: Exception) -> bool:
+def _is_infrastructure(error: Exception) -> bool:
     """Whether no record can be its cause."""
     found = bridge.causes(error)
-    if not found or full(error) or unreadable_state(error):
+    if not found or is_out_of_memory(error) or is_unreadable_state(error):
         return True
-    return any(OUTSIDE.fullmatch(name) or (name == SPARK and LOST.match(text)) for name, text in found)
+    return any(
+        INFRASTRUCTURE_ERROR.fullmatch(name) or (name == SPARK_ERROR and EXECUTOR_LOST.match(text))
+        for name, text in found
+    )

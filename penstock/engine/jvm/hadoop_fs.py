@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 
-from penstock.engine.checkpoint.s3a import is_far, store
+from penstock.engine.checkpoint.s3a import is_object_store, store_below
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ class Folder:
         self._gateway: Any = spark.sparkContext._gateway
         self._folder = jvm.org.apache.hadoop.fs.Path(path)
         self._fs = self._folder.getFileSystem(spark._jsc.hadoopConfiguration())
-        self._far = is_far(path)
+        self._far = is_object_store(path)
 
     def exists(self) -> bool:
         return bool(self._fs.exists(self._folder))
@@ -52,7 +52,7 @@ class Folder:
         # Hadoop's client would copy folders that are empty too, and a store that keeps objects in files has no ETag
         # of those.
         parent, _, name = self.path.rpartition("/")
-        beside, target = store(parent), to.rpartition("/")[2]
+        beside, target = store_below(parent), to.rpartition("/")[2]
         keys = [one.key for one in beside.objects(name)]
         with ThreadPoolExecutor(AT_ONCE, "copies") as pool:
             for _ in pool.map(lambda key: beside.copy(key, f"{target}{key.removeprefix(name)}"), keys):

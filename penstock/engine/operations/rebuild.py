@@ -29,19 +29,19 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from penstock.codec.columnar import gathered
 from penstock.engine.checkpoint import ownership, s3a
 from penstock.engine.checkpoint import plan_fingerprint as plans
-from penstock.engine.checkpoint.layout import RESET
-from penstock.engine.checkpoint.offset_log import Plan, commit
+from penstock.engine.checkpoint.layout import RESET_FILE
+from penstock.engine.checkpoint.offset_log import BatchPlan, commit_entry
 from penstock.engine.error_text import root_message
 from penstock.engine.jvm.hadoop_fs import Folder
-from penstock.engine.operations.rebuild_from_inputs import Rereading, reread
+from penstock.engine.operations.rebuild_from_inputs import InputFold, input_rows
 from penstock.engine.operations.reset import Reset
 from penstock.engine.progress.stage_log import told
 from penstock.engine.query import source
 from penstock.engine.state import fold as folding
 from penstock.engine.state import fold_query, keyed_store
-from penstock.engine.state.keyed_store import HASH, Damaged
-from penstock.engine.state.restore_query import SENDS, Restoring, each_once
-from penstock.engine.state.restore_rules import ANEW, restoring, sole
+from penstock.engine.state.keyed_store import HASH, DamagedState
+from penstock.engine.state.restore_query import RECORD_COLUMNS, RestoreQuery, check_unique_keys
+from penstock.engine.state.restore_rules import RESET_HINT, restorable_fold, restore_query_of
 from penstock.errors import BrokerError, PenstockError
 from penstock.kafka.admin import admin, first_offsets, partitions, setting, topic_ids
 from penstock.kafka.commit_marker import mark_of, settled
@@ -51,8 +51,8 @@ from penstock.tables.topic_snapshot import read_in_time
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.engine.checkpoint.offset_log import Ends
-    from penstock.engine.state.fold import Place as FoldPlace
+    from penstock.engine.checkpoint.offset_log import TopicOffsets
+    from penstock.engine.state.fold import FoldContext as FoldPlace
     from penstock.kafka.commit_marker import Place
     from penstock.model.fold import Fold
     from penstock.model.output import CommitMarker
@@ -62,30 +62,30 @@ log = logging.getLogger(__name__)
 
 # Records that a worker holds at once.
 PIECE = 250_000
-LAID = "part INT, keys BIGINT, bytes BIGINT"
+WRITTEN_COLUMNS = "part INT, keys BIGINT, bytes BIGINT"
 
 
-class Size(NamedTuple):
+class StateSize(NamedTuple):
     keys: int
     bytes: int
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class RebuildResult:
     """before: of the state that was there, None if there is none that can be read. ends: the next offsets of the
     inputs, which it goes on from. folder: where it waits for the stream's start."""
 
-    before: Size | None
-    after: Size
+    before: StateSize | None
+    after: StateSize
     records: int
     seconds: float
     batch: int
-    ends: Ends
+    ends: TopicOffsets
     folder: str
 
 
 @dataclass(frozen=True)
-class Laying:
+class PartWriter:
     """What a worker does with the rows of one part, which come sorted by hash and key."""
 
     fold: Fold
@@ -98,8 +98,8 @@ class Laying:
         first = next(batches, None)
         if first is None or not first.num_rows:
             return
-        part = first[folding.PART][0].as_py()
-        made = keyed_store.laid(Path(self.folder, str(part)), self.layout, self.batch, self._kept(first, batches))
+        part = first[folding.PART_COLUMN][0].as_py()
+        made = keyed_store.write_part(Path(self.folder, str(part)), self.layout, self.batch, self._kept(first, batches))
         size = sum(file.size for file in made.files)
         yield pa.RecordBatch.from_pydict({"part": pa.array([part], pa.int32()), "keys": [made.keys], "bytes": [size]})
 
@@ -108,12 +108,16 @@ class Laying:
             yield first
             yield from rest
 
-        for table in each_once((one.drop_columns([folding.PART]) for one in gathered(every())), self.fold.key):
+        for table in check_unique_keys(
+            (one.drop_columns([folding.PART_COLUMN]) for one in gathered(every())), self.fold.key
+        ):
             rows = table.select(self.layout.names).cast(self.layout)
-            yield keyed_store.in_order(fold_query.ended(self.fold, rows, self.watermark))
+            yield keyed_store.sort_by_hash(fold_query.drop_ended(self.fold, rows, self.watermark))
 
 
-def rebuild(stream: Stream, spark: SparkSession, bootstrap: str, root: str, stopped: Callable[[], None]) -> Rebuilt:
+def rebuild(
+    stream: Stream, spark: SparkSession, bootstrap: str, root: str, stopped: Callable[[], None]
+) -> RebuildResult:
     """Make the state of a stream's fold anew from its output, or its inputs; its next start goes on with it.
 
     spark: a session for the stream. stopped: raises unless the stream is stopped. PenstockError, and nothing is
@@ -122,29 +126,29 @@ def rebuild(stream: Stream, spark: SparkSession, bootstrap: str, root: str, stop
     began = time.monotonic()
     stopped()
     checkpoint = f"{root.rstrip('/')}/{stream.name}"
-    if s3a.is_far(checkpoint):
+    if s3a.is_object_store(checkpoint):
         raise PenstockError(
             f"the state of stream {stream.name} cannot be rebuilt in an object store",
             got=checkpoint,
             hint=f"put the folder back from a version or backup of the bucket; or begin anew: "
             f"`penstock streams reset {stream.name} --to earliest`",
         )
-    with folding.at(stream, checkpoint) as place:
-        rows = plans.rows(spark, stream, bootstrap, plans.empty(stream, spark))
-    fold, lines = sole(stream, place), plans.lines(stream, rows, place)
-    how = restoring(stream, rows, place) if fold.restored else None
+    with folding.use_checkpoint(stream, checkpoint) as place:
+        rows = plans.build_frame(spark, stream, bootstrap, plans.empty_tables(stream, spark))
+    fold, lines = restorable_fold(stream, place), plans.fingerprint_lines(stream, rows, place)
+    how = restore_query_of(stream, rows, place) if fold.restored else None
     home = Path(urlparse(checkpoint).path)
     with _alone(stream.name, home) as folder:
         _no_reset_waits(stream.name, home)
         mark = mark_of(stream.name, bootstrap)
         plan = _plan(stream, mark)
         # Of its batch, as the log has it of the one before.
-        older = Plan.read(mark.plans.get(mark.batch - 1, ""))
+        older = BatchPlan.read(mark.plans.get(mark.batch - 1, ""))
         watermark = older.watermark_ms if older else 0
         before = _size(home / "folds" / fold.name)
-        laying = Laying(
+        laying = PartWriter(
             fold,
-            fold_query.layout(fold, to_arrow_schema(place.keys[fold.name], timezone="UTC")),
+            fold_query.state_schema(fold, to_arrow_schema(place.keys[fold.name], timezone="UTC")),
             f"{folder}/folds/{fold.name}",
             mark.batch,
             watermark,
@@ -152,21 +156,21 @@ def rebuild(stream: Stream, spark: SparkSession, bootstrap: str, root: str, stop
         if how:
             found, records = _restored(stream, spark, bootstrap, how, laying, place)
         else:
-            reading = Rereading(fold, watermark)
-            with reread(stream, spark, bootstrap, reading, mark, plan, f"{folder}/tables") as (frame, records):
+            reading = InputFold(fold, watermark)
+            with input_rows(stream, spark, bootstrap, reading, mark, plan, f"{folder}/tables") as (frame, records):
                 found = _laid(stream, frame, fold.key, reading, laying, place, records)
             shutil.rmtree(folder / "tables", ignore_errors=True)
-        after = Size(sum(one.keys for one in found), sum(one.bytes for one in found))
+        after = StateSize(sum(one.keys for one in found), sum(one.bytes for one in found))
         known = {str(one.part): [mark.batch] for one in found}
         Path(laying.folder).mkdir(parents=True, exist_ok=True)
         come = plan.watermark_ms
         said = {"batch": mark.batch, "watermark": come, "time": come, "parts": known, "first": mark.batch}
-        keyed_store.put(Path(laying.folder, folding.NOW), json.dumps(said))
+        keyed_store.write_file(Path(laying.folder, folding.NOW), json.dumps(said))
         _log(spark, folder, checkpoint, mark)
         ids = {**topic_ids(admin(bootstrap), plan.ends, bootstrap), **mark.topic_ids}
         asked = Reset(plan.ends, ids={topic: ids[topic] for topic in plan.ends if topic in ids}, rebuilt=True)
-        Folder(spark, str(folder)).replace(RESET, asked.text())
-        plans.Plan(spark, stream.name, str(folder)).keep(lines)
+        Folder(spark, str(folder)).replace(RESET_FILE, asked.text())
+        plans.PlanFingerprint(spark, stream.name, str(folder)).keep(lines)
         if (now := mark_of(stream.name, bootstrap)) != mark:
             raise PenstockError(
                 f"stream {stream.name} has written meanwhile",
@@ -176,7 +180,7 @@ def rebuild(stream: Stream, spark: SparkSession, bootstrap: str, root: str, stop
         stopped()
         _takes_its_place(folder, Path(f"{home}.reset"))
     log.info("stream %s: %s keys, %s bytes of state", stream.name, f"{after.keys:,}", f"{after.bytes:,}")
-    return Rebuilt(before, after, records, time.monotonic() - began, mark.batch, plan.ends, f"{home}.reset")
+    return RebuildResult(before, after, records, time.monotonic() - began, mark.batch, plan.ends, f"{home}.reset")
 
 
 class _Made(NamedTuple):
@@ -186,14 +190,14 @@ class _Made(NamedTuple):
 
 
 def _restored(
-    stream: Stream, spark: SparkSession, bootstrap: str, how: Restoring, laying: Laying, place: FoldPlace
+    stream: Stream, spark: SparkSession, bootstrap: str, how: RestoreQuery, laying: PartWriter, place: FoldPlace
 ) -> tuple[list[_Made], int]:
     """What an output holds, laid; and how many records were read."""
     # What belongs to the mark lies before these; that nothing lies behind it is seen at the end.
     began, ends = int(time.time() * 1000), _ends(how.topic, bootstrap)
     starts = first_offsets(admin(bootstrap), ends, bootstrap)
     records = sum(end - starts[place] for place, end in ends.items())
-    frame = source.all_of(spark, how.topic, bootstrap, _by_topic(starts), _by_topic(ends)).select(*SENDS)
+    frame = source.all_of(spark, how.topic, bootstrap, _by_topic(starts), _by_topic(ends)).select(*RECORD_COLUMNS)
     made = _laid(stream, frame, ("key",), how, laying, place, records)
     read_in_time(how.topic, began, bootstrap, "output", "rebuild it again")
     return made, records
@@ -204,7 +208,7 @@ def _laid(
     frame: DataFrame,
     key: Sequence[str],
     states: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-    laying: Laying,
+    laying: PartWriter,
     place: FoldPlace,
     records: int,
 ) -> list[_Made]:
@@ -215,10 +219,10 @@ def _laid(
     columns += [f"{quoted(f.name)} {f.type.ddl}" for f in fold.kept]
     count = max(-(-records // PIECE), int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
     state = frame.repartition(count, *key).mapInArrow(states, ", ".join(columns))
-    rows = folding.parted(fold, state).sortWithinPartitions(HASH, *fold.key)
+    rows = folding.partition_by_key(fold, state).sortWithinPartitions(HASH, *fold.key)
     try:
         with told(spark, stream.name):
-            return [_Made(*one) for one in rows.mapInArrow(laying, LAID).collect()]
+            return [_Made(*one) for one in rows.mapInArrow(laying, WRITTEN_COLUMNS).collect()]
     except (PySparkException, Py4JJavaError) as e:
         of = ", ".join(stream.output_names if fold.restored else (one.source for one in stream.sources.values()))
         raise PenstockError(
@@ -226,7 +230,7 @@ def _laid(
             got=root_message(e).removeprefix("penstock.engine.state.restore_query.Unreadable: "),
             hint="write that key anew, or a tombstone of it, where a record is named; else see `restored` of the fold"
             if fold.restored
-            else ANEW.format(name=stream.name),
+            else RESET_HINT.format(name=stream.name),
         ) from e
 
 
@@ -256,7 +260,7 @@ def _alone(stream: str, home: Path) -> Iterator[Path]:
 
 
 def _no_reset_waits(stream: str, home: Path) -> None:
-    path = Path(f"{home}.reset", RESET)
+    path = Path(f"{home}.reset", RESET_FILE)
     try:
         waits = path.exists() and not Reset.read(path.read_text()).rebuilt
     except (ValueError, TypeError, KeyError):
@@ -283,24 +287,24 @@ def _ends(topic: str, bootstrap: str) -> dict[Place, int]:
     return settled([(topic, p) for p in range(count)], bootstrap, f"topic {topic}")
 
 
-def _by_topic(offsets: dict[Place, int]) -> Ends:
-    found: Ends = {}
+def _by_topic(offsets: dict[Place, int]) -> TopicOffsets:
+    found: TopicOffsets = {}
     for (topic, partition), at in offsets.items():
         found.setdefault(topic, {})[partition] = at
     return found
 
 
-def _plan(stream: Stream, mark: CommitMarker) -> Plan:
+def _plan(stream: Stream, mark: CommitMarker) -> BatchPlan:
     """Of the last batch that is written; PenstockError if a stream's query cannot go on behind it."""
-    anew = ANEW.format(name=stream.name)
+    anew = RESET_HINT.format(name=stream.name)
     if mark.batch < 0:
         raise PenstockError(
             f"stream {stream.name} has written nothing that its state could be of",
             got="no mark of it in the topic of marks",
             hint=f"start it: it begins at the beginning; or, if that topic lost its records, {anew}",
         )
-    plan = Plan.read(mark.plans.get(mark.batch, ""))
-    if plan is None or (mark.batch > 0 and Plan.read(mark.plans.get(mark.batch - 1, "")) is None):
+    plan = BatchPlan.read(mark.plans.get(mark.batch, ""))
+    if plan is None or (mark.batch > 0 and BatchPlan.read(mark.plans.get(mark.batch - 1, "")) is None):
         raise PenstockError(
             f"the mark of stream {stream.name} does not say from where it goes on",
             got=f"batch {mark.batch}, with the plans of {', '.join(map(str, mark.plans)) or 'none'}",
@@ -318,27 +322,27 @@ def _plan(stream: Stream, mark: CommitMarker) -> Plan:
     return plan
 
 
-def _size(folder: Path) -> Size | None:
+def _size(folder: Path) -> StateSize | None:
     try:
         now = list(keyed_store.newest(folder))
         for part in keyed_store.parts(folder):
             for version in keyed_store.versions(part)[-1:]:
-                keyed_store.whole(part, keyed_store.Manifest.read(part / f"{version}.json").files)
-    except (Damaged, OSError):
+                keyed_store.check_files(part, keyed_store.PartManifest.read(part / f"{version}.json").files)
+    except (DamagedState, OSError):
         return None
-    return Size(sum(one.keys for one in now), sum(f.size for one in now for f in one.files)) if now else None
+    return StateSize(sum(one.keys for one in now), sum(f.size for one in now for f in one.files)) if now else None
 
 
 def _log(spark: SparkSession, folder: Path, checkpoint: str, mark: CommitMarker) -> None:
     """Write the log of a query that ended with the batch of its mark."""
     made = Folder(spark, str(folder))
     made.replace("metadata", json.dumps({"id": mark.query}))
-    plans = {n: plan for n, text in mark.plans.items() if (plan := Plan.read(text))}
+    plans = {n: plan for n, text in mark.plans.items() if (plan := BatchPlan.read(text))}
     for batch, plan in plans.items():
         made.replace(f"offsets/{batch}", plan.text)
         # Of the last one Spark alone knew how far it moved time: what it read moves it no further until the next.
-        made.replace(f"commits/{batch}", commit(plans.get(batch + 1, plan).watermark_ms))
-    ownership.begun(made, checkpoint, mark)
+        made.replace(f"commits/{batch}", commit_entry(plans.get(batch + 1, plan).watermark_ms))
+    ownership.inherit(made, checkpoint, mark)
 
 
 def _takes_its_place(folder: Path, target: Path) -> None:

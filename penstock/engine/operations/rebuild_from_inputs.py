@@ -16,7 +16,7 @@ from penstock.engine.query.tables import Tables
 from penstock.engine.state import fold as folding
 from penstock.engine.state import fold_query
 from penstock.engine.state.keyed_store import HASH
-from penstock.engine.state.restore_rules import ANEW
+from penstock.engine.state.restore_rules import RESET_HINT
 from penstock.errors import DeclarationError, PenstockError
 from penstock.kafka.admin import Removed, admin, first_offsets, offsets_at, partitions, removed_from, setting, topic_ids
 from penstock.model.output_mode import millis
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.engine.checkpoint.offset_log import Ends, Plan
+    from penstock.engine.checkpoint.offset_log import BatchPlan, TopicOffsets
     from penstock.kafka.commit_marker import Place
     from penstock.model.fold import Fold
     from penstock.model.output import CommitMarker
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rereading:
+class InputFold:
     """Called with batches that hold all rows of some keys, it gives the state of those: the key and what is kept.
 
     watermark: epoch ms, of the batch that the state is to lie behind.
@@ -46,14 +46,20 @@ class Rereading:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if held := list(batches):
             rows = pa.Table.from_batches(held).combine_chunks()
-            none = fold_query.layout(self.fold, rows.schema).empty_table()
-            found = fold_query.folded(self.fold, rows, lambda _: none, self.watermark, late=False)
+            none = fold_query.state_schema(self.fold, rows.schema).empty_table()
+            found = fold_query.run_fold(self.fold, rows, lambda _: none, self.watermark, late=False)
             yield from found.kept.drop_columns([HASH]).to_batches()
 
 
 @contextmanager
-def reread(
-    stream: Stream, spark: SparkSession, bootstrap: str, how: Rereading, mark: CommitMarker, plan: Plan, folder: str
+def input_rows(
+    stream: Stream,
+    spark: SparkSession,
+    bootstrap: str,
+    how: InputFold,
+    mark: CommitMarker,
+    plan: BatchPlan,
+    folder: str,
 ) -> Iterator[tuple[DataFrame, int]]:
     """What a stream's fold is given for all records before its mark, and how many records there are at most.
 
@@ -64,7 +70,7 @@ def reread(
         raise DeclarationError(
             f"the state of stream {stream.name} cannot be made of its inputs: it reads tombstones as rows",
             got=f"tombstones='keep' of {', '.join(parted)}",
-            hint=ANEW.format(name=stream.name),
+            hint=RESET_HINT.format(name=stream.name),
         )
     starts = _starts(stream, bootstrap, how, mark, plan)
     tables = Tables(stream, folder, bootstrap, lambda *_: None)
@@ -79,7 +85,7 @@ def reread(
             rows = decode.decoded(raw, given, None)
             bad = Observation()
             frames[name] = decode.without_beats((decode.good if given.schema else decode.raw)(rows, given, bad))
-        with folding.noted() as place:
+        with folding.current_context() as place:
             stream.transform(**frames, **tables.frames(spark))
         found = place.frames[how.fold.name]
         count = sum(max(0, end - starts[t][p]) for t, parts in plan.ends.items() for p, end in parts.items())
@@ -88,10 +94,10 @@ def reread(
         tables.close()
 
 
-def _starts(stream: Stream, bootstrap: str, how: Rereading, mark: CommitMarker, plan: Plan) -> Ends:
+def _starts(stream: Stream, bootstrap: str, how: InputFold, mark: CommitMarker, plan: BatchPlan) -> TopicOffsets:
     """The first offsets of all partitions of the inputs."""
     assert how.fold.reads_back is not None
-    client, anew = admin(bootstrap), ANEW.format(name=stream.name)
+    client, anew = admin(bootstrap), RESET_HINT.format(name=stream.name)
     counts = {
         t: n for t, n in partitions(client, bootstrap).items() if any(i.reads_topic(t) for i in stream.sources.values())
     }
@@ -111,13 +117,13 @@ def _starts(stream: Stream, bootstrap: str, how: Rereading, mark: CommitMarker, 
             got=f"records of {gone[0][0]}[{gone[0][1]}] are removed that may be later than {since}, epoch ms",
             hint=f"{anew}; for the next time, keep them for longer",
         )
-    found: Ends = {}
+    found: TopicOffsets = {}
     for (topic, partition), at in firsts.items():
         found.setdefault(topic, {})[partition] = at
     return found
 
 
-def _gone(stream: Stream, bootstrap: str, firsts: Mapping[Place, int], plan: Plan, since: int) -> Iterator[Place]:
+def _gone(stream: Stream, bootstrap: str, firsts: Mapping[Place, int], plan: BatchPlan, since: int) -> Iterator[Place]:
     """Partitions whose first records are removed, of which some may be of a time behind `since`, epoch ms."""
     cut = {place: at for place, at in firsts.items() if at}
     # Compaction leaves the newest of each key, and the offsets of what it took away.
@@ -129,11 +135,11 @@ def _gone(stream: Stream, bootstrap: str, firsts: Mapping[Place, int], plan: Pla
     for place, at in offsets_at(admin(bootstrap), {p: max(0, ms) for p, ms in wanted.items()}, bootstrap).items():
         # What is left of it may all be older.
         older = cut[place] < plan.ends.get(place[0], {}).get(place[1], 0) if at is None else at > cut[place]
-        if not older or not before(removed[place[0]], wanted[place]):
+        if not older or not removed_before(removed[place[0]], wanted[place]):
             yield place
 
 
-def before(removed: Removed, at: int) -> bool:
+def removed_before(removed: Removed, at: int) -> bool:
     """Whether what was removed from a topic is older than a time, epoch ms, if the first record that is left is: where
     timestamps do not rise with offsets, that tells nothing of what the broker removed by itself."""
     return removed.rising or not (removed.by_size or (removed.until or 0) > at)

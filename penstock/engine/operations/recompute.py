@@ -63,7 +63,7 @@ WINDOW = ": struct<start:timestamp,end:timestamp>"
 
 
 @dataclass
-class Counts:
+class RecomputeCounts:
     """What a recompute read. records: of the files; bad: by stream, records that it cannot read, where there are some;
     reason: why the first of them is bad."""
 
@@ -72,7 +72,7 @@ class Counts:
     reason: str = ""
 
 
-def fits(streams: Sequence[Stream], topic: str = "") -> None:
+def check_chain(streams: Sequence[Stream], topic: str = "") -> None:
     """DeclarationError if a chain cannot be computed again, as far as declarations tell. topic: what it is to read.
 
     Each stream reads one topic or pattern and no table, whole; its output mode is `EmitChanges` or `EmitFinal` of
@@ -102,7 +102,7 @@ def fits(streams: Sequence[Stream], topic: str = "") -> None:
             raise _refused(stream, f"has windows that cut those of {before.name}", got, "take whole windows of it")
 
 
-def within(streams: Sequence[Stream], start: datetime, end: datetime) -> tuple[datetime, datetime]:
+def whole_windows(streams: Sequence[Stream], start: datetime, end: datetime) -> tuple[datetime, datetime]:
     """The part of an interval that windows of a chain fill, in UTC; nothing of it is left where both are the same.
 
     It takes the records of just that time: of what the chain's first stream takes for their event time.
@@ -116,14 +116,14 @@ def within(streams: Sequence[Stream], start: datetime, end: datetime) -> tuple[d
     return low, max(low, high)
 
 
-def recomputed(
+def recompute_rows(
     spark: SparkSession,
     streams: Sequence[Stream],
     parquet: Sequence[str],
     *,
     start: datetime,
     end: datetime,
-    counts: Counts | None = None,
+    counts: RecomputeCounts | None = None,
     folder: str | None = None,
     by_hours: bool = False,
 ) -> Iterator[pa.Table]:
@@ -145,15 +145,15 @@ def recomputed(
     DeclarationError if the streams or files do not fit, where rows of a stream have an event time outside their window,
     and where the archive's is another one, before anything is given.
     """
-    fits(streams)
-    low, high = within(streams, start, end)
+    check_chain(streams)
+    low, high = whole_windows(streams, start, end)
     if low == high or not parquet:
         return
     if not (master := str(spark.sparkContext.master)).startswith("local"):
         hint = "PENSTOCK_SPARK_MASTER=local[2], or as many cores as there are"
         raise DeclarationError("files of one machine are computed there", got=master, hint=hint)
     with TemporaryDirectory(prefix="penstock-recompute-", dir=folder) as made:
-        stage = _Stage(low, high, counts if counts is not None else Counts())
+        stage = _Stage(low, high, counts if counts is not None else RecomputeCounts())
         paths = list(_cut(dict.fromkeys(str(Path(one).absolute()) for one in parquet), Path(made)))
         for number, stream in enumerate(streams):
             target = f"{made}/{number}"
@@ -181,7 +181,7 @@ def recomputed(
 class _Stage:
     """One stream of a chain after the other, on files. low, high: the interval, of whole windows."""
 
-    def __init__(self, low: datetime, high: datetime, counts: Counts) -> None:
+    def __init__(self, low: datetime, high: datetime, counts: RecomputeCounts) -> None:
         self._low, self._high, self._counts = low, high, counts
         self._bounds: tuple[int, int] | None = None
 
@@ -307,7 +307,7 @@ def _read(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 def _plan_fits(spark: SparkSession, stream: Stream) -> None:
     """DeclarationError if a stream is not what it promises, or its groups are not of one window each."""
-    found = plan_fingerprint.rows(spark, stream, settings().bootstrap, {})
+    found = plan_fingerprint.build_frame(spark, stream, settings().bootstrap, {})
     by = [line.partition(": by ")[2] for line in bridge.kept(found) if ": by " in line]
     windows = bridge.windows(found)
     if not windows or not any(line.endswith(WINDOW) for line in by):

@@ -18,7 +18,7 @@ from penstock.errors import Blocked
 
 if TYPE_CHECKING:
     from penstock.engine.checkpoint.layout import Checkpoint
-    from penstock.engine.checkpoint.offset_log import Ends
+    from penstock.engine.checkpoint.offset_log import TopicOffsets
     from penstock.model.output import CommitMarker
 
 log = logging.getLogger(__name__)
@@ -28,15 +28,16 @@ log = logging.getLogger(__name__)
 class Reset:
     """starts: the first offsets to read; a partition that is not there is read from its first. floor: epoch ms at which
     a window begins; those that begin before are left as they are, as some of their records may not be read again.
-    below: records of offsets below these were looked at before. ids: of the topics that the offsets
-    are of. ready: whether `below` is known. emitted: epoch ms; final windows that end by then were emitted, by what it
-    began anew from or earlier. rebuilt: whether it is no new beginning: the folder holds the state behind the mark.
+    processed: records of offsets below these were looked at before. ids: of the topics that the offsets
+    are of. ready: whether `processed` is known. emitted: epoch ms; final windows that end by then were emitted, by
+    what it began anew from or earlier. rebuilt: whether it is no new beginning: the folder holds the state behind the
+    mark.
     """
 
-    starts: Ends
+    starts: TopicOffsets
     floor: int | None = None
     ids: Mapping[str, str] = field(default_factory=dict)
-    below: Ends = field(default_factory=dict)
+    processed: TopicOffsets = field(default_factory=dict)
     ready: bool = False
     emitted: int = 0
     rebuilt: bool = False
@@ -48,36 +49,36 @@ class Reset:
     @classmethod
     def read(cls, text: str) -> Reset:
         found = json.loads(text)
-        return cls(**found | {name: _ends(found[name]) for name in ("starts", "below")})
+        return cls(**found | {name: _ends(found[name]) for name in ("starts", "processed")})
 
     def of(self, ids: Mapping[str, str]) -> Reset:
         """The same, without what it says of topics that were made again since. ids: as they are now."""
         starts, below = (
-            {t: p for t, p in of.items() if ids.get(t) == self.ids.get(t)} for of in (self.starts, self.below)
+            {t: p for t, p in of.items() if ids.get(t) == self.ids.get(t)} for of in (self.starts, self.processed)
         )
-        return replace(self, starts=starts, below=below)
+        return replace(self, starts=starts, processed=below)
 
-    def seen(self, record: Mapping[str, Any]) -> bool:
+    def was_processed(self, record: Mapping[str, Any]) -> bool:
         """Whether a record was looked at before the reset."""
-        return bool(record["offset"] < self.below.get(record["topic"], {}).get(record["partition"], 0))
+        return bool(record["offset"] < self.processed.get(record["topic"], {}).get(record["partition"], 0))
 
 
-def take_up(checkpoint: Checkpoint, mark: CommitMarker) -> Reset | None:
+def activate_reset(checkpoint: Checkpoint, mark: CommitMarker) -> Reset | None:
     """Bring the reset that waits, if there is one, into force; the one that is. The query must not run.
 
     mark: of the last batch that was written.
     """
-    if (text := checkpoint.reset_waiting()) is not None:
+    if (text := checkpoint.pending_reset()) is not None:
         waiting = _whole(text, f"{checkpoint.path}.reset")
         if not waiting.ready:
-            was = checkpoint.reset_in_force()
-            seen = below(Reset.read(was) if was else None, mark, waiting.ids)
-            waiting = replace(waiting, below=seen, ready=True)
-            checkpoint.ask_reset(waiting.text())
-        checkpoint.step_aside()
+            was = checkpoint.active_reset()
+            seen = processed_offsets(Reset.read(was) if was else None, mark, waiting.ids)
+            waiting = replace(waiting, processed=seen, ready=True)
+            checkpoint.request_reset(waiting.text())
+        checkpoint.activate_pending_reset()
         how = "goes on with its state rebuilt" if waiting.rebuilt else "begins anew from other offsets"
         log.warning("%s %s; what it was is in %s.before", checkpoint.path, how, checkpoint.path)
-    text = checkpoint.reset_in_force()
+    text = checkpoint.active_reset()
     return None if text is None else _whole(text, checkpoint.path)
 
 
@@ -87,15 +88,15 @@ def _whole(text: str, path: str) -> Reset:
     return Reset.read(text)
 
 
-def below(before: Reset | None, mark: CommitMarker, ids: Mapping[str, str]) -> Ends:
+def processed_offsets(before: Reset | None, mark: CommitMarker, ids: Mapping[str, str]) -> TopicOffsets:
     """The offsets, of topics that are still the same, below which all was looked at.
 
     before: the reset that is in force: what it passed over was not looked at, and then nothing behind that counts.
     """
-    found: Ends = {}
+    found: TopicOffsets = {}
     for topic, now in ids.items():
         was = before if before is not None and before.ids.get(topic) == now else Reset({})
-        seen, starts = was.below.get(topic, {}), was.starts.get(topic, {})
+        seen, starts = was.processed.get(topic, {}), was.starts.get(topic, {})
         read = mark.offsets.get(topic, {}) if mark.topic_ids.get(topic, now) == now else {}
         behind = {p: at for p, at in read.items() if starts.get(p, 0) <= seen.get(p, 0)}
         if seen or behind:
@@ -103,5 +104,5 @@ def below(before: Reset | None, mark: CommitMarker, ids: Mapping[str, str]) -> E
     return found
 
 
-def _ends(found: Mapping[str, Mapping[str, int]]) -> Ends:
+def _ends(found: Mapping[str, Mapping[str, int]]) -> TopicOffsets:
     return {topic: {int(p): at for p, at in parts.items()} for topic, parts in found.items()}

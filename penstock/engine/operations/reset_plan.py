@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.engine.checkpoint.layout import Checkpoint
-    from penstock.engine.checkpoint.offset_log import Ends
+    from penstock.engine.checkpoint.offset_log import TopicOffsets
     from penstock.kafka.dead_letters import Origin
     from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
 
 Place = tuple[str, int]
-To = Literal["earliest", "latest"] | int | Mapping[Place, int]
+ResetTarget = Literal["earliest", "latest"] | int | Mapping[Place, int]
 """Where to: epoch ms, or offsets of some partitions; others stay where they are."""
 
 
 @dataclass(frozen=True)
-class Part:
+class PartitionReset:
     """One partition. next: the offset that would be read next without a reset."""
 
     topic: str
@@ -61,11 +61,11 @@ class Part:
 
 
 @dataclass
-class Plan:
+class ResetPlan:
     """notes: what becomes of the output; against: why it would not be right afterwards."""
 
     reset: Reset
-    parts: list[Part]
+    parts: list[PartitionReset]
     notes: list[str] = field(default_factory=list)
     against: list[str] = field(default_factory=list)
 
@@ -78,7 +78,9 @@ class Plan:
         return sum(max(0, part.start - part.next) for part in self.parts)
 
 
-def planned(stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Checkpoint, to: To) -> Plan:
+def plan_reset(
+    stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Checkpoint, to: ResetTarget
+) -> ResetPlan:
     """What a reset would do; nothing is changed. spark: a session for the stream, which does not run."""
     client = admin(bootstrap)
     there = partitions(client, bootstrap)
@@ -90,17 +92,17 @@ def planned(stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Che
     if silent := sorted(set(places) - (firsts.keys() & ends.keys())):
         raise BrokerError("partitions do not answer", got=_places(silent), hint="try again when they do")
     starts = _starts(stream, bootstrap, {place: (firsts[place], ends[place]) for place in places}, to)
-    ids, mark, text = topic_ids(client, counts, bootstrap), mark_of(stream.name, bootstrap), checkpoint.reset_in_force()
+    ids, mark, text = topic_ids(client, counts, bootstrap), mark_of(stream.name, bootstrap), checkpoint.active_reset()
     before = None if text is None else Reset.read(text)
     read = _read(checkpoint, mark, before, ids)
     parts = []
     for t, p in places:
         at = min(max(read.get(t, {}).get(p, 0), firsts[t, p]), ends[t, p])
-        parts.append(Part(t, p, firsts[t, p], ends[t, p], at, starts.get((t, p), at)))
-    offsets: Ends = {}
+        parts.append(PartitionReset(t, p, firsts[t, p], ends[t, p], at, starts.get((t, p), at)))
+    offsets: TopicOffsets = {}
     for part in parts:
         offsets.setdefault(part.topic, {})[part.partition] = part.start
-    plan = Plan(Reset(offsets, None, ids, emitted=_emitted(checkpoint, mark, before)), parts)
+    plan = ResetPlan(Reset(offsets, None, ids, emitted=_emitted(checkpoint, mark, before)), parts)
     if compacted := [topic for topic in counts if "compact" in setting(topic, "cleanup.policy", bootstrap)]:
         plan.against.append(f"{', '.join(compacted)}: compaction has taken records away that were read before")
     _twice(stream, plan, replayed(bootstrap))
@@ -117,15 +119,15 @@ def planned(stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Che
     return plan
 
 
-def _read(checkpoint: Checkpoint, mark: CommitMarker, before: Reset | None, ids: Mapping[str, str]) -> Ends:
+def _read(checkpoint: Checkpoint, mark: CommitMarker, before: Reset | None, ids: Mapping[str, str]) -> TopicOffsets:
     """The next offsets behind what is written. before: the reset that is in force."""
-    read, _ = checkpoint.waiting()
-    if not checkpoint.wrote(mark):
-        if before is None or checkpoint.begun:
+    read, _ = checkpoint.pending_offsets()
+    if not checkpoint.wrote_marker(mark):
+        if before is None or checkpoint.has_commits:
             return read
         begun = {t: parts for t, parts in before.starts.items() if before.ids.get(t) == ids.get(t)}
         return {t: {**begun.get(t, {}), **read.get(t, {})} for t in begun.keys() | read.keys()}
-    found: Ends = {}
+    found: TopicOffsets = {}
     for topic, now in ids.items():
         if mark.topic_ids.get(topic, now) == now:
             behind, done = read.get(topic, {}), mark.offsets.get(topic, {})
@@ -135,14 +137,14 @@ def _read(checkpoint: Checkpoint, mark: CommitMarker, before: Reset | None, ids:
 
 def _emitted(checkpoint: Checkpoint, mark: CommitMarker, before: Reset | None) -> int:
     """The latest watermark, epoch ms, of batches that are written; 0 for none."""
-    plans = [plan for text in mark.plans.values() if (plan := offset_log.Plan.read(text))]
+    plans = [plan for text in mark.plans.values() if (plan := offset_log.BatchPlan.read(text))]
     found = [plan.watermark_ms for plan in plans] + ([before.emitted] if before else [])
-    if not (plans and checkpoint.wrote(mark)):
+    if not (plans and checkpoint.wrote_marker(mark)):
         found.append(checkpoint.watermark())
     return max(found, default=0)
 
 
-def _twice(stream: Stream, plan: Plan, replayed: Iterable[tuple[Origin, str]]) -> None:
+def _twice(stream: Stream, plan: ResetPlan, replayed: Iterable[tuple[Origin, str]]) -> None:
     """Say how many records are read again of which a replay has put another copy into the topic. replayed: with the id
     of their topic, empty where it is not known."""
     again = {(part.topic, part.partition): range(part.start, part.next) for part in plan.parts}
@@ -154,7 +156,7 @@ def _twice(stream: Stream, plan: Plan, replayed: Iterable[tuple[Origin, str]]) -
         (plan.notes if over else plan.against).append(f"{said}, so each of them is there twice")
 
 
-def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]], to: To) -> dict[Place, int]:
+def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]], to: ResetTarget) -> dict[Place, int]:
     if to == "earliest":
         return {place: first for place, (first, _) in logs.items()}
     if to == "latest":
@@ -184,7 +186,7 @@ def _ahead(stream: Stream, topic: str) -> int:
 
 
 def _floor(
-    stream: Stream, bootstrap: str, parts: list[Part], at: int | None, removed: Mapping[str, Removed]
+    stream: Stream, bootstrap: str, parts: list[PartitionReset], at: int | None, removed: Mapping[str, Removed]
 ) -> int | None:
     """From when on, epoch ms, all records are read; None if all are, whatever their time. at: the time asked for.
     removed: of topics whose records are not all there."""
@@ -218,10 +220,10 @@ def _newest(bootstrap: str, upto: Mapping[Place, int], now: int) -> dict[Place, 
 
 
 def _windows(stream: Stream, spark: SparkSession, bootstrap: str) -> list[bridge.Windows]:
-    return bridge.windows(plans.rows(spark, stream, bootstrap, plans.empty(stream, spark)))
+    return bridge.windows(plans.build_frame(spark, stream, bootstrap, plans.empty_tables(stream, spark)))
 
 
-def _judge(stream: Stream, plan: Plan, windows: list[bridge.Windows], floor: int | None) -> None:
+def _judge(stream: Stream, plan: ResetPlan, windows: list[bridge.Windows], floor: int | None) -> None:
     """Set the floor of a plan, and say what becomes of the output."""
     output_mode, kept = stream.output_mode, ", ".join(o.name for o in stream.outputs.values() if not o.keyed)
     if plan.skipped:
@@ -248,10 +250,10 @@ def _judge(stream: Stream, plan: Plan, windows: list[bridge.Windows], floor: int
         floor = max(floor or 0, unfinished)
     plan.reset = replace(plan.reset, floor=floor)
     if floor is not None:
-        plan.notes.append(f"windows that begin before {said(floor)} are left as they are")
+        plan.notes.append(f"windows that begin before {format_time(floor)} are left as they are")
         if unfinished is not None and unfinished < floor:
             rest = "are never emitted" if isinstance(output_mode, EmitFinal) else "stay as they were when it stopped"
-            plan.notes.append(f"of these, the windows that were open, from {said(unfinished)} on, {rest}")
+            plan.notes.append(f"of these, the windows that were open, from {format_time(unfinished)} on, {rest}")
     if plan.again:
         plan.notes.append(
             "later windows are emitted again once they close, under the same keys and with all of their records"
@@ -262,7 +264,7 @@ def _judge(stream: Stream, plan: Plan, windows: list[bridge.Windows], floor: int
         )
 
 
-def said(ms: int) -> str:
+def format_time(ms: int) -> str:
     """A time for people, UTC; the last of the calendar for what lies behind it."""
     at = datetime.fromtimestamp(min(ms, LAST // 1000) / 1000, UTC)
     return at.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 HEADERS = pa.list_(pa.struct([("key", ARROW["string"]), ("value", ARROW["binary"])]))
 # Of an encoded row, beside what the writer gets: the document as text.
-SHOWN = "_document"
+DOCUMENT_COLUMN = "_document"
 
 
 @dataclass(frozen=True)
-class Made:
+class RenderedRecords:
     """What became of some records. rows: encoded, of all of them; wrong: why a record makes none, by its place."""
 
     rows: pa.Table
@@ -39,10 +39,10 @@ class Made:
     def of(self, place: Origin) -> pa.Table:
         """The rows of one record, as the writer gets them."""
         mine = [Origin(**one) == place for one in self.rows.select(PLACE).to_pylist()]
-        return self.rows.filter(pa.array(mine, pa.bool_())).drop_columns([SHOWN])
+        return self.rows.filter(pa.array(mine, pa.bool_())).drop_columns([DOCUMENT_COLUMN])
 
 
-def sink_of(stream: Stream) -> Output:
+def sink_output(stream: Stream) -> Output:
     """The output of a sink of documents; DeclarationError if a stream is none."""
     output = stream.output
     if not isinstance(output, Output) or output.delivery != "upsert" or stream.tables:
@@ -54,7 +54,7 @@ def sink_of(stream: Stream) -> Output:
     return output
 
 
-def made(spark: SparkSession, stream: Stream, given: Sequence[Whole]) -> Made:
+def render_documents(spark: SparkSession, stream: Stream, given: Sequence[Whole]) -> RenderedRecords:
     """What a sink makes of records. One that makes the transform fail is tried by itself, and says why."""
     try:
         return _made(spark, stream, given)
@@ -62,17 +62,17 @@ def made(spark: SparkSession, stream: Stream, given: Sequence[Whole]) -> Made:
         raise
     except Exception as e:
         if len(given) == 1:
-            return Made(_none(spark, stream), {given[0].place: f"the transform fails: {root_message(e)}"})
+            return RenderedRecords(_none(spark, stream), {given[0].place: f"the transform fails: {root_message(e)}"})
     half = len(given) // 2
-    parts = [made(spark, stream, given[:half]), made(spark, stream, given[half:])]
-    return Made(pa.concat_tables([part.rows for part in parts]), parts[0].wrong | parts[1].wrong)
+    parts = [render_documents(spark, stream, given[:half]), render_documents(spark, stream, given[half:])]
+    return RenderedRecords(pa.concat_tables([part.rows for part in parts]), parts[0].wrong | parts[1].wrong)
 
 
 def _none(spark: SparkSession, stream: Stream) -> pa.Table:
     return _made(spark, stream, []).rows
 
 
-def _made(spark: SparkSession, stream: Stream, given: Sequence[Whole]) -> Made:
+def _made(spark: SparkSession, stream: Stream, given: Sequence[Whole]) -> RenderedRecords:
     frames: dict[str, DataFrame] = {}
     wrong: dict[Origin, str] = {}
     for name, one in stream.sources.items():
@@ -84,8 +84,8 @@ def _made(spark: SparkSession, stream: Stream, given: Sequence[Whole]) -> Made:
         frames[name] = decode.without_beats(rows.where(~F.col(columnar.BAD)).drop(columnar.BAD, columnar.KEPT))
     found = stream.transform(**frames)
     shown = F.to_json("doc", JSON) if "doc" in found.columns else F.lit(None).cast("string")
-    encoded = found.select(*sink_of(stream).columns(), shown.cast("binary").alias(SHOWN))
-    return Made(decode.nullable(encoded).toArrow(), wrong)
+    encoded = found.select(*sink_output(stream).columns(), shown.cast("binary").alias(DOCUMENT_COLUMN))
+    return RenderedRecords(decode.nullable(encoded).toArrow(), wrong)
 
 
 def _table(given: Sequence[Whole]) -> pa.Table:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.engine.operations.sink_preview import Made, made, sink_of
+from penstock.engine.operations.sink_preview import RenderedRecords, render_documents, sink_output
 from penstock.errors import Refused, Wait
 from penstock.kafka.admin import admin, ensure_topics, topic_ids
 from penstock.kafka.dead_letters import Letter, consumer
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 # A store that asks to wait is asked so often, and so long after at most.
 TRIES, LONGEST_WAIT = 5, 30.0
-WRITTEN, OLDER = "written", "older than what the store has"
-EARLIER = "replayed before: if the store has lost it since, --again writes it once more"
-GONE = "gone: its topic has it no longer, and its copy is not whole"
-NONE = "makes no document"
+WRITTEN, OLDER_VERSION = "written", "older than what the store has"
+ALREADY_REPLAYED = "replayed before: if the store has lost it since, --again writes it once more"
+RECORD_GONE = "gone: its topic has it no longer, and its copy is not whole"
+NO_DOCUMENT = "makes no document"
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedRecord:
     """What became of one record. ended: whether it need not be sent again."""
 
     letter: Letter
@@ -43,7 +43,7 @@ class Replayed:
 
 def replay(
     spark: SparkSession, stream: Stream, chosen: Collection[Letter], bootstrap: str, *, again: bool = False
-) -> list[Replayed]:
+) -> list[ReplayedRecord]:
     """Give records that letters tell of to the store of a sink once more, in order of their places.
 
     again: also those that were replayed before. Wait if the store goes on asking for it; what was written by then is
@@ -62,12 +62,12 @@ def replay(
             ids = topic_ids(admin(bootstrap), {one.origin.topic for one in chosen if one.origin}, bootstrap)
             records = {which: told_of(one, reader, ids) for which, one in first.items() if which not in done}
         found = _made(spark, stream, records)
-        output = sink_of(stream)
+        output = sink_output(stream)
         with _opened(output, WriterOwner(stream.name, stream.group, bootstrap)) as writer:
             ended = []
             for which, letter in sorted(first.items(), key=lambda one: one[1].origin or ("", 0, 0)):
                 if which in done:
-                    ended.append(Replayed(letter, EARLIER))
+                    ended.append(ReplayedRecord(letter, ALREADY_REPLAYED))
                     continue
                 ended.append(_one(letter, records[which], found.get(which), output, writer))
                 if ended[-1].ended:
@@ -91,38 +91,40 @@ def _opened(output: Output, owner: WriterOwner) -> Iterator[Writer]:
         writer.close()
 
 
-def _made(spark: SparkSession, stream: Stream, records: Mapping[bytes, Whole | None]) -> dict[bytes, Made]:
+def _made(spark: SparkSession, stream: Stream, records: Mapping[bytes, Whole | None]) -> dict[bytes, RenderedRecords]:
     """What the sink makes of records, by their notes: of a topic that was made again two may have lain in one place."""
-    found: dict[bytes, Made] = {}
+    found: dict[bytes, RenderedRecords] = {}
     rest = {which: one for which, one in records.items() if one is not None}
     while rest:
         by_place = {one.place: which for which, one in rest.items()}
-        together = made(spark, stream, [rest.pop(which) for which in by_place.values()])
+        together = render_documents(spark, stream, [rest.pop(which) for which in by_place.values()])
         found |= dict.fromkeys(by_place.values(), together)
     return found
 
 
-def _one(letter: Letter, record: Whole | None, found: Made | None, output: Output, writer: Writer) -> Replayed:
+def _one(
+    letter: Letter, record: Whole | None, found: RenderedRecords | None, output: Output, writer: Writer
+) -> ReplayedRecord:
     if record is None or found is None:
-        return Replayed(letter, GONE, ended=False)
+        return ReplayedRecord(letter, RECORD_GONE, ended=False)
     if why := found.wrong.get(record.place):
-        return Replayed(letter, f"refused again: {why}", ended=False)
+        return ReplayedRecord(letter, f"refused again: {why}", ended=False)
     rows = found.of(record.place)
     if not rows.num_rows:
-        return Replayed(letter, NONE, ended=False)
+        return ReplayedRecord(letter, NO_DOCUMENT, ended=False)
     before = _conflicts(writer)
     for last in (*[False] * (TRIES - 1), True):
         try:
             writer.write({output.name: rows}, NO_COMMIT)
         except Refused as e:
-            return Replayed(letter, f"refused again: {next(iter(e.rows[output.name].values()))}", ended=False)
+            return ReplayedRecord(letter, f"refused again: {next(iter(e.rows[output.name].values()))}", ended=False)
         except Wait as e:
             if last:
                 raise
             time.sleep(min(e.seconds, LONGEST_WAIT))
         else:
             break
-    return Replayed(letter, OLDER if _conflicts(writer) - before >= rows.num_rows else WRITTEN)
+    return ReplayedRecord(letter, OLDER_VERSION if _conflicts(writer) - before >= rows.num_rows else WRITTEN)
 
 
 def _conflicts(writer: Writer) -> int:

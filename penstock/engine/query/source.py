@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from penstock.engine.checkpoint.layout import Batch
-    from penstock.engine.checkpoint.offset_log import Ends
+    from penstock.engine.checkpoint.layout import PlannedBatch
+    from penstock.engine.checkpoint.offset_log import TopicOffsets
     from penstock.engine.operations.reset import Reset
     from penstock.model.input import Input
     from penstock.model.stream import Stream
@@ -45,7 +45,7 @@ def stream(
     name: str,
     bootstrap: str,
     without: Collection[Place] = (),
-    upto: Ends | None = None,
+    upto: TopicOffsets | None = None,
     reset: Reset | None = None,
     *,
     begun: bool = True,
@@ -89,7 +89,7 @@ def _new(rows: DataFrame, name: str, reset: Reset | None) -> DataFrame:
     return above(rows.observe(f"old_{name}", F.count_if(~_above(reset.floor) & ~beat).alias("n")), reset)
 
 
-def _starts(given: Input, bootstrap: str, reset: Reset) -> Ends:
+def _starts(given: Input, bootstrap: str, reset: Reset) -> TopicOffsets:
     """For each partition that there is now where a reset lets it begin."""
     client = admin(bootstrap)
     counts = {t: n for t, n in partitions(client, bootstrap).items() if given.reads_topic(t)}
@@ -101,7 +101,9 @@ def _starts(given: Input, bootstrap: str, reset: Reset) -> Ends:
     }
 
 
-def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch, without: Collection[Place] = ()) -> DataFrame:
+def batch(
+    spark: SparkSession, given: Input, bootstrap: str, of: PlannedBatch, without: Collection[Place] = ()
+) -> DataFrame:
     """The raw records that a batch took from an input."""
     ends = read(given, of)
     starts = {t: {p: of.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
@@ -109,7 +111,7 @@ def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch, without:
 
 
 def between(
-    spark: SparkSession, given: Input, bootstrap: str, starts: Ends, ends: Ends, *, whole: bool = False
+    spark: SparkSession, given: Input, bootstrap: str, starts: TopicOffsets, ends: TopicOffsets, *, whole: bool = False
 ) -> DataFrame:
     """The raw records of an input from some offsets up to others. whole: whether it fails if some are gone."""
     reader = spark.read.format("kafka").options(**_options(given, bootstrap))
@@ -138,7 +140,7 @@ def _above(floor: int) -> Column:
     return F.unix_millis(columnar.EVENT_TIME) >= floor
 
 
-def before(ends: Ends, record: str = "") -> Column:
+def before(ends: TopicOffsets, record: str = "") -> Column:
     """Whether a record lies before the ends. record: of what struct its place is, with a dot; of none if empty."""
     topics, places, offsets = (F.col(f"{record}{name}") for name in ("topic", "partition", "offset"))
     parts = (
@@ -161,7 +163,7 @@ def at(places: Collection[Place]) -> Column:
     return reduce(or_, parts)
 
 
-def read(given: Input, of: Batch) -> Ends:
+def read(given: Input, of: PlannedBatch) -> TopicOffsets:
     """The ends of a batch in the topics of one input."""
     topics = [given.topic.name] if given.topic else [t for t in of.ends if re.fullmatch(given.pattern, t)]
     return {topic: of.ends.get(topic, {}) for topic in topics}
@@ -186,7 +188,7 @@ def begins(of: Stream, written: Mapping[str, Mapping[int, int]], bootstrap: str)
     return found
 
 
-def all_of(spark: SparkSession, topic: str, bootstrap: str, starts: Ends, ends: Ends) -> DataFrame:
+def all_of(spark: SparkSession, topic: str, bootstrap: str, starts: TopicOffsets, ends: TopicOffsets) -> DataFrame:
     """The raw records of a topic's offsets."""
     options = {**_settings(bootstrap), "subscribe": topic, "failOnDataLoss": "true"}
     reader = spark.read.format("kafka").options(**options)

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from penstock.control.repositories.data_loss import InMemoryDataLossLog
 from penstock.engine.checkpoint import plan_fingerprint, recovery
 from penstock.engine.checkpoint.layout import Checkpoint
-from penstock.engine.checkpoint.plan_fingerprint import Plan
+from penstock.engine.checkpoint.plan_fingerprint import PlanFingerprint
 from penstock.engine.commit.batches import Batches, Written
 from penstock.engine.error_text import root_message
 from penstock.engine.jvm import bridge
@@ -75,13 +75,13 @@ class StreamRun:
         self._spark = session_for(spark, stream)
         self._bootstrap = bootstrap
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
-        self._plan = Plan(self._spark, stream.name, self._checkpoint.path)
+        self._plan = PlanFingerprint(self._spark, stream.name, self._checkpoint.path)
         self._tables = Tables(stream, checkpoint_root, bootstrap, self._loads)
         self._batches = Batches(
             stream, self._spark, bootstrap, self._checkpoint, self._tables, book or InMemoryDataLossLog(), self._wrote,
             self._stands, fed_by,
         )  # fmt: skip
-        self._batches.portions.short = short
+        self._batches.splitter.out_of_memory = short
         self._loading: threading.Thread | None = None
         self._load_error: Exception | None = None
         self._query: StreamingQuery | None = None
@@ -121,25 +121,25 @@ class StreamRun:
         """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
         self._becomes("starting")
         try:
-            self._checkpoint.ready()
+            self._checkpoint.check_reachable()
             self._batches.open()
             self._through.anew()
             self._heard()
             # What was read before may be gone by now, or another topic's; a mark may be of what it was before a reset.
             mark, asked = self._batches.committed, self._batches.reset
-            known = mark.offsets if mark.query == self._checkpoint.query else asked.starts if asked else {}
+            known = mark.offsets if mark.query == self._checkpoint.query_id else asked.starts if asked else {}
             begins = source.begins(self.stream, known, self._bootstrap)
             self.offsets = begins or self.offsets
             tables, left_out, reset = self._tables.frames(self._spark), self._batches.left_out, self._batches.reset
-            begun = self._checkpoint.begun
-            with fold.at(self.stream, self._checkpoint.path) as place:
-                rows = plan_fingerprint.rows(
+            begun = self._checkpoint.has_commits
+            with fold.use_checkpoint(self.stream, self._checkpoint.path) as place:
+                rows = plan_fingerprint.build_frame(
                     self._spark, self.stream, self._bootstrap, tables, left_out, reset,
-                    begun=begun, most=self._batches.portions.most,
+                    begun=begun, most=self._batches.splitter.max_records,
                 )  # fmt: skip
-            state = plan_fingerprint.lines(self.stream, rows, place)
+            state = plan_fingerprint.fingerprint_lines(self.stream, rows, place)
             self._plan.check(state, restores=place.rebuilds)
-            self._batches.folds.open(place, self._checkpoint.ended)
+            self._batches.folds.open(place, self._checkpoint.last_commit)
             writer = (
                 encoded(self.stream, rows)
                 .writeStream.queryName(self.stream.name)
@@ -227,7 +227,7 @@ class StreamRun:
     def _is_through(self) -> bool:
         """Whether the query is to start again, for its batches need be cut no more."""
         try:
-            return self._batches.portions.through(self.offsets)
+            return self._batches.splitter.finish(self.offsets)
         except Exception as e:
             # The disk is full or away: it is as well as with smaller batches.
             log.warning("stream %s goes on with small batches: %s", self.stream.name, root_message(e))
@@ -275,8 +275,8 @@ class StreamRun:
             self._figures.set(state=state)
 
     def _failed(self, cause: BaseException | None) -> None:
-        if not isinstance(cause, Blocked) and recovery.unreadable_at_start(cause):
-            cause = recovery.damaged(self.stream.name, f"its state: {root_message(cause)}")
+        if not isinstance(cause, Blocked) and recovery.is_unreadable_at_start(cause):
+            cause = recovery.damaged_checkpoint(self.stream.name, f"its state: {root_message(cause)}")
         if isinstance(cause, Blocked):
             self._blocked(cause)
             return

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from confluent_kafka import KafkaException
 
-from penstock.engine.checkpoint.offset_log import Ends, Plan
+from penstock.engine.checkpoint.offset_log import BatchPlan, TopicOffsets
 from penstock.errors import PenstockError
 from penstock.kafka.admin import admin, end_offsets
 from penstock.kafka.commit_marker import Marks
@@ -43,7 +43,7 @@ class Fed:
     batch: tuple[str, int]
     writes: tuple[str, ...]
     time: int
-    ends: Ends
+    ends: TopicOffsets
     rests: bool = False
 
     @classmethod
@@ -51,7 +51,7 @@ class Fed:
         """By its mark; None if that does not say how far it has come."""
         try:
             found = json.loads(value)
-            plan = Plan.read(found["plans"].get(str(found["batch"]), ""))
+            plan = BatchPlan.read(found["plans"].get(str(found["batch"]), ""))
             said = (found["query"], int(found["batch"])), tuple(found["output_topics"]), int(found["event_time"])
         except (ValueError, TypeError, KeyError, AttributeError):
             return None

@@ -9,8 +9,8 @@ from penstock.engine.query import source
 from penstock.engine.query.upstream import FREE, feeding
 
 if TYPE_CHECKING:
-    from penstock.engine.checkpoint.layout import Batch
-    from penstock.engine.faults.batch_splitting import Portions
+    from penstock.engine.checkpoint.layout import PlannedBatch
+    from penstock.engine.faults.batch_splitting import BatchSplitter
     from penstock.engine.jvm.bridge import Execution
     from penstock.engine.query.upstream import Feeds
     from penstock.model.stream import Stream
@@ -27,12 +27,12 @@ class Watermark:
     for a stream that waits for the clock: they are held where they are sent.
     """
 
-    def __init__(self, stream: Stream, portions: Portions, feeds: Feeds | None = None, time: int = 0) -> None:
-        self._stream, self._portions, self._feeds, self._time = stream, portions, feeds, time
+    def __init__(self, stream: Stream, splitter: BatchSplitter, feeds: Feeds | None = None, time: int = 0) -> None:
+        self._stream, self._splitter, self._feeds, self._time = stream, splitter, feeds, time
         # Where the plan notes event times, and of which input.
         self._places: list[tuple[tuple[int, ...], str]] | None = None
 
-    def settle(self, batch: Batch, execution: Execution) -> int | None:
+    def settle(self, batch: PlannedBatch, execution: Execution) -> int | None:
         """Move it. To be called when a batch has been computed and has not ended yet.
 
         How far in event time the stream had come before the batch, epoch ms, None if it cannot say: none of its rows,
@@ -42,7 +42,7 @@ class Watermark:
             # A query's plan keeps its shape, and to walk all of it each time costs a hundred calls to the JVM.
             self._places = [(place, self._input(place, execution)) for place in execution.time_places()]
         limits = self._feeds.limits(batch.batch_id, feeding(self._stream)) if self._feeds else {}
-        cut = self._cut(batch) or self._portions.cuts(batch)
+        cut = self._cut(batch) or self._splitter.is_split(batch)
         latest = [None if cut else self._latest(name, limits, batch, execution) for _, name in self._places]
         moved = execution.hold_time([place for place, _ in self._places], latest)
         if not self._places:
@@ -60,7 +60,7 @@ class Watermark:
     def _metric(self, name: str) -> str:
         return f"bad_{name}" if self._stream.sources[name].schema else f"beats_{name}"
 
-    def _latest(self, name: str, limits: dict[str, int], batch: Batch, execution: Execution) -> int | None:
+    def _latest(self, name: str, limits: dict[str, int], batch: PlannedBatch, execution: Execution) -> int | None:
         """Behind which time no record of an input moves the watermark."""
         upto = FREE if not name or self._stream.sources[name].uses_record_timestamp else limits.get(name, FREE)
         if upto >= batch.at_ms:
@@ -72,13 +72,13 @@ class Watermark:
             upto = max(upto, metric.getAs("alive_at") or 0)
         return min(batch.at_ms, upto) or None
 
-    def _cut(self, batch: Batch) -> bool:
+    def _cut(self, batch: PlannedBatch) -> bool:
         """Whether more may wait in an input than the batch took of it.
 
         Spark rounds each partition's share down. What it took of a partition that is new to it is not known here: that
         counts as all there is, for to hold the watermark once more than needed does no harm.
         """
-        limit = self._portions.most
+        limit = self._splitter.max_records
         for given in self._stream.sources.values() if limit else ():
             parts = [
                 end - batch.starts.get(topic, {}).get(partition, 0)

@@ -27,12 +27,12 @@ from pyspark.sql.types import DataType, StructType
 
 from penstock.codec.columnar import EVENT_TIME
 from penstock.engine.checkpoint import s3a
-from penstock.engine.checkpoint.recovery import damaged
+from penstock.engine.checkpoint.recovery import damaged_checkpoint
 from penstock.engine.jvm.hadoop_fs import Folder
 from penstock.engine.state import fold_query as folds
 from penstock.engine.state import keyed_store, object_store
-from penstock.engine.state.keyed_store import HASH, KEPT, Damaged, Manifest, Part
-from penstock.engine.state.object_store import Far, FarFolds, Told
+from penstock.engine.state.keyed_store import BATCHES_KEPT, HASH, DamagedState, PartManifest, StatePart
+from penstock.engine.state.object_store import BatchInfo, ObjectFoldStore, RemoteState
 from penstock.errors import DeclarationError, PenstockError
 from penstock.model.output_mode import KeyedState
 from penstock.model.schema import quoted
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.engine.checkpoint.layout import Batch
+    from penstock.engine.checkpoint.layout import PlannedBatch
     from penstock.model.fold import Fold
     from penstock.model.stream import Stream
 
-NOW, PART = "now.json", "_part"
+NOW, PART_COLUMN = "now.json", "_part"
 
 
 @dataclass
-class Place:
+class FoldContext:
     """Where the folds of one plan keep their state: in a folder, in an object store, or, without either, nowhere. late:
     whether rows behind the watermark are left out. folds: those that the plan has, by name; keys: the columns that
     their keys are of; frames: what they are given."""
 
     folder: str
     late: bool
-    far: Far | None = field(default=None, kw_only=True)
+    far: RemoteState | None = field(default=None, kw_only=True)
     folds: dict[str, Fold] = field(default_factory=dict)
     keys: dict[str, StructType] = field(default_factory=dict)
     frames: dict[str, DataFrame] = field(default_factory=dict)
@@ -68,19 +68,19 @@ class Place:
         return not self.far and any(fold.rebuilds for fold in self.folds.values())
 
 
-HERE: ContextVar[Place | None] = ContextVar("HERE", default=None)
+HERE: ContextVar[FoldContext | None] = ContextVar("HERE", default=None)
 
 
 @contextmanager
-def at(stream: Stream, checkpoint: str) -> Iterator[Place]:
+def use_checkpoint(stream: Stream, checkpoint: str) -> Iterator[FoldContext]:
     """Let the folds of the transforms that are called in here keep their state in a checkpoint.
 
     DeclarationError, once there is one, if that is on no disk of this machine's and in no object store.
     """
     known = urlparse(checkpoint)
     late = isinstance(stream.output_mode, KeyedState) and stream.output_mode.grace is not None
-    far = object_store.far(checkpoint, _cache(checkpoint)) if s3a.is_far(checkpoint) else None
-    place = Place(f"{known.path}/folds" if known.scheme in ("", "file") else "", late, far=far)
+    far = object_store.remote_state(checkpoint, _cache(checkpoint)) if s3a.is_object_store(checkpoint) else None
+    place = FoldContext(f"{known.path}/folds" if known.scheme in ("", "file") else "", late, far=far)
     before = HERE.set(place)
     try:
         yield place
@@ -103,10 +103,10 @@ def _cache(checkpoint: str) -> str:
 
 
 @contextmanager
-def noted() -> Iterator[Place]:
+def current_context() -> Iterator[FoldContext]:
     """The place that folds keep their state in; without one, one that notes them alone."""
     before = HERE.get()
-    place = before or Place("", late=False)
+    place = before or FoldContext("", late=False)
     HERE.set(place)
     try:
         yield place
@@ -114,7 +114,7 @@ def noted() -> Iterator[Place]:
         HERE.set(before)
 
 
-def applied(fold: Fold, frame: DataFrame) -> DataFrame:
+def apply_fold(fold: Fold, frame: DataFrame) -> DataFrame:
     """A fold's rows for a frame's; without a place for its state, those of a batch without history."""
     names = {name.lower() for name in frame.columns}
     if missing := [name for name in (*fold.key, EVENT_TIME) if name.lower() not in names]:
@@ -123,36 +123,36 @@ def applied(fold: Fold, frame: DataFrame) -> DataFrame:
             got=f"no {', '.join(missing)} among {', '.join(frame.columns)}",
             hint=f"keep its key and {EVENT_TIME} in the frame that it is given",
         )
-    place = HERE.get() or Place("", late=False)
+    place = HERE.get() or FoldContext("", late=False)
     if fold.name in place.folds:
         raise DeclarationError(
             f"a transform has fold {fold.name} twice", hint="give each a name of its own, or unite the rows before"
         )
-    folds.tried(fold, to_arrow_schema(frame.schema, timezone="UTC"))
+    folds.check_queries(fold, to_arrow_schema(frame.schema, timezone="UTC"))
     place.folds[fold.name], place.keys[fold.name] = fold, frame.select(*fold.key).schema
     place.frames[fold.name] = frame
-    sent = parted(fold, frame)
+    sent = partition_by_key(fold, frame)
     layout = DataType.fromDDL(", ".join(f"{quoted(f.name)} {f.type.ddl}" for f in fold.given))
     assert isinstance(layout, StructType)
     folder = f"{place.folder}/{fold.name}" if place.folder and frame.isStreaming else ""
     far = place.far.below(fold.name) if place.far and frame.isStreaming else None
     records = to_arrow_schema(sent.schema, timezone="UTC")
-    return sent.mapInArrow(Step(fold, folder, place.late, records, _parts(frame), far), layout)
+    return sent.mapInArrow(FoldTask(fold, folder, place.late, records, _parts(frame), far), layout)
 
 
-def parted(fold: Fold, frame: DataFrame) -> DataFrame:
+def partition_by_key(fold: Fold, frame: DataFrame) -> DataFrame:
     """Rows with the hash of their key and the number of their part; each part is one task's."""
     count = _parts(frame)
     # As Spark shuffles by these columns.
     part = F.pmod(F.hash(*fold.key), F.lit(count))
-    return frame.select("*", F.xxhash64(*fold.key).alias(HASH), part.alias(PART)).repartition(count, *fold.key)
+    return frame.select("*", F.xxhash64(*fold.key).alias(HASH), part.alias(PART_COLUMN)).repartition(count, *fold.key)
 
 
 def _parts(frame: DataFrame) -> int:
     return int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
-def lines(stream: Stream, found: Place) -> list[str]:
+def state_lines(stream: Stream, found: FoldContext) -> list[str]:
     """What the folds of a plan keep."""
     return [
         f"fold {name} in {stream.shuffle_partitions} parts by {', '.join(one.key)}: {f.name}: {f.type}"
@@ -162,7 +162,7 @@ def lines(stream: Stream, found: Place) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Step:
+class FoldTask:
     """What a worker does with the rows of its parts. folder, far: of the fold; without either there is no state.
     records: the columns that come; parts: how many there are."""
 
@@ -171,14 +171,14 @@ class Step:
     late: bool
     records: pa.Schema
     parts: int
-    far: Far | None = None
+    far: RemoteState | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held = list(batches)
         table = pa.Table.from_batches(held, None if held else self.records).combine_chunks()
-        numbers = table[PART].to_numpy()
+        numbers = table[PART_COLUMN].to_numpy()
         for number in self._numbers(np.unique(numbers)):
-            rows = table.filter(pa.array(numbers == number)).drop_columns([PART])
+            rows = table.filter(pa.array(numbers == number)).drop_columns([PART_COLUMN])
             yield from self._folded(number, rows).to_batches()
 
     def _numbers(self, found: npt.NDArray[np.int32]) -> list[int]:
@@ -197,33 +197,37 @@ class Step:
         return [own]
 
     def _folded(self, number: int, rows: pa.Table) -> pa.Table:
-        layout = folds.layout(self.fold, rows.schema)
+        layout = folds.state_schema(self.fold, rows.schema)
         if self.far:
-            told = Told.of(_task(), self.fold.name)
+            told = BatchInfo.of(_task(), self.fold.name)
             before = told.was(self.far, number)
             rows, made = self._changed(
-                rows, Part(self.far.brought(number, before.files), layout, before), told.watermark, told.time
+                rows, StatePart(self.far.brought(number, before.files), layout, before), told.watermark, told.time
             )
             if made:
                 self.far.keep(number, told.name(), before, made)
             return rows
         if not self.folder:
-            return folds.folded(self.fold, rows, lambda _: layout.empty_table(), 0, late=False).rows
+            return folds.run_fold(self.fold, rows, lambda _: layout.empty_table(), 0, late=False).rows
         batch, watermark, time = self._now()
         folder = Path(self.folder, str(number))
-        rows, made = self._changed(rows, Part(folder, layout, keyed_store.was(folder, batch)), watermark, time)
+        rows, made = self._changed(
+            rows, StatePart(folder, layout, keyed_store.manifest_before(folder, batch)), watermark, time
+        )
         if made:
             made.write(folder / f"{batch}.json")
         return rows
 
-    def _changed(self, rows: pa.Table, part: Part, watermark: int, time: int) -> tuple[pa.Table, Manifest | None]:
+    def _changed(
+        self, rows: pa.Table, part: StatePart, watermark: int, time: int
+    ) -> tuple[pa.Table, PartManifest | None]:
         """The fold's rows for those of a part, and what the part is then, if it is another."""
         due = part.due(self.fold.due, time) if self.fold.due else None
         if not len(rows) and not due:
-            return folds.given(self.fold).empty_table(), None
-        found = folds.folded(self.fold, rows, part.find, watermark, late=self.late, due=due, time=time)
+            return folds.output_schema(self.fold).empty_table(), None
+        found = folds.run_fold(self.fold, rows, part.find, watermark, late=self.late, due=due, time=time)
         made = part.change(
-            found.kept, found.gone, found.was, found.late, lambda rows: folds.ended(self.fold, rows, watermark)
+            found.kept, found.gone, found.was, found.late, lambda rows: folds.drop_ended(self.fold, rows, watermark)
         )
         return found.rows, made
 
@@ -248,11 +252,11 @@ def _task() -> TaskContext:
     return context
 
 
-def folds_of(stream: str, spark: SparkSession, checkpoint: str) -> Folds | FarFolds:
+def fold_store(stream: str, spark: SparkSession, checkpoint: str) -> Folds | ObjectFoldStore:
     """The state of a stream's folds, wherever its checkpoint lies."""
-    if not s3a.is_far(checkpoint):
+    if not s3a.is_object_store(checkpoint):
         return Folds(stream, checkpoint)
-    return FarFolds(stream, spark, checkpoint, Folder(spark, checkpoint).create)
+    return ObjectFoldStore(stream, spark, checkpoint, Folder(spark, checkpoint).create)
 
 
 class Folds:
@@ -266,7 +270,7 @@ class Folds:
         self.kept: tuple[int, int] | None = None
         """The keys and the bytes that are kept, since the last batch."""
 
-    def open(self, found: Place, done: int) -> None:
+    def open(self, found: FoldContext, done: int) -> None:
         """Take up what is there, for the folds of a plan; Blocked if it is not whole. done: the last batch that ended,
         -1 for none."""
         self._names = tuple(found.folds)
@@ -274,9 +278,9 @@ class Folds:
             folder = self._root / name
             try:
                 self._first[name] = self._whole(folder, done) if done >= 0 else -1
-            except Damaged as e:
+            except DamagedState as e:
                 restores = found.folds[name].rebuilds
-                raise damaged(self._stream, f"the state of fold {name}: {e}", restores=restores) from e
+                raise damaged_checkpoint(self._stream, f"the state of fold {name}: {e}", restores=restores) from e
             folder.mkdir(parents=True, exist_ok=True)
 
     def _whole(self, folder: Path, done: int) -> int:
@@ -287,45 +291,45 @@ class Folds:
             known = {part: b if isinstance(b, list) else [b] for part, b in said["parts"].items()}
             first = int(said.get("first", -1))
         except (OSError, ValueError, KeyError, AttributeError) as e:
-            raise Damaged("what says how far a stream's state has come cannot be read", got=f"{folder}: {e}") from e
+            raise DamagedState("the manifest of a stream's state cannot be read", got=f"{folder}: {e}") from e
         if done < first:
-            raise Damaged("a stream's state is of a later batch", got=f"{folder}: begun behind {first}, not {done}")
+            raise DamagedState("a stream's state is of a later batch", got=f"{folder}: from batch {first}, not {done}")
         for part, batches in known.items():
             # What is told may be of a batch more than has ended, and what a part was before is there still: a power
             # cut took the end of that batch.
             wanted = max((n for n in batches if n <= done), default=-1)
             there = [n for n in keyed_store.versions(folder / part) if n <= done]
             if max(there, default=-1) < wanted:
-                raise Damaged("a part of a stream's state is missing", got=f"{folder / part} behind batch {wanted}")
+                raise DamagedState("a part of a stream's state is missing", got=f"{folder / part} of batch {wanted}")
             # Those before it are read no more, and a power cut may have brought one back whose files are gone.
             for version in there[-1:]:
-                keyed_store.whole(folder / part, Manifest.read(folder / part / f"{version}.json").files)
+                keyed_store.check_files(folder / part, PartManifest.read(folder / part / f"{version}.json").files)
         return first
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: PlannedBatch) -> None:
         """Make the state ready for a batch, as it was behind the one before."""
         for name in self._names:
             folder, known = self._root / name, {}
             for part in keyed_store.parts(folder):
-                keyed_store.pruned(part, batch.batch_id, KEPT)
+                keyed_store.prune(part, batch.batch_id, BATCHES_KEPT)
                 if found := keyed_store.versions(part):
                     known[part.name] = found
             said = {
                 "batch": batch.batch_id, "watermark": batch.watermark_ms, "time": batch.plan.watermark_ms,
                 "parts": known, "first": self._first[name],
             }  # fmt: skip
-            keyed_store.put(folder / NOW, json.dumps(said), sync=True)
+            keyed_store.write_file(folder / NOW, json.dumps(said), sync=True)
 
-    def keep(self, batch: Batch) -> None:
+    def keep(self, batch: PlannedBatch) -> None:
         """What a batch made of the state lies where it belongs."""
 
-    def late(self, batch: Batch) -> bool:
+    def late(self, batch: PlannedBatch) -> bool:
         """Whether rows of a batch, which is computed, came too late."""
         if not self._names:
             return False
         found = {
             part: keyed_store.versions(part) for name in self._names for part in keyed_store.parts(self._root / name)
         }
-        now = {part: Manifest.read(part / f"{there[-1]}.json") for part, there in found.items() if there}
+        now = {part: PartManifest.read(part / f"{there[-1]}.json") for part, there in found.items() if there}
         self.kept = sum(one.keys for one in now.values()), sum(f.size for one in now.values() for f in one.files)
         return any(one.late for part, one in now.items() if found[part][-1] == batch.batch_id)

@@ -21,7 +21,7 @@ ROWS = 500_000
 PIECES = 4096
 
 
-class Known(Protocol):
+class StateLookup(Protocol):
     """Where the state is found."""
 
     def __call__(self, hashes: Hashes) -> pa.Table: ...
@@ -38,13 +38,13 @@ class FoldResult(NamedTuple):
     late: int
 
 
-def layout(fold: Fold, records: pa.Schema) -> pa.Schema:
+def state_schema(fold: Fold, records: pa.Schema) -> pa.Schema:
     """The columns of a fold's state: `_hash BIGINT`, the key and what is kept."""
     key = [records.field(name).with_nullable(True) for name in fold.key]
     return pa.schema([pa.field(HASH, pa.int64()), *key, *_arrow(fold.kept)])
 
 
-def given(fold: Fold) -> pa.Schema:
+def output_schema(fold: Fold) -> pa.Schema:
     """The columns of its rows."""
     return pa.schema(_arrow(fold.given))
 
@@ -53,10 +53,10 @@ def _arrow(fields: tuple[Field, ...]) -> list[pa.Field[pa.DataType]]:
     return [pa.field(f.name, arrow(f.type)) for f in fields]
 
 
-def folded(
+def run_fold(
     fold: Fold,
     records: pa.Table,
-    known: Known,
+    known: StateLookup,
     watermark: int,
     *,
     late: bool,
@@ -81,7 +81,7 @@ def folded(
         # Times are finer than the watermark: a record of the same millisecond lies behind it.
         passed = pa.scalar(watermark * 1000, pa.timestamp("us", "UTC"))
         records = records.filter(pc.greater(records[EVENT_TIME], passed))
-    due = layout(fold, records.schema).empty_table() if due is None else due
+    due = state_schema(fold, records.schema).empty_table() if due is None else due
     time = watermark if time is None else time
     pieces = -(-(len(records) + len(due)) // ROWS)
     while True:
@@ -94,15 +94,15 @@ def folded(
                 raise
 
 
-def tried(fold: Fold, records: pa.Schema) -> None:
+def check_queries(fold: Fold, records: pa.Schema) -> None:
     """Run a fold's queries without rows, of these columns: DeclarationError if they cannot be run."""
-    there = layout(fold, records)
+    there = state_schema(fold, records)
     given = records.append(pa.field(HASH, pa.int64())).empty_table()
     _one(fold, given, there.empty_table(), lambda _: there.empty_table(), (0, 0))
     try:
-        ended(fold, there.empty_table(), 0)
+        drop_ended(fold, there.empty_table(), 0)
     except duckdb.Error as e:
-        raise refused(fold, e) from e
+        raise query_error(fold, e) from e
 
 
 def _cut(records: pa.Table, pieces: int) -> list[pa.Table]:
@@ -115,15 +115,15 @@ def _cut(records: pa.Table, pieces: int) -> list[pa.Table]:
 
 def _joined(fold: Fold, found: list[FoldResult], count: int, records: pa.Table) -> FoldResult:
     return FoldResult(
-        pa.concat_tables([given(fold).empty_table(), *(one.rows for one in found)]),
-        pa.concat_tables([layout(fold, records.schema).empty_table(), *(one.kept for one in found)]),
+        pa.concat_tables([output_schema(fold).empty_table(), *(one.rows for one in found)]),
+        pa.concat_tables([state_schema(fold, records.schema).empty_table(), *(one.kept for one in found)]),
         np.concatenate([np.empty(0, np.int64), *(one.gone for one in found)]),
         sum(one.was for one in found),
         count - len(records),
     )
 
 
-def _one(fold: Fold, records: pa.Table, due: pa.Table, known: Known, times: tuple[int, int]) -> FoldResult:
+def _one(fold: Fold, records: pa.Table, due: pa.Table, known: StateLookup, times: tuple[int, int]) -> FoldResult:
     hashes = np.unique(np.concatenate([records[HASH].to_numpy(), due[HASH].to_numpy()]))
     there = known(hashes)
     con, key = connection(), ", ".join(f'"{name}"' for name in fold.key)
@@ -150,11 +150,11 @@ def _one(fold: Fold, records: pa.Table, due: pa.Table, known: Known, times: tupl
         fresh = _table(con, f"SELECT t.{HASH}, {whose}, {names} FROM folded f JOIN _touched t ON {same}")
         _check(fold, con, key, fresh)
         rows = _table(con, _alone(fold.rows))
-        kept = pa.concat_tables([_cast(fold, fresh, layout(fold, records.schema)), others.cast(there.schema)])
+        kept = pa.concat_tables([_cast(fold, fresh, state_schema(fold, records.schema)), others.cast(there.schema)])
         gone = np.setdiff1d(hashes, kept[HASH].to_numpy())
-        return FoldResult(_cast(fold, rows, given(fold)), kept, gone, len(there), 0)
+        return FoldResult(_cast(fold, rows, output_schema(fold)), kept, gone, len(there), 0)
     except (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException) as e:
-        raise refused(fold, e) from e
+        raise query_error(fold, e) from e
     finally:
         for name in ("folded", "_touched"):
             con.execute(f"DROP TABLE IF EXISTS {name}")
@@ -178,10 +178,10 @@ def _check(fold: Fold, con: duckdb.DuckDBPyConnection, key: str, fresh: pa.Table
 
 
 def _cast(fold: Fold, rows: pa.Table, to: pa.Schema) -> pa.Table:
-    return cast(rows, to, f"fold {fold.name} gives other columns than it declares", "its query")
+    return cast_result(rows, to, f"fold {fold.name} gives other columns than it declares", "its query")
 
 
-def cast(rows: pa.Table, to: pa.Schema, what: str, query: str) -> pa.Table:
+def cast_result(rows: pa.Table, to: pa.Schema, what: str, query: str) -> pa.Table:
     """Rows of a query as they are declared; DeclarationError, with what is wrong, if it gives others."""
     try:
         return rows.select(to.names).cast(to)
@@ -191,7 +191,7 @@ def cast(rows: pa.Table, to: pa.Schema, what: str, query: str) -> pa.Table:
         ) from e
 
 
-def refused(fold: Fold, e: duckdb.Error) -> DeclarationError:
+def query_error(fold: Fold, e: duckdb.Error) -> DeclarationError:
     return DeclarationError(
         f"a query of fold {fold.name} is refused by DuckDB",
         got=" ".join(str(e).split())[:600],
@@ -199,7 +199,7 @@ def refused(fold: Fold, e: duckdb.Error) -> DeclarationError:
     )
 
 
-def ended(fold: Fold, rows: pa.Table, watermark: int) -> pa.Table:
+def drop_ended(fold: Fold, rows: pa.Table, watermark: int) -> pa.Table:
     """State without what may be forgotten."""
     con = connection()
     con.register("_rows", rows)

@@ -27,21 +27,21 @@ import pyarrow.compute as pc
 from penstock.codec.arrow_files import File, described, is_whole, mapped
 from penstock.errors import PenstockError
 
-HASH, GONE = "_hash", "_gone"
+HASH, DELETED = "_hash", "_gone"
 # How many batches back a state stays readable: a checkpoint is at most one older than its mark.
-KEPT = 3
+BATCHES_KEPT = 3
 # Rows of one piece of a file: text of more would not fit into an array of Arrow's.
 PIECE = 1_000_000
 
 Hashes = npt.NDArray[np.int64]
 
 
-class Damaged(PenstockError):
+class DamagedState(PenstockError):
     """State that cannot be what was written."""
 
 
 @dataclass(frozen=True)
-class Manifest:
+class PartManifest:
     """A part behind a batch. keys: how many are kept; late: rows of the batch that came too late."""
 
     files: tuple[File, ...] = ()
@@ -49,15 +49,15 @@ class Manifest:
     late: int = 0
 
     @classmethod
-    def read(cls, path: Path) -> Manifest:
+    def read(cls, path: Path) -> PartManifest:
         """Damaged if it cannot be read."""
         try:
-            return cls.of(json.loads(unsealed(path.read_text())))
+            return cls.of(json.loads(without_checksum(path.read_text())))
         except (OSError, ValueError, KeyError, TypeError) as e:
-            raise Damaged("a manifest of a stream's state cannot be read", got=f"{path}: {e}") from e
+            raise DamagedState("a manifest of a stream's state cannot be read", got=f"{path}: {e}") from e
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Manifest:
+    def of(cls, told: Mapping[str, Any]) -> PartManifest:
         """What was told of it."""
         found = dict(told)
         return cls(tuple(File(**file) for file in found.pop("files")), **found)
@@ -66,15 +66,15 @@ class Manifest:
         return asdict(self)
 
     def write(self, path: Path) -> None:
-        put(path, sealed(json.dumps(self.told())))
+        write_file(path, with_checksum(json.dumps(self.told())))
 
 
-def sealed(body: str) -> str:
+def with_checksum(body: str) -> str:
     """A line of text with its checksum."""
     return f"{body}\n{zlib.crc32(body.encode())}\n"
 
 
-def unsealed(text: str) -> str:
+def without_checksum(text: str) -> str:
     """The line; ValueError if its checksum is another."""
     body, _, crc = text.partition("\n")
     if zlib.crc32(body.encode()) != int(crc):
@@ -82,7 +82,7 @@ def unsealed(text: str) -> str:
     return body
 
 
-def put(path: Path, text: str, *, sync: bool = False) -> None:
+def write_file(path: Path, text: str, *, sync: bool = False) -> None:
     """Put a text in the place of a file, whole or not at all. sync: also where the power fails."""
     fresh = path.with_name(f".{path.name}.{uuid4().hex}")
     with fresh.open("w") as out:
@@ -93,13 +93,13 @@ def put(path: Path, text: str, *, sync: bool = False) -> None:
     fresh.rename(path)
 
 
-class Part:
+class StatePart:
     """One part's folder, as one batch finds it. layout: `_hash`, the key's columns and what is kept; before: what it
     was behind the batch before."""
 
-    def __init__(self, folder: Path, layout: pa.Schema, before: Manifest) -> None:
+    def __init__(self, folder: Path, layout: pa.Schema, before: PartManifest) -> None:
         self._folder, self._before = folder, before
-        self._layout = layout.append(pa.field(GONE, pa.bool_()))
+        self._layout = layout.append(pa.field(DELETED, pa.bool_()))
 
     def find(self, hashes: Hashes) -> pa.Table:
         """The rows of some hashes, which are sorted and of which none comes twice."""
@@ -113,7 +113,7 @@ class Part:
                 found.append(table.take(_ranges(first[hit], counts[hit])))
                 hashes = hashes[~hit]
         rows = pa.concat_tables(found) if found else self._layout.empty_table()
-        return rows.filter(pc.invert(rows[GONE])).drop_columns([GONE])
+        return rows.filter(pc.invert(rows[DELETED])).drop_columns([DELETED])
 
     def due(self, field: str, moment: int) -> pa.Table:
         """The rows whose field says a time up to this one."""
@@ -126,37 +126,37 @@ class Part:
                 rows = rows.filter(pa.array(~_among(rows, other)))
             found.append(rows)
             newer.append(table)
-        return pa.concat_tables(found or [self._layout.empty_table()]).drop_columns([GONE])
+        return pa.concat_tables(found or [self._layout.empty_table()]).drop_columns([DELETED])
 
     def change(
         self, rows: pa.Table, gone: Hashes, was: int, late: int, ended: Callable[[pa.Table], pa.Table]
-    ) -> Manifest:
+    ) -> PartManifest:
         """Write what is kept of all keys of some hashes, and say what the part then is; of `gone` there are none any
         more.
 
         was: how many keys these hashes had. ended: rows without those that may be forgotten.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        alive = rows.append_column(GONE, pa.array(np.zeros(len(rows), np.bool_))).cast(self._layout)
+        alive = rows.append_column(DELETED, pa.array(np.zeros(len(rows), np.bool_))).cast(self._layout)
         none = {name: pa.nulls(len(gone), self._layout.field(name).type) for name in self._layout.names}
-        none |= {HASH: pa.array(gone), GONE: pa.array(np.ones(len(gone), np.bool_))}
-        fresh = in_order(pa.concat_tables([alive, pa.table(none, schema=self._layout)]))
+        none |= {HASH: pa.array(gone), DELETED: pa.array(np.ones(len(gone), np.bool_))}
+        fresh = sort_by_hash(pa.concat_tables([alive, pa.table(none, schema=self._layout)]))
         keys = self._before.keys + len(rows) - was
         files = [*self._before.files, *([self._written(fresh)] if len(fresh) else [])]
         made = set(files) - set(self._before.files)
         while len(files) > 1 and files[-2].rows < 2 * files[-1].rows:
             older, newer = (self._read(file) for file in files[-2:])
-            both = in_order(pa.concat_tables([older.filter(pa.array(~_among(older, newer))), newer]))
+            both = sort_by_hash(pa.concat_tables([older.filter(pa.array(~_among(older, newer))), newer]))
             if len(files) == 2:
                 # Nothing older is left that what is gone must hide.
-                kept = both.filter(pc.invert(both[GONE]))
-                both = in_order(ended(kept))
+                kept = both.filter(pc.invert(both[DELETED]))
+                both = sort_by_hash(ended(kept))
                 keys -= len(kept) - len(both)
             files[-2:] = [self._written(both)]
             made.add(files[-1])
         for passing in made - set(files):
             (self._folder / passing.name).unlink()
-        return Manifest(tuple(files), keys, late)
+        return PartManifest(tuple(files), keys, late)
 
     def _read(self, file: File) -> pa.Table:
         """The rows of a file. A field that the fold did not keep when it was written is NULL."""
@@ -174,38 +174,38 @@ class Part:
         return described(path, len(rows))
 
 
-def was(folder: Path, batch: int) -> Manifest:
+def manifest_before(folder: Path, batch: int) -> PartManifest:
     """What a part was behind the batch before one; Damaged if that cannot be read."""
     before = [n for n in versions(folder) if n < batch]
-    return Manifest.read(folder / f"{before[-1]}.json") if before else Manifest()
+    return PartManifest.read(folder / f"{before[-1]}.json") if before else PartManifest()
 
 
-def laid(folder: Path, layout: pa.Schema, batch: int, tables: Iterable[pa.Table]) -> Manifest:
+def write_part(folder: Path, layout: pa.Schema, batch: int, tables: Iterable[pa.Table]) -> PartManifest:
     """Write a part behind a batch as one file, of rows that come sorted by hash; it is on the disk then.
 
     layout: `_hash`, the key's columns and what is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, rows = folder / f"{uuid4().hex}.arrow", 0
-    whole = layout.append(pa.field(GONE, pa.bool_()))
+    whole = layout.append(pa.field(DELETED, pa.bool_()))
     with path.open("wb") as out:
         with pa.ipc.new_file(out, whole) as writer:
             for table in tables:
-                alive = table.append_column(GONE, pa.array(np.zeros(len(table), np.bool_))).cast(whole)
+                alive = table.append_column(DELETED, pa.array(np.zeros(len(table), np.bool_))).cast(whole)
                 writer.write_table(alive.combine_chunks(), max_chunksize=PIECE)
                 rows += len(table)
         out.flush()
         os.fsync(out.fileno())
-    made = Manifest((described(path, rows),), rows)
+    made = PartManifest((described(path, rows),), rows)
     made.write(folder / f"{batch}.json")
     return made
 
 
-def newest(folder: Path) -> Iterator[Manifest]:
+def newest(folder: Path) -> Iterator[PartManifest]:
     """What the parts of a state are now; Damaged if that cannot be read."""
     for part in parts(folder):
         if there := versions(part):
-            yield Manifest.read(part / f"{there[-1]}.json")
+            yield PartManifest.read(part / f"{there[-1]}.json")
 
 
 def versions(folder: Path) -> list[int]:
@@ -218,11 +218,11 @@ def parts(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.glob("*")) if path.is_dir() and path.name.isdigit())
 
 
-def whole(folder: Path, files: Iterable[File]) -> None:
+def check_files(folder: Path, files: Iterable[File]) -> None:
     """Damaged if a file of a part is not as it was written."""
     for file in files:
         if not is_whole(folder, file):
-            raise Damaged("a file of a stream's state is missing or changed", got=str(folder / file.name))
+            raise DamagedState("a file of a stream's state is missing or changed", got=str(folder / file.name))
 
 
 def _hashes(table: pa.Table) -> Hashes:
@@ -246,11 +246,11 @@ def _among(older: pa.Table, newer: pa.Table) -> npt.NDArray[np.bool_]:
     return found
 
 
-def in_order(rows: pa.Table) -> pa.Table:
+def sort_by_hash(rows: pa.Table) -> pa.Table:
     return rows.take(np.argsort(_hashes(rows), kind="stable"))
 
 
-def pruned(folder: Path, batch: int, keep: int) -> None:
+def prune(folder: Path, batch: int, keep: int) -> None:
     """Forget what a part was behind a batch and later, and long before it. `keep` batches before it stay readable."""
     found = versions(folder)
     for later in (n for n in found if n >= batch):
@@ -260,7 +260,7 @@ def pruned(folder: Path, batch: int, keep: int) -> None:
     base = max((n for n in before if n < batch - keep), default=-1)
     for old in (n for n in before if n < base):
         (folder / f"{old}.json").unlink()
-    named = {file.name for n in before if n >= base for file in Manifest.read(folder / f"{n}.json").files}
+    named = {file.name for n in before if n >= base for file in PartManifest.read(folder / f"{n}.json").files}
     for path in folder.iterdir():
         if path.suffix == ".arrow" and path.name not in named:
             path.unlink()

@@ -23,7 +23,7 @@ from penstock.errors import DeclarationError
 from penstock.model.fold import Fold
 from penstock.model.schema import Field
 
-SENDS: dict[str, pa.DataType] = {
+RECORD_COLUMNS: dict[str, pa.DataType] = {
     "key": pa.binary(),
     "value": pa.binary(),
     "partition": pa.int32(),
@@ -31,19 +31,19 @@ SENDS: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", "UTC"),
 }
 # A key lies in one partition; where its topic was widened since, in another too: then the later record counts.
-NEWEST = """
+NEWEST_PER_KEY = """
 SELECT arg_max(row, (moment, partition)) AS row FROM (
   SELECT key, partition, arg_max(_row, "offset") AS row, arg_max(timestamp, "offset") AS moment
   FROM _records GROUP BY key, partition)
 GROUP BY key"""
 
 
-class Unreadable(Exception):
+class UnreadableOutput(Exception):
     """What an output holds that is no state, in words."""
 
 
 @dataclass(frozen=True)
-class Text:
+class RecordText:
     """Columns in the key or the value of a record. plain: one column as its text; else several as a JSON object."""
 
     of: Literal["key", "value"]
@@ -93,7 +93,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Restoring:
+class RestoreQuery:
     """How the state of a fold is read back. topic: of its output; layout: its key and what is kept.
 
     Called with batches of the columns `SENDS`, all records of some keys, it gives the state of those.
@@ -101,7 +101,7 @@ class Restoring:
 
     fold: Fold
     topic: str
-    texts: tuple[Text, ...]
+    texts: tuple[RecordText, ...]
     layout: pa.Schema
     signer: Signer | None = None
 
@@ -111,7 +111,7 @@ class Restoring:
 
     def tried(self) -> None:
         """Run its query without rows: DeclarationError if it cannot be run."""
-        self.state(pa.schema(list(SENDS.items())).empty_table())
+        self.state(pa.schema(list(RECORD_COLUMNS.items())).empty_table())
 
     def state(self, records: pa.Table) -> pa.Table:
         """The state of some keys, of which these are all records; Unreadable if one of those that count cannot be
@@ -127,7 +127,7 @@ class Restoring:
             con.execute(f"CREATE OR REPLACE TEMP TABLE _decoded AS {self._decoded}")
             bad = "SELECT _raw_partition, _raw_offset, _why FROM _decoded WHERE _why IS NOT NULL ORDER BY ALL LIMIT 1"
             for partition, offset, why in con.execute(bad).fetchall():
-                raise Unreadable(f"{self.topic}[{partition}]@{offset}: {why}")
+                raise UnreadableOutput(f"{self.topic}[{partition}]@{offset}: {why}")
             names = ", ".join(json_sql.name(f.name) for text in self.texts for f in text.fields) or "NULL AS _none"
             con.execute(f"CREATE OR REPLACE TEMP VIEW output AS SELECT {names} FROM _decoded")
             found = con.sql(f"{self.fold.restored.rstrip().removesuffix(';')}\n").to_arrow_table()
@@ -138,17 +138,19 @@ class Restoring:
                 hint=f"let `restored` read the table output, which has the columns of {self.topic}",
             ) from e
         except duckdb.Error as e:
-            raise Unreadable(f"`restored` of fold {self.fold.name} fails: {' '.join(str(e).split())[:300]}") from e
+            raise UnreadableOutput(
+                f"`restored` of fold {self.fold.name} fails: {' '.join(str(e).split())[:300]}"
+            ) from e
         finally:
             con.execute("DROP VIEW IF EXISTS output")
             con.execute("DROP TABLE IF EXISTS _decoded")
             con.unregister("_records")
         what = f"the query that restores fold {self.fold.name} gives other columns than its key and state"
-        return fold_query.cast(found, self.layout, what, "`restored`")
+        return fold_query.cast_result(found, self.layout, what, "`restored`")
 
     def _newest(self, con: duckdb.DuckDBPyConnection, records: pa.Table) -> pa.Table:
         con.register("_records", records.append_column("_row", pa.array(np.arange(len(records)))))
-        newest = records.take(con.sql(NEWEST).to_arrow_table()["row"].cast(pa.int64()))
+        newest = records.take(con.sql(NEWEST_PER_KEY).to_arrow_table()["row"].cast(pa.int64()))
         newest = newest.filter(pc.is_valid(newest["value"]))
         beats = newest.filter(pc.equal(newest["key"], pa.scalar(BEAT_KEY, pa.binary()))).to_pylist()
         if self.signer and any(self.signer.time(self.topic, one["partition"], one["value"]) for one in beats):
@@ -165,18 +167,20 @@ class Restoring:
         return f"SELECT *, {why} AS _why FROM (SELECT *{found} FROM (SELECT *{parsed} FROM _records))"
 
 
-def each_once(tables: Iterable[pa.Table], key: Sequence[str]) -> Iterator[pa.Table]:
+def check_unique_keys(tables: Iterable[pa.Table], key: Sequence[str]) -> Iterator[pa.Table]:
     """Tables whose rows come sorted by hash and key; Unreadable if a key comes twice or lacks a column."""
     last: pa.Table | None = None
     for table in tables:
         named = table.select([HASH, *key])
         if missing := [name for name in key if named[name].null_count]:
-            raise Unreadable(f"`restored` gives rows whose {', '.join(missing)} is NULL")
+            raise UnreadableOutput(f"`restored` gives rows whose {', '.join(missing)} is NULL")
         both = pa.concat_tables([last, named]) if last is not None else named
         hashes = both[HASH].to_numpy()
         same = np.flatnonzero(hashes[1:] == hashes[:-1])
         for one, next_one in zip(both.take(same).to_pylist(), both.take(same + 1).to_pylist(), strict=True):
             if one == next_one:
-                raise Unreadable(f"`restored` gives two rows of the key {', '.join(str(one[name]) for name in key)}")
+                raise UnreadableOutput(
+                    f"`restored` gives two rows of the key {', '.join(str(one[name]) for name in key)}"
+                )
         last = named.slice(len(named) - 1)
         yield table

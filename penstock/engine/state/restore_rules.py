@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.codec.heartbeat import signer
 from penstock.engine.state import fold_query
-from penstock.engine.state.restore_query import Restoring, Text
+from penstock.engine.state.restore_query import RecordText, RestoreQuery
 from penstock.errors import DeclarationError
 from penstock.model.output import TopicOutput
 from penstock.model.schema import Field, quoted, schema
@@ -17,19 +17,19 @@ from penstock.model.schema import Field, quoted, schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from penstock.engine.state.fold import Place
+    from penstock.engine.state.fold import FoldContext
     from penstock.model.fold import Fold
     from penstock.model.output import Columns
     from penstock.model.stream import Stream
 
-ANEW = (
+RESET_HINT = (
     "put its checkpoint back, or begin anew with what its topics still hold: `penstock streams reset {name} --to ...`"
 )
 
 
-def sole(stream: Stream, place: Place) -> Fold:
+def restorable_fold(stream: Stream, place: FoldContext) -> Fold:
     """The fold of a plan whose state can be made anew; DeclarationError if nothing says how."""
-    what, anew = f"the state of stream {stream.name} cannot be made anew", ANEW.format(name=stream.name)
+    what, anew = f"the state of stream {stream.name} cannot be made anew", RESET_HINT.format(name=stream.name)
     if not place.folds:
         got = "its state is Spark's own" if stream.stateful_steps else "it keeps no state"
         raise DeclarationError(f"{what}: it has no fold", got=got, hint=anew)
@@ -47,11 +47,11 @@ def sole(stream: Stream, place: Place) -> Fold:
     return fold
 
 
-def restoring(stream: Stream, rows: DataFrame, place: Place) -> Restoring:
+def restore_query_of(stream: Stream, rows: DataFrame, place: FoldContext) -> RestoreQuery:
     """Of a stream whose transform gives these rows with these folds, by `restored`; DeclarationError if it does not
     fit."""
-    what, anew = f"the state of stream {stream.name} cannot be made anew", ANEW.format(name=stream.name)
-    fold = sole(stream, place)
+    what, anew = f"the state of stream {stream.name} cannot be made anew", RESET_HINT.format(name=stream.name)
+    fold = restorable_fold(stream, place)
     outputs = [o for o in stream.outputs.values() if isinstance(o, TopicOutput) and o.topic.compacts and o.keyed]
     if len(outputs) != 1:
         raise DeclarationError(
@@ -64,8 +64,8 @@ def restoring(stream: Stream, rows: DataFrame, place: Place) -> Restoring:
     # What is in both is the same in both.
     keys = [one for one in _names(output.key) if _reads(fold.restored, one) and one not in values]
     texts = (
-        Text("key", _fields(stream, rows, keys, output.key), isinstance(output.key, str)),
-        Text("value", _fields(stream, rows, values, output.value), isinstance(output.value, str)),
+        RecordText("key", _fields(stream, rows, keys, output.key), isinstance(output.key, str)),
+        RecordText("value", _fields(stream, rows, values, output.value), isinstance(output.value, str)),
     )
     for text in texts:
         if text.plain and any(f.type.kind in ("array", "map", "struct") for f in text.fields):
@@ -75,8 +75,8 @@ def restoring(stream: Stream, rows: DataFrame, place: Place) -> Restoring:
                 hint=f"{anew}; for the next time, write it as JSON: {text.of}=('{text.fields[0].name}',)",
             )
     kept = to_arrow_schema(place.keys[fold.name], timezone="UTC")
-    layout = fold_query.layout(fold, kept).remove(0)
-    made = Restoring(fold, output.name, texts, layout, signer())
+    layout = fold_query.state_schema(fold, kept).remove(0)
+    made = RestoreQuery(fold, output.name, texts, layout, signer())
     made.tried()
     return made
 
