@@ -25,7 +25,7 @@ from penstock.archive.stream import Archived
 from penstock.archive.writer import ArchiveWriter
 from penstock.devstack.servers.s3 import S3
 from penstock.errors import Wait
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.model.archive import Archive
 from penstock.model.output import CommitMarker
 from penstock.object_store.bucket import Object, Store

@@ -19,8 +19,8 @@ from penstock.devstack.servers.elasticsearch import Elasticsearch
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.engine.session import JAVA_OPTIONS
 from penstock.errors import HostError
-from penstock.host import process
-from penstock.host.process import free_port
+from penstock.host import ports
+from penstock.host.ports import free_port
 from penstock.java import runtime
 from penstock.settings import settings
 from penstock.testing import spark_session
@@ -70,11 +70,11 @@ def _quick_jvms() -> Iterator[None]:
 def _own_ports() -> Iterator[None]:
     """Of workers that run beside each other none takes a port that is free but spoken for by another."""
     worker, count = (os.environ.get(f"PYTEST_XDIST_WORKER{what}", "") for what in ("", "_COUNT"))
-    size = len(process.PORTS) // int(count or 1)
-    first = process.PORTS.start + size * int(worker.removeprefix("gw") or 0)
+    size = len(ports.PORTS) // int(count or 1)
+    first = ports.PORTS.start + size * int(worker.removeprefix("gw") or 0)
     with pytest.MonkeyPatch.context() as patch:
         # Not to the end: who asks for several in a row gets some behind the first.
-        patch.setattr(process, "PORTS", range(first, first + size - 10))
+        patch.setattr(ports, "PORTS", range(first, first + size - 10))
         yield
 
 

@@ -12,8 +12,8 @@ import time
 from penstock.control import connect
 from penstock.engine.session import submit_conf
 from penstock.errors import PenstockError
+from penstock.host import session
 from penstock.settings import settings
-from penstock.supervision import processes
 from penstock.supervision.cluster_drivers import ClusterSubmission
 from penstock.supervision.decision.watch import Watch
 from penstock.supervision.supervisor import Supervisor
@@ -27,7 +27,7 @@ def submission(app: str, incarnation: str) -> ClusterSubmission:
 
 def main() -> None:
     app, name = sys.argv[1:]
-    processes.host = lambda: f"{name}/boot/namespace"  # type: ignore[assignment]
+    session.host = lambda: f"{name}/boot/namespace"  # type: ignore[assignment]
     control = connect()
     watch = Watch(control, app)
     supervisor = Supervisor(control, app, name, lambda incarnation: submission(app, incarnation))

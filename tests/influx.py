@@ -13,7 +13,7 @@ import pytest
 
 from penstock.devstack.servers.influxdb import InfluxDB
 from penstock.errors import HostError
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 
 
 @contextmanager

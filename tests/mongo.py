@@ -18,7 +18,7 @@ from pymongo.database import Database
 
 from penstock.devstack.servers.mongodb import MongoDB as Server
 from penstock.errors import Refused
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.model.output import NO_COMMIT
 from penstock.sinks.mongodb.config import MongoDB
 from penstock.sinks.mongodb.writer import MongoWriter

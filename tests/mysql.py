@@ -20,7 +20,7 @@ from penstock.devstack import debian_packages
 from penstock.devstack.servers.base import Part, owner_option, quietly
 from penstock.devstack.servers.kafka_mariadb import MariaDB
 from penstock.errors import HostError
-from penstock.host import process
+from penstock.host import ports, process
 from penstock.host.files import publish
 from penstock.settings import settings
 
@@ -121,7 +121,7 @@ class MySQL(Part):
             return
         fresh = self.folder / "data.part"
         shutil.rmtree(fresh, ignore_errors=True)
-        done = process.capture([*self._server(fresh), "--initialize-insecure"])
+        done = process.run_captured([*self._server(fresh), "--initialize-insecure"])
         if done.returncode:
             raise HostError("MySQL's data folder could not be laid out", got=(done.stdout + done.stderr)[-800:])
         fresh.rename(self.folder / "data")
@@ -145,7 +145,7 @@ class MySQL(Part):
         ]  # fmt: skip
 
     def ready(self) -> bool:
-        return process.listens(self.port) and quietly(self._select, pymysql.Error)
+        return ports.listens(self.port) and quietly(self._select, pymysql.Error)
 
     def _select(self) -> bool:
         connection = pymysql.connect(

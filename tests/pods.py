@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from penstock.devstack.servers.base import Group, Part
-from penstock.host import files, process
+from penstock.host import files, ports, process
 from penstock.java import runtime
 from penstock.settings import PROJECT, settings
 
@@ -56,7 +56,7 @@ class Etcd(Part):
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
-        self._first = process.free_port(2)
+        self._first = ports.free_port(2)
 
     @property
     def url(self) -> str:
@@ -87,7 +87,7 @@ class ApiServer(Part):
 
     def __init__(self, home: Path, etcd: Etcd) -> None:
         super().__init__(home)
-        self._etcd, self._port, self._token = etcd, process.free_port(), secrets.token_hex(16)
+        self._etcd, self._port, self._token = etcd, ports.free_port(), secrets.token_hex(16)
         self.folder = home / "apiserver"
 
     @property
@@ -135,7 +135,7 @@ class ApiServer(Part):
     def kubectl(self, *words: str, fails: bool = False) -> str:
         """What it says, as who may do everything; where it is to fail, its error."""
         given = ["--server", self.url, "--token", self._token, "--certificate-authority", str(self.certificate)]
-        done = process.capture(["kubectl", *given, "--namespace", NAMESPACE, *words])
+        done = process.run_captured(["kubectl", *given, "--namespace", NAMESPACE, *words])
         assert bool(done.returncode) is fails, done.stdout + done.stderr
         return done.stderr if fails else done.stdout
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.java import jars
 from tests.support import wait_until
 

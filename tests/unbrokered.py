@@ -14,7 +14,7 @@ from penstock.capture.output.position import Position, Snapshot
 from penstock.capture.polling.poller import Poller
 from penstock.capture.reconcile.digest_index import Reconcile
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.kafka.limits import Limit, Message
 from penstock.model.capture import parse
 from penstock.model.topic import DEAD_LETTERS

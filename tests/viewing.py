@@ -14,9 +14,8 @@ import httpx
 
 from penstock import catalog
 from penstock.control import Control, DriverRow
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.kafka.admin import admin, ensure_topics
-from penstock.supervision import processes
 from penstock.testing import Record, send
 from penstock.views.cluster.partition_assignment import partition_of
 from tests.chaos.drivers import Drivers
@@ -93,14 +92,14 @@ class Fleet:
         row = self.drivers.row(self.rows[number].incarnation)
         assert row.pid
         os.kill(row.pid, signal.SIGKILL)
-        wait_until(lambda: processes.alive(row) is False)
+        wait_until(lambda: row.session.alive() is False)
 
     def stop(self, number: int) -> None:
         """In order."""
         row = self.drivers.row(self.rows[number].incarnation)
         assert row.pid
         os.kill(row.pid, signal.SIGTERM)
-        wait_until(lambda: processes.alive(row) is False)
+        wait_until(lambda: row.session.alive() is False)
 
     def put(self, records: Iterable[Record]) -> None:
         send(self.drivers.bootstrap, list(records))
@@ -139,6 +138,6 @@ def serving(folder: Path, bootstrap: str, instances: int, standby: int = 0, **va
             yield Fleet(Drivers(control, bootstrap), port, home)
         finally:
             for row in control.drivers(live=False):
-                processes.kill(row)
+                row.session.kill()
             control.engine.dispose()
             admin(bootstrap).delete_topics([TOPIC])[TOPIC].result(30)

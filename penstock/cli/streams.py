@@ -15,13 +15,13 @@ from rich.text import Text
 from penstock.cli.output import actor, clear_errors, console, count, echo, emit, shown, state, table, unknown
 from penstock.control import Control, Desired, connect
 from penstock.errors import PenstockError
+from penstock.host import session
 from penstock.monitoring.dashboard.model import AppView, Overview, StreamView
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.snapshot import read
 from penstock.monitoring.dashboard.states import WELL, Limits
 from penstock.monitoring.humanize import duration, first_line
 from penstock.settings import settings
-from penstock.supervision import processes
 from penstock.supervision import release as releases
 
 app = typer.Typer(no_args_is_help=True, help="What the streams do, and starting, stopping and releasing them.")
@@ -208,7 +208,7 @@ def _log(control: Control, app_name: str) -> Path:
         if driver.submission and driver.pid is None and driver.state != "ended":
             why = driver.reason or f"{driver.master} starts it"
             raise PenstockError(f"app {app_name} has no log yet", got=why, hint="wait until a worker runs its driver")
-        elsewhere = driver.host != processes.host()
+        elsewhere = driver.host != session.host()
         hint = (
             f"look on host {driver.host.partition('/')[0]}" if elsewhere else "see that nothing clears the log folder"
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from penstock.host.session import Session
+
 Desired = Literal["on", "off"]
 # How a driver ended: it left for a release, because none of its streams is wanted, or because somebody asked it to by
 # Penstock; it got a signal from elsewhere; its JVM ran out of memory; it failed; its process was found gone or was
@@ -42,6 +44,11 @@ class DriverRow:
     master: str | None = None
     submission: str | None = None
     end_code: EndCode | None = None
+
+    @property
+    def session(self) -> Session:
+        """Its processes, where it is one of a host."""
+        return Session(self.host, self.pid, self.pid_started)
 
     @property
     def named(self) -> str:

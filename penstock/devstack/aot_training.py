@@ -26,7 +26,7 @@ from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.jvm import bridge
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.kafka.admin import ensure_topics
 from penstock.streams import EmitChanges, EmitFinal, F, Input, Stream, Topic, TopicOutput

@@ -49,13 +49,13 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def _has_candidate(package: str) -> bool:
-    shown = process.capture(["apt-cache", "policy", package], env=ENGLISH)
+    shown = process.run_captured(["apt-cache", "policy", package], env=ENGLISH)
     return any(line.strip().startswith("Candidate:") and "(none)" not in line for line in shown.stdout.splitlines())
 
 
 def run(command: list[str], cwd: Path) -> str:
     """What a command says. HostError if it fails."""
-    done = process.capture(command, cwd=cwd, env=ENGLISH)
+    done = process.run_captured(command, cwd=cwd, env=ENGLISH)
     if done.returncode:
         raise HostError(f"`{' '.join(command[:2])}` failed", got=(done.stderr or done.stdout).strip()[:300])
     return done.stdout

@@ -22,7 +22,7 @@ from penstock.engine import executor_check
 from penstock.engine.checkpoint import s3a
 from penstock.engine.session import bytes_of
 from penstock.errors import PenstockError
-from penstock.host import process
+from penstock.host import ports
 from penstock.java import aot_cache, jars, runtime
 from penstock.kafka.admin import describe_topics
 from penstock.settings import Placement, Settings, misspelt, settings
@@ -152,7 +152,7 @@ def _ports(platform: Platform) -> Iterator[Check]:
             name = f"Port {port}"
             if record and record.ports.get(use) == port:
                 yield Check(name, "ok", f"held by {part.label}")
-            elif who := process.holder(port):
+            elif who := ports.port_holder(port):
                 hint = f"stop that process, or choose another port by {part.variable}"
                 yield Check(name, "fail", f"wanted by {part.label}, held by {who}", hint)
             else:

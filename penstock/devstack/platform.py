@@ -23,7 +23,7 @@ from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
 from penstock.devstack.servers.spark import Cluster, Master
 from penstock.engine.checkpoint import s3a
 from penstock.errors import ControlError, HostError, PenstockError, ReleaseRefused
-from penstock.host import process
+from penstock.host import ports, process, session
 from penstock.host.files import locked, private
 from penstock.java import aot_cache, jars, runtime
 from penstock.kafka.admin import ensure_topics
@@ -86,7 +86,7 @@ class Meter(Part):
         return {**launch.environment(), "PENSTOCK_HOME": str(self.home), "PENSTOCK_METRICS_PORT": str(self.port)}
 
     def ready(self) -> bool:
-        return process.listens(self.port)
+        return ports.listens(self.port)
 
 
 def as_running(given: Settings) -> Settings:
@@ -373,7 +373,7 @@ class Platform:
                 control.end_driver(row.incarnation, "the platform was taken down", "asked")
         strays = self._strays()
         for leader in strays:
-            process.kill_session(leader)
+            session.of_leader(leader).kill()
         if not rows and not strays:
             return "none ran"
         drained = len(rows) - len(killed)

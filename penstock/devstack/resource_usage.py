@@ -10,8 +10,6 @@ import psutil
 
 from penstock.control import DriverRow
 from penstock.devstack.servers.base import Part
-from penstock.host import process
-from penstock.supervision import processes as drivers
 
 SAMPLE = 0.5
 
@@ -31,8 +29,8 @@ class PartUse:
 
 def parts(which: list[Part], rows: list[DriverRow], seconds: float = SAMPLE) -> list[PartUse]:
     """Every part, and every driver as `driver-<app>`; takes so many seconds to see what each uses."""
-    found = {part.name: (part, process.members(record) if (record := part.record) else []) for part in which}
-    sessions = {f"driver-{row.app}": (row, processes(row)) for row in rows}
+    found = {part.name: (part, record.session.processes() if (record := part.record) else []) for part in which}
+    sessions = {f"driver-{row.app}": (row, row.session.processes()) for row in rows}
     everyone = [p for _, members in [*found.values(), *sessions.values()] for p in members]
     before = {p.pid: _cpu(p) for p in everyone}
     began = time.monotonic()
@@ -55,15 +53,6 @@ def parts(which: list[Part], rows: list[DriverRow], seconds: float = SAMPLE) -> 
             out.append(PartUse(part.name, "crashed" if record else "stopped", ports=dict(part.ports)))
     out += [use(name, row.pid, members, {}) for name, (row, members) in sessions.items() if members]
     return out
-
-
-def processes(row: DriverRow) -> list[psutil.Process]:
-    """Every process of a driver that is there."""
-    found = []
-    for member in drivers.members(row):
-        with suppress(psutil.Error):
-            found.append(psutil.Process(member.pid))
-    return found
 
 
 def _cpu(one: psutil.Process) -> float:

@@ -1,12 +1,10 @@
-"""Processes that outlive who started them: started detached, known again by pid and start time, never by name."""
+"""Processes by name: started detached, recorded in a file, and found and stopped by it. Commands run to their end."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
-import socket
+import signal
 import subprocess
 import tempfile
 import time
@@ -16,20 +14,19 @@ from pathlib import Path
 
 import psutil
 
-from penstock.errors import HostError
-
-
-def boot_id() -> str:
-    """Names the run of the kernel: a pid means nothing after a reboot."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return str(int(psutil.boot_time()))
+from penstock.host import session
+from penstock.host.session import Session
 
 
 @dataclass(frozen=True)
-class Record:
-    """What is kept of a started process. since_boot: its start in seconds after boot, which no clock change moves."""
+class ProcessRecord:
+    """What is kept of a process that was started.
+
+    Attributes:
+        since_boot: Its start in seconds after boot, which no clock change moves.
+        boot: `session.boot_id()` of then.
+        ports: Ports it listens on, by what each is for.
+    """
 
     name: str
     pid: int
@@ -43,26 +40,22 @@ class Record:
         fresh.write_text(json.dumps(asdict(self)))
         fresh.rename(folder / f"{self.name}.json")
 
+    @property
+    def session(self) -> Session:
+        """The session that it leads; of another boot nothing is known of it."""
+        return Session(session.host() if self.boot == session.boot_id() else "", self.pid, self.since_boot)
+
     def process(self) -> psutil.Process | None:
         """The process, if it still runs and is the one that was started."""
-        if self.boot != boot_id():
-            return None
         try:
-            found = psutil.Process(self.pid)
-            if abs(_since_boot(found) - self.since_boot) > 0.05 or found.status() == psutil.STATUS_ZOMBIE:
-                return None
+            return psutil.Process(self.pid) if self.session.leader_alive() else None
         except psutil.NoSuchProcess:
             return None
-        return found
 
 
-def _since_boot(process: psutil.Process) -> float:
-    return process.create_time() - psutil.boot_time()
-
-
-def read(folder: Path, name: str) -> Record | None:
+def read(folder: Path, name: str) -> ProcessRecord | None:
     try:
-        return Record(**json.loads((folder / f"{name}.json").read_text()))
+        return ProcessRecord(**json.loads((folder / f"{name}.json").read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -80,26 +73,41 @@ def spawn(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     ports: Mapping[str, int] | None = None,
-) -> Record:
+) -> ProcessRecord:
     """Start a command in a session of its own, output to a log file, and record it under `run`."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as out:
-        child = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
-            cwd=cwd,
-            start_new_session=True,
-        )
-    _children.append(child)
-    record = Record(name, child.pid, _since_boot(psutil.Process(child.pid)), boot_id(), dict(ports or {}))
+    pid, started = session.start_detached(command, log=log, env={**os.environ, **(env or {})}, cwd=cwd)
+    record = ProcessRecord(name, pid, started, session.boot_id(), dict(ports or {}))
     record.write(run)
     return record
 
 
-def capture(
+def stop(record: ProcessRecord, *, timeout: float = 15.0) -> None:
+    """End a process and its whole session: SIGTERM first, SIGKILL after `timeout` seconds."""
+    stop_all([record], timeout=timeout)
+
+
+def stop_all(records: Sequence[ProcessRecord], *, timeout: float = 15.0) -> None:
+    """End several sessions at once."""
+    sessions = [record.session for record in records]
+    for one in sessions:
+        one.signal(signal.SIGTERM)
+    wait_for(lambda: not any(one.members() for one in sessions), timeout, 0.05)
+    for one in sessions:
+        one.kill()
+
+
+def stop_recorded(folder: Path) -> bool:
+    """End what is still recorded in a folder, whatever the settings of today would start; True if something ran."""
+    found = {path.stem: record for path in folder.glob("*.json") if (record := read(folder, path.stem))}
+    ran = any(record.session.members() for record in found.values())
+    stop_all([*found.values()])
+    for name in found:
+        forget(folder, name)
+    return ran
+
+
+def run_captured(
     command: Sequence[str | Path],
     *,
     env: Mapping[str, str] | None = None,
@@ -149,97 +157,6 @@ def _followed(
         )
 
 
-_children: list[subprocess.Popen[bytes]] = []
-
-
-def reap() -> None:
-    """Collect own children that ended, so that none stays as a zombie."""
-    _children[:] = [child for child in _children if child.poll() is None]
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has given back all it held: of a JVM the first thread may end before the others."""
-    reap()
-    try:
-        found = psutil.Process(pid)
-        return found.status() == psutil.STATUS_ZOMBIE and found.num_threads() <= 1
-    except psutil.NoSuchProcess:
-        return True
-
-
-def session(leader: int) -> list[psutil.Process]:
-    """Every process of the session that `leader` leads or led."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(OSError, psutil.Error):
-            if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
-def stop(record: Record, *, patience: float = 15.0) -> None:
-    """End a process and its whole session: SIGTERM first, SIGKILL after `patience` seconds."""
-    stop_all([record], patience=patience)
-
-
-def stop_all(records: Sequence[Record], *, patience: float = 15.0) -> None:
-    """End several sessions at once."""
-    found = [m for record in records for m in members(record)]
-    for one in found:
-        with contextlib.suppress(psutil.Error):
-            one.terminate()
-    psutil.wait_procs(found, timeout=patience)
-    for _ in range(3):  # again: a process may have forked meanwhile
-        left = [m for record in records for m in members(record)]
-        for one in left:
-            with contextlib.suppress(psutil.Error):
-                one.kill()
-        psutil.wait_procs(left, timeout=5)
-    wait_for(lambda: all(gone(one.pid) for one in found), 5)
-
-
-def stop_recorded(folder: Path) -> bool:
-    """End what is still recorded in a folder, whatever the settings of today would start; True if something ran."""
-    found = {path.stem: record for path in folder.glob("*.json") if (record := read(folder, path.stem))}
-    ran = any(members(record) for record in found.values())
-    stop_all([*found.values()])
-    for name in found:
-        forget(folder, name)
-    return ran
-
-
-def members(record: Record) -> list[psutil.Process]:
-    """What lives of a recorded process's session; its members may outlive their leader."""
-    if record.boot != boot_id():
-        return []
-    if record.process() is None and psutil.pid_exists(record.pid) and not gone(record.pid):
-        return []  # the number is somebody else's by now, so nothing of the session is left
-    return [m for m in session(record.pid) if _born(m) >= record.since_boot - 0.05]
-
-
-def _born(process: psutil.Process) -> float:
-    try:
-        return _since_boot(process)
-    except psutil.Error:
-        return -1.0
-
-
-def kill(record: Record) -> None:
-    """SIGKILL the whole session at once."""
-    for one in (found := members(record)):
-        with contextlib.suppress(psutil.Error):
-            one.kill()
-    wait_for(lambda: all(gone(one.pid) for one in found), 10)
-
-
-def kill_session(leader: int) -> None:
-    """SIGKILL every process of a session of this user, whoever started it."""
-    for one in (found := session(leader)):
-        with contextlib.suppress(psutil.Error):
-            one.kill()
-    wait_for(lambda: all(gone(one.pid) for one in found), 10)
-
-
 def wait_for(condition: Callable[[], bool], seconds: float, every: float = 0.1) -> bool:
     """Wait until a condition holds; False if it does not in time."""
     deadline = time.monotonic() + seconds
@@ -248,56 +165,6 @@ def wait_for(condition: Callable[[], bool], seconds: float, every: float = 0.1) 
             return False
         time.sleep(every)
     return True
-
-
-def listens(port: int) -> bool:
-    """Whether something on this host accepts connections on a loopback port."""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
-
-
-# Below those that are given to outgoing connections.
-PORTS = range(20000, 32000)
-
-
-def free_port(count: int = 1) -> int:
-    """A free loopback port out of `PORTS`, the first of `count` free ones in a row."""
-    for _ in range(200):
-        first = random.choice(PORTS)
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-            for step in range(count):
-                held.enter_context(_bound(first + step))
-            return first
-    raise HostError(f"no {count} free ports in a row were found")
-
-
-def _bound(port: int) -> socket.socket:
-    bound = socket.socket()
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(("127.0.0.1", port))
-    except (OSError, OverflowError):
-        bound.close()
-        raise
-    return bound
-
-
-def holder(port: int) -> str | None:
-    """Who listens on a port, as far as this user may know; None if nobody does."""
-    try:
-        with _bound(port):
-            pass
-    except OSError:
-        with contextlib.suppress(psutil.Error):
-            for connection in psutil.net_connections("tcp"):
-                if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
-                    if connection.pid is None:
-                        break
-                    with contextlib.suppress(psutil.Error):
-                        return f"pid {connection.pid} ({psutil.Process(connection.pid).name()})"
-        return "a process this user may not see"
-    return None
 
 
 def tail(path: Path, lines: int = 15) -> str:

@@ -89,7 +89,7 @@ def ensure(say: Callable[[str], None] = lambda _: None) -> None:
             if line.startswith(STEP):
                 say(line.removeprefix(STEP))
 
-        done = process.capture(command, env=ALONE, on_line=told)
+        done = process.run_captured(command, env=ALONE, on_line=told)
         if done.returncode or not (fresh / FILE).exists():
             raise HostError(
                 "the training run for Java's cache failed, so drivers start slower",

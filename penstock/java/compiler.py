@@ -22,7 +22,7 @@ def compiled(source: Path, classpath: Sequence[Path], release: str = RELEASE) ->
     with publish(target) as fresh:
         if fresh:
             # A runtime, as the wheel is, has no compiler of its own.
-            done = process.capture(
+            done = process.run_captured(
                 [
                     runtime.find().command, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
                     "-cp", jars.classpath("compiler"), "org.eclipse.jdt.internal.compiler.batch.Main",

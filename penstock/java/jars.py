@@ -335,7 +335,7 @@ def _fetch(name: str, wanted: JarSet, fresh: Path, tick: Tick | None) -> None:
             retry=tenacity.retry_if_result(lambda run: run.returncode != 0),
             retry_error_callback=lambda last: last.outcome.result() if last.outcome else None,
         )
-        ran = tries(process.capture, command)
+        ran = tries(process.run_captured, command)
     finally:
         done.set()
         if tick:

@@ -73,7 +73,7 @@ def _feature(release: str) -> int:
 def release_of(home: Path) -> str | None:
     """The version of the Java in a folder, as it names itself; None if it does not run."""
     try:
-        done = process.capture([home / "bin" / "java", "-version"])
+        done = process.run_captured([home / "bin" / "java", "-version"])
     except OSError:
         return None
     found = VERSION.search(done.stderr + done.stdout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.control import DriverRow
 from penstock.settings import settings
-from penstock.supervision import cluster_drivers, processes
+from penstock.supervision import cluster_drivers
 
 
 def alive(d: DriverRow, now: int | None = None, *, wait: bool = True) -> bool | None:
@@ -14,7 +14,7 @@ def alive(d: DriverRow, now: int | None = None, *, wait: bool = True) -> bool | 
     a master; else what it said last counts.
     """
     if d.submission is None:
-        return processes.alive(d)
+        return d.session.alive()
     silence = None if now is None else (now - d.alive_at) / 1000
     if silence is not None and abs(silence) < _silent():
         return True
@@ -44,19 +44,19 @@ def _silent() -> float:
 
 def leader_gone(d: DriverRow) -> bool:
     """Whether only what is of no use is left of a driver. One of a cluster's ends with its JVM."""
-    return d.submission is None and processes.leader_gone(d)
+    return d.submission is None and d.session.leader_gone()
 
 
 def terminate(d: DriverRow) -> bool:
     """Ask a driver to drain and leave; one that a cluster runs elsewhere cannot be asked and is killed."""
-    if processes.terminate(d):
+    if d.session.terminate(d.incarnation):
         return True
     return d.submission is not None and cluster_drivers.kill(d).state != ""
 
 
 def kill(d: DriverRow) -> bool:
     """End a driver at once; True when nothing of it is left. False also where that cannot be known."""
-    return processes.kill(d) if d.submission is None else cluster_drivers.kill(d).over
+    return d.session.kill() if d.submission is None else cluster_drivers.kill(d).over
 
 
 def unsure(d: DriverRow) -> str:

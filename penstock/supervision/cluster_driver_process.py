@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from penstock.host import session
 from penstock.settings import settings
-from penstock.supervision import processes
 
 PR_SET_PDEATHSIG = 1
 # Of the folder that a worker makes for a driver and starts it in; what its JVM says goes there.
@@ -42,7 +42,7 @@ def whereabouts(log: str) -> dict[str, Any]:
     return {
         "master": settings().spark_master,
         "submission": folder.name,
-        "host": processes.host(),
+        "host": session.host(),
         "log": log if Path(log).exists() else str(folder / OUTPUT),
         "state": "launching",
         "reason": None,

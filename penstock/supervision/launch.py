@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,12 +17,11 @@ from typing import Any
 import orjson
 
 from penstock.errors import HostError
-from penstock.host import files
+from penstock.host import files, session
 from penstock.java import runtime
 from penstock.model.declaration import CAPTURES_APP
 from penstock.model.view import instance_of
 from penstock.settings import PROJECT, executors_here, settings
-from penstock.supervision import processes
 
 # Enough to see what a crash loop did, few enough to read and to keep for ever.
 KEPT_LOGS = 20
@@ -142,9 +140,10 @@ def _spark_home() -> str:
 
 
 def start(command: Sequence[str], *, log: Path, env: dict[str, str] | None = None) -> tuple[int, float]:
-    """Start a command in a session of its own; returns its pid and start time (see processes.started).
+    """Start a command detached; its pid and its start in seconds since boot.
 
-    HostError if it cannot be started.
+    Raises:
+        HostError: It cannot be started, or ended at once.
     """
     env = environment() if env is None else env
     program = shutil.which(command[0], path=env.get("PATH"))
@@ -153,21 +152,10 @@ def start(command: Sequence[str], *, log: Path, env: dict[str, str] | None = Non
     work = settings().home
     files.private(work)
     try:
-        with files.owner_only(), log.open("ab") as out:
-            child = subprocess.Popen(
-                [program, *command[1:]],
-                env=env,
-                cwd=work,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        with files.owner_only():
+            pid, started = session.start_detached([program, *command[1:]], log=log, env=env, cwd=work)
     except OSError as e:
         raise HostError(f"{command[0]} cannot be started", got=e, hint="see the message and its file") from e
-    born = processes.started(child.pid)
-    # The launcher may live long: what it started must not stay a zombie in it.
-    threading.Thread(target=child.wait, name=f"reap-{child.pid}", daemon=True).start()
-    if born is None:
+    if session.started(pid) is None:
         raise HostError(f"{command[0]} ended at once", got=f"log {log}", hint="read the log")
-    return child.pid, born
+    return pid, started

@@ -21,10 +21,11 @@ from typing import ClassVar, NoReturn, Protocol
 from penstock import catalog, logs
 from penstock.control import Control, DriverRow, EndCode, ProgressRow, connect
 from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
+from penstock.host import session
 from penstock.kafka.admin import Ends, admin, end_offsets, log_ends
 from penstock.kafka.transactions import TIMEOUT
 from penstock.settings import misspelt, settings
-from penstock.supervision import cluster_driver_process, processes
+from penstock.supervision import cluster_driver_process
 from penstock.supervision import out_of_memory as ends
 from penstock.supervision.lease_keeper import LeaseHolder
 from penstock.supervision.unreadable_run import UnreadableRun
@@ -155,9 +156,9 @@ class Driver(ABC):
             return NOTHING_TO_RUN
         where = cluster_driver_process.whereabouts(row.log) if self.in_cluster else {}
         self._release, self._log = row.release_seq, where.get("log", row.log)
-        pid, started = processes.session()
+        own = session.own()
         # The launcher records them too, but it may have died in between.
-        self._control.update_driver(self.incarnation, pid=pid, pid_started=started, **where)
+        self._control.update_driver(self.incarnation, pid=own.pid, pid_started=own.started, **where)
         try:
             self._leases.take()
         except LeaseHeld as e:

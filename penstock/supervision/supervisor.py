@@ -9,8 +9,9 @@ from pathlib import Path
 
 from penstock.control import Actor, Control, DriverRow, EndCode
 from penstock.errors import ControlError, PenstockError, ReleaseRefused
+from penstock.host import session
 from penstock.settings import settings
-from penstock.supervision import backends, launch, processes
+from penstock.supervision import backends, launch
 from penstock.supervision.cluster_drivers import ClusterSubmission
 from penstock.supervision.decision.decide import Step, decide
 from penstock.supervision.decision.facts import Evidence, Facts, facts_of
@@ -80,7 +81,7 @@ class Supervisor:
         incarnation = self.control.claim(
             self.app,
             f.app.incarnation,
-            host=processes.host(),
+            host=session.host(),
             spec_hash=launch.spec_hash(),
             owner=self.owner,
             log=str(path),
@@ -123,7 +124,7 @@ class Supervisor:
 
     def _row(self, incarnation: str) -> DriverRow:
         return DriverRow(
-            incarnation=incarnation, app=self.app, host=processes.host(), pid=None, pid_started=None, release_seq=0,
+            incarnation=incarnation, app=self.app, host=session.host(), pid=None, pid_started=None, release_seq=0,
             spec_hash="", owner=self.owner, state="launching", launched_at=0, alive_at=0, ended_at=None, reason=None,
             log="",
         )  # fmt: skip

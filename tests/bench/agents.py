@@ -27,10 +27,9 @@ from penstock import catalog
 from penstock.control import Control, DriverRow
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.devstack.simulators.kafka_io import Out
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.settings import PROJECT
-from penstock.supervision import processes
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from tests.bench import agents_load
 from tests.bench.agents_load import LARGE, Watched
@@ -187,7 +186,7 @@ def run(agents: int, rate: float, minutes: float) -> Found:
         stop.set()
         sent, changes, watched = sending.answer(), asking.answer(), watching.answer()
         for row in platform.rows.values():
-            processes.kill(row)
+            row.session.kill()
         last = max(watched.again.values(), default=float("nan"))
         if len(watched.again) != agents // 10:
             raise SystemExit(f"{len(watched.again)} of {agents // 10} agents got the new test")

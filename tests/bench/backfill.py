@@ -31,7 +31,7 @@ from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
 from penstock.backfill.run import run
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.model.output import CommitMarker
 from penstock.object_store.bucket import Store
 from penstock.settings import settings

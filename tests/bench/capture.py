@@ -24,10 +24,9 @@ import typer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from pymysql.cursors import SSCursor
 
-from penstock.devstack import resource_usage
 from penstock.devstack.servers.base import Part
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.kafka.admin import ensure_topics
 from penstock.model.capture import APP
 from penstock.streams import Topic
@@ -168,7 +167,7 @@ def snapshot(rows: int = ROWS, pairs: int = 3) -> None:
                 bare = pool.submit(_filled, at, "bare", rows)
                 _bare(at)
             driver = at.given.launch(APP)
-            with peak_memory(lambda d=driver: resource_usage.processes(d)) as own_peak:  # type: ignore[misc]
+            with peak_memory(lambda d=driver: d.session.processes()) as own_peak:  # type: ignore[misc]
                 own = _filled(at, "orders", rows)
             _forget(at)
             other = Debezium(at.home / f"debezium-{number}", at.mariadb, at.broker.bootstrap, "orders")
@@ -219,10 +218,9 @@ def _forget(at: Place) -> None:
     """End the driver, and ask the next one for a snapshot."""
     from penstock.control import Actor
     from penstock.control.repositories.captures import Captures
-    from penstock.supervision import processes
 
     for driver in at.given.control.drivers():
-        processes.kill(driver)
+        driver.session.kill()
         at.given.control.end_driver(driver.incarnation, "benchmark")
     Captures(at.given.control).ask("orders", "snapshot", Actor("bench", "cli"))
 
@@ -267,7 +265,7 @@ def idle() -> None:
             what="all are idle",
         )
         assert driver.pid
-        processes = [*resource_usage.processes(at.given.row(driver.incarnation))]
+        processes = [*at.given.row(driver.incarnation).session.processes()]
         database = psutil.Process(at.mariadb.running().pid)  # type: ignore[union-attr]
         before = [sum(p.cpu_times()[:2]) for p in (*processes, database)]
         time.sleep(IDLE_SECONDS)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from penstock.devstack.servers.base import Part
 from penstock.devstack.servers.kafka_mariadb import MariaDB
-from penstock.host import process
-from penstock.host.process import free_port
+from penstock.host import ports
+from penstock.host.ports import free_port
 from penstock.java import jars, runtime
 
 PREFIX = "debezium"
@@ -166,4 +166,4 @@ class Debezium(Part):
         ]  # fmt: skip
 
     def ready(self) -> bool:
-        return process.listens(self.port)
+        return ports.listens(self.port)

@@ -14,7 +14,7 @@ import sys
 from statistics import median
 
 from penstock.devstack.servers.spark import Cluster
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.settings import settings
 from tests.bench.common import table, write

@@ -22,7 +22,7 @@ from rich.progress import track
 from penstock import catalog
 from penstock.control import Actor
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from penstock.streams import Stream
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender

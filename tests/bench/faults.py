@@ -15,7 +15,7 @@ from pathlib import Path
 
 from penstock.devstack.servers.base import Part
 from penstock.devstack.servers.kafka_mariadb import MariaDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from tests.bench.common import spread, table, write
 from tests.chaos.clustered import Clustered, clustered, executors_of, pause

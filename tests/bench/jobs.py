@@ -16,16 +16,13 @@ from confluent_kafka import Consumer, TopicPartition
 
 from penstock import catalog
 from penstock.control import DriverRow
-from penstock.devstack import resource_usage
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.devstack.servers.spark import Cluster
-from penstock.host import process
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions
 from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT
-from penstock.supervision import processes
 from tests.bench import peers
 from tests.bench.common import peak_memory
 from tests.bench.peers import Measured
@@ -96,7 +93,7 @@ def measured(at: Place, job: str, settings: Mapping[str, str], cluster: Cluster 
 
             before = sum(map(cpu_of, _processes(cluster)))
             with (
-                peak_memory(lambda: [*resource_usage.processes(driver), *_processes(cluster)]) as peak,
+                peak_memory(lambda: [*driver.session.processes(), *_processes(cluster)]) as peak,
                 following(course, all_cpu, lambda: marks.offsets(names)),
             ):
                 source, done = read_by(job), began
@@ -106,7 +103,7 @@ def measured(at: Place, job: str, settings: Mapping[str, str], cluster: Cluster 
                 cpu = all_cpu() - before
                 course.note(cpu, marks.offsets(names))
             marks.close()
-            processes.kill(driver)
+            driver.session.kill()
         log = home / "checkpoints" / names[0] / "offsets" / "0"
         first = json.loads(log.read_text().splitlines()[1])["batchTimestampMs"] / 1000
         records = sum(ends(at, read_by(job)).values())
@@ -115,7 +112,7 @@ def measured(at: Place, job: str, settings: Mapping[str, str], cluster: Cluster 
 
 def spent(driver: DriverRow) -> float:
     """CPU seconds of a driver's processes, those that have ended included."""
-    return sum(map(cpu_of, resource_usage.processes(driver)))
+    return sum(map(cpu_of, driver.session.processes()))
 
 
 def cpu_of(one: psutil.Process) -> float:
@@ -127,7 +124,7 @@ def cpu_of(one: psutil.Process) -> float:
 def _processes(cluster: Cluster | None) -> list[psutil.Process]:
     """Those of a cluster's daemons and of the executors that they started."""
     records = [part.record for part in cluster.parts] if cluster else []
-    return [one for record in records if record for one in process.members(record)]
+    return [one for record in records if record for one in record.session.processes()]
 
 
 def theirs(at: Place, job: str, **options: object) -> Measured:

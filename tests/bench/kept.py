@@ -17,10 +17,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.object_store.bucket import Store
-from penstock.supervision import processes
 from tests.archived import server, where
 from tests.bench.common import spread, table, write
 from tests.chaos.keeping import APP, elsewhere, keeping, variables
@@ -42,7 +41,7 @@ def recoveries(home: Path, checkpoints: str, kills: int, given: Mapping[str, obj
         with elsewhere(home / "other"):
             driver, moved = kept.recovered(driver)
             kept.check(driver.log)
-            processes.kill(driver)
+            driver.session.kill()
     return times, moved
 
 

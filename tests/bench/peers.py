@@ -172,7 +172,7 @@ def program() -> Path:
             # The compiler for a bare runtime does not know `folder/*`.
             libraries = ":".join(str(jar) for jar in jars.jars_of("streams"))
             command = [*_compiler(), "-cp", libraries, "-d", fresh, *sources]
-            done = process.capture(command)
+            done = process.run_captured(command)
             if done.returncode:
                 raise HostError("the peer could not be compiled", got=(done.stdout + done.stderr)[-2000:])
             with ZipFile(fresh / PROGRAM, "w") as jar:

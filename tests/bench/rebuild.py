@@ -24,8 +24,7 @@ from jobs.presence.counts import STREAM
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.operations.rebuild import RebuildResult, rebuild
 from penstock.engine.session import session_for
-from penstock.host import process
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.kafka.admin import admin, end_offsets
 from penstock.model.output import CommitMarker, WriterOwner, open_store
 from penstock.model.topic import COMMITS
@@ -106,7 +105,7 @@ def main(keys: int) -> None:
             own = session_for(spark, STREAM)
 
             def ours() -> list[psutil.Process]:
-                me, others = psutil.Process(), process.members(broker.record) if broker.record else []
+                me, others = psutil.Process(), broker.record.session.processes() if broker.record else []
                 return [me, *(one for one in me.children(recursive=True) if one not in others)]
 
             with peak_memory(ours) as peak:

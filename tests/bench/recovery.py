@@ -15,7 +15,6 @@ from pathlib import Path
 
 from rich.progress import track
 
-from penstock.supervision import processes
 from penstock.supervision.decision.decide import YOUNG
 from tests.bench.common import spread, table, write
 from tests.chaos.platform import APP, Platform, started
@@ -30,7 +29,7 @@ def recovery(platform: Platform) -> tuple[float, float]:
     before = platform.works(180)
     wait_until(lambda: platform.control.now() - before.launched_at > 1000 * LIVES, LIVES + 10)
     killed = time.time()
-    assert processes.kill(before)
+    assert before.session.kill()
     after = wait_until(lambda: platform.heir(before))
     assert after
     launched = time.time() - killed

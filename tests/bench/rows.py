@@ -22,13 +22,13 @@ from sqlalchemy import insert, update
 from penstock.control import Control, DriverRow, ProgressRow
 from penstock.control import tables as s
 from penstock.devstack.servers.kafka_mariadb import MariaDB
-from penstock.host.process import free_port
+from penstock.host import session
+from penstock.host.ports import free_port
 from penstock.monitoring.dashboard.alarms import LATELY_MS
 from penstock.monitoring.dashboard.dashboard_json import answer
 from penstock.monitoring.dashboard.snapshot import read
 from penstock.monitoring.dashboard.states import Limits
 from penstock.settings import settings
-from penstock.supervision import processes
 from penstock.supervision.decision.watch import Watch
 from penstock.supervision.lifecycle import HISTORY_EVERY
 from penstock.supervision.supervisor import Supervisor
@@ -57,7 +57,7 @@ def driver(app: str, now: int) -> DriverRow:
     """One that lives: it is this process."""
     pid = os.getpid()
     return DriverRow(
-        f"driver-{app}", app, processes.host(), pid, processes.started(pid), 0, "0" * 64, "bench", "running",
+        f"driver-{app}", app, session.host(), pid, session.started(pid), 0, "0" * 64, "bench", "running",
         now - 60_000, now, None, None, f"/logs/driver-{app}.log",
     )  # fmt: skip
 

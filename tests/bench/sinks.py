@@ -26,7 +26,7 @@ from penstock.control import ProgressRow
 from penstock.devstack.servers.elasticsearch import Elasticsearch as Part
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.query.stream_run import StreamRun
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.kafka.admin import ensure_topics
 from penstock.model.sql import sink_file
 from penstock.model.topic import COMMITS

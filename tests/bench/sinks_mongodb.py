@@ -25,8 +25,8 @@ from pymongo import MongoClient, ReplaceOne
 from penstock.devstack.servers.base import Part
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.devstack.servers.mongodb import MongoDB as Server
-from penstock.host import process
-from penstock.host.process import free_port
+from penstock.host import ports
+from penstock.host.ports import free_port
 from penstock.java import jars, runtime
 from penstock.kafka.admin import ensure_topics
 from penstock.model.output import NO_COMMIT
@@ -123,7 +123,7 @@ class Connector(Part):
         ]  # fmt: skip
 
     def ready(self) -> bool:
-        return process.listens(self.port)
+        return ports.listens(self.port)
 
 
 @dataclass

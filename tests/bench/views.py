@@ -25,7 +25,7 @@ import uvloop
 from confluent_kafka import Producer
 
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from tests.bench.common import quantile, table, write
 from tests.support import wait_until
 from tests.viewing import TOPIC, Fleet, serving

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, exp
 
 from penstock.control import Actor, Control
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from tests.browser.chromium import NoChromiumError, find
 from tests.browser.instance import TOKEN
 from tests.browser.scene import OFF, Scene

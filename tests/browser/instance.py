@@ -13,7 +13,7 @@ from jobs.agents import ACTIVE_AGENTS, ALERTS, ASSIGNMENTS
 from jobs.agents.views import AGENTS, ASSIGNED, LAST_ALERTS
 from penstock.control import Control, ProgressRow
 from penstock.control.repositories.view_instances import ViewInstanceRow, ViewInstances
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.kafka.admin import admin, end_offsets, ensure_topics
 from penstock.model.view import Served
 from penstock.testing import Record, send

@@ -15,8 +15,7 @@ from penstock.control import DriverRow, ProgressRow
 from penstock.devstack.servers.base import Part
 from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
 from penstock.devstack.servers.spark import Cluster, Worker, state
-from penstock.host import process
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.kafka.admin import admin
 from penstock.settings import BROKERS
 from penstock.testing import latest, read
@@ -195,7 +194,7 @@ def executors_of(worker: Part) -> list[psutil.Process]:
 
 def _members(part: Part) -> list[psutil.Process]:
     record = part.record
-    return process.members(record) if record else []
+    return record.session.processes() if record else []
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from penstock import catalog
 from penstock.control import Control, DriverRow
 from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
 from penstock.errors import BrokerError
-from penstock.supervision import launch, processes
+from penstock.host import session
+from penstock.supervision import launch
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from tests.chaos.projects import deployed
 from tests.support import wait_until
@@ -32,7 +33,7 @@ class Drivers:
         assert row
         log = launch.new_log(app)
         incarnation = self.control.claim(
-            app, row.incarnation, host=processes.host(), spec_hash="test", owner="test", log=str(log)
+            app, row.incarnation, host=session.host(), spec_hash="test", owner="test", log=str(log)
         )
         assert incarnation
         spark = [sys.executable, "-m", "penstock.engine.driver", *launch.arguments(app, incarnation)]
@@ -86,7 +87,7 @@ class Drivers:
 
 def signal_session(d: DriverRow, number: signal.Signals) -> None:
     """Send a signal to every process of a driver; the first may end the others."""
-    for member in processes.members(d):
+    for member in d.session.members():
         with suppress(ProcessLookupError):
             os.kill(member.pid, number)
 

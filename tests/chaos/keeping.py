@@ -16,7 +16,6 @@ from penstock.control import DriverRow
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.devstack.servers.s3 import S3
 from penstock.settings import PROJECT, settings
-from penstock.supervision import processes
 from penstock.testing import Record, latest, read, send
 from tests.archived import where
 from tests.chaos.drivers import Drivers, drivers
@@ -70,7 +69,7 @@ class Keeping:
 
     def recovered(self, before: DriverRow) -> tuple[DriverRow, float]:
         """The driver behind one that is killed now, and the seconds until each of its streams had ended a batch."""
-        assert processes.kill(before)
+        assert before.session.kill()
         killed, since = time.monotonic(), self.drivers.control.now()
         after = self.drivers.launch(APP)
 

@@ -19,9 +19,8 @@ from penstock.control import Actor, Control, DriverRow
 from penstock.devstack.servers.airflow import Airflow
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.devstack.servers.spark import Cluster
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.settings import PROJECT
-from penstock.supervision import processes
 from penstock.testing import read
 from tests.chaos.projects import deployed
 from tests.support import wait_until
@@ -173,7 +172,7 @@ class Platform:
             d = self.driver()
             if d is None or d.state != "running" or (other_than and d.incarnation == other_than.incarnation):
                 return None
-            return d if processes.alive(d) else None
+            return d if d.session.alive() else None
 
         d = wait_until(runs, seconds, what="a driver runs")
         assert d
@@ -228,5 +227,5 @@ def started(home: Path, deploy: str = "client") -> Iterator[Platform]:
 
 def pause(d: DriverRow) -> None:
     """SIGSTOP every process of a driver: it hangs, and nothing of it is gone."""
-    for member in processes.members(d):
+    for member in d.session.members():
         os.kill(member.pid, signal.SIGSTOP)

@@ -13,7 +13,6 @@ from penstock import catalog
 from penstock.control import Control
 from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
 from penstock.kafka.admin import ensure_topics
-from penstock.supervision import processes
 from tests.support import forget, forget_jobs
 
 
@@ -59,7 +58,7 @@ def deployed(
             yield control
         finally:
             for d in control.drivers(live=False):
-                processes.kill(d)
+                d.session.kill()
                 # The next test of this app has its rows too.
                 control.end_driver(d.incarnation, "its test is over")
             control.engine.dispose()

@@ -20,9 +20,8 @@ from confluent_kafka import KafkaError, Producer
 
 from penstock.control import DriverRow
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.settings import PROJECT
-from penstock.supervision import processes
 from penstock.testing import read, table
 from tests import agents_model as model
 from tests.chaos.drivers import Drivers, drivers, signal_session
@@ -213,7 +212,7 @@ def outside(bootstrap: str, seed: int) -> Iterator[Outside]:
 
 
 def killed(given: Drivers, driver: DriverRow, _: Broker, __: random.Random) -> DriverRow:
-    assert processes.kill(driver)
+    assert driver.session.kill()
     return given.launch(APP)
 
 
@@ -228,7 +227,7 @@ def fenced(given: Drivers, driver: DriverRow, _: Broker, chance: random.Random) 
     given.wait_running(heir, 180)
     time.sleep(chance.uniform(0, 3))
     signal_session(driver, signal.SIGCONT)
-    wait_until(lambda: processes.alive(driver) is False, what="it sees that it lost its leases")
+    wait_until(lambda: driver.session.alive() is False, what="it sees that it lost its leases")
     return heir
 
 
@@ -237,7 +236,7 @@ def cut_off(given: Drivers, driver: DriverRow, broker: Broker, chance: random.Ra
     broker.kill()
     time.sleep(chance.uniform(0, AWAY))
     if dies := chance.random() < 0.5:
-        assert processes.kill(driver)
+        assert driver.session.kill()
     broker.start()
     broker.wait()
     return given.launch(APP) if dies else driver

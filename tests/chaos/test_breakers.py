@@ -15,7 +15,7 @@ import pytest
 from penstock.devstack.servers.base import Part
 from penstock.engine.session import submit_conf
 from penstock.settings import settings
-from penstock.supervision import launch, processes
+from penstock.supervision import launch
 from penstock.supervision.cluster_drivers import ClusterSubmission
 from penstock.supervision.supervisor import Supervisor
 from tests.chaos.platform import APP, Platform, pause
@@ -47,7 +47,7 @@ def test_a_part_of_airflow_killed(platform: Platform, part: str, seconds: float)
     killed: Part = getattr(platform.airflow, part)
     killed.kill()
     platform.goes_on(before, seconds)
-    assert processes.kill(before)
+    assert before.session.kill()
     killed.start()
     platform.works(other_than=before)
 
@@ -66,7 +66,7 @@ def test_all_of_airflow_killed(platform: Platform) -> None:
 def test_driver_killed(platform: Platform) -> None:
     before = platform.works()
     killed = time.monotonic()
-    assert processes.kill(before)
+    assert before.session.kill()
     wait_until(lambda: platform.heir(before), what="the next driver's process starts")
     started = time.monotonic() - killed
     platform.works(other_than=before)
@@ -79,7 +79,7 @@ def test_driver_hung(platform: Platform) -> None:
     pause(before)
     wait_until(lambda: platform.heir(before), what="the hung driver is replaced")
     started = time.monotonic() - hung
-    assert processes.alive(before) is False
+    assert before.session.alive() is False
     platform.works(other_than=before)
     print(f"\nhung: next process after {started:.1f} s, batches after {time.monotonic() - hung:.1f} s")
 
@@ -117,7 +117,7 @@ def test_two_launches_at_once(platform: Platform) -> None:
         Supervisor(platform.control, APP, name, command).tick()
 
     threads = [threading.Thread(target=supervise, args=(f"rival {n}",)) for n in range(4)]
-    assert processes.kill(before)
+    assert before.session.kill()
     for t in threads:
         t.start()
     for t in threads:

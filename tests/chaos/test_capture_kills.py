@@ -14,7 +14,6 @@ import pytest
 
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.model.capture import APP
-from penstock.supervision import processes
 from penstock.testing import read, table
 from tests.captures import connect
 from tests.chaos.drivers import Drivers, drivers, signal_session
@@ -75,7 +74,7 @@ def test_the_topic_is_the_table_through_kills(ledger: Drivers, mariadb: MariaDB)
         # Sometimes before it took its leases, mostly in the middle of its work.
         time.sleep(chance.uniform(0.5, 4))
         signal_session(driver, signal.SIGKILL)
-        wait_until(lambda d=driver: processes.alive(d) is False, what="it is gone")  # type: ignore[misc]
+        wait_until(lambda d=driver: d.session.alive() is False, what="it is gone")  # type: ignore[misc]
     over.set()
     for writer in writers:
         writer.join()

@@ -14,9 +14,9 @@ import pytest
 from penstock.control import DriverRow
 from penstock.devstack.servers.kafka_mariadb import Brokers, MariaDB
 from penstock.devstack.servers.spark import Cluster, state
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.settings import BROKERS, PROJECT, settings
-from penstock.supervision import processes
+from penstock.supervision import backends
 from penstock.supervision.decision.decide import decide
 from penstock.supervision.decision.facts import facts_of
 from tests.chaos.clustered import Clustered, clustered, executors_of, pause, resume, suspend
@@ -73,7 +73,7 @@ def test_an_app_for_which_nothing_is_left_says_so_and_goes_on_by_itself(apps: Dr
         facts = facts_of(apps.control, "metrics")
         assert facts
         assert decide(facts, settings()).do == "rest"
-        assert processes.terminate(apps.row(first.incarnation))
+        assert backends.terminate(apps.row(first.incarnation))
         apps.wait_running(second, 180)
         assert apps.row(second.incarnation).reason is None
 

@@ -17,7 +17,6 @@ import pytest
 from penstock.control import DriverRow
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.settings import PROJECT
-from penstock.supervision import processes
 from penstock.testing import Record, latest, read, send
 from tests.chaos.counted import Counted
 from tests.chaos.drivers import Drivers, drivers, signal_session
@@ -116,7 +115,7 @@ def test_a_driver_that_wakes_up_behind_its_lease_does_no_harm(chaos: Drivers) ->
     chaos.wait_committed("chaos", heir)
     before = read(chaos.bootstrap, "totals")
     signal_session(sleeper, signal.SIGCONT)
-    wait_until(lambda: processes.alive(sleeper) is False, what="the sleeper sees that it lost its leases and ends")
+    wait_until(lambda: sleeper.session.alive() is False, what="the sleeper sees that it lost its leases and ends")
     sent = produce(chaos, sent, 3000)
 
     def total() -> int:
@@ -156,7 +155,7 @@ def killed(given: Drivers, d: DriverRow, produce: Callable[[int], None], after: 
     while time.monotonic() < deadline:
         produce(50)
         time.sleep(0.05)
-    assert processes.kill(d)
+    assert d.session.kill()
     return given.launch(d.app)
 
 

@@ -17,7 +17,6 @@ from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.devstack.simulators import presence as crowd
 from penstock.settings import PROJECT
 from penstock.streams import Topic
-from penstock.supervision import processes
 from penstock.testing import Record, create, latest, read, send
 from tests import presence_model as model
 from tests.chaos.drivers import Drivers, drivers
@@ -66,7 +65,7 @@ def test_presence_through_kills(presence: Drivers) -> None:
         send(bootstrap, [*probes, *of])
         if number % 4 == 3 and number // 4 < KILLS:
             time.sleep(chance.uniform(2, 20))
-            assert processes.kill(driver)
+            assert driver.session.kill()
             driver = presence.launch("presence")
     send(bootstrap, [Record("base-counts", None, json.dumps(base)) for base in BASES * 2])
     wanted = Counter((v.device, v.business, v.since, v.timestamp) for v in made.visits)

@@ -19,7 +19,6 @@ import pytest
 from penstock.control import DriverRow
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.devstack.servers.s3 import S3
-from penstock.supervision import processes
 from tests.archived import server
 from tests.chaos.drivers import signal_session
 from tests.chaos.keeping import APP, Keeping, elsewhere, keeping, variables
@@ -48,17 +47,17 @@ def moved(given: Keeping, tmp_path: Path, secret: str = "") -> None:
     given.send(4000)
     first = given.drivers.launch(APP)
     given.check(first.log)
-    members = list(processes.members(given.drivers.row(first.incarnation)))
+    members = list(given.drivers.row(first.incarnation).session.members())
     assert members
     assert not secret or not any(secret in word for one in members for word in psutil.Process(one.pid).cmdline())
     given.send(4000)
-    assert processes.kill(first)
+    assert first.session.kill()
     shutil.rmtree(tmp_path / "home")
     with elsewhere(tmp_path / "other"):
         second = given.drivers.launch(APP)
         given.send(4000)
         given.check(second.log)
-        assert processes.kill(second)
+        assert second.session.kill()
 
 
 def test_a_driver_goes_on_elsewhere_with_its_state_in_an_object_store(kept: Keeping, store: S3, tmp_path: Path) -> None:
@@ -75,7 +74,7 @@ def test_numbers_are_counted_once_through_kills_with_state_in_an_object_store(ke
         kept.send(20_000)
         # From the start of the session to behind a few batches.
         time.sleep(kept.chance.uniform(4, 20))
-        assert processes.kill(driver)
+        assert driver.session.kill()
         driver = kept.drivers.launch(APP)
     kept.check(driver.log)
 
@@ -91,12 +90,12 @@ def test_a_driver_that_wakes_up_behind_its_lease_leaves_the_store_to_its_heir(
             keeping(fresh_broker, mariadb, tmp_path / "home", place, **variables(store), **short)
         )
         sleeper = kept.drivers.launch(APP)
-        stack.callback(processes.kill, sleeper)
+        stack.callback(sleeper.session.kill)
         kept.send(4000)
         kept.check(sleeper.log)
         for round_ in range(KILLS):
             heir = replaced(kept, sleeper, tmp_path / f"other-{round_}", starting=bool(round_ % 2))
-            stack.callback(processes.kill, heir)
+            stack.callback(heir.session.kill)
             sleeper = heir
         # What they left of the state is whole.
         sleeper, _ = kept.recovered(sleeper)
@@ -123,7 +122,7 @@ def replaced(kept: Keeping, sleeper: DriverRow, home: Path, *, starting: bool) -
             kept.send(1000)
             kept.check(heir.log)
         signal_session(sleeper, signal.SIGCONT)
-        wait_until(lambda: processes.alive(sleeper) is False, what="the sleeper has ended")
+        wait_until(lambda: sleeper.session.alive() is False, what="the sleeper has ended")
         kept.send(1000)
         kept.check(heir.log)
     assert kept.drivers.row(heir.incarnation).state == "running"

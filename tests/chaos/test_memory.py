@@ -12,7 +12,6 @@ from confluent_kafka import Producer
 
 from penstock.control import Actor, DriverRow
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.supervision import processes
 from penstock.supervision.reaper import clear
 from penstock.testing import read
 from tests.chaos.drivers import Drivers, drivers
@@ -53,7 +52,7 @@ def test_records_that_fill_a_drivers_memory_are_written_once_each(heavy: Drivers
     def through() -> bool:
         nonlocal now
         now = heavy.row(now.incarnation)
-        if now.state == "ended" or processes.alive(now) is False or processes.leader_gone(now):
+        if now.state == "ended" or now.session.alive() is False or now.session.leader_gone():
             assert clear(heavy.control, now, "its process is gone", Actor("test", "supervisor"))
             died.append(heavy.row(now.incarnation))
             assert len(died) < 6, [d.reason for d in died]

@@ -14,9 +14,8 @@ import yaml  # type: ignore[import-untyped]
 
 from penstock.control import DriverRow
 from penstock.devstack.servers.kafka_mariadb import Brokers, MariaDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.settings import PROJECT
-from penstock.supervision import processes
 from tests.chaos.clustered import Flowing
 from tests.chaos.drivers import Drivers, drivers
 from tests.chaos.platform import APP, CHAOS, ME
@@ -141,7 +140,7 @@ def test_streams_go_through_pods_that_end_and_drivers_that_are_killed(
 
             # Its executors see that it is gone, and end.
             left = place.works()
-            assert processes.kill(place.driver)
+            assert place.driver.session.kill()
             wait_until(lambda: not set(place.works()) & set(left), what="pods that nobody needs have ended")
             place.driver = place.apps.launch(APP)
             place.apps.wait_running(place.driver)

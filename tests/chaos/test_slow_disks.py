@@ -19,8 +19,8 @@ import pytest
 from penstock.devstack.servers.base import Part
 from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
 from penstock.errors import PenstockError
-from penstock.host.process import free_port
-from penstock.supervision import launch, processes
+from penstock.host.ports import free_port
+from penstock.supervision import launch
 from penstock.supervision.supervisor import Supervisor
 from tests.chaos.clustered import Flowing
 from tests.chaos.drivers import Drivers, drivers
@@ -101,7 +101,7 @@ def test_all_goes_on_on_a_disk_that_takes_a_third_of_a_second(tmp_path: Path) ->
         [driver] = place.apps.control.drivers(APP, live=False)
         assert (driver.incarnation, place.failures()) == (place.driver.incarnation, 0), "nobody is taken for hung"
         print(took)
-        assert processes.kill(place.driver)
+        assert place.driver.session.kill()
         place.goes_on()
         place.exact()
 
@@ -111,6 +111,6 @@ def test_nothing_is_lost_on_a_disk_that_hangs_for_longer_than_leases_last(tmp_pa
         for _ in range(5):
             place.goes_on()
             place.exact()
-        assert processes.kill(place.apps.control.drivers(APP)[0])
+        assert place.apps.control.drivers(APP)[0].session.kill()
         place.goes_on()
         place.exact()

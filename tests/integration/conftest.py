@@ -11,7 +11,7 @@ import pytest
 from penstock.devstack.demo_database import Demo
 from penstock.devstack.servers.elasticsearch import Elasticsearch
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from tests.captures import Source
 from tests.elasticsearch import SMALL, Server

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.devstack.demo_database import Demo
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.model.capture import APP as CAPTURES
 from penstock.settings import PROJECT
 from penstock.testing import Record, read, send

@@ -22,7 +22,7 @@ from penstock.control import Actor
 from penstock.devstack.servers.airflow import Airflow
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.host import process
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.kafka.admin import admin, log_ends
 from penstock.object_store.bucket import Store
 from penstock.settings import PROJECT
@@ -165,7 +165,7 @@ def command(airflow: Airflow, *words: str) -> str:
     program = str(Path(sys.executable).with_name("airflow"))
 
     def created() -> str:
-        done = process.capture([program, "backfill", "create", "--dag-id", DAG_ID, *words], env=env, cwd=PROJECT)
+        done = process.run_captured([program, "backfill", "create", "--dag-id", DAG_ID, *words], env=env, cwd=PROJECT)
         if any(said in done.stderr for said in BUSY):
             return ""
         assert not done.returncode, done.stdout + done.stderr

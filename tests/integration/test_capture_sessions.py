@@ -17,7 +17,7 @@ from penstock.capture.polling.poller import Poller
 from penstock.capture.source import mysql
 from penstock.capture.source.mysql import MySQL
 from penstock.devstack.servers.kafka_mariadb import MariaDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from tests.captures import Source, connect, opened, until
 from tests.support import wait_until
 from tests.unbrokered import Unbrokered

@@ -13,7 +13,7 @@ from penstock.capture import explain, factory
 from penstock.capture.polling.keyset_queries import Pages
 from penstock.capture.source.base import SourceError
 from penstock.devstack.servers.kafka_mariadb import MariaDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.model.capture import Capture, parse
 from tests.captures import Source, connect, polled, until
 from tests.postgres import Postgres

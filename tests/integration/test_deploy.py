@@ -14,7 +14,7 @@ import pytest
 from penstock.control import Actor, DriverRow
 from penstock.devstack.servers.kafka_mariadb import Brokers, MariaDB
 from penstock.devstack.servers.spark import Cluster, Worker
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.supervision import cluster_drivers, launch
 from penstock.supervision.supervisor import Supervisor
 from tests.chaos.clustered import Clustered, pause, resume, suspend

@@ -25,7 +25,7 @@ from penstock.engine.state.fold import FoldContext
 from penstock.engine.state.keyed_store import HASH, DamagedState, PartManifest, StatePart
 from penstock.engine.state.object_store import BatchInfo, ObjectFoldStore, RemoteState, remote_state
 from penstock.errors import Blocked, LeaseLost, PenstockError
-from penstock.host import process
+from penstock.host import ports
 from penstock.object_store.bucket import Store
 from penstock.settings import settings
 from tests.archived import created, server, where
@@ -133,7 +133,7 @@ def test_what_is_wrong_with_the_store_is_one_sentence(store: Store, monkeypatch:
     assert "refuses the access key" in found().found
     with pytest.raises(PenstockError, match="refuses the access key"):
         s3a.store_below(f"{ROOT}/one").ready()
-    told(monkeypatch, S3_URL=f"http://127.0.0.1:{process.free_port()}")
+    told(monkeypatch, S3_URL=f"http://127.0.0.1:{ports.free_port()}")
     assert found().state == "fail"
     assert "does not answer" in found().found
 

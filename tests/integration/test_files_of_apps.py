@@ -16,10 +16,9 @@ import pytest
 from penstock.control import Control, DriverRow
 from penstock.devstack.servers.airflow import Airflow
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.kafka.admin import admin, partitions
 from penstock.streams import Topic
-from penstock.supervision import processes
 from penstock.testing import Record, create, read, send
 from tests.chaos.platform import call
 from tests.chaos.projects import deployed
@@ -67,7 +66,7 @@ class Platform:
         def runs() -> DriverRow | None:
             row = self.control.app(app)
             d = self.control.driver(row.incarnation) if row and row.incarnation else None
-            return d if d and d.state == "running" and processes.alive(d) else None
+            return d if d and d.state == "running" and d.session.alive() else None
 
         found = wait_until(runs, PATIENCE, what=f"a driver of {app} runs")
         assert found
@@ -198,7 +197,7 @@ def test_files_that_come_fail_and_break(platform: Platform, project: Path) -> No
 
     wait_until(told, PATIENCE, every=1, what="Airflow shows the mistake")
     wait_until(listed, PATIENCE, every=1, what="both DAGs were read again")
-    assert processes.kill(second)
+    assert second.session.kill()
     p.flows("sales", "returns", "rates")
     assert p.driver("shop").incarnation != second.incarnation, "it is looked after as before"
     assert p.driver("bank").incarnation == bank.incarnation, "it runs on"

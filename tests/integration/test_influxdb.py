@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.influxdb import InfluxDB as Server
 from penstock.errors import Refused, SinkError, Wait
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.model.output import NO_COMMIT
 from penstock.sinks.influxdb.config import LIMITS, InfluxDB
 from penstock.sinks.influxdb.writer import InfluxWriter

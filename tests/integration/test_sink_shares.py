@@ -11,7 +11,6 @@ from pymongo import MongoClient
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.kafka.admin import ensure_topics
 from penstock.streams import Topic
-from penstock.supervision import processes
 from penstock.testing import Record, send
 from tests.chaos.drivers import Drivers, drivers
 from tests.mongo import store
@@ -68,7 +67,7 @@ def test_two_processes_share_a_topic(running: Drivers, url: str) -> None:
             [row] = running.control.progress(app).values()
             assert row.rows_out == len(wanted(400, places)), "each writes what is its own"
             assert row.dead == sum(n % 10 == 0 and n % 4 in places for n in range(400))
-        processes.kill(started["first"])
+        started["first"].session.kill()
         running.control.end_driver(started["first"].incarnation, "killed")
         sent(running, 400, 600)
         both = sorted([*wanted(400, APPS["first"]), *wanted(600, APPS["second"])])

@@ -13,7 +13,6 @@ from sqlalchemy import update
 
 from penstock.control import Actor, Control, DriverRow, connect, tables
 from penstock.settings import PROJECT
-from penstock.supervision import processes
 from penstock.supervision.supervisor import Supervisor
 from tests.chaos.projects import other_project
 
@@ -84,7 +83,7 @@ class Platform:
 
     def close(self) -> None:
         for d in self.control.drivers(live=False):
-            processes.kill(d)
+            d.session.kill()
         self.control.engine.dispose()
 
 

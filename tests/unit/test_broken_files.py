@@ -19,8 +19,9 @@ from penstock.catalog import of_app, readable, survey
 from penstock.cli import app as penstock
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.errors import DeclarationError, ReleaseRefused
+from penstock.host import session
 from penstock.settings import PROJECT, settings
-from penstock.supervision import launch, processes, release
+from penstock.supervision import launch, release
 from penstock.supervision.lifecycle import Driver
 from penstock.supervision.unreadable_run import UnreadableRun
 from tests.chaos.projects import other_project
@@ -65,7 +66,7 @@ def control(project: Path) -> Iterator[Control]:  # noqa: ARG001
     readable.cache_clear()
     yield made
     for d in made.drivers(live=False):
-        processes.kill(d)
+        d.session.kill()
     made.engine.dispose()
 
 
@@ -148,7 +149,7 @@ def test_nothing_of_the_control_database_is_forgotten(project: Path, control: Co
 def test_the_reaper_ends_no_driver_for_a_mistake(project: Path, control: Control) -> None:
     from penstock_operators import ReapDrivers
 
-    incarnation = control.claim("bank", None, host=processes.host(), spec_hash="", owner="me", log="")
+    incarnation = control.claim("bank", None, host=session.host(), spec_hash="", owner="me", log="")
     assert incarnation
     pid, started = launch.start([sys.executable, "-c", "import time; time.sleep(600)"], log=project / "log", env={})
     control.update_driver(incarnation, pid=pid, pid_started=started, state="running")

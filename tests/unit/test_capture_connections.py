@@ -11,7 +11,7 @@ from penstock.capture.source import connections
 from penstock.capture.source.base import SourceError
 from penstock.capture.source.mysql import MySQL
 from penstock.errors import DeclarationError
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 
 DELAY = timedelta(seconds=5)
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli import app, captures
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.model.capture import Capture, parse
 from tests.chaos.projects import other_project
 

@@ -20,7 +20,7 @@ from penstock.cli.streams import app, complete, followed, tail
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.devstack import resource_usage
 from penstock.errors import ControlError, ReleaseRefused
-from penstock.host import process
+from penstock.host import ports
 from penstock.streams import EmitFinal, Input, Stream, Topic, TopicOutput
 from penstock.supervision import release as releases
 from tests.support import forget
@@ -246,7 +246,7 @@ def test_follow_stays_while_the_database_is_away(tmp_path: Path) -> None:
 
 def test_a_platform_that_is_down_is_told_with_the_way_to_start_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_CONTROL_URL", raising=False)
-    port = str(process.free_port(3))
+    port = str(ports.free_port(3))
     for name in ("MARIADB", "KAFKA"):
         monkeypatch.setenv(f"PENSTOCK_{name}_PORT", port)
     forget()

@@ -16,7 +16,7 @@ from penstock.devstack.platform import Platform
 from penstock.devstack.servers.kafka_mariadb import Broker, Brokers
 from penstock.engine import executor_check, executor_wait, session
 from penstock.errors import HostError, SettingError
-from penstock.host import process
+from penstock.host import ports, process
 from penstock.java import aot_cache
 from penstock.monitoring.dashboard.states import STATES, Limits, driver_state
 from penstock.monitoring.health import FAILING
@@ -111,11 +111,11 @@ def test_what_runs_is_found_on_the_ports_it_has(home: Path, monkeypatch: pytest.
         assert cluster
         assert [part.ports["page"] for part in cluster.parts] == [4712, 4714, 4716]
     finally:
-        process.kill(record)
+        record.session.kill()
 
 
 def test_doctor_tells_what_of_the_cluster_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, CLUSTER="1", KAFKA_PORT=str(process.free_port(6)), SPARK_PORT=str(process.free_port(6)))
+    given(monkeypatch, CLUSTER="1", KAFKA_PORT=str(ports.free_port(6)), SPARK_PORT=str(ports.free_port(6)))
     found = {check.name: check for check in doctor.examine(Platform())}
     assert found["Broker"].state == "fail"
     assert "(3 of 3)" in found["Broker"].found
@@ -170,7 +170,7 @@ def test_down_stops_what_the_settings_of_today_would_not_start(home: Path) -> No
         assert record.process() is None
         assert process.read(home / "run", "spark-worker-4") is None
     finally:
-        process.kill(record)
+        record.session.kill()
 
 
 def test_internal_topics_follow_the_number_of_brokers(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from penstock.control import Actor, Control, connect
 from penstock.control.repositories.captures import Captures
 from penstock.errors import BrokerError, ControlError, DeclarationError
 from penstock.settings import PROJECT
-from penstock.supervision import launch, processes, release
+from penstock.supervision import launch, release
 from tests import captures
 from tests.support import forget, forget_jobs
 from tests.unit.supervised import airflow_says
@@ -83,7 +83,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_home: None)
     made.migrate()
     yield made
     for d in made.drivers(live=False):
-        processes.kill(d)
+        d.session.kill()
     made.engine.dispose()
     forget_jobs()
     forget()
@@ -120,7 +120,7 @@ def test_a_run_starts_waits_acts_and_the_next_adopts(control: Control, monkeypat
     assert driver.owner == "streams_chaos/r1/supervise/1"
     assert set(control.desired("chaos")) == {"totals", "finals"}
     trigger = deferred.value.trigger
-    processes.kill(driver)
+    driver.session.kill()
     event = asyncio.run(first(trigger))
     assert event["do"] == "clear"
     task.resume(context("r1"), json.loads(json.dumps(event)))
@@ -133,9 +133,9 @@ def test_a_run_starts_waits_acts_and_the_next_adopts(control: Control, monkeypat
 
     airflow_says(monkeypatch, {"r1": {"supervise": "failed"}, "r2": {"supervise": "failed"}})
     asyncio.run(trigger.on_kill())
-    assert processes.alive(second), "the run that was marked is not its owner any more"
+    assert second.session.alive(), "the run that was marked is not its owner any more"
     asyncio.run(type(trigger)("chaos", "streams_chaos/r2/supervise/1", 0.0).on_kill())
-    assert processes.alive(second) is False
+    assert second.session.alive() is False
 
 
 def test_a_trigger_waits_while_the_database_is_away(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:

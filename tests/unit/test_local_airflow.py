@@ -10,7 +10,7 @@ import pytest
 
 from penstock.devstack.servers.airflow import Airflow, ApiServer, Process, Scheduler
 from penstock.devstack.servers.airflow_layout import SECRETS, Layout
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from tests.support import wait_until
 

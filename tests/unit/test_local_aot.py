@@ -41,7 +41,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, code: int = 0, said: str = "") -> l
         return subprocess.CompletedProcess(command, code, "", said)
 
     runtime.find()
-    monkeypatch.setattr(process, "capture", run)
+    monkeypatch.setattr(process, "run_captured", run)
     return calls
 
 

@@ -48,7 +48,7 @@ def test_a_failed_fetch_says_why_and_leaves_nothing(tiny: Path, monkeypatch: pyt
         return subprocess.CompletedProcess([], 1, "Server access error at url https://repo1.maven.org/x", "")
 
     runtime.find()
-    monkeypatch.setattr(process, "capture", no_network)
+    monkeypatch.setattr(process, "run_captured", no_network)
     with pytest.raises(HostError, match=r"could not be fetched.*Server access error"):
         jars._fetch("tiny", jars.SETS["tiny"], _made(tiny.with_name("work")), None)
     assert not tiny.exists()

@@ -23,7 +23,7 @@ from penstock.control import Control
 from penstock.devstack import doctor, platform
 from penstock.devstack.platform import Platform
 from penstock.errors import HostError
-from penstock.host import process
+from penstock.host import ports, process, session
 from penstock.java import jars
 from penstock.model.declaration import CAPTURES_APP
 from penstock.settings import PROJECT, settings
@@ -58,7 +58,7 @@ class Silent:
 
 @pytest.fixture(autouse=True)
 def _own_ports(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = process.free_port(6)
+    first = ports.free_port(6)
     for step, name in enumerate(("KAFKA", "", "MARIADB", "AIRFLOW", "METRICS", "S3")):
         if name:
             monkeypatch.setenv(f"PENSTOCK_{name}_PORT", str(first + step))
@@ -212,7 +212,7 @@ def test_a_store_that_runs_here_is_found_by_its_sinks_until_it_is_taken_down(
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True) as held:
         since = psutil.Process(held.pid).create_time() - psutil.boot_time()
         ports = {"http": 12345, "rpc": 12346}
-        process.Record("influxdb", held.pid, since, process.boot_id(), ports).write(home / "run")
+        process.ProcessRecord("influxdb", held.pid, since, session.boot_id(), ports).write(home / "run")
         assert connections.url("influxdb") == "http://127.0.0.1:12345"
         assert Platform(platform.as_running(settings())).stores[0].ports == ports
         Platform().down(Silent())

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.host import process
-from penstock.host.process import Record, spawn
+from penstock.host import ports, process, session
+from penstock.host.process import ProcessRecord, spawn
 from tests.support import wait_until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -26,11 +26,11 @@ time.sleep(600)
 
 
 @pytest.fixture
-def sleeper(tmp_path: Path) -> Record:
+def sleeper(tmp_path: Path) -> ProcessRecord:
     return spawn("sleeper", SLEEP, run=tmp_path / "run", log=tmp_path / "sleeper.log")
 
 
-def test_a_recorded_process_is_found_again_and_stopped(sleeper: Record, tmp_path: Path) -> None:
+def test_a_recorded_process_is_found_again_and_stopped(sleeper: ProcessRecord, tmp_path: Path) -> None:
     again = process.read(tmp_path / "run", "sleeper")
     assert again == sleeper
     assert again
@@ -40,16 +40,16 @@ def test_a_recorded_process_is_found_again_and_stopped(sleeper: Record, tmp_path
     assert not psutil.pid_exists(sleeper.pid)
 
 
-def test_another_process_with_the_same_number_is_left_alone(sleeper: Record) -> None:
+def test_another_process_with_the_same_number_is_left_alone(sleeper: ProcessRecord) -> None:
     other = replace(sleeper, since_boot=sleeper.since_boot - 100)
     assert other.process() is None
     process.stop(other)
-    process.kill(other)
+    other.session.kill()
     assert sleeper.process()
     process.stop(sleeper)
 
 
-def test_a_record_of_another_boot_means_nothing(sleeper: Record) -> None:
+def test_a_record_of_another_boot_means_nothing(sleeper: ProcessRecord) -> None:
     other = replace(sleeper, boot="another")
     assert other.process() is None
     process.stop(other)
@@ -67,8 +67,8 @@ def test_the_whole_session_ends_also_after_its_leader(tmp_path: Path, leader_fir
         wait_until(lambda: record.process() is None)
         assert psutil.pid_exists(child)
     process.stop(record)
-    assert process.gone(child)
-    assert process.gone(record.pid)
+    assert session.started(child) is None
+    assert not psutil.pid_exists(record.pid)
 
 
 def test_what_ignores_sigterm_is_killed(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_what_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     record = spawn("stubborn", [sys.executable, "-c", code], run=tmp_path, log=log)
     wait_until(log.read_text)
-    process.stop(record, patience=0.3)
+    process.stop(record, timeout=0.3)
     assert record.process() is None
 
 
@@ -91,12 +91,12 @@ def test_who_holds_a_port() -> None:
         server.bind(("127.0.0.1", 0))
         server.listen()
         port = server.getsockname()[1]
-        assert process.holder(port) == f"pid {os.getpid()} ({psutil.Process().name()})"
-        assert process.listens(port)
-    assert process.holder(port) is None
-    assert not process.listens(port)
+        assert ports.port_holder(port) == f"pid {os.getpid()} ({psutil.Process().name()})"
+        assert ports.listens(port)
+    assert ports.port_holder(port) is None
+    assert not ports.listens(port)
 
 
 def test_free_ports_in_a_row() -> None:
-    first = process.free_port(3)
-    assert [process.holder(first + step) for step in range(3)] == [None] * 3
+    first = ports.free_port(3)
+    assert [ports.port_holder(first + step) for step in range(3)] == [None] * 3

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from penstock.control import Control
-from penstock.supervision import processes
 from tests.unit.supervised import airflow_says, chaos_project
 from tests.unit.test_dags import context, first, operator
 
@@ -21,7 +20,7 @@ def control(tmp_path: Path, airflow_home: None) -> Iterator[Control]:  # noqa: A
     with chaos_project(tmp_path) as made:
         yield made
         for d in made.drivers(live=False):
-            processes.kill(d)
+            d.session.kill()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_a_cancelled_trigger_ends_a_driver_only_if_its_task_was_marked(
     airflow_says(monkeypatch, states)
     asyncio.run(deferred.value.trigger.on_kill())
     [driver] = control.drivers(live=False)
-    assert processes.alive(driver) is not ends
+    assert driver.session.alive() is not ends
 
 
 def test_a_trigger_that_fired_has_given_up_its_driver(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +72,7 @@ def test_a_trigger_that_fired_has_given_up_its_driver(control: Control, monkeypa
         airflow_says(monkeypatch, {"r1": {"supervise": state}})
         asyncio.run(deferred.value.trigger.on_kill())
     [driver] = control.drivers()
-    assert processes.alive(driver)
+    assert driver.session.alive()
     with pytest.raises(TaskDeferred):
         operator(monkeypatch).execute(context("r2"))
     assert control.drivers()[0].owner == "streams_chaos/r2/supervise/1"
@@ -92,7 +91,7 @@ def test_a_terminated_task_ends_its_driver_only_if_it_was_marked(
     airflow_says(monkeypatch, {"r1": {"supervise": state}})
     task.on_kill()
     [driver] = control.drivers(live=False)
-    assert processes.alive(driver) is not ends
+    assert driver.session.alive() is not ends
 
 
 def test_a_terminated_task_does_not_wait_for_airflow(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,4 +106,4 @@ def test_a_terminated_task_does_not_wait_for_airflow(control: Control, monkeypat
         task.execute(context("r1"))
     task.on_kill()
     [driver] = control.drivers()
-    assert processes.alive(driver)
+    assert driver.session.alive()

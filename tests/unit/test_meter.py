@@ -14,7 +14,7 @@ import pytest
 
 from penstock.control import Control, ProgressRow
 from penstock.errors import ControlError
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.monitoring.collect.meter import Meter, until_due
 from penstock.monitoring.collect.probes import Database, Http, Streams
 from penstock.monitoring.collect.samples import METRICS, Deltas, Sample, receipt, usable

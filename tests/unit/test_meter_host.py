@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ControlError
-from penstock.host import process
+from penstock.host import process, session
 from penstock.monitoring.collect.host import Machine, Parts, Proc, Seen, assign, recorded, used
 from penstock.monitoring.collect.samples import Probe, usable
 from tests.unit.meter_control import collect
@@ -124,7 +124,7 @@ def run(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "run"
     record = process.spawn("busy-part", [sys.executable, "-c", BUSY.format(60)], run=folder, log=tmp_path / "busy.log")
     yield folder
-    process.kill(record)
+    record.session.kill()
 
 
 def twice(run: Path) -> tuple[dict[str, float], dict[str, float], float]:
@@ -155,8 +155,8 @@ def test_real_processes_are_measured(run: Path) -> None:
 
 
 def test_a_pid_that_was_given_away_is_no_part(tmp_path: Path) -> None:
-    process.Record("broker", 1, since_boot=-5.0, boot=process.boot_id()).write(tmp_path)
-    process.Record("mariadb", 1, since_boot=0.0, boot="another").write(tmp_path)
+    process.ProcessRecord("broker", 1, since_boot=-5.0, boot=session.boot_id()).write(tmp_path)
+    process.ProcessRecord("mariadb", 1, since_boot=0.0, boot="another").write(tmp_path)
     assert recorded(tmp_path) == {}
 
 

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from penstock import logs
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.logs import AlertHandler, AlertLimits
 from penstock.settings import settings
 from tests.support import wait_until

@@ -15,8 +15,8 @@ from penstock.settings import PROJECT
 RETIRED = {
     "again", "amiss", "aside", "beaten", "between", "blame", "copies", "cures", "damage", "found", "giving", "given",
     "graves", "holds", "kept", "known", "leftovers", "looks", "made", "newest", "numbered", "patience", "placed",
-    "places", "placing", "portions", "said", "seen", "served", "shown", "told", "through", "untaken", "verdict", "weakened",
-    "whole", "words",
+    "places", "placing", "portions", "said", "seen", "served", "shown", "told", "through", "untaken", "verdict",
+    "weakened", "whole", "words",
 }  # fmt: skip
 LIBRARY = sorted((PROJECT / "penstock").rglob("*.py"))
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from penstock.control import DriverRow
-from penstock.supervision import processes
+from penstock.host import session
+from penstock.supervision import backends
 from tests.support import wait_until
 
 # A leader and a child of its session, which writes its pid and then sleeps.
@@ -31,7 +32,7 @@ DRAIN = (
 
 def row(pid: int | None, started: float | None) -> DriverRow:
     return DriverRow(
-        incarnation="inc1", app="a", host=processes.host(), pid=pid, pid_started=started, release_seq=0, spec_hash="",
+        incarnation="inc1", app="a", host=session.host(), pid=pid, pid_started=started, release_seq=0, spec_hash="",
         owner="me", state="running", launched_at=0, alive_at=0, ended_at=None, reason=None, log="",
     )  # fmt: skip
 
@@ -44,10 +45,10 @@ class Pair:
         )
         wait_until(lambda: note.exists() and note.read_text())
         self.child = int(note.read_text())
-        self.row = row(self.leader.pid, processes.started(self.leader.pid))
+        self.row = row(self.leader.pid, session.started(self.leader.pid))
 
     def close(self) -> None:
-        processes.kill(self.row)
+        self.row.session.kill()
         self.leader.wait(10)
         assert self.leader.stdout is not None
         self.leader.stdout.close()
@@ -61,53 +62,53 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def test_alive_sees_the_session_and_kill_ends_all_of_it(pair: Pair) -> None:
-    assert processes.alive(pair.row) is True
-    assert {m.pid for m in processes.members(pair.row)} == {pair.leader.pid, pair.child}
-    assert processes.members(pair.row)[0].pid == pair.leader.pid
-    assert processes.kill(pair.row) is True
-    assert processes.alive(pair.row) is False
-    assert processes.started(pair.child) is None
+    assert pair.row.session.alive() is True
+    assert {m.pid for m in pair.row.session.members()} == {pair.leader.pid, pair.child}
+    assert pair.row.session.members()[0].pid == pair.leader.pid
+    assert pair.row.session.kill() is True
+    assert pair.row.session.alive() is False
+    assert session.started(pair.child) is None
 
 
 def test_stopped_processes_are_killed(pair: Pair) -> None:
     for pid in (pair.leader.pid, pair.child):
         os.kill(pid, signal.SIGSTOP)
-    assert processes.alive(pair.row) is True
-    assert processes.kill(pair.row) is True
+    assert pair.row.session.alive() is True
+    assert pair.row.session.kill() is True
 
 
 def test_a_dead_leader_does_not_hide_its_session(pair: Pair) -> None:
-    assert not processes.leader_gone(pair.row)
+    assert not pair.row.session.leader_gone()
     pair.leader.kill()
-    wait_until(lambda: processes.started(pair.leader.pid) is None)
-    assert processes.alive(pair.row) is True
-    assert processes.leader_gone(pair.row)
-    assert processes.kill(pair.row) is True
-    assert processes.started(pair.child) is None
+    wait_until(lambda: session.started(pair.leader.pid) is None)
+    assert pair.row.session.alive() is True
+    assert pair.row.session.leader_gone()
+    assert pair.row.session.kill() is True
+    assert session.started(pair.child) is None
 
 
 def test_a_reused_pid_is_not_the_driver(pair: Pair) -> None:
     assert pair.row.pid_started is not None
     earlier = replace(pair.row, pid_started=pair.row.pid_started - 60)
-    assert processes.alive(earlier) is False
-    assert processes.kill(earlier) is True
-    assert processes.alive(pair.row) is True, "the process that has the number now is left alone"
+    assert earlier.session.alive() is False
+    assert earlier.session.kill() is True
+    assert pair.row.session.alive() is True, "the process that has the number now is left alone"
 
 
 def test_what_cannot_be_known_is_none(pair: Pair) -> None:
     elsewhere = replace(pair.row, host="elsewhere/boot/1")
-    assert processes.alive(elsewhere) is None
-    assert processes.kill(elsewhere) is False
-    assert processes.terminate(elsewhere) is False
-    assert processes.alive(row(None, None)) is None
-    assert processes.alive(pair.row) is True
+    assert elsewhere.session.alive() is None
+    assert elsewhere.session.kill() is False
+    assert backends.terminate(elsewhere) is False
+    assert row(None, None).session.alive() is None
+    assert pair.row.session.alive() is True
 
 
 def test_a_zombie_is_dead() -> None:
     child = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True)
-    it = row(child.pid, processes.started(child.pid))
+    it = row(child.pid, session.started(child.pid))
     child.kill()
-    wait_until(lambda: processes.alive(it) is False)
+    wait_until(lambda: it.session.alive() is False)
     child.wait()
 
 
@@ -116,14 +117,14 @@ def test_terminate_asks_the_python_part_only(tmp_path: Path) -> None:
     try:
         assert pair.leader.stdout is not None
         assert pair.leader.stdout.readline() == b"ready\n"
-        assert processes.terminate(pair.row) is True
-        wait_until(lambda: processes.started(pair.child) is None)
-        assert processes.started(pair.leader.pid) is not None
+        assert backends.terminate(pair.row) is True
+        wait_until(lambda: session.started(pair.child) is None)
+        assert session.started(pair.leader.pid) is not None
     finally:
         pair.close()
 
 
 def test_own_session_is_what_a_row_records() -> None:
-    pid, started = processes.session()
-    assert pid == os.getsid(0)
-    assert processes.alive(row(pid, started)) is True
+    own = session.own()
+    assert own.pid == os.getsid(0)
+    assert row(own.pid, own.started).session.alive() is True

@@ -20,7 +20,7 @@ from penstock.control import Control, ProgressRow, tables
 from penstock.control.repositories.captures import CaptureRow, Captures
 from penstock.control.repositories.view_instances import ViewInstanceRow, ViewInstances
 from penstock.errors import ControlError, HostError
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.monitoring.collect.samples import Sample, now_ms
 from penstock.monitoring.dashboard import snapshot_cache
 from penstock.monitoring.dashboard.snapshot_cache import Moments

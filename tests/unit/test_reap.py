@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.control import DriverRow, tables
+from penstock.host import session
 from penstock.settings import settings
-from penstock.supervision import processes
 from penstock.supervision import reaper as reaper
 from tests.support import wait_until
 from tests.unit.supervised import ME, Platform
@@ -24,11 +24,11 @@ UNCAUGHT = "2026-01-01T00:00:00.000Z ERROR spark SparkUncaughtExceptionHandler: 
 def test_only_the_owner_stops_a_driver(p: Platform) -> None:
     p.supervisor("one").tick()
     assert reaper.stop(p.control, "a", "two", "marked failed") is False
-    assert processes.alive(p.driver())
+    assert p.driver().session.alive()
     assert reaper.stop(p.control, "a", "one", "marked failed") is True
     assert p.driver().state == "ended"
     assert p.driver().reason == "marked failed"
-    assert processes.alive(p.driver()) is False
+    assert p.driver().session.alive() is False
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_driver_adopted_meanwhile_is_not_killed(p: Platform) -> None:
     wait_until(lambda: Path(p.driver().log).read_text() == "deaf\n", what="it ignores the signal")
     p.supervisor("two").control.update_driver(p.driver().incarnation, owner="two")
     assert reaper.stop(p.control, "a", "one", "cleared", patience=0.3) is False
-    assert processes.alive(p.driver())
+    assert p.driver().session.alive()
 
 
 # The reaper
@@ -76,16 +76,16 @@ def test_the_reaper_leaves_what_is_owned(p: Platform) -> None:
     assert reap(p, "a") == []
     p.control.set_desired(["s"], "off", ME)
     assert reap(p, "a") == [], "it gets its time to drain"
-    assert processes.alive(p.driver())
+    assert p.driver().session.alive()
 
 
 def test_the_reaper_ends_the_undeclared_the_superseded_and_the_dead(p: Platform) -> None:
     p.supervisor().tick()
     first = p.driver()
-    assert p.control.claim("a", first.incarnation, host=processes.host(), spec_hash="", owner="x", log="")
+    assert p.control.claim("a", first.incarnation, host=session.host(), spec_hash="", owner="x", log="")
     [line] = reap(p, "a")
     assert "has its place" in line
-    assert processes.alive(first) is False
+    assert first.session.alive() is False
     second = p.driver()
     p.control.update_driver(second.incarnation, pid=first.pid, pid_started=first.pid_started)
     [line] = reap(p, "a")
@@ -105,7 +105,7 @@ def test_the_reaper_ends_the_unwanted_that_stays(p: Platform, monkeypatch: pytes
     time.sleep(0.05)
     [line] = reap(p, "a")
     assert "not wanted" in line
-    assert processes.alive(p.driver()) is False
+    assert p.driver().session.alive() is False
 
 
 def test_a_stop_is_not_forgotten_behind_what_others_do(p: Platform) -> None:
@@ -115,7 +115,7 @@ def test_a_stop_is_not_forgotten_behind_what_others_do(p: Platform) -> None:
     p.control.set_desired(["s"], "off", ME)
     p.crowd()
     assert reap(p, "a") == [], "it gets its time to drain"
-    assert processes.alive(p.driver())
+    assert p.driver().session.alive()
 
 
 def test_a_stop_that_an_older_version_wrote_down_counts_from_now(p: Platform) -> None:
@@ -132,7 +132,7 @@ def test_a_driver_that_is_launched_while_the_reaper_looks_keeps_its_place(
     p: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p.supervisor().tick()
-    processes.kill(p.driver())
+    p.driver().session.kill()
     drivers = p.control.drivers
 
     def slowly(*given: Any, **more: Any) -> list[DriverRow]:
@@ -143,7 +143,7 @@ def test_a_driver_that_is_launched_while_the_reaper_looks_keeps_its_place(
     monkeypatch.setattr(p.control, "drivers", slowly)
     assert reap(p, "a") == []
     assert len(p.launched) == 2
-    assert processes.alive(p.driver())
+    assert p.driver().session.alive()
 
 
 def test_the_reaper_does_not_judge_another_host(p: Platform) -> None:

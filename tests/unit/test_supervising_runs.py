@@ -16,7 +16,7 @@ from penstock.control import Actor, Control, ProgressRow
 from penstock.devstack import platform
 from penstock.errors import HostError, ReleaseRefused
 from penstock.monitoring.health import UNSETTLED, settled
-from penstock.supervision import processes, supervisor
+from penstock.supervision import supervisor
 from penstock.supervision.decision.facts import Evidence, facts_of
 from penstock.supervision.decision.watch import Watch
 from tests.unit.supervised import Platform, chaos_project
@@ -252,7 +252,7 @@ def test_a_release_that_was_refused_is_not_asked_for_again_at_once(
     assert running.supervisor().tick(evidence).why == "running", "behind whatever others do"
     [refusal] = [a for a in running.control.actions(1000) if a["verb"] == "refuse"]
     assert "new to its driver: fresh: the code of app a" in refusal["detail"]
-    assert processes.alive(running.driver())
+    assert running.driver().session.alive()
 
 
 class Quiet:
@@ -278,7 +278,7 @@ def test_up_releases_an_app_whose_driver_lacks_a_stream(running: Platform, monke
     assert made._take_up(running.control, {"s2"}) == []
     assert made._take_up(running.control, {"fresh"}) == ["a"]
     assert running.control.actions(1)[0]["detail"] == "new: fresh"
-    processes.kill(running.driver())
+    running.driver().session.kill()
     assert platform.Platform()._take_up(running.control, {"fresh"}) == [], "the next driver knows it"
 
 

@@ -14,8 +14,9 @@ from sqlalchemy import update
 
 from penstock.control import EndCode, tables
 from penstock.errors import ControlError
+from penstock.host import session
 from penstock.settings import settings
-from penstock.supervision import launch, processes
+from penstock.supervision import launch
 from penstock.supervision.decision.facts import Evidence, facts_of
 from penstock.supervision.decision.watch import Watch
 from penstock.supervision.reaper import stop
@@ -67,7 +68,7 @@ def test_launch_adopt_and_nothing_more(p: Platform) -> None:
     assert d.owner == "one"
     assert d.pid
     assert os.getsid(d.pid) == d.pid
-    assert processes.alive(d)
+    assert d.session.alive()
     assert p.supervisor("one").tick().do == "rest"
     assert p.supervisor("two").tick().do == "rest"
     assert p.driver().owner == "two"
@@ -79,11 +80,11 @@ def test_a_killed_driver_is_replaced_at_once(p: Platform) -> None:
     s = p.supervisor()
     s.tick()
     first = p.driver()
-    assert processes.kill(first)
+    assert first.session.kill()
     assert Watch(p.control, "a").look().do == "clear"
     assert s.tick().do == "rest"
     assert p.driver().incarnation != first.incarnation
-    assert processes.alive(p.driver())
+    assert p.driver().session.alive()
     ended = p.control.driver(first.incarnation)
     assert ended
     assert ended.reason == "its process is gone"
@@ -101,7 +102,7 @@ def test_a_stopped_driver_is_killed_on_evidence_only(p: Platform) -> None:
     assert s.tick().do == "rest"
     assert p.driver().incarnation == first.incarnation
     s.tick(Evidence(first.incarnation, p.driver().alive_at, silent=60))
-    assert processes.alive(first) is False
+    assert first.session.alive() is False
     assert p.driver().incarnation != first.incarnation
     assert p.verbs() == ["launch", "kill", "launch"]
 
@@ -112,15 +113,15 @@ def test_release_waits_for_the_drain(p: Platform) -> None:
     first = p.driver()
     p.control.release("a", ME)
     assert s.tick().do == "rest"
-    assert processes.alive(first)
+    assert first.session.alive()
     p.control.end_driver(first.incarnation, "drained for release 1")
-    assert processes.kill(first)
+    assert first.session.kill()
     assert s.tick().do == "rest"
     second = p.driver()
     assert second.release_seq == 1
     p.control.release("a", ME)
     s.tick(Evidence(second.incarnation, second.alive_at, leaving=999))
-    assert processes.alive(second) is False
+    assert second.session.alive() is False
     assert p.driver().release_seq == 2
 
 
@@ -129,7 +130,7 @@ def test_a_restart_is_a_launch_that_nobody_asked_for(p: Platform) -> None:
         if asked:
             p.control.mark_driver_asked_to_leave(p.driver().incarnation)
         p.control.end_driver(p.driver().incarnation, reason, code)
-        processes.kill(p.driver())
+        p.driver().session.kill()
         p.control.release("a", ME)  # so that nothing slows the next launch down
         p.supervisor().tick()
         row = p.control.app("a")
@@ -159,7 +160,7 @@ def test_unwanted_is_not_launched_again(p: Platform) -> None:
     s = p.supervisor()
     s.tick()
     p.control.set_desired(["s"], "off", ME)
-    processes.kill(p.driver())
+    p.driver().session.kill()
     assert s.tick().do == "rest"
     assert p.driver().state == "ended"
     assert len(p.launched) == 1
@@ -172,7 +173,7 @@ def test_a_crash_loop_is_slowed_down_and_says_so_once(p: Platform) -> None:
     s = p.supervisor()
     for _ in range(2):
         s.tick()
-        processes.kill(p.driver())
+        p.driver().session.kill()
     assert s.tick().do == "wait"
     p.crowd()
     assert s.tick().do == "wait"
@@ -202,7 +203,7 @@ def test_two_supervisors_at_once_launch_once(p: Platform) -> None:
     for t in threads:
         t.join()
     assert len(p.launched) == 1
-    assert len([d for d in p.control.drivers() if processes.alive(d)]) == 1
+    assert len([d for d in p.control.drivers() if d.session.alive()]) == 1
 
 
 def test_a_database_that_goes_away_in_mid_launch_leaves_no_process(
@@ -222,7 +223,7 @@ def test_a_database_that_goes_away_in_mid_launch_leaves_no_process(
     monkeypatch.setattr(p.control, "update_driver", away)
     with pytest.raises(ControlError):
         p.supervisor().tick()
-    assert processes.started(started[0][0]) is None
+    assert session.started(started[0][0]) is None
 
 
 def test_the_log_is_written_and_old_ones_go(p: Platform) -> None:
@@ -240,14 +241,14 @@ def test_the_log_is_written_and_old_ones_go(p: Platform) -> None:
 def test_a_crash_loop_is_slowed_down_though_the_clock_was_set_back(p: Platform) -> None:
     s = p.supervisor()
     s.tick()
-    processes.kill(p.driver())
+    p.driver().session.kill()
     s.tick()
     with p.control.engine.begin() as c:  # all so far was written an hour ahead
         t, hour = tables.driver.c, 3_600_000
         ahead = {"launched_at": t.launched_at + hour, "alive_at": t.alive_at + 2 * hour, "ended_at": t.ended_at + hour}
         c.execute(update(tables.driver).values(**ahead))
     for _ in range(3):
-        processes.kill(p.driver())
+        p.driver().session.kill()
         step = s.tick()
     assert step.do == "wait"
     assert "2 in a row died young" in step.why

@@ -10,7 +10,7 @@ from time import monotonic
 import pytest
 
 from penstock.control.repositories.view_instances import ViewInstanceRow
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.views.cluster import peers
 from penstock.views.cluster.peers import InstanceDirectory, PeerClient, PeerResponse
 from penstock.views.cluster.protocol import PeerUnavailable

@@ -149,7 +149,7 @@ class Layout:
             target.unlink(missing_ok=True)
         env = {**self.environment(), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{target}"}
         command = [sys.executable, "-m", "airflow", "db", "migrate"]
-        done = process.capture(command, env=env, cwd=self.folder)
+        done = process.run_captured(command, env=env, cwd=self.folder)
         if done.returncode:
             raise HostError("Airflow's metadata database could not be made", got=(done.stdout + done.stderr)[-1500:])
         if first:
@@ -169,7 +169,7 @@ class Layout:
         if oldest is None or oldest[:10] >= f"{before:%Y-%m-%d}":
             return False
         command = [sys.executable, "-m", "airflow", "db", "clean", "--clean-before-timestamp", before.isoformat()]
-        process.capture([*command, "--skip-archive", "--yes"], env=self.environment(), cwd=self.folder)
+        process.run_captured([*command, "--skip-archive", "--yes"], env=self.environment(), cwd=self.folder)
         for run in (self.home / "logs" / "airflow").glob("dag_id=*/run_id=*"):
             if run.stat().st_mtime < before.timestamp():
                 shutil.rmtree(run, ignore_errors=True)

@@ -14,8 +14,8 @@ import psutil
 
 from penstock.devstack.lifecycle import Lifecycle
 from penstock.errors import HostError
-from penstock.host import files, process
-from penstock.host.process import Record
+from penstock.host import files, ports, process
+from penstock.host.process import ProcessRecord
 
 
 class Part(Lifecycle):
@@ -58,12 +58,11 @@ class Part(Lifecycle):
         """Lay out data and settings; idempotent, and safe after an attempt that was cut off."""
 
     @property
-    def record(self) -> Record | None:
+    def record(self) -> ProcessRecord | None:
         return process.read(self.run, self.name)
 
     def running(self) -> psutil.Process | None:
         """The process, if it runs."""
-        process.reap()
         record = self.record
         return record.process() if record else None
 
@@ -72,7 +71,7 @@ class Part(Lifecycle):
             self._same_ports()
             return False
         if (record := self.record) is not None:
-            process.stop(record, patience=5)  # what a crashed leader left behind
+            process.stop(record, timeout=5)  # what a crashed leader left behind
         self.ports_free()
         files.private(self.home)
         with files.owner_only():
@@ -117,7 +116,7 @@ class Part(Lifecycle):
     def kill(self) -> None:
         """SIGKILL it, as a crash would."""
         if record := self.record:
-            process.kill(record)
+            record.session.kill()
 
     def pause(self) -> None:
         """SIGSTOP it."""
@@ -149,7 +148,7 @@ class Part(Lifecycle):
         for port in self.ports.values():
             # What was killed a moment ago may still be giving its port back.
             for _ in range(20):
-                if not (who := process.holder(port)):
+                if not (who := ports.port_holder(port)):
                     break
                 time.sleep(0.1)
             else:
@@ -194,7 +193,7 @@ class Store(Part):
 def stop_together(parts: Sequence[Part], patience: float = 15.0) -> bool:
     """Stop several at once: one that waits for another gets no longer than all; True if something ran."""
     ran = any(part.running() for part in parts)
-    process.stop_all([r for part in parts if (r := part.record)], patience=patience)
+    process.stop_all([r for part in parts if (r := part.record)], timeout=patience)
     for part in parts:
         process.forget(part.run, part.name)
     return ran

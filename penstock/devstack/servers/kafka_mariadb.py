@@ -15,7 +15,7 @@ import pymysql
 from penstock.devstack.servers import mariadb_binaries
 from penstock.devstack.servers.base import Group, Part, owner_option, quietly
 from penstock.errors import HostError
-from penstock.host import files, process
+from penstock.host import files, ports, process
 from penstock.java import jars, runtime
 from penstock.settings import settings
 
@@ -90,7 +90,7 @@ class Broker(Part):
                 hint="bring that file back, or give the records up: `make clean`",
             )
         shutil.rmtree(data, ignore_errors=True)
-        done = process.capture(
+        done = process.run_captured(
             [*self._java(TOOL), "kafka.tools.StorageTool", "format", "-t", self._cluster_id(), "-c", properties]
         )
         if done.returncode:
@@ -148,7 +148,7 @@ class Broker(Part):
         return [*self._java(options), "kafka.Kafka", str(self.folder / "server.properties")]
 
     def ready(self) -> bool:
-        if not process.listens(self.port):
+        if not ports.listens(self.port):
             return False
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
@@ -258,7 +258,7 @@ GRANT PROCESS ON *.* TO 'penstock'@'127.0.0.1';
             f"--basedir={server.base}", f"--datadir={fresh}", f"--tmpdir={self._temporary}", "--skip-test-db",
             *owner_option(),
         ]  # fmt: skip
-        done = process.capture([server.install, "--no-defaults", *layout], env=self.environment())
+        done = process.run_captured([server.install, "--no-defaults", *layout], env=self.environment())
         if done.returncode:
             raise HostError("the database's data folder could not be laid out", got=(done.stdout + done.stderr)[-800:])
         fresh.rename(data)
@@ -289,7 +289,7 @@ GRANT PROCESS ON *.* TO 'penstock'@'127.0.0.1';
         ]  # fmt: skip
 
     def ready(self) -> bool:
-        return process.listens(self.port) and quietly(self._select, pymysql.Error)
+        return ports.listens(self.port) and quietly(self._select, pymysql.Error)
 
     def _select(self) -> bool:
         connection = pymysql.connect(

@@ -36,7 +36,7 @@ class Server:
     def runs(self) -> str:
         """Empty if the program runs here, else why not."""
         try:
-            done = process.capture([self.daemon, "--no-defaults", "--version"], env=self.environment)
+            done = process.run_captured([self.daemon, "--no-defaults", "--version"], env=self.environment)
         except OSError as e:
             return str(e)
         return "" if done.returncode == 0 else done.stderr.strip()[:300]

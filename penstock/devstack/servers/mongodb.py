@@ -13,7 +13,7 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from penstock.devstack.servers.base import Store, quietly
-from penstock.host import process
+from penstock.host import ports
 from penstock.java import jars, runtime
 from penstock.settings import settings
 
@@ -58,7 +58,7 @@ class MongoDB(Store):
         ]  # fmt: skip
 
     def ready(self) -> bool:
-        return process.listens(self.port) and quietly(self._answers, PyMongoError)
+        return ports.listens(self.port) and quietly(self._answers, PyMongoError)
 
     def _answers(self) -> bool:
         with MongoClient[dict[str, object]](self.url, serverSelectionTimeoutMS=3000) as client:

@@ -13,7 +13,7 @@ import httpx
 from penstock.devstack.servers.base import Group, Part, quietly
 from penstock.engine.session import LOGGING
 from penstock.engine.spark_security import secured
-from penstock.host import files, process
+from penstock.host import files, ports
 from penstock.settings import settings
 from penstock.supervision import launch
 
@@ -108,7 +108,7 @@ class Master(Daemon):
         return super().conf() | kept
 
     def ready(self) -> bool:
-        return process.listens(self.master_port) and state(self.page).get("status") == "ALIVE"
+        return ports.listens(self.master_port) and state(self.page).get("status") == "ALIVE"
 
     def forget(self) -> None:
         """Let it begin anew: what it knew has ended with it, and would be waited for."""

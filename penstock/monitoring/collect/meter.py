@@ -18,6 +18,7 @@ from typing import NoReturn
 from penstock import logs
 from penstock.control import Control, connect
 from penstock.errors import PenstockError
+from penstock.host import session
 from penstock.monitoring.collect.delays import Delays
 from penstock.monitoring.collect.host import Machine, Parts
 from penstock.monitoring.collect.probes import Database, Http, Kafka, Own, Streams
@@ -27,7 +28,6 @@ from penstock.monitoring.dashboard.snapshot_cache import Moments
 from penstock.monitoring.dashboard.states import Limits
 from penstock.monitoring.prometheus import PlatformCollector, serve
 from penstock.settings import Settings, settings
-from penstock.supervision import processes
 
 PAGE = "/penstock/"
 
@@ -106,7 +106,7 @@ def until_due(now: float, every: float) -> float:
 
 def drivers_here(moments: Moments) -> dict[int, str]:
     """App by pid of the drivers on this host."""
-    here = processes.host()
+    here = session.host()
     rows = moments.read().snap.drivers.values()
     return {d.pid: d.app for d in rows if d.pid and d.state != "ended" and d.host == here}
 

@@ -19,7 +19,7 @@ from penstock.control.rows import Actor
 from penstock.devstack.servers.base import Part
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.errors import HostError
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from tests.chaos.histories.servers import Server, mysql, postgres, sqlite
 from tests.chaos.long.breakers import back

@@ -16,8 +16,8 @@ from penstock.control import DriverRow
 from penstock.devstack.servers.airflow import Airflow
 from penstock.devstack.servers.base import Part
 from penstock.errors import PenstockError
+from penstock.host import session
 from penstock.model.capture import APP as CAPTURES
-from penstock.supervision import processes
 from tests.chaos.long.keeper import command
 from tests.chaos.long.world import APP, LEASE, STUCK, World, parts_of
 from tests.support import wait_until
@@ -35,7 +35,7 @@ def words(pid: int) -> str:
 def signalled(d: DriverRow, number: signal.Signals, which: Callable[[str], bool] = lambda _: True) -> int:
     """Send a signal to those of a driver's processes whose command line is as asked; how many."""
     count = 0
-    for member in processes.members(d):
+    for member in d.session.members():
         if which(words(member.pid)):
             with suppress(ProcessLookupError):
                 os.kill(member.pid, number)
@@ -106,7 +106,7 @@ def aimed(world: World, chance: random.Random) -> str:  # noqa: ARG001
     try:
         there = consumer.list_topics(timeout=30).topics
         consumer.assign([TopicPartition(t, p, OFFSET_END) for t in (COMMITS, "named") for p in there[t].partitions])
-        pids = [member.pid for member in processes.members(d)]
+        pids = [member.pid for member in d.session.members()]
         seen = consumer.poll(60.0)
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -147,7 +147,7 @@ def zombie(world: World, chance: random.Random) -> str:
         time.sleep(chance.uniform(0, 5))
     finally:
         woke = signalled(d, signal.SIGCONT)
-    wait_until(lambda: not processes.members(d), what="it sees that it is not wanted")
+    wait_until(lambda: not d.session.members(), what="it sees that it is not wanted")
     return f"{woke} processes woke up beside {second.incarnation[:8]}"
 
 
@@ -157,7 +157,7 @@ def launched(world: World, before: DriverRow) -> DriverRow:
 
     log = launch.new_log(before.app)
     made = world.control.claim(
-        before.app, before.incarnation, host=processes.host(), spec_hash="zombie", owner="zombie", log=str(log)
+        before.app, before.incarnation, host=session.host(), spec_hash="zombie", owner="zombie", log=str(log)
     )
     if made is None:
         # Who looks after the drivers was faster.

@@ -17,11 +17,10 @@ from penstock.devstack.servers.airflow import Airflow
 from penstock.devstack.servers.base import Part
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.errors import PenstockError
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.model.capture import APP as CAPTURES
 from penstock.settings import PROJECT
-from penstock.supervision import processes
 from tests.chaos.platform import PATIENCE
 from tests.chaos.projects import deployed
 
@@ -99,7 +98,7 @@ class World:
     def works(self, app: str, since_ms: int) -> bool:
         """Whether a driver runs, and every stream or capture of the app has worked since a moment of the database."""
         d = self.driver(app)
-        if d is None or d.state != "running" or not processes.alive(d):
+        if d is None or d.state != "running" or not d.session.alive():
             return False
         try:
             rows = self.control.progress(app).values()

@@ -16,12 +16,11 @@ from penstock.devstack.servers.elasticsearch import Elasticsearch
 from penstock.devstack.servers.influxdb import InfluxDB
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.devstack.servers.mongodb import MongoDB
-from penstock.host.process import free_port
+from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.model.sink import APP
 from penstock.settings import PROJECT
 from penstock.streams import Topic
-from penstock.supervision import processes
 from penstock.testing import create
 from tests.chaos.long import breakers, world
 from tests.chaos.long.world import LEASE, STUCK, Keeper
@@ -53,7 +52,7 @@ class World(world.World):
         return d is not None and self.lives(d)
 
     def lives(self, d: DriverRow) -> bool:
-        return any(breakers.python(breakers.words(one.pid)) for one in processes.members(d))
+        return any(breakers.python(breakers.words(one.pid)) for one in d.session.members())
 
     def through(self, seconds: float) -> bool:
         """Wait until all that the topics hold by now is written; whether it is in time."""

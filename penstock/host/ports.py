@@ -1,0 +1,60 @@
+"""Ports of this host's loopback address."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+
+import psutil
+
+from penstock.errors import HostError
+
+PORTS = range(20000, 32000)
+"""Below those that are given to outgoing connections."""
+
+
+def listens(port: int) -> bool:
+    """Whether something on this host accepts connections on a loopback port."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def free_port(count: int = 1) -> int:
+    """A free loopback port out of `PORTS`, the first of `count` free ones in a row."""
+    for _ in range(200):
+        first = random.choice(PORTS)
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for step in range(count):
+                held.enter_context(_bound(first + step))
+            return first
+    raise HostError(f"no {count} free ports in a row were found")
+
+
+def _bound(port: int) -> socket.socket:
+    bound = socket.socket()
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", port))
+    except (OSError, OverflowError):
+        bound.close()
+        raise
+    return bound
+
+
+def port_holder(port: int) -> str | None:
+    """Who listens on a port, as far as this user may know; None if nobody does."""
+    try:
+        with _bound(port):
+            pass
+    except OSError:
+        with contextlib.suppress(psutil.Error):
+            for connection in psutil.net_connections("tcp"):
+                if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
+                    if connection.pid is None:
+                        break
+                    with contextlib.suppress(psutil.Error):
+                        return f"pid {connection.pid} ({psutil.Process(connection.pid).name()})"
+        return "a process this user may not see"
+    return None
