@@ -6,7 +6,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 from penstock_runs import RunBackfill
 from penstock_timetables import AskedIntervals
 
-from penstock.catalog import readable
+from penstock.catalog import partial_catalog
 from penstock.model.backfill import Backfill
 
 DOC = """
@@ -27,8 +27,8 @@ def filling(backfill: Backfill, archives: list[str]) -> DAG:
     source = backfill.reads[0].name
     with DAG(
         f"backfill_{backfill.name}",
-        description=backfill.description or f"{source} into {backfill.fills}",
-        schedule=(CronDataIntervalTimetable if backfill.scheduled else AskedIntervals)(backfill.every, timezone="UTC"),
+        description=backfill.description or f"{source} into {backfill.target_topic}",
+        schedule=(CronDataIntervalTimetable if backfill.scheduled else AskedIntervals)(backfill.cron, timezone="UTC"),
         # Of a day before it a run that is triggered would have no task, and succeed.
         start_date=datetime(1970, 1, 1, tzinfo=UTC),
         catchup=False,
@@ -45,9 +45,9 @@ def filling(backfill: Backfill, archives: list[str]) -> DAG:
             "end": Param(
                 None, type=["null", "string"], format="date-time", description="Not part of it; empty: the interval's."
             ),
-            "target": Param(backfill.fills, type="string", minLength=1, description="The topic that is filled."),
+            "target": Param(backfill.target_topic, type="string", minLength=1, description="The topic that is filled."),
             "rate": Param(
-                backfill.rate, type="integer", minimum=0, description="Records a second at most; 0 for no bound."
+                backfill.max_rate, type="integer", minimum=0, description="Records a second at most; 0 for no bound."
             ),
             "dry_run": Param(False, type="boolean", title="dry run", description="Only say what would be written."),
             "timestamps": Param(
@@ -57,23 +57,23 @@ def filling(backfill: Backfill, archives: list[str]) -> DAG:
             "again": Param(False, type="boolean", description="Write once more what was written before."),
         },
         doc_md=DOC.format(
-            name=backfill.name, source=source, target=backfill.fills, description=backfill.description,
+            name=backfill.name, source=source, target=backfill.target_topic, description=backfill.description,
             scheduled=BY_ITSELF if backfill.scheduled else ASKED,
         ),
     ) as dag:  # fmt: skip
         RunBackfill(
             task_id="run",
             backfill=backfill.name,
-            whole=backfill.whole,
+            whole=backfill.full_history,
             # Airflow's own backfills have a bound of their own.
             max_active_tis_per_dag=1,
         )
     return dag
 
 
-catalog = readable()[0]
+catalog = partial_catalog()[0]
 for one in catalog.backfills.values():
-    if one.runs:
+    if one.runnable:
         own = one.reads[0].name
-        others = sorted(catalog.archives) if one.replays else [own]
+        others = sorted(catalog.archives) if one.copies_records else [own]
         globals()[f"backfill_{one.name}"] = filling(one, others)

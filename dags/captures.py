@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import DAG, Param
 from penstock_operators import OperateCapture
 
-from penstock.catalog import readable
+from penstock.catalog import partial_catalog
 from penstock.model.capture import Capture
 
 DOC = """
@@ -56,4 +56,4 @@ def operating(capture: Capture) -> DAG:
     return dag
 
 
-globals().update({f"capture_{capture.name}": operating(capture) for capture in readable()[0].captures.values()})
+globals().update({f"capture_{capture.name}": operating(capture) for capture in partial_catalog()[0].captures.values()})

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from airflow.sdk import DAG, Param
 from penstock_operators import OperateStreams
 
-from penstock.catalog import apps, readable
+from penstock.catalog import apps, partial_catalog
 
-catalog, wrong = readable()
+catalog, wrong = partial_catalog()
 targets = [f"app {app}" for app in apps(catalog, wrong)] + [f"stream {name}" for name in sorted(catalog.supervised)]
 
 with DAG(

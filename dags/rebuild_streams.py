@@ -5,10 +5,12 @@ from datetime import UTC, datetime
 from airflow.sdk import DAG, Param
 from penstock_runs import RebuildStream
 
-from penstock.catalog import readable
+from penstock.catalog import partial_catalog
 from penstock.model.output_mode import KeyedState
 
-rebuilt = sorted(name for name, stream in readable()[0].streams.items() if isinstance(stream.output_mode, KeyedState))
+rebuilt = sorted(
+    name for name, stream in partial_catalog()[0].streams.items() if isinstance(stream.output_mode, KeyedState)
+)
 
 with DAG(
     "rebuild_streams",

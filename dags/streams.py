@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from airflow.sdk import DAG
 from penstock_operators import SuperviseStreams
 
-from penstock.catalog import Supervised, apps, readable
+from penstock.catalog import Supervised, apps, partial_catalog
 
 DOC = """
 ### App `{app}`
@@ -40,4 +40,4 @@ def supervising(app: str, streams: list[Supervised]) -> DAG:
     return dag
 
 
-globals().update({f"streams_{app}": supervising(app, streams) for app, streams in apps(*readable()).items()})
+globals().update({f"streams_{app}": supervising(app, streams) for app, streams in apps(*partial_catalog()).items()})

@@ -1,7 +1,7 @@
 """What a stream file imports, all from here."""
 
 from penstock.model.archive import Archive
-from penstock.model.backfill import Backfill, Collection, Rows
+from penstock.model.backfill import Backfill, Collection, RowsQuery
 from penstock.model.fold import Fold
 from penstock.model.input import Combiner, Input, Table
 from penstock.model.lazy_spark import F
@@ -22,7 +22,7 @@ __all__ = [
     "Fold",
     "Input",
     "KeyedState",
-    "Rows",
+    "RowsQuery",
     "Stateless",
     "Stream",
     "StreamJoin",

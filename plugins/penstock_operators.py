@@ -137,12 +137,12 @@ class SuperviseStreams(BaseOperator):
 
     def _still_failing(self) -> None:
         """AirflowFailException if streams fail or wait; not while files cannot be read, as epochs are short then."""
-        from penstock.catalog import of_app, readable
+        from penstock.catalog import mistakes_of_app, partial_catalog
         from penstock.control import connect
         from penstock.monitoring.health import lasting
 
         found = lasting(connect(), self.app)
-        if found and not of_app(self.app, *readable()):
+        if found and not mistakes_of_app(self.app, *partial_catalog()):
             raise AirflowFailException("; ".join(f"stream {name}: {why}" for name, why in sorted(found.items())))
 
     def _supervisor(self) -> Supervisor:
@@ -153,14 +153,14 @@ class SuperviseStreams(BaseOperator):
 
     def _declare(self) -> list[BrokenFile]:
         """Bring a new app or stream into the control database; what is wrong with the app's files."""
-        from penstock.catalog import of_app, readable
+        from penstock.catalog import mistakes_of_app, partial_catalog
         from penstock.control import connect
 
-        found, wrong = readable()
+        found, wrong = partial_catalog()
         declared = {s.name for s in found.apps.get(self.app, ())}
         if connect().app(self.app) is None or set(connect().desired(self.app)) != declared:
             connect().sync(found, forget=not wrong)
-        return of_app(self.app, found, wrong)
+        return mistakes_of_app(self.app, found, wrong)
 
     def _command(self, incarnation: str) -> Sequence[str] | ClusterSubmission:
         """The command line of a driver, or what a cluster is to start: for streams from the Spark connection."""
@@ -223,13 +223,13 @@ class ReapDrivers(BaseOperator):
     ui_color = "#e2e0d5"
 
     def execute(self, context: Context) -> list[str]:
-        from penstock.catalog import survey
+        from penstock.catalog import load_partial
         from penstock.control import Actor, connect
         from penstock.errors import ControlError
         from penstock.supervision.reaper import reap
 
         actor = Actor(task_key(context), "supervisor")
-        found, wrong = survey(combiners=False)
+        found, wrong = load_partial(combiners=False)
         try:
             # What cannot be read may declare any of them.
             known = {app.name for app in connect().apps()} if wrong else set()
@@ -250,7 +250,7 @@ class OperateStreams(BaseOperator):
     ui_color = "#dcefd9"
 
     def execute(self, context: Context) -> str:
-        from penstock.catalog import readable
+        from penstock.catalog import partial_catalog
         from penstock.control import Actor, connect
         from penstock.errors import DeclarationError, ReleaseRefused
         from penstock.supervision.release import release
@@ -260,7 +260,7 @@ class OperateStreams(BaseOperator):
         kind, _, name = str(params["target"]).partition(" ")
         request = request_of(self.dag_id, run.run_id)
         note = f"{params['note'] or ''} (run {run.run_id})".strip()
-        (catalog, wrong), control = readable(), connect()
+        (catalog, wrong), control = partial_catalog(), connect()
         control.sync(catalog, forget=not wrong)
         # By the control database: what cannot be read now can be stopped all the same.
         app = name if kind == "app" else control.app_of(name)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 if TYPE_CHECKING:
-    from penstock.catalog import Windowed
+    from penstock.catalog import HeartbeatTopics
     from penstock.control import Control
 
 # What a broker or database that is away is asked again after.
@@ -235,20 +235,22 @@ def declared_windows() -> list[dict[str, Any]]:
     A mistake in one file must not stop the beats of others, nor those that its running driver waits for: these are as
     they were when all could be read.
     """
-    from penstock.catalog import survey
+    from penstock.catalog import load_partial
     from penstock.host.files import write_private
     from penstock.settings import settings
 
-    catalog, wrong = survey(combiners=False)
+    catalog, wrong = load_partial(combiners=False)
     found = [
         {
             "topic": of.topic.name,
             "heartbeat_every": of.topic.heartbeat_every,
-            "readers": [[r.due.interval.total_seconds(), r.due.offset.total_seconds(), r.name] for r in of.readers],
+            "readers": [
+                [r.schedule.interval.total_seconds(), r.schedule.offset.total_seconds(), r.name] for r in of.readers
+            ],
             "grace": of.grace,
             "writers": {n: [w.every, list(w.feeds), list(w.clocks)] for n, w in of.writers.items()},
         }
-        for of in catalog.windowed().values()
+        for of in catalog.heartbeat_topics().values()
     ]
     known = settings().home / "run" / "windows.json"
     if not wrong:
@@ -271,9 +273,9 @@ def _both(found: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict
     return list(by_topic.values())
 
 
-def _windowed(windows: list[dict[str, Any]]) -> Windowed:
+def _windowed(windows: list[dict[str, Any]]) -> HeartbeatTopics:
     """What `declared_windows` gave: the triggerer lives long, and must not keep declarations of its own."""
-    from penstock.catalog import HeartbeatTopic, Reader, Writer
+    from penstock.catalog import HeartbeatReader, HeartbeatTopic, UpstreamWriter
     from penstock.model.output_mode import HeartbeatSchedule
     from penstock.model.topic import Topic
 
@@ -281,13 +283,13 @@ def _windowed(windows: list[dict[str, Any]]) -> Windowed:
         w["topic"]: HeartbeatTopic(
             Topic(w["topic"], heartbeat_every=w["heartbeat_every"]),
             [
-                Reader(HeartbeatSchedule(*(timedelta(seconds=s) for s in given[:2])), *given[2:])
+                HeartbeatReader(HeartbeatSchedule(*(timedelta(seconds=s) for s in given[:2])), *given[2:])
                 for given in w["readers"]
             ],
             # A trigger that an earlier version left knows neither, nor the names of readers.
             w.get("grace", 0.0),
             {
-                name: Writer(every, tuple(feeds), tuple(clocks))
+                name: UpstreamWriter(every, tuple(feeds), tuple(clocks))
                 for name, (every, feeds, clocks) in w.get("writers", {}).items()
             },
         )

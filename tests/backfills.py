@@ -16,7 +16,7 @@ from penstock.backfill.writer import HEADER
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
-from penstock.streams import Archive, Backfill, Rows, Topic, TopicOutput
+from penstock.streams import Archive, Backfill, RowsQuery, Topic, TopicOutput
 from penstock.testing import latest, read
 from tests.archived import holds
 
@@ -62,7 +62,9 @@ def again(kept: Archive, target: Topic | TopicOutput = AGAIN, **given: Any) -> B
 
 
 def job(backfill: Backfill, hours: float = 3, **given: Any) -> Job:
-    return Job(backfill, None if backfill.whole else HOUR, HOUR + timedelta(hours=hours), backfill.fills, **given)
+    return Job(
+        backfill, None if backfill.full_history else HOUR, HOUR + timedelta(hours=hours), backfill.target_topic, **given
+    )
 
 
 def do(one: Job, broker: Broker, told: list[Figures] | None = None, **given: Any) -> Outcome:
@@ -85,7 +87,7 @@ SUM = "SELECT who, sum(n)::BIGINT AS total, getvariable('end') - 1 AS as_of FROM
 def sums(kept: Archive, query: str = SUM, **given: Any) -> Backfill:
     output = TopicOutput(SUMS, key=("who",), value=("who", "total", "as_of"))
     return Backfill(
-        "sums-again", kept, output, rows=Rows(EVENT, "timestamp_millis(moment)", query), whole=True, **given
+        "sums-again", kept, output, rows=RowsQuery(EVENT, "timestamp_millis(moment)", query), full_history=True, **given
     )
 
 

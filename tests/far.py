@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 SUMS = Fold(
     name="sums",
     key=("key",),
-    state="total BIGINT",
-    fold="SELECT key, sum(n)::BIGINT + coalesce(any_value(state.total), 0) AS total"
+    state_schema="total BIGINT",
+    update_sql="SELECT key, sum(n)::BIGINT + coalesce(any_value(state.total), 0) AS total"
     " FROM records LEFT JOIN state USING (key) GROUP BY key",
-    rows="FROM folded",
-    gives="key STRING, total BIGINT",
+    emit_sql="FROM folded",
+    output_schema="key STRING, total BIGINT",
 )
 
 

@@ -54,7 +54,7 @@ class Folding:
         table = self._table(rows)
         layout = fold_query.state_schema(self.fold, table.schema)
         part = StatePart(self.folder, layout, keyed_store.manifest_before(self.folder, self.batch))
-        due = part.due(self.fold.due, watermark) if self.fold.due else None
+        due = part.due(self.fold.timer_field, watermark) if self.fold.timer_field else None
         found = fold_query.run_fold(self.fold, table, part.find, watermark, late=self.grace is not None, due=due)
         made = part.change(
             found.kept,

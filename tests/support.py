@@ -36,7 +36,7 @@ def tended(tend: Callable[[], None], condition: Callable[[], object]) -> bool:
 
 def forget() -> None:
     """Let this process read its settings, its declarations and the control database's place again."""
-    for cached in (settings, connect, catalog.load, catalog.readable):
+    for cached in (settings, connect, catalog.load, catalog.partial_catalog):
         cached.cache_clear()
 
 

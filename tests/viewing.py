@@ -30,7 +30,7 @@ DECLARED = f"""
 from penstock.streams import Topic, View
 
 AGENTS = Topic("{TOPIC}", partitions={PARTITIONS}, compacted=True)
-FLEET = View("fleet", AGENTS, schema="{AGENT}", by=tuple({json.dumps(BY)}))
+FLEET = View("fleet", AGENTS, schema="{AGENT}", query_by=tuple({json.dumps(BY)}))
 """
 
 

@@ -9,12 +9,12 @@ ACCOUNTS = View(
     "known-accounts",
     "accounts",
     schema="id BIGINT NOT NULL, name STRING, plan STRING, active INT, updated_at STRING",
-    by=("plan", "active"),
+    query_by=("plan", "active"),
 )
 TESTS = View(
     "known-tests",
     "tests",
     schema="id BIGINT NOT NULL, account_id BIGINT, name STRING, kind STRING, target STRING, every_seconds BIGINT, "
     "enabled INT, updated_at STRING",
-    by=("account_id", "kind", "enabled"),
+    query_by=("account_id", "kind", "enabled"),
 )

@@ -31,9 +31,9 @@ GAP = "last_seen: BIGINT, account: STRING, back: BIGINT, until: BIGINT"
 AGENTS = Fold(
     name="agents",
     key=("agent",),
-    state="account STRING, platform STRING, version STRING, labels MAP<STRING,STRING>, last_seen BIGINT, "
+    state_schema="account STRING, platform STRING, version STRING, labels MAP<STRING,STRING>, last_seen BIGINT, "
     f"online BOOLEAN, since BIGINT, due BIGINT, gap STRUCT<{GAP}>",
-    fold=f"""
+    update_sql=f"""
 WITH given AS (
   SELECT agent, timestamp AS moment, struct_pack({SAID.format("")}) AS said, coalesce(n, 0) AS n,
     greatest(coalesce(arrived, timestamp), getvariable('time')) AS arrived FROM records
@@ -106,7 +106,7 @@ SELECT agent, said.account, said.platform, said.version, said.labels, moment AS 
   list_concat(absences, CASE WHEN NOT online AND NOT gone
     THEN [struct_pack(account := said.account, last_seen := moment)] END) AS absences
 FROM judged WHERE online OR fresh OR old_online OR coalesce(old_due > getvariable('time'), true)""",
-    rows=f"""
+    emit_sql=f"""
 SELECT 'active' AS output, agent, account, platform, version, labels, online, since, NULL::BIGINT AS last_seen,
   last_seen AS timestamp FROM folded WHERE changed
 UNION ALL
@@ -114,9 +114,9 @@ SELECT 'active', agent, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM stat
 UNION ALL
 SELECT 'offline', agent, one.account, NULL, NULL, NULL, NULL, NULL, one.last_seen, one.last_seen + {AFTER}
 FROM (SELECT agent, unnest(absences) AS one FROM folded WHERE absences IS NOT NULL) ORDER BY agent, timestamp""",
-    gives="output STRING, agent STRING, account STRING, platform STRING, version STRING, labels MAP<STRING,STRING>, "
-    "online BOOLEAN, since BIGINT, last_seen BIGINT, timestamp BIGINT",
-    due="due",
+    output_schema="output STRING, agent STRING, account STRING, platform STRING, version STRING, labels "
+    "MAP<STRING,STRING>, online BOOLEAN, since BIGINT, last_seen BIGINT, timestamp BIGINT",
+    timer_field="due",
 )
 
 

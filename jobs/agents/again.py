@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 WHOSE = Fold(
     name="whose",
     key=("test",),
-    state="account STRING",
-    fold="""
+    state_schema="account STRING",
+    update_sql="""
 FROM (
   SELECT test, CASE WHEN latest IS NULL THEN s.account ELSE latest.account END AS account FROM (
     SELECT test, max(struct_pack(n := n, account := account)) FILTER (WHERE n IS NOT NULL) AS latest
     FROM records GROUP BY test
   ) LEFT JOIN state s USING (test)
 ) WHERE account IS NOT NULL""",
-    rows="SELECT account FROM records WHERE account IS NOT NULL UNION SELECT account FROM state",
-    gives="account STRING",
+    emit_sql="SELECT account FROM records WHERE account IS NOT NULL UNION SELECT account FROM state",
+    output_schema="account STRING",
 )
 # However many of its tests change in a batch, an account is told of once.
 ONCE = Fold(
     name="once",
     key=("account",),
-    state="nothing BIGINT",
-    fold="SELECT account, NULL::BIGINT AS nothing FROM records WHERE false",
-    rows="SELECT DISTINCT account FROM records",
-    gives="account STRING",
+    state_schema="nothing BIGINT",
+    update_sql="SELECT account, NULL::BIGINT AS nothing FROM records WHERE false",
+    emit_sql="SELECT DISTINCT account FROM records",
+    output_schema="account STRING",
 )
 
 

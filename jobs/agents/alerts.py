@@ -44,17 +44,17 @@ WITH now AS (
 WINDOWS = Fold(
     name="windows",
     key=("account",),
-    state="windows ARRAY<STRUCT<rule: BIGINT, looks: BIGINT, began: BIGINT, ended: BIGINT, count: BIGINT, "
+    state_schema="windows ARRAY<STRUCT<rule: BIGINT, looks: BIGINT, began: BIGINT, ended: BIGINT, count: BIGINT, "
     "total: DOUBLE>>, due BIGINT",
-    fold=f"""{COUNTED}
+    update_sql=f"""{COUNTED}
 SELECT account, list(struct_pack(rule := rule, looks := looks, began := began, ended := ended, count := count,
     total := total) ORDER BY rule, began) AS windows, min(ended) AS due
 FROM counted WHERE ended > getvariable('time') GROUP BY account""",
-    rows=f"""{COUNTED}
+    emit_sql=f"""{COUNTED}
 SELECT rule, looks, began, ended, count, total / count AS value
 FROM counted WHERE ended <= getvariable('time') AND count > 0 ORDER BY ALL""",
-    gives="rule BIGINT, looks BIGINT, began BIGINT, ended BIGINT, count BIGINT, value DOUBLE",
-    due="due",
+    output_schema="rule BIGINT, looks BIGINT, began BIGINT, ended BIGINT, count BIGINT, value DOUBLE",
+    timer_field="due",
 )
 
 VALUE = ("account", "rule", "metric", "comparison", "threshold", "value", "count", "window_start", "window_end")

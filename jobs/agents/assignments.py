@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 ASSIGNED = Fold(
     name="assigned",
     key=("agent",),
-    state="version BIGINT, digest STRING",
-    fold="""
+    state_schema="version BIGINT, digest STRING",
+    update_sql="""
 WITH newest AS (
   SELECT agent, arg_max(struct_pack(version := version, account := account, online := online, tests := tests,
     moment := timestamp, digest := digest), version) FILTER (WHERE version IS NOT NULL) AS said,
@@ -40,12 +40,12 @@ SELECT agent, said, s.version IS NULL OR said.version >= s.version AS counts,
   CASE WHEN counts THEN said.digest ELSE s.digest END AS digest, s.digest AS before
 FROM newest LEFT JOIN state s USING (agent)
 WHERE coalesce(spoke, -1) >= coalesce(forgotten, -1) AND (spoke IS NOT NULL OR s.agent IS NOT NULL)""",
-    rows="""
+    emit_sql="""
 SELECT agent, said.account, said.online, said.tests, version, said.moment AS timestamp FROM folded
 WHERE digest IS DISTINCT FROM before
 UNION ALL SELECT DISTINCT agent, NULL, NULL, NULL, NULL, NULL FROM records ANTI JOIN folded USING (agent)
 WHERE version IS NULL""",
-    gives=f"agent STRING, account STRING, online BOOLEAN, tests ARRAY<STRUCT<{TEST}>>, version BIGINT, "
+    output_schema=f"agent STRING, account STRING, online BOOLEAN, tests ARRAY<STRUCT<{TEST}>>, version BIGINT, "
     "timestamp BIGINT",
 )
 

@@ -7,7 +7,7 @@ AGENTS = View(
     "agents",
     ACTIVE_AGENTS,
     schema=AGENT,
-    by=("account", "platform", "version", "online", "labels", "timestamp", "since"),
+    query_by=("account", "platform", "version", "online", "labels", "timestamp", "since"),
 )
-ASSIGNED = View("assigned", ASSIGNMENTS, schema=ASSIGNMENT, by=("account", "online", "timestamp"))
-LAST_ALERTS = View("last-alerts", ALERTS, schema=ALERT, by=("account", "metric", "window_end"))
+ASSIGNED = View("assigned", ASSIGNMENTS, schema=ASSIGNMENT, query_by=("account", "online", "timestamp"))
+LAST_ALERTS = View("last-alerts", ALERTS, schema=ALERT, query_by=("account", "metric", "window_end"))

@@ -22,7 +22,7 @@ REPLAY = Backfill(
     RECEIPTS_ARCHIVE,
     REPLAYED,
     "Records of any archive into a topic, in order of event time.",
-    rate=5_000,
+    max_rate=5_000,
 )
 
 SUMMARIES = Backfill(
@@ -30,5 +30,5 @@ SUMMARIES = Backfill(
     RECEIPTS_ARCHIVE,
     summaries.STREAM,
     "Summaries of windows for which receipts came too late, or that a mistake of the transform made wrong.",
-    through=(bundles.STREAM,),
+    via=(bundles.STREAM,),
 )

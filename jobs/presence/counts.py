@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 COUNTS = Fold(
     name="counts",
     key=("business", "contact"),
-    state="base BIGINT, as_of BIGINT, walks ARRAY<STRUCT<moment: BIGINT, device: STRING>>",
-    fold="""
+    state_schema="base BIGINT, as_of BIGINT, walks ARRAY<STRUCT<moment: BIGINT, device: STRING>>",
+    update_sql="""
 WITH bases AS (
   SELECT business, contact, max(struct_pack(as_of := as_of, n := n)) AS base FROM (
     SELECT business, contact, timestamp AS as_of, count AS n FROM records WHERE device IS NULL
@@ -37,11 +37,11 @@ SELECT business, contact, bases.base.n AS base, bases.base.as_of AS as_of, since
   old.base AS old_base, old.as_of AS old_as_of
 FROM keys LEFT JOIN bases USING (business, contact) LEFT JOIN since USING (business, contact)
   LEFT JOIN state old USING (business, contact)""",
-    rows="SELECT business, contact, coalesce(base, 0) + coalesce(len(walks), 0) AS count, base, as_of, walks "
+    emit_sql="SELECT business, contact, coalesce(base, 0) + coalesce(len(walks), 0) AS count, base, as_of, walks "
     "FROM folded WHERE (walks, base, as_of) IS DISTINCT FROM (old_walks, old_base, old_as_of)",
-    gives="business STRING, contact STRING, count BIGINT, base BIGINT, as_of BIGINT, "
+    output_schema="business STRING, contact STRING, count BIGINT, base BIGINT, as_of BIGINT, "
     "walks ARRAY<STRUCT<moment: BIGINT, device: STRING>>",
-    restored="SELECT business, contact, base, as_of, walks FROM output",
+    restore_sql="SELECT business, contact, base, as_of, walks FROM output",
 )
 
 

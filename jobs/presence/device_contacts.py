@@ -20,8 +20,8 @@ LOGINS = "ARRAY<STRUCT<business: STRING, moment: BIGINT>>"
 CONTACTS = Fold(
     name="contacts",
     key=("device",),
-    state=f"newest STRUCT<moment: BIGINT, rank: INT, contact: STRING>, removed BIGINT, logins {LOGINS}",
-    fold=f"""
+    state_schema=f"newest STRUCT<moment: BIGINT, rank: INT, contact: STRING>, removed BIGINT, logins {LOGINS}",
+    update_sql=f"""
 WITH every AS (
   SELECT device, {NEWEST} AS event, CASE WHEN type = 'removal' THEN timestamp END AS removed,
     CASE WHEN type = 'login' THEN business END AS business, timestamp AS moment FROM records
@@ -40,7 +40,7 @@ SELECT device, stated.newest, stated.removed, businesses.logins,
   old.newest AS old_newest, old.logins AS old_logins, old.removed AS old_removed
 FROM stated LEFT JOIN businesses USING (device) LEFT JOIN state old USING (device)""",
     # Each moment behind the newest that was known, in order: who asks what was known then must find it.
-    rows=f"""
+    emit_sql=f"""
 WITH moments AS (
   SELECT DISTINCT device, r.timestamp AS moment FROM records r JOIN folded USING (device)
   WHERE old_newest IS NULL OR r.timestamp > old_newest.moment
@@ -76,8 +76,8 @@ SELECT device, CASE WHEN newest.rank < 2 THEN newest.contact END AS contact, coa
   moment AS timestamp, newest.rank AS rank, removed, logins
 FROM stated LEFT JOIN businesses USING (device, moment) LEFT JOIN gone USING (device, moment)
 ORDER BY device, moment""",
-    gives=f"{DEVICE_CONTACT}, rank INT, removed BIGINT, logins {LOGINS}",
-    restored="SELECT device, struct_pack(moment := timestamp, rank := rank, contact := contact) AS newest, removed, "
+    output_schema=f"{DEVICE_CONTACT}, rank INT, removed BIGINT, logins {LOGINS}",
+    restore_sql="SELECT device, struct_pack(moment := timestamp, rank := rank, contact := contact) AS newest, removed, "
     "logins FROM output",
 )
 

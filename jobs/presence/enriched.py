@@ -28,11 +28,11 @@ WAIT, REPEATS = millis(presence_settings().wait), millis(WALK_INS.retention)
 NAMES = Fold(
     name="names",
     key=("device",),
-    state="contacts ARRAY<STRUCT<moment: BIGINT, contact: STRING>>, "
+    state_schema="contacts ARRAY<STRUCT<moment: BIGINT, contact: STRING>>, "
     "waiting ARRAY<STRUCT<business: STRING, since: BIGINT, moment: BIGINT>>, "
     "told ARRAY<STRUCT<business: STRING, moment: BIGINT>>",
     # arg_max passes a NULL over, and a removal says NULL: so the contact is packed.
-    fold=f"""
+    update_sql=f"""
 WITH known AS (
   SELECT device, moment, arg_max(struct_pack(contact := contact), n).contact AS contact FROM (
     SELECT device, timestamp AS moment, contact, n FROM records WHERE business IS NULL
@@ -77,13 +77,13 @@ WITH known AS (
 )
 SELECT device, contacts, waiting, told, fresh
 FROM contacts FULL JOIN walks USING (device) LEFT JOIN repeats USING (device)""",
-    rows="SELECT device, walk.business, walk.since, walk.timestamp, walk.contact "
+    emit_sql="SELECT device, walk.business, walk.since, walk.timestamp, walk.contact "
     "FROM (SELECT device, unnest(fresh) AS walk FROM folded WHERE fresh IS NOT NULL)",
-    gives=ENRICHED,
-    ends="contacts IS NULL AND coalesce(list_max(list_transform(waiting, lambda w: w.moment)), 0) "
+    output_schema=ENRICHED,
+    expires_when="contacts IS NULL AND coalesce(list_max(list_transform(waiting, lambda w: w.moment)), 0) "
     f"< getvariable('watermark') - {WAIT}",
     # Walk-ins that wait, and who was known since; the newest before stays in its topic, which is compacted.
-    reads_back=presence_settings().wait,
+    input_retention=presence_settings().wait,
 )
 
 

@@ -9,13 +9,13 @@ from jobs.presence import (
     ENRICHED_WALK_INS,
     WALK_IN_COUNTS,
 )
-from penstock.streams import Archive, Backfill, Collection, Rows, TopicOutput, View
+from penstock.streams import Archive, Backfill, Collection, RowsQuery, TopicOutput, View
 
 VISITS = View(
     "visits",
     WALK_IN_COUNTS,
     schema="business STRING NOT NULL, contact STRING NOT NULL, count BIGINT NOT NULL",
-    by=("business", "contact", "count"),
+    query_by=("business", "contact", "count"),
 )
 
 WALK_INS_ARCHIVE = Archive(
@@ -32,15 +32,15 @@ BASE = Backfill(
     WALK_INS_ARCHIVE,
     TopicOutput(BASE_COUNTS, key=("business", "contact"), value=("business", "contact", "count", "as_of")),
     "Walk-ins of each contact at each business up to a time; counts go on from there.",
-    rows=Rows(
+    rows=RowsQuery(
         ENRICHED,
         "timestamp_millis(timestamp)",
         """SELECT business, contact, count(DISTINCT (timestamp, device)) AS count, getvariable('end') - 1 AS as_of
         FROM records GROUP BY business, contact""",
     ),
-    whole=True,
+    full_history=True,
     # Their reader is live, and what comes at once is one long batch to it.
-    rate=5_000,
+    max_rate=5_000,
 )
 
 # A document of each device: device, contact (none once it was removed), business of its latest login, type of the event
@@ -50,10 +50,10 @@ CONTACTS = Backfill(
     Collection("crm", "contacts"),
     TopicOutput(CRM_BACKFILL, key="device", value=("device", "contact", "business", "type", "timestamp")),
     "Contacts of the CRM's database, told as events once more; what is newer stays.",
-    rows=Rows(
+    rows=RowsQuery(
         "device STRING NOT NULL, contact STRING, business STRING, type STRING NOT NULL, timestamp BIGINT NOT NULL",
         "timestamp_millis(timestamp)",
         "SELECT device, contact, business, type, timestamp FROM records",
     ),
-    rate=5_000,
+    max_rate=5_000,
 )

@@ -31,10 +31,10 @@ BUSINESSES = Table(
 VISITS = Fold(
     name="visits",
     key=("device", "business"),
-    state="spans ARRAY<STRUCT<began: BIGINT, ended: BIGINT, told: BIGINT>>, times ARRAY<BIGINT>",
+    state_schema="spans ARRAY<STRUCT<began: BIGINT, ended: BIGINT, told: BIGINT>>, times ARRAY<BIGINT>",
     # In a span that has its walk-in already, or behind it and not away, nothing is to be looked for.
     # Points of one time come in any order, in two windows in two: so a break is put before what is of its time.
-    fold=f"""
+    update_sql=f"""
 WITH batch AS (
   SELECT device, business, min(timestamp) AS lowest, max(timestamp) AS highest FROM records GROUP BY ALL
 ), open AS (
@@ -82,12 +82,12 @@ SELECT device, business, [struct_pack(
   began := span.began, ended := greatest(span.ended, highest), told := span.told)] AS spans,
   NULL::BIGINT[] AS times, NULL::STRUCT(since BIGINT, "timestamp" BIGINT)[] AS fresh FROM open WHERE stays
 UNION ALL SELECT device, business, spans, nullif(times, []), fresh FROM merged""",
-    rows="SELECT device, business, walk.since, walk.timestamp FROM ("
+    emit_sql="SELECT device, business, walk.since, walk.timestamp FROM ("
     "SELECT device, business, unnest(fresh) AS walk FROM folded WHERE fresh IS NOT NULL)",
-    gives=WALK_IN,
-    ends=f"coalesce(list_max(list_transform(spans, lambda s: s.ended)), 0) < getvariable('watermark') - {AWAY}",
+    output_schema=WALK_IN,
+    expires_when=f"coalesce(list_max(list_transform(spans, lambda s: s.ended)), 0) < getvariable('watermark') - {AWAY}",
     # What ended before that is forgotten.
-    reads_back=S.away + S.within,
+    input_retention=S.away + S.within,
 )
 
 

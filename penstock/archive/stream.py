@@ -67,12 +67,12 @@ def stream(archive: Archive, topics: Mapping[str, Topic] | None = None) -> Strea
     """The stream that runs it. topics: as the project declares them. DeclarationError with its place in the file."""
     name = topic_name(archive.topic)
     topic = (topics or {}).get(name) or (archive.topic if isinstance(archive.topic, Topic) else Topic(name))
-    output = Archived(archive.name, archive.bucket, archive.prefix, (name,), archive.wait.total_seconds())
+    output = Archived(archive.name, archive.bucket, archive.prefix, (name,), archive.close_delay.total_seconds())
     try:
         found = Stream(
             name=archive.name, app=archive.app, inputs={"records": _input(archive, topic)}, transform=transform,
-            output=output, output_mode=Stateless(), every=archive.every.total_seconds(), max_records=archive.batch,
-        )  # fmt: skip
+            output=output, output_mode=Stateless(), every=archive.every.total_seconds(),
+        max_records=archive.max_records, )  # fmt: skip
     except DeclarationError as e:
         raise DeclarationError(f"{archive.location}: archive {archive.name}: {e.what}", got=e.got, hint=e.hint) from e
     # Not this file, but the declaration's.

@@ -232,8 +232,8 @@ def _closed(job: Job, hours: Sequence[Hour]) -> None:
         raise InputNotReady(
             f"backfill {job.name}: hours of archive {job.archive.name} are open, so more may come",
             got=f"{len(open_)}: {', '.join(open_[:5])}",
-            hint=f"wait until they are closed, {job.archive.wait} after their last record, or take what is there: "
-            "--unclosed",
+            hint=f"wait until they are closed, {job.archive.close_delay} after their last record, or take what is "
+            "there: --unclosed",
         )
 
 

@@ -63,13 +63,13 @@ class Job:
     @property
     def replays(self) -> bool:
         """Whether records are written as they are."""
-        return self.backfill.replays
+        return self.backfill.copies_records
 
     @property
     def streams(self) -> Sequence[Stream]:
         """The streams whose transforms make the rows, in order; none where no stream does."""
         target = self.backfill.target
-        return (*self.backfill.through, target) if isinstance(target, Stream) else ()
+        return (*self.backfill.via, target) if isinstance(target, Stream) else ()
 
     @property
     def _reads(self) -> Input:

@@ -59,13 +59,13 @@ class Documents:
         self.files = self.rows = 0
         self.spans: Mapping[str, Span] = {}
         self.ids: Mapping[str, str] = {}
-        self.nothing = f"nothing is in {collection.place}"
+        self.nothing = f"nothing is in {collection.path}"
 
     def fetch(self, folder: Path, told: Told) -> list[Path]:
         if not (url := connections.url("mongodb")):
             raise SinkError(
                 "nobody has said where MongoDB is",
-                got=self._collection.place,
+                got=self._collection.path,
                 hint='set PENSTOCK_MONGODB_URL, or start one here: make up STORES="mongodb"',
             )
         found = patiently(partial(self._read, url, folder, told), self._waits)
@@ -74,7 +74,7 @@ class Documents:
 
     def _read(self, url: str, folder: Path, told: Told) -> list[Path]:
         """All of it. Nothing says what a document was when it was read before, so each try reads all anew."""
-        place = self._collection.place
+        place = self._collection.path
         found, self.spans, self.left_out = list[Path](), {}, LeftOut()
         try:
             made: MongoClient[dict[str, Any]] = MongoClient(url, serverSelectionTimeoutMS=SERVER_MS)
@@ -121,7 +121,7 @@ class Documents:
     def _table(self, documents: list[tuple[bytes, bytes]], at: int) -> pa.Table:
         count = len(documents)
         given: dict[str, Any] = {
-            "topic": pa.repeat(self._collection.place, count),
+            "topic": pa.repeat(self._collection.path, count),
             "partition": pa.repeat(pa.scalar(0, pa.int32()), count),
             "offset": pa.array(range(at, at + count)),
             "key": pa.array([key for key, _ in documents]),

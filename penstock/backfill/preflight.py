@@ -113,7 +113,7 @@ def settled(job: Job, watermarks: Watermarks) -> None:
     """InputNotReady if a stream may still write the windows that are to be computed again."""
     if not isinstance(job.backfill.target, Stream) or job.unclosed:
         return
-    delay = sum((one.output_mode.watermark_delay for one in (*job.backfill.through, job.backfill.target)), timedelta(0))
+    delay = sum((one.output_mode.watermark_delay for one in (*job.backfill.via, job.backfill.target)), timedelta(0))
     if job.end > datetime.now(UTC) - delay:
         raise InputNotReady(
             f"backfill {job.name}: stream {job.backfill.target.name} may still write windows of the interval",

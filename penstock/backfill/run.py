@@ -328,7 +328,7 @@ class _Run:
     def _waited(self, written: int) -> None:
         """Note what is written; return when no reader is further behind than it may be."""
         self._progress.now(state="running", rows_done=written)
-        bound = self._job.backfill.lag.total_seconds()
+        bound = self._job.backfill.max_lag.total_seconds()
         began = time.monotonic()
         while time.monotonic() >= self._looked + LOOK:
             self._looked = time.monotonic()

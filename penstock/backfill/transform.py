@@ -29,13 +29,13 @@ from penstock.backfill.job import Done, Job, ms
 from penstock.backfill.skipped_records import LeftOut
 from penstock.codec.columnar import BAD, KEPT, Reading
 from penstock.errors import BackfillError, DeclarationError
-from penstock.model.backfill import Rows
+from penstock.model.backfill import RowsQuery
 from penstock.model.output import Columns, TopicOutput
 from penstock.model.stream import Stream
 
 log = logging.getLogger(__name__)
 
-# Rows whose hashes are compared together, where there are no partitions to go by.
+# RowsQuery whose hashes are compared together, where there are no partitions to go by.
 TOGETHER = 100_000
 MEMORY = "1GB"
 # Of rows that are held, hashed or written together: a value may be a megabyte.
@@ -63,7 +63,7 @@ def made(job: Job, files: Sequence[Path], plan: Done, folder: Path, recompute: R
         return target
     if isinstance(job.backfill.target, Stream):
         assert job.begin is not None
-        chain = [*job.backfill.through, job.backfill.target]
+        chain = [*job.backfill.via, job.backfill.target]
         rows = folder / "made.parquet"
         given = _Given(recompute(chain, [str(path) for path in files], job.begin, job.end))
         _written(rows, given)
@@ -162,7 +162,7 @@ def _as_they_are(job: Job, files: Sequence[Path], plan: Done, target: Path) -> N
         )
 
 
-def _query(job: Job, rows: Rows, output: TopicOutput, files: Sequence[Path], folder: Path, target: Path) -> None:
+def _query(job: Job, rows: RowsQuery, output: TopicOutput, files: Sequence[Path], folder: Path, target: Path) -> None:
     what = f"backfill {job.name}"
     reading = Reading(what, what, rows.schema, rows.event_time, None, keep=False)
     if not reading.timed:
@@ -271,7 +271,7 @@ def _json(columns: Columns) -> str:
 
 
 def _keyed(connection: duckdb.DuckDBPyConnection, job: Job, source: str, target: Path) -> None:
-    """Rows in order of their keys, each key once."""
+    """RowsQuery in order of their keys, each key once."""
     numbered = f"SELECT key, value, row_number() OVER (ORDER BY key, value) - 1 AS n FROM ({source})"
     place = f"""'{job.name}' AS topic, (n // {TOGETHER})::INT AS partition, n AS "offset\""""
     columns = f"{place}, key, value, NULL AS timestamp, NULL AS headers, NULL AS event_time"

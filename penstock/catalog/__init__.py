@@ -1,23 +1,18 @@
 """Collects what is declared under jobs/ and sql/ and validates it together. Imports neither Spark nor a client."""
 
-from penstock.catalog.catalog import Catalog, HeartbeatTopic, Reader, Supervised, Windowed, Writer
+from penstock.catalog.catalog import (
+    Catalog,
+    HeartbeatReader,
+    HeartbeatTopic,
+    HeartbeatTopics,
+    Supervised,
+    UpstreamWriter,
+)
 from penstock.catalog.discovery import discover, load
-from penstock.catalog.partial import BrokenFile, apps, of_app, readable, survey
+from penstock.catalog.partial import BrokenFile, apps, load_partial, mistakes_of_app, partial_catalog
 from penstock.catalog.validation import build
 
 __all__ = [
-    "BrokenFile",
-    "Catalog",
-    "HeartbeatTopic",
-    "Reader",
-    "Supervised",
-    "Windowed",
-    "Writer",
-    "apps",
-    "build",
-    "discover",
-    "load",
-    "of_app",
-    "readable",
-    "survey",
+    "BrokenFile", "Catalog", "HeartbeatReader", "HeartbeatTopic", "HeartbeatTopics", "Supervised", "UpstreamWriter",
+    "apps", "build", "discover", "load", "load_partial", "mistakes_of_app", "partial_catalog",
 ]  # fmt: skip

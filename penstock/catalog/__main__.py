@@ -1,6 +1,7 @@
-"""`python -m penstock.catalog`: the catalog and its drawing as JSON, for who must not run a project's code itself.
+"""`python -m penstock.catalog [APP]`: the catalog and its drawing as JSON, for processes that must not run a project's
+code themselves.
 
-What is wrong is counted there, and told on standard error. With the name of an app: what of it can be read.
+Mistakes are counted in the JSON and printed on standard error. With an app: what of it can be read.
 """
 
 from __future__ import annotations
@@ -9,22 +10,26 @@ import sys
 from typing import Any
 
 from penstock.catalog.listing import document
-from penstock.catalog.partial import of_app, survey
+from penstock.catalog.partial import load_partial, mistakes_of_app
 from penstock.errors import PenstockError
 from penstock.host.child_output import output, tell
 
 
-def told_of(app: str) -> dict[str, Any]:
-    """names: of what the app runs; streams: whether Spark runs it; wrong: in its files; others: in those of other
-    systems, which may declare streams of it as well."""
-    found, wrong = survey(first=app)
-    mine = of_app(app, found, wrong)
-    names = [one.name for one in found.apps.get(app, ())]
+def app_summary(app: str) -> dict[str, Any]:
+    """What can be read of an app.
+
+    Returns:
+        names: of what the app runs. streams: whether Spark runs any of it. wrong: mistakes in its files. others:
+        mistakes in files of other folders that may declare streams of it as well.
+    """
+    catalog, broken = load_partial(first=app)
+    mine = mistakes_of_app(app, catalog, broken)
+    names = [one.name for one in catalog.apps.get(app, ())]
     return {
         "names": names,
-        "streams": any(name in found.streams for name in names),
+        "streams": any(name in catalog.streams for name in names),
         "wrong": [str(e) for e in mine],
-        "others": [str(e) for e in wrong if e not in mine and (e.path.suffix == ".py" or e.folder == "sinks")],
+        "others": [str(e) for e in broken if e not in mine and (e.path.suffix == ".py" or e.folder == "sinks")],
     }
 
 
@@ -32,12 +37,12 @@ if __name__ == "__main__":
     out = output()
     try:
         if len(sys.argv) > 1:
-            told = told_of(sys.argv[1])
+            answer = app_summary(sys.argv[1])
         else:
-            found, wrong = survey()
-            told = {**document(found), "wrong": len(wrong)}
-            for mistake in wrong:
+            catalog, broken = load_partial()
+            answer = {**document(catalog), "wrong": len(broken)}
+            for mistake in broken:
                 print(f"error: {mistake}", file=sys.__stderr__)
     except PenstockError as e:
         sys.exit(f"error: {e}")
-    tell(out, told)
+    tell(out, answer)

@@ -14,7 +14,7 @@ from penstock.model.declaration import Declared
 from penstock.model.output_mode import HeartbeatSchedule
 from penstock.model.stream import Stream
 from penstock.model.topic import DEAD_LETTERS, Topic
-from penstock.model.view import Served, View
+from penstock.model.view import ServedView, View
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Writer(NamedTuple):
-    """A stream or a capture whose rows get into a topic, be it by way of others.
+class UpstreamWriter(NamedTuple):
+    """A stream or a capture whose rows reach a topic, directly or by way of others.
 
-    feeds: the streams that write what it reads. clocks: the topics whose beats close its windows.
+    Attributes:
+        every: seconds between its batches or polls.
+        feeds: the streams that write what it reads.
+        clocks: the topics whose heartbeats close its windows.
     """
 
     every: float = 0.0
@@ -35,28 +38,31 @@ class Writer(NamedTuple):
     clocks: tuple[str, ...] = ()
 
 
-class Reader(NamedTuple):
-    """A stream that waits for the clock: when it needs heartbeats. Without a name it is one that always runs."""
+class HeartbeatReader(NamedTuple):
+    """A stream that needs heartbeats, and when. Without a name it is one that always runs."""
 
-    due: HeartbeatSchedule
+    schedule: HeartbeatSchedule
     name: str = ""
 
 
 class HeartbeatTopic(NamedTuple):
     """A topic that needs heartbeats.
 
-    readers: those of its streams that wait for the clock. grace: seconds, the least of theirs. writers: the streams and
-    captures that feed it, in any number of steps, by name.
+    Attributes:
+        topic: as declared.
+        readers: its streams that need heartbeats.
+        grace: the least of theirs, seconds.
+        writers: the streams and captures that feed it, in any number of steps, by name.
     """
 
     topic: Topic
-    readers: list[Reader]
+    readers: list[HeartbeatReader]
     grace: float = 0.0
-    writers: Mapping[str, Writer] = MappingProxyType({})
+    writers: Mapping[str, UpstreamWriter] = MappingProxyType({})
 
 
 # By topic.
-Windowed = dict[str, HeartbeatTopic]
+HeartbeatTopics = dict[str, HeartbeatTopic]
 
 
 class Supervised(Protocol):
@@ -72,10 +78,17 @@ class Supervised(Protocol):
 
 @dataclass(frozen=True)
 class Catalog:
-    """Every declared thing and topic of a project, by name. No two things have one name, of whatever kind.
+    """Every declaration and topic of a project, by name. Names are unique over all kinds.
 
-    sinks: as their files declare them. A stream is made of each, and of each archive under its name, and stands among
-    the streams. In `idle` are those that do not run: nobody has said where their store is, or they say so.
+    Attributes:
+        streams: all that run, also the streams made of sinks and archives, under their names.
+        topics: all that are declared.
+        captures: as their files declare them.
+        views: as declared.
+        archives: as declared.
+        backfills: as declared.
+        sinks: as their files declare them.
+        disabled: streams that do not run, as they are declared so, or no address of their store is configured.
     """
 
     streams: dict[str, Stream]
@@ -85,90 +98,89 @@ class Catalog:
     archives: dict[str, Archive] = field(default_factory=dict)
     backfills: dict[str, Backfill] = field(default_factory=dict)
     sinks: dict[str, Sink] = field(default_factory=dict)
-    idle: dict[str, Stream] = field(default_factory=dict)
+    disabled: dict[str, Stream] = field(default_factory=dict)
 
     @property
     def declared(self) -> dict[str, Declared]:
         """Everything but the topics."""
-        return {**self.streams, **self.idle, **self.captures, **self.views, **self.archives, **self.backfills}
+        return {**self.streams, **self.disabled, **self.captures, **self.views, **self.archives, **self.backfills}
 
     @property
-    def served(self) -> dict[str, Served]:
-        """Views, by the names that they have in each instance."""
+    def served_views(self) -> dict[str, ServedView]:
+        """Views, by their name in each instance."""
         instances = range(1, settings().views_instances + 1)
-        return {one.name: one for one in (Served(view, n) for view in self.views.values() for n in instances)}
+        return {one.name: one for one in (ServedView(view, n) for view in self.views.values() for n in instances)}
 
     @property
     def supervised(self) -> dict[str, Supervised]:
         """Streams, captures and served views by name."""
-        return {**self.streams, **self.captures, **self.served}
+        return {**self.streams, **self.captures, **self.served_views}
 
     @property
     def apps(self) -> dict[str, list[Supervised]]:
-        """What is supervised by the driver it shares, both in order of name."""
+        """What each app runs, sorted by name."""
         apps: dict[str, list[Supervised]] = {}
         for one in sorted(self.supervised.values(), key=lambda s: (s.app, s.name)):
             apps.setdefault(one.app, []).append(one)
         return apps
 
     def stream(self, name: str) -> Stream:
-        return _named("stream", name, self.streams)
+        return _look_up("stream", name, self.streams)
 
-    def one(self, name: str) -> Supervised:
+    def supervised_named(self, name: str) -> Supervised:
         """A stream, a capture or a served view."""
-        return _named("stream", name, self.supervised)
+        return _look_up("stream", name, self.supervised)
 
     def app(self, name: str) -> list[Supervised]:
-        return _named("app", name, self.apps)
+        return _look_up("app", name, self.apps)
 
     @property
-    def dead_letters(self) -> list[str]:
-        """The topics that records are put aside in."""
-        found = {name for stream in self.streams.values() for name in stream.side_outputs if name != stream.late_topic}
-        return [*sorted(found), DEAD_LETTERS.name]
+    def dead_letter_topics(self) -> list[str]:
+        names = {name for stream in self.streams.values() for name in stream.side_outputs if name != stream.late_topic}
+        return [*sorted(names), DEAD_LETTERS.name]
 
     def readers(self, topic: str) -> list[str]:
         """The streams that read a topic."""
         return sorted(name for name, stream in self.streams.items() if stream.reads_topic(topic))
 
-    def fed_by(self, stream: Stream) -> tuple[str, ...]:
+    def upstream_streams(self, stream: Stream) -> tuple[str, ...]:
         """The streams that write what a stream reads."""
         return tuple(n for n in self._written_by(stream.has_input_topic) if n in self.streams and n != stream.name)
 
-    def windowed(self) -> Windowed:
+    def heartbeat_topics(self) -> HeartbeatTopics:
         """Topics that need heartbeats: those read by a stream whose output mode waits for the clock."""
-        found: Windowed = {}
+        topics: HeartbeatTopics = {}
         for stream in self.streams.values():
-            if due := stream.output_mode.heartbeat_schedule:
+            if schedule := stream.output_mode.heartbeat_schedule:
                 grace = stream.output_mode.watermark_delay.total_seconds()
                 for topic in (given.topic for given in stream.sources.values() if given.topic):
-                    known = found.get(topic.name) or HeartbeatTopic(topic, [], grace, self._writers(topic.name))
-                    found[topic.name] = known._replace(
-                        readers=[*known.readers, Reader(due, stream.name)], grace=min(known.grace, grace)
+                    known = topics.get(topic.name) or HeartbeatTopic(topic, [], grace, self._writers(topic.name))
+                    topics[topic.name] = known._replace(
+                        readers=[*known.readers, HeartbeatReader(schedule, stream.name)], grace=min(known.grace, grace)
                     )
-        return found
+        return topics
 
-    def _writers(self, topic: str) -> dict[str, Writer]:
-        found: dict[str, Writer] = {}
+    def _writers(self, topic: str) -> dict[str, UpstreamWriter]:
+        writers: dict[str, UpstreamWriter] = {}
         waiting = self._written_by(lambda name: name == topic)
         while waiting:
-            if (name := waiting.pop()) not in found:
+            if (name := waiting.pop()) not in writers:
                 if name in self.captures:
-                    found[name] = Writer(self.captures[name].every.total_seconds())
+                    writers[name] = UpstreamWriter(self.captures[name].every.total_seconds())
                     continue
                 stream = self.streams[name]
                 feeds = self._written_by(stream.has_input_topic)
-                found[name] = Writer(stream.every, tuple(feeds), _clocks(stream))
+                writers[name] = UpstreamWriter(stream.every, tuple(feeds), _clocks(stream))
                 waiting += feeds
-        return found
+        return writers
 
-    def _written_by(self, takes: Callable[[str], bool]) -> list[str]:
-        """The streams and captures that write one of some topics."""
-        writing: dict[str, Declared] = {**self.streams, **self.captures}
+    def _written_by(self, matches: Callable[[str], bool]) -> list[str]:
+        """The streams and captures that write a topic that matches."""
+        declared: dict[str, Declared] = {**self.streams, **self.captures}
         return sorted(
             name
-            for name, one in writing.items()
-            if any(place.kind == "topic" and takes(place.name) for place in one.writes)
+            for name, one in declared.items()
+            if any(node.kind == "topic" and matches(node.name) for node in one.writes)
         )
 
 
@@ -178,7 +190,7 @@ def _clocks(stream: Stream) -> tuple[str, ...]:
     )
 
 
-def _named(kind: str, name: str, among: Mapping[str, T]) -> T:
+def _look_up(kind: str, name: str, among: Mapping[str, T]) -> T:
     try:
         return among[name]
     except KeyError:

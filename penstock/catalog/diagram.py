@@ -20,12 +20,11 @@ BOX = ("[", "]")
 
 
 def text(graph: Graph) -> str:
-    """A tree from what nothing feeds to what feeds nothing, two spaces a step. What stands further up already is not
-    unfolded again."""
+    """A tree from sources to sinks, indented by two spaces a level. Each node is unfolded once."""
     lines: list[str] = []
     shown: set[CatalogNode] = set()
     roots = [node for node in graph.nodes if not graph.sources[node]]
-    # Of a ring that nothing feeds, a topic is the best to begin with.
+    # A cycle that nothing feeds begins with a topic.
     for root in (*roots, *sorted(graph.nodes, key=lambda node: node.kind != "topic")):
         if root not in shown:
             lines += _tree(graph, root, 0, shown)

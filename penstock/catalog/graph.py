@@ -1,4 +1,4 @@
-"""What feeds what: declared things, and the places that they read and write."""
+"""The graph of declarations and what they read and write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.model.declaration import CatalogNode
 
 
 class Edge(NamedTuple):
-    """The way of records. matches: from a declared topic to a pattern that matches it."""
+    """A flow of records. matches: from a declared topic to a pattern that matches it."""
 
     source: CatalogNode
     target: CatalogNode
@@ -39,15 +39,15 @@ class Graph:
         return {node: [e.source for e in self.edges if e.target == node] for node in self.nodes}
 
     def around(self, name: str) -> Graph:
-        """All nodes of a name, whatever feeds them and whatever they feed; empty if there is no such node."""
+        """The nodes of a name with all that is upstream and downstream of them; empty if there is no such node."""
         named = [node for node in self.nodes if node.name == name]
-        up, down = (set(_reached(named, step)) for step in (self.sources.__getitem__, self.targets.__getitem__))
+        up, down = (set(_reachable(named, step)) for step in (self.sources.__getitem__, self.targets.__getitem__))
         edges = tuple(e for e in self.edges if {e.source, e.target} <= up or {e.source, e.target} <= down)
         return Graph(tuple(node for node in self.nodes if node in up | down), edges)
 
 
-def _reached(start: Iterable[CatalogNode], step: Callable[[CatalogNode], list[CatalogNode]]) -> Iterator[CatalogNode]:
-    """The nodes of a way, those it starts from included."""
+def _reachable(start: Iterable[CatalogNode], step: Callable[[CatalogNode], list[CatalogNode]]) -> Iterator[CatalogNode]:
+    """The nodes that `step` reaches, those it starts from included."""
     waiting = list(start)
     seen = set(waiting)
     while waiting:
@@ -65,9 +65,9 @@ def graph(catalog: Catalog) -> Graph:
     for one in catalog.declared.values():
         node = CatalogNode(one.kind, one.name)
         nodes[node] = None
-        edges |= dict.fromkeys(Edge(place, node) for place in one.reads)
-        edges |= dict.fromkeys(Edge(node, place) for place in one.writes)
-    nodes |= dict.fromkeys(place for edge in edges for place in (edge.source, edge.target))
+        edges |= dict.fromkeys(Edge(other, node) for other in one.reads)
+        edges |= dict.fromkeys(Edge(node, other) for other in one.writes)
+    nodes |= dict.fromkeys(end for edge in edges for end in (edge.source, edge.target))
     for pattern in [node for node in nodes if node.kind == "pattern"]:
         matched = (n for n in nodes if n.kind == "topic" and re.fullmatch(pattern.name, n.name))
         edges |= dict.fromkeys(Edge(topic, pattern, matches=True) for topic in matched)

@@ -11,24 +11,29 @@ from penstock.catalog.graph import Edge, Graph
 from penstock.model.declaration import CatalogNode
 
 SWEEPS = 12
-# The place of a long line in a column that it passes, beside a node's 1.
+# Height of a long edge in a column that it passes; a node's is 1.
 PASSING = 0.5
 
-# A node, or the place where an edge passes a column.
+# A node, or the point where an edge passes a column.
 Item = CatalogNode | tuple[Edge, int]
 
 
 @dataclass(frozen=True)
-class Layout:
-    """columns: of nodes, from 0; rows: their centres, from 0 downwards, at least 1 apart in a column; ways: the points
-    (column, row) of each edge. An edge that leads back, in a ring, has its two ends alone."""
+class GraphLayout:
+    """Where to draw each node and edge.
+
+    Attributes:
+        columns: of nodes, from 0.
+        rows: centres of nodes, from 0 downwards, at least 1 apart in a column.
+        paths: the points (column, row) of each edge; only the two ends of an edge that closes a cycle.
+    """
 
     columns: Mapping[CatalogNode, int]
     rows: Mapping[CatalogNode, float]
-    ways: Mapping[Edge, Sequence[tuple[int, float]]]
+    paths: Mapping[Edge, Sequence[tuple[int, float]]]
 
 
-def layered(graph: Graph) -> Layout:
+def layout_graph(graph: Graph) -> GraphLayout:
     """Where to draw each node and edge."""
     order = _order(graph)
     rank = {node: number for number, node in enumerate(order)}
@@ -46,12 +51,13 @@ def layered(graph: Graph) -> Layout:
             stacks[item[1]].append(item)
     rows = _rows(stacks, list(chains.values()))
     at = {item: (c, rows[item]) for c, stack in enumerate(stacks) for item in stack}
-    ways = {e: [at[item] for item in chains.get(e, [e.source, e.target])] for e in graph.edges}
-    return Layout(columns, {node: rows[node] for node in graph.nodes}, ways)
+    paths = {e: [at[item] for item in chains.get(e, [e.source, e.target])] for e in graph.edges}
+    return GraphLayout(columns, {node: rows[node] for node in graph.nodes}, paths)
 
 
 def _order(graph: Graph) -> list[CatalogNode]:
-    """Nodes such that a source stands before its targets, but for one edge of each ring; neighbours near each other."""
+    """Nodes such that a source stands before its targets, but for one edge of each cycle; neighbours near each
+    other."""
     found: list[CatalogNode] = []
     seen: set[CatalogNode] = set()
 
@@ -62,7 +68,7 @@ def _order(graph: Graph) -> list[CatalogNode]:
                 visit(target)
         found.append(node)
 
-    # What nothing feeds comes first; of a ring that nothing feeds, a topic.
+    # What nothing feeds comes first; of a cycle that nothing feeds, a topic.
     for node in sorted(graph.nodes, key=lambda n: (bool(graph.sources[n]), n.kind != "topic")):
         if node not in seen:
             visit(node)

@@ -1,4 +1,4 @@
-"""What is declared, as rows to be shown."""
+"""The catalog as rows, for the command, the page and JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.graph import Graph, graph
-from penstock.catalog.graph_layout import layered
+from penstock.catalog.graph_layout import layout_graph
 from penstock.model.declaration import CatalogNode, Declared, Kind
 from penstock.model.output_mode import OutputMode
 from penstock.settings import settings
@@ -18,13 +18,25 @@ if TYPE_CHECKING:
     from penstock.model.capture import Capture
 
 UNITS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
-NOT_RUN = "declared only: nothing runs it in this version, or nobody has said where its store is"
+NOT_RUN = "declared only: it is disabled, or the address of its store is not configured"
 
 
 @dataclass(frozen=True)
-class Row:
-    """runs: whether this version runs it; location: file and line, within the project if it lies there; behind_ms: by
-    how much its watermark lies behind its records, as declared."""
+class CatalogRow:
+    """One declaration.
+
+    Attributes:
+        kind: of the declaration.
+        name: unique over all kinds.
+        app: whose driver runs it, None if it has none.
+        reads: what it reads.
+        writes: what it writes.
+        output_mode: in words; of a capture how often it polls and reconciles.
+        runs: whether anything runs it.
+        location: file and line, relative to the project if it lies there.
+        description: of a backfill.
+        behind_ms: delay of its watermark behind its records, as declared.
+    """
 
     kind: Kind
     name: str
@@ -38,10 +50,10 @@ class Row:
     behind_ms: int = 0
 
 
-def rows(catalog: Catalog) -> list[Row]:
-    """Everything but the topics, by kind and name."""
+def catalog_rows(catalog: Catalog) -> list[CatalogRow]:
+    """All declarations, sorted by kind and name."""
     output_modes = {
-        name: described_mode(stream.output_mode) for name, stream in {**catalog.streams, **catalog.idle}.items()
+        name: described_mode(stream.output_mode) for name, stream in {**catalog.streams, **catalog.disabled}.items()
     }
     output_modes |= {name: _captured(capture) for name, capture in catalog.captures.items()}
     behind = {
@@ -50,10 +62,10 @@ def rows(catalog: Catalog) -> list[Row]:
     }
     described = {name: backfill.description for name, backfill in catalog.backfills.items()}
     found = sorted(catalog.declared.values(), key=lambda one: (_rank(one), one.name))
-    run = catalog.supervised.keys() | {name for name, one in catalog.backfills.items() if one.runs}
-    run |= {served.view.name for served in catalog.served.values()}
+    run = catalog.supervised.keys() | {name for name, one in catalog.backfills.items() if one.runnable}
+    run |= {served.view.name for served in catalog.served_views.values()}
     return [
-        Row(
+        CatalogRow(
             one.kind, one.name, one.app, one.reads, one.writes, output_modes.get(one.name, ""), one.name in run,
             one.location.removeprefix(f"{settings().project}/"), described.get(one.name, ""), behind.get(one.name, 0),
         )
@@ -61,26 +73,26 @@ def rows(catalog: Catalog) -> list[Row]:
     ]  # fmt: skip
 
 
-def data(found: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows for JSON."""
+def json_rows(rows: Sequence[CatalogRow]) -> list[dict[str, Any]]:
+    """Rows as JSON objects."""
     return [
         {**asdict(row), "reads": [p._asdict() for p in row.reads], "writes": [p._asdict() for p in row.writes]}
-        for row in found
+        for row in rows
     ]
 
 
 def document(catalog: Catalog) -> dict[str, Any]:
-    """Rows, and the graph as it is to be drawn; edges name their nodes by number."""
+    """Rows, and the graph with its layout; edges refer to nodes by index."""
     drawn = graph(catalog)
-    return {"declared": data(rows(catalog)), "not_run": NOT_RUN, "graph": _drawn(drawn)}
+    return {"declared": json_rows(catalog_rows(catalog)), "not_run": NOT_RUN, "graph": _drawn(drawn)}
 
 
 def _drawn(drawn: Graph) -> dict[str, Any]:
-    layout, number = layered(drawn), {node: n for n, node in enumerate(drawn.nodes)}
+    layout, number = layout_graph(drawn), {node: n for n, node in enumerate(drawn.nodes)}
     return {
         "nodes": [{**n._asdict(), "column": layout.columns[n], "row": layout.rows[n]} for n in drawn.nodes],
         "edges": [
-            {"source": number[e.source], "target": number[e.target], "matches": e.matches, "way": layout.ways[e]}
+            {"source": number[e.source], "target": number[e.target], "matches": e.matches, "path": layout.paths[e]}
             for e in drawn.edges
         ],
     }
@@ -93,18 +105,18 @@ def _rank(one: Declared) -> int:
 def described_mode(given: OutputMode) -> str:
     """E.g. `EmitFinal: window 5 min, grace 1 min`."""
     chosen = [f.name for f in fields(given) if getattr(given, f.name) != f.default]
-    said = ", ".join(f"{name.replace('_', ' ')} {span(getattr(given, name))}" for name in chosen)
+    said = ", ".join(f"{name.replace('_', ' ')} {format_duration(getattr(given, name))}" for name in chosen)
     return type(given).__name__ + (f": {said}" if said else "")
 
 
 def _captured(capture: Capture) -> str:
-    compared = f", compared every {span(capture.reconcile)}" if capture.reconcile else ""
-    return f"polled every {span(capture.every)}{compared}"
+    compared = f", compared every {format_duration(capture.reconcile)}" if capture.reconcile else ""
+    return f"polled every {format_duration(capture.every)}{compared}"
 
 
-def span(length: timedelta) -> str:
-    """A length of time in the largest unit that it is a whole number of: `90 s`, `2 h`."""
-    seconds = length.total_seconds()
+def format_duration(duration: timedelta) -> str:
+    """A duration in the largest unit that it is a whole number of: `90 s`, `2 h`."""
+    seconds = duration.total_seconds()
     for unit, size in UNITS.items():
         if seconds and seconds % size == 0:
             return f"{seconds / size:.0f} {unit}"

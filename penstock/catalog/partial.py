@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.catalog.catalog import Catalog, Supervised
-from penstock.catalog.discovery import found_in, modules
-from penstock.catalog.validation import Found, build, lacking
+from penstock.catalog.discovery import declarations_of, modules
+from penstock.catalog.validation import Declaration, build, incomplete_shares
 from penstock.errors import DeclarationError
 from penstock.model.declaration import list_files
-from penstock.model.view import APP as VIEWS
-from penstock.model.view import instance_of
+from penstock.model.view import VIEWS_APP, views_instance
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BrokenFile(DeclarationError):
-    """A file cannot be read, or does not go with the others, and is left out."""
+    """A file that cannot be read, or contradicts others, and is left out."""
 
     def __init__(self, path: Path, e: DeclarationError) -> None:
         what = e.what if path.name in str(e) else f"{path.parent.name}/{path.name}: {e.what}"
@@ -32,116 +31,120 @@ class BrokenFile(DeclarationError):
 
     @property
     def folder(self) -> str:
-        """jobs/<folder>/, which should have the name of its app; of a capture's file it has, and of most sinks'."""
+        """The app that it should belong to: the folder below jobs/, `captures` or `sinks`."""
         return self.path.parent.name
 
 
 @dataclass
-class Part:
+class FileDeclarations:
     """What one file declares."""
 
     path: Path
-    found: list[Found] = field(default_factory=list)
+    declarations: list[Declaration] = field(default_factory=list)
     captures: list[Capture] = field(default_factory=list)
     sinks: list[Sink] = field(default_factory=list)
 
     @property
     def apps(self) -> set[str | None]:
-        return {one.app for one in (*self.found, *self.captures, *self.sinks)}
+        return {one.app for one in (*self.declarations, *self.captures, *self.sinks)}
 
 
-def survey(project: Path | None = None, *, first: str = "", combiners: bool = True) -> tuple[Catalog, list[BrokenFile]]:
-    """The catalog of all files that are right by themselves and together, and what is wrong with the others.
+def load_partial(
+    project: Path | None = None, *, first: str = "", combiners: bool = True
+) -> tuple[Catalog, list[BrokenFile]]:
+    """The catalog of all files that are valid alone and together, and the mistakes of the others.
 
-    first: an app whose files stand where they do not go with others'. combiners: whether those are tried as well, by
-    DuckDB. Who ends or forgets what is not declared may do so only if nothing is wrong: a mistake is no wish.
+    Whoever ends or forgets what is not declared may do so only if there is no mistake.
+
+    Args:
+        project: the folder; by default the settings' one.
+        first: an app whose files win where they contradict those of others.
+        combiners: whether DuckDB checks combiners as well.
     """
-    place = project or settings().project
-    wrong: list[BrokenFile] = []
-    waiting: list[Part] = []
-    sql = [path for folder in ("captures", "sinks") for path in list_files(place / "sql" / folder, ".sql")]
-    for path in [*modules(place), *sql]:
+    root = project or settings().project
+    broken: list[BrokenFile] = []
+    waiting: list[FileDeclarations] = []
+    sql = [path for folder in ("captures", "sinks") for path in list_files(root / "sql" / folder, ".sql")]
+    for path in [*modules(root), *sql]:
         try:
-            waiting.append(_part(path, place))
+            waiting.append(_read_file(path, root))
         except DeclarationError as e:
-            wrong.append(BrokenFile(path, e))
-    waiting.sort(key=lambda part: first not in part.apps)
-    made, taken = build([]), Part(place)
+            broken.append(BrokenFile(path, e))
+    waiting.sort(key=lambda file: first not in file.apps)
+    catalog, accepted = build([]), FileDeclarations(root)
     while waiting:
-        left, mistakes = [], []
-        for part in waiting:
-            both = Part(
-                place,
-                _once([*taken.found, *part.found]),
-                [*taken.captures, *part.captures],
-                [*taken.sinks, *part.sinks],
+        rejected, mistakes = [], []
+        for file in waiting:
+            together = FileDeclarations(
+                root,
+                _unique([*accepted.declarations, *file.declarations]),
+                [*accepted.captures, *file.captures],
+                [*accepted.sinks, *file.sinks],
             )
             try:
-                made, taken = build(both.found, both.captures, both.sinks), both
+                catalog = build(together.declarations, together.captures, together.sinks)
+                accepted = together
             except DeclarationError as e:
-                left.append(part)
-                mistakes.append(BrokenFile(part.path, e))
-        if len(left) == len(waiting):
-            wrong += mistakes
+                rejected.append(file)
+                mistakes.append(BrokenFile(file.path, e))
+        if len(rejected) == len(waiting):
+            broken += mistakes
             break
-        # One may need what a later file declares.
-        waiting = left
-    wrong += [BrokenFile(sink.path, e) for sink, e in lacking(made)]
-    return made, [*wrong, *(_failing(made) if combiners else ())]
+        # A file may need what a later one declares.
+        waiting = rejected
+    broken += [BrokenFile(sink.path, e) for sink, e in incomplete_shares(catalog)]
+    return catalog, [*broken, *(_failing_combiners(catalog) if combiners else ())]
 
 
 @cache
-def readable() -> tuple[Catalog, list[BrokenFile]]:
-    """The survey of the settings' project, made once in a process; combiners are not tried."""
-    return survey(combiners=False)
+def partial_catalog() -> tuple[Catalog, list[BrokenFile]]:
+    """The partial catalog of the settings' project, loaded once in a process; combiners are not checked."""
+    return load_partial(combiners=False)
 
 
-def of_app(app: str, found: Catalog, wrong: Iterable[BrokenFile]) -> list[BrokenFile]:
-    """What is wrong in the folders of an app's files."""
-    family = app if instance_of(app) is None else VIEWS
-    folders = {app} | {Path(_file(one.location)).parent.name for one in found.declared.values() if one.app == family}
-    return [e for e in wrong if e.folder in folders]
+def mistakes_of_app(app: str, catalog: Catalog, broken: Iterable[BrokenFile]) -> list[BrokenFile]:
+    """Mistakes in the folders of an app's files."""
+    family = app if views_instance(app) is None else VIEWS_APP
+    folders = {app} | {Path(_file(one.location)).parent.name for one in catalog.declared.values() if one.app == family}
+    return [e for e in broken if e.folder in folders]
 
 
-def apps(found: Catalog, wrong: Iterable[BrokenFile]) -> dict[str, list[Supervised]]:
-    """What can be read of each app; nothing of one whose files are all broken."""
-    return dict(sorted(({e.folder: [] for e in wrong} | found.apps).items()))
+def apps(catalog: Catalog, broken: Iterable[BrokenFile]) -> dict[str, list[Supervised]]:
+    """What can be read of each app; an empty list for one whose files are all broken."""
+    return dict(sorted(({e.folder: [] for e in broken} | catalog.apps).items()))
 
 
-def _file(where: str) -> str:
-    """The file of a place as a declaration names it: `file:line:column`, `file:line` or `file`."""
-    file, _, number = where.rpartition(":")
-    return _file(file) if number.isdigit() else where
+def _file(location: str) -> str:
+    """The file of `file:line:column`, `file:line` or `file`."""
+    file, _, number = location.rpartition(":")
+    return _file(file) if number.isdigit() else location
 
 
-def _part(path: Path, project: Path) -> Part:
+def _read_file(path: Path, project: Path) -> FileDeclarations:
     if path.suffix != ".sql":
-        return Part(path, list(found_in(path, project)))
-    # A SQL parser is more than most projects need to load.
+        return FileDeclarations(path, list(declarations_of(path, project)))
+    # Most projects need no SQL parser.
     from penstock.model import capture
     from penstock.model.sql import sink_file
 
     if path.parent.name == "sinks":
-        return Part(path, sinks=[sink_file.read(path)])
-    return Part(path, captures=[capture.read(path)])
+        return FileDeclarations(path, sinks=[sink_file.read(path)])
+    return FileDeclarations(path, captures=[capture.read(path)])
 
 
-def _once(found: list[Found]) -> list[Found]:
-    return list({id(one): one for one in found}.values())
+def _unique(declarations: list[Declaration]) -> list[Declaration]:
+    return list({id(one): one for one in declarations}.values())
 
 
-def _failing(catalog: Catalog) -> Iterator[BrokenFile]:
-    """What is wrong with the combiners of a catalog."""
+def _failing_combiners(catalog: Catalog) -> Iterator[BrokenFile]:
     for stream in catalog.streams.values():
-        for given in stream.sources.values():
-            if given.combine:
+        for source in stream.sources.values():
+            if source.combine:
                 # DuckDB and Arrow are more than most projects need to load.
                 from penstock.codec.combiner_check import tried
 
                 try:
-                    tried(given)
+                    tried(source)
                 except DeclarationError as e:
-                    told = DeclarationError(
-                        f"{stream.location}: stream {stream.name}: {e.what}", got=e.got, hint=e.hint
-                    )
-                    yield BrokenFile(Path(_file(stream.location)), told)
+                    what = f"{stream.location}: stream {stream.name}: {e.what}"
+                    yield BrokenFile(Path(_file(stream.location)), DeclarationError(what, got=e.got, hint=e.hint))

@@ -16,7 +16,7 @@ from penstock.model.declaration import Declared
 from penstock.model.output import TopicOutput
 from penstock.model.stream import Stream
 from penstock.model.topic import POSITIONS, Topic, topic_name
-from penstock.model.view import View, instance_of
+from penstock.model.view import View, views_instance
 from penstock.sinks.core import stream as sinking
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from penstock.model.sink import Sink
 
 T = TypeVar("T", bound=Declared)
-Found: TypeAlias = Stream | View | Archive | Backfill
+Declaration: TypeAlias = Stream | View | Archive | Backfill
 Topics = dict[str, Topic]
 
 
-def build(declared: Iterable[Found], captures: Iterable[Capture] = (), sinks: Iterable[Sink] = ()) -> Catalog:
+def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sinks: Iterable[Sink] = ()) -> Catalog:
     """A validated catalog of what is given, with the topics it names."""
     found, captured, sunk = list(declared), list(captures), list(sinks)
     everything: list[Declared] = [*found, *captured]
@@ -63,13 +63,13 @@ def build(declared: Iterable[Found], captures: Iterable[Capture] = (), sinks: It
     for view in views:
         topic = _topic(view.topic, view, topics)
         try:
-            view.check(topic)
+            view.check_topic(topic)
         except DeclarationError as e:
             raise _wrong(view, e.what, e.got, e.hint) from e
     for archive in archives:
         _topic(archive.topic, archive, topics)
-        if isinstance(archive.of, Stream):
-            _stream(archive.of, archive, streams)
+        if isinstance(archive.source, Stream):
+            _stream(archive.source, archive, streams)
     for backfill in backfills:
         _backfill(backfill, archives, streams, topics)
     filed = [archiving.stream(archive, topics) for archive in archives]
@@ -119,7 +119,7 @@ def _declare(topic: Topic, by: Declared, topics: Topics, hint: str = "declare it
     topics[topic.name] = agreed
 
 
-def lacking(catalog: Catalog) -> Iterator[tuple[Sink, DeclarationError]]:
+def incomplete_shares(catalog: Catalog) -> Iterator[tuple[Sink, DeclarationError]]:
     """Sinks that share a topic where nobody takes the rest of it."""
     for (place, topic), shares in _shares(catalog.sinks.values()).items():
         sink, of = shares[0][0], shares[0][2]
@@ -170,7 +170,7 @@ def _apps(streams: Sequence[Stream], captures: Sequence[Capture]) -> None:
     for stream in streams:
         if stream.app in {capture.app for capture in captures}:
             raise _wrong(stream, "an app of streams has the name of the captures' app", got=stream.app)
-        if instance_of(stream.app) is not None:
+        if views_instance(stream.app) is not None:
             raise _wrong(stream, "an app of streams has the name of an instance of the views", got=stream.app)
 
 
@@ -198,7 +198,7 @@ def _backfill(backfill: Backfill, archives: Sequence[Archive], streams: Sequence
         what = f"backfill {backfill.name} reads an archive that is not in the catalog"
         hint = "let the archive stand in a module under jobs/<system>/ by a name of its own"
         raise _wrong(backfill, what, got=backfill.source.name, hint=hint)
-    for stream in (*backfill.through, *([backfill.target] if isinstance(backfill.target, Stream) else [])):
+    for stream in (*backfill.via, *([backfill.target] if isinstance(backfill.target, Stream) else [])):
         _stream(stream, backfill, streams)
     if not isinstance(backfill.target, Stream):
-        _topic(backfill.fills, backfill, topics)
+        _topic(backfill.target_topic, backfill, topics)

@@ -12,7 +12,7 @@ from penstock.archive import reader
 from penstock.archive.state_log import latest
 from penstock.archive.verify import verify as verified
 from penstock.archive.writer import store_of
-from penstock.catalog import readable
+from penstock.catalog import partial_catalog
 from penstock.cli.output import clear_errors, console, count, emit, table, unknown
 from penstock.model.archive import Archive
 
@@ -21,7 +21,7 @@ TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 
 
 def complete(incomplete: str) -> list[str]:
-    return [name for name in sorted(readable()[0].archives) if name.startswith(incomplete)]
+    return [name for name in sorted(partial_catalog()[0].archives) if name.startswith(incomplete)]
 
 
 Name = Annotated[str, typer.Argument(help="A declared archive.", autocompletion=complete)]
@@ -33,7 +33,7 @@ To = Annotated[datetime | None, typer.Option("--to", formats=TIMES, help="Only h
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """Every declared archive: its topic, where it lies, and whether it runs."""
-    catalog = readable()[0]
+    catalog = partial_catalog()[0]
     found: list[dict[str, Any]] = [
         {
             "name": one.name, "topic": one.reads[0].name, "place": f"s3://{one.bucket}/{one.prefix}".rstrip("/"),
@@ -109,7 +109,7 @@ def verify(name: Name, start: From = None, end: To = None, as_json: AsJson = Fal
 
 
 def _named(name: str) -> Archive:
-    known = readable()[0].archives
+    known = partial_catalog()[0].archives
     if name not in known:
         raise unknown("archive", name, known)
     return known[name]

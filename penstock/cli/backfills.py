@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import typer
 
-from penstock.catalog import Catalog, readable
+from penstock.catalog import Catalog, partial_catalog
 from penstock.cli.archives import TIMES
 from penstock.cli.output import clear_errors, console, echo, emit, table, unknown
 from penstock.errors import BackfillError, BrokerError, InputNotReady, Wait
@@ -46,7 +46,7 @@ class Timestamps(StrEnum):
 
 
 def complete(incomplete: str) -> list[str]:
-    return [name for name in sorted(readable()[0].backfills) if name.startswith(incomplete)]
+    return [name for name in sorted(partial_catalog()[0].backfills) if name.startswith(incomplete)]
 
 
 Name = Annotated[str, typer.Argument(help="A declared backfill.", autocompletion=complete)]
@@ -58,11 +58,11 @@ def list_(as_json: AsJson = False) -> None:
     """Every declared backfill: what it reads and fills, and its DAG."""
     found: list[dict[str, Any]] = [
         {
-            "name": one.name, "source": one.reads[0].name, "target": one.fills,
-            "dag": f"backfill_{one.name}" if one.runs else None, "scheduled": one.runs and one.scheduled,
+            "name": one.name, "source": one.reads[0].name, "target": one.target_topic,
+            "dag": f"backfill_{one.name}" if one.runnable else None, "scheduled": one.runnable and one.scheduled,
             "description": one.description,
         }
-        for one in sorted(readable()[0].backfills.values(), key=lambda one: one.name)
+        for one in sorted(partial_catalog()[0].backfills.values(), key=lambda one: one.name)
     ]  # fmt: skip
     if as_json:
         emit(found)
@@ -108,7 +108,7 @@ def run(
 
     setup("backfill")
     with clear_errors(), _later():
-        catalog = readable()[0]
+        catalog = partial_catalog()[0]
         once_more = (request or uuid4().hex) if again else ""
         job = _job(catalog, name, begin, end, target, source, rate, dry, timestamps, unclosed, once_more)
         control = connect()
@@ -152,18 +152,18 @@ def _job(
 
     backfill = _named(catalog, name)
     archive = _archive(catalog, backfill, source)
-    if begin is None and not backfill.whole and isinstance(backfill.source, Archive):
+    if begin is None and not backfill.full_history and isinstance(backfill.source, Archive):
         raise BackfillError(f"backfill {name} needs an interval", hint="say where it begins: --from 2026-01-31T00")
-    if begin is not None and backfill.whole:
+    if begin is not None and backfill.full_history:
         raise BackfillError(
             f"backfill {name} reads all there is before its end", got=f"--from {begin}", hint="leave out --from"
         )
     if end is None:
-        wait = backfill.source.wait if isinstance(backfill.source, Archive) else timedelta(0)
+        wait = backfill.source.close_delay if isinstance(backfill.source, Archive) else timedelta(0)
         end = (datetime.now(UTC) - wait).replace(minute=0, second=0, microsecond=0)
     return Job(
-        backfill, _utc(begin), _utc(end) or end, target or backfill.fills, archive,
-        backfill.rate if rate is None else rate, dry, "now" if timestamps == "now" else "original", unclosed, again,
+        backfill, _utc(begin), _utc(end) or end, target or backfill.target_topic, archive,
+        backfill.max_rate if rate is None else rate, dry, "now" if timestamps == "now" else "original", unclosed, again,
     )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def _named(catalog: Catalog, name: str) -> Backfill:
     if name not in catalog.backfills:
         raise unknown("backfill", name, catalog.backfills)
     found = catalog.backfills[name]
-    if not found.runs:
+    if not found.runnable:
         raise BackfillError(
             f"backfill {name} has a source outside the project, which Penstock does not read", got=found.reads[0].name
         )

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from penstock.catalog import BrokenFile, readable
+from penstock.catalog import BrokenFile, partial_catalog
 from penstock.cli.output import unknown
 from penstock.model.capture import Capture
 
 
 def complete(incomplete: str) -> list[str]:
-    return [name for name in sorted(readable()[0].captures) if name.startswith(incomplete)]
+    return [name for name in sorted(partial_catalog()[0].captures) if name.startswith(incomplete)]
 
 
 Name = Annotated[
@@ -23,7 +23,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 
 
 def captures(names: list[str] | None) -> list[Capture]:
-    declared, wrong = readable()
+    declared, wrong = partial_catalog()
     found = declared.captures
     for name in names or ():
         for mistake in wrong:
@@ -36,4 +36,4 @@ def captures(names: list[str] | None) -> list[Capture]:
 
 def broken() -> list[BrokenFile]:
     """The files of captures that cannot be read, or do not go with the others."""
-    return [e for e in readable()[1] if e.folder == "captures" and e.path.suffix == ".sql"]
+    return [e for e in partial_catalog()[1] if e.folder == "captures" and e.path.suffix == ".sql"]

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from penstock.catalog import survey
+from penstock.catalog import load_partial
 from penstock.catalog.diagram import mermaid, text
 from penstock.catalog.graph import Graph, graph
-from penstock.catalog.listing import NOT_RUN, Row, data, rows
+from penstock.catalog.listing import NOT_RUN, CatalogRow, catalog_rows, json_rows
 from penstock.cli.output import clear_errors, console, echo, emit, table, unknown
 from penstock.errors import PenstockError
 from penstock.model.declaration import CatalogNode
@@ -25,7 +25,7 @@ class Drawing(StrEnum):
 
 def complete(incomplete: str) -> list[str]:
     try:
-        names = {node.name for node in graph(survey(combiners=False)[0]).nodes}
+        names = {node.name for node in graph(load_partial(combiners=False)[0]).nodes}
     except PenstockError:
         return []  # a shell's completion has nowhere to show an error
     return sorted(name for name in names if name.startswith(incomplete))
@@ -52,8 +52,8 @@ def catalog(
     if as_json and drawing:
         raise typer.BadParameter("take --json, which has the graph too, or --graph", param_hint="--graph")
     with clear_errors():
-        found, wrong = survey()
-    drawn, listed = graph(found), rows(found)
+        found, wrong = load_partial()
+    drawn, listed = graph(found), catalog_rows(found)
     if name is not None:
         known = {node.name for node in drawn.nodes}
         if name not in known:
@@ -64,7 +64,7 @@ def catalog(
     if drawing:
         typer.echo({Drawing.text: text, Drawing.mermaid: mermaid}[drawing](drawn))
     elif as_json:
-        emit({"declared": data(listed), "graph": _data(drawn), "wrong": [str(e) for e in wrong]})
+        emit({"declared": json_rows(listed), "graph": _data(drawn), "wrong": [str(e) for e in wrong]})
     else:
         _print(listed)
     if wrong:
@@ -86,7 +86,7 @@ def _data(drawn: Graph) -> dict[str, object]:
     }
 
 
-def _print(listed: list[Row]) -> None:
+def _print(listed: list[CatalogRow]) -> None:
     out = console()
     if not listed:
         out.print("Nothing is declared: see docs/catalog.md.")

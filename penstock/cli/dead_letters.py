@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from penstock.catalog import load, readable
+from penstock.catalog import load, partial_catalog
 from penstock.cli.output import clear_errors, console, emit, table, unknown
 from penstock.errors import PenstockError
 from penstock.kafka.dead_letters import Letter, read, shown
@@ -34,7 +34,7 @@ def list_letters(as_json: AsJson = False) -> None:
     groups: Counter[tuple[str, str, str]] = Counter()
     newest: dict[tuple[str, str, str], int] = {}
     with clear_errors():
-        for one in read(readable()[0].dead_letters, settings().bootstrap):
+        for one in read(partial_catalog()[0].dead_letter_topics, settings().bootstrap):
             group = one.topic, one.stream, _kind(one)
             groups[group] += 1
             newest[group] = max(one.at, newest.get(group, 0))
@@ -107,7 +107,7 @@ def send_again(
         if missing := sorted(set(place or ()).difference(*map(places_of, chosen))):
             hint = f"penstock dead-letters show {topic}"
             raise PenstockError(f"nothing of that place lies in {topic}", got=", ".join(missing), hint=hint)
-        everything = read(catalog.dead_letters, settings().bootstrap)
+        everything = read(catalog.dead_letter_topics, settings().bootstrap)
         for name in again_for or ():
             catalog.stream(name)
         found = replay(
@@ -132,7 +132,7 @@ def _told(found: list[Replay], *, dry: bool, as_json: bool) -> None:
 
 
 def _known(topic: str) -> str:
-    known = readable()[0].dead_letters
+    known = partial_catalog()[0].dead_letter_topics
     if topic not in known:
         raise unknown("topic of dead letters", topic, known)
     return topic

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from penstock.catalog import readable
+from penstock.catalog import partial_catalog
 from penstock.cli.output import clear_errors, console, count, echo, emit, state, table
 from penstock.cli.report import Steps
 from penstock.cli.streams import tail
@@ -62,7 +62,7 @@ def _welcome(out: Console, platform: Platform, view: Overview) -> None:
         ("Operator page", f"{airflow.url}/plugin/penstock   (in Airflow's navigation: Penstock)"),
         ("Kafka", s.bootstrap),
         *((p.label.removeprefix("the "), p.url) for p in platform.stores),
-        ("Topics", f"{len(readable()[0].topics)}, listed by `penstock topics`"),
+        ("Topics", f"{len(partial_catalog()[0].topics)}, listed by `penstock topics`"),
         ("Metrics", f"http://127.0.0.1:{s.metrics_port}/metrics"),
         ("Data and logs", str(s.home)),
     ):
@@ -232,7 +232,7 @@ def migrate() -> None:
     with clear_errors():
         control = connect(settings().control)
         control.migrate()
-        catalog, wrong = readable()
+        catalog, wrong = partial_catalog()
         control.sync(catalog, forget=not wrong)
     typer.echo("The control database has its tables, and knows what is declared.")
     for mistake in wrong:

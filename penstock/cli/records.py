@@ -125,9 +125,9 @@ def read(
 
 def _catalog() -> Catalog:
     """What is declared in files that can be read; whatever is wrong with others is said."""
-    from penstock.catalog import readable
+    from penstock.catalog import partial_catalog
 
-    catalog, wrong = readable()
+    catalog, wrong = partial_catalog()
     for mistake in wrong:
         echo(f"warning: {mistake}", err=True)
     return catalog

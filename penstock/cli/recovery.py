@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from penstock import logs
-from penstock.catalog import readable
+from penstock.catalog import partial_catalog
 from penstock.cli.output import actor, clear_errors, console, table
 from penstock.cli.removal import remove
 from penstock.cli.streams import Name, Note
@@ -61,7 +61,7 @@ def reset(
     """Let a stopped stream begin anew from other offsets; its output stays right, or it is refused."""
     with clear_errors():
         control = connect()
-        where, stream = destination(to), readable()[0].stream(name)
+        where, stream = destination(to), partial_catalog()[0].stream(name)
         if not dry_run:
             # Spark takes seconds to start: what is refused in any case is refused before.
             _is_stopped(control, name)
@@ -143,7 +143,7 @@ def _rebuilt(name: str, stopped: Callable[[], None]) -> RebuildResult:
     from penstock.engine.operations import rebuild
     from penstock.engine.session import open_session, session_for
 
-    stream = readable()[0].stream(name)
+    stream = partial_catalog()[0].stream(name)
     spark = session_for(open_session("rebuild"), stream)
     return rebuild.rebuild(stream, spark, settings().bootstrap, settings().checkpoint_root, stopped)
 

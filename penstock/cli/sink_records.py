@@ -12,7 +12,7 @@ import orjson
 import typer
 from rich.text import Text
 
-from penstock.catalog import BrokenFile, readable
+from penstock.catalog import BrokenFile, partial_catalog
 from penstock.cli.dead_letters import places_of, unambiguous
 from penstock.cli.output import clear_errors, console, count, echo, emit, state, table, unknown
 from penstock.control import connect
@@ -158,7 +158,7 @@ def _is_sink(stream: Stream) -> bool:
 
 def _sinks() -> tuple[dict[str, Stream], dict[str, BrokenFile]]:
     """The sinks by name, and what is wrong with the files of others."""
-    declared, wrong = readable()
+    declared, wrong = partial_catalog()
     sinks = {one: stream for one, stream in declared.streams.items() if _is_sink(stream)}
     return sinks, {mistake.path.stem: mistake for mistake in wrong if mistake.folder == "sinks"}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from penstock.catalog import BrokenFile, readable
+from penstock.catalog import BrokenFile, partial_catalog
 from penstock.cli.output import clear_errors, console, emit, unknown
 from penstock.errors import PenstockError
 from penstock.model.sink import Sink
@@ -26,7 +26,7 @@ app = typer.Typer(no_args_is_help=True, help="SQL statements that write topics i
 
 
 def complete(incomplete: str) -> list[str]:
-    return [name for name in sorted(readable()[0].sinks) if name.startswith(incomplete)]
+    return [name for name in sorted(partial_catalog()[0].sinks) if name.startswith(incomplete)]
 
 
 Name = Annotated[str, typer.Argument(help="A sink: a file of sql/sinks/ without `.sql`.", autocompletion=complete)]
@@ -35,7 +35,7 @@ Names = Annotated[list[str] | None, typer.Argument(help="Sinks; all if none is n
 
 def sinks(names: list[str] | None) -> tuple[list[Sink], dict[str, BrokenFile]]:
     """The sinks that are named, or all, and of those whose file is wrong what is wrong with it, by name."""
-    declared, wrong = readable()
+    declared, wrong = partial_catalog()
     broken = {e.path.stem: e for e in wrong if e.folder == "sinks" and (not names or e.path.stem in names)}
     for name in names or ():
         if name not in declared.sinks and name not in broken:
@@ -71,7 +71,7 @@ def check(names: Names = None) -> None:
     Exit code 1 if one of them cannot.
     """
     with clear_errors():
-        (wanted, broken), topics = sinks(names), readable()[0].topics
+        (wanted, broken), topics = sinks(names), partial_catalog()[0].topics
     for name, mistake in broken.items():
         console().print(Text(f"✗ {name}: {mistake}", style="red"))
     if not wanted and not broken:
@@ -105,7 +105,7 @@ def explain(name: Name, as_json: Annotated[bool, typer.Option("--json", help="Pr
     with clear_errors():
         [sink] = whole(*sinks([name]))
         with session() as spark:
-            found = explained(sink, readable()[0].topics, spark)
+            found = explained(sink, partial_catalog()[0].topics, spark)
     if as_json:
         emit({"name": name, "target": _target(sink), **vars(found)})
         return

@@ -31,9 +31,9 @@ BLOCK = 64 * 1024
 
 def complete(incomplete: str) -> list[tuple[str, str]]:
     """Names of streams and apps that begin as typed, for shell completion."""
-    from penstock.catalog import readable
+    from penstock.catalog import partial_catalog
 
-    catalog, _ = readable()
+    catalog, _ = partial_catalog()
     names = dict.fromkeys(catalog.apps, "app") | {s.name: f"stream of {s.app}" for s in catalog.supervised.values()}
     return sorted((name, about) for name, about in names.items() if name.startswith(incomplete))
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from penstock.catalog import readable
+from penstock.catalog import partial_catalog
 from penstock.cli.output import clear_errors, console, count, echo, emit, table
 from penstock.control import connect
 from penstock.errors import ControlError
@@ -40,7 +40,7 @@ def topics(
     if ctx.invoked_subcommand:
         return
     with clear_errors():
-        catalog, wrong = readable()
+        catalog, wrong = partial_catalog()
         declared = list(catalog.topics.values())
         done = ensure_topics(declared, settings().bootstrap) if apply else []
         states = _described(declared, SETTLE if done else 0)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.catalog import readable
+from penstock.catalog import partial_catalog
 from penstock.cli.output import clear_errors, console, emit, state, table, unknown
 from penstock.control import connect
 from penstock.settings import settings
@@ -18,7 +18,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 
 def complete(incomplete: str) -> list[str]:
-    return [name for name in sorted(readable()[0].views) if name.startswith(incomplete)]
+    return [name for name in sorted(partial_catalog()[0].views) if name.startswith(incomplete)]
 
 
 Name = Annotated[str, typer.Argument(help="A view.", autocompletion=complete)]
@@ -36,10 +36,10 @@ def answer(path: str) -> dict[str, Any]:
 def list_(as_json: Json = False) -> None:
     """The views that are declared, as each instance has them."""
     with clear_errors():
-        declared, now = readable()[0], connect().now()
+        declared, now = partial_catalog()[0], connect().now()
         progress = connect().progress()
     rows: list[dict[str, Any]] = []
-    for name, served in declared.served.items():
+    for name, served in declared.served_views.items():
         row = progress.get(name)
         age = None if row is None or row.behind_ms is None else row.behind_ms + now - row.reported_at
         rows.append(
@@ -89,5 +89,5 @@ def get(name: Name, key: Annotated[str, typer.Argument(help="The record's key.")
 
 
 def _known(name: str) -> None:
-    if name not in (views := readable()[0].views):
+    if name not in (views := partial_catalog()[0].views):
         raise unknown("view", name, views)

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import psutil
 
-from penstock.catalog import readable
+from penstock.catalog import partial_catalog
 from penstock.control import connect
 from penstock.devstack.platform import GIB, NEEDED_DISK, Platform
 from penstock.engine import executor_check
@@ -160,7 +160,7 @@ def _ports(platform: Platform) -> Iterator[Check]:
 
 
 def _declarations(_: Platform) -> Iterator[Check]:
-    catalog, wrong = readable()
+    catalog, wrong = partial_catalog()
     for mistake in wrong:
         yield Check("Declarations", "fail", str(mistake), "mend the file; `penstock catalog` reads all of them again")
     found = f"{len(catalog.streams)} streams in {len(catalog.apps)} apps, {len(catalog.topics)} topics"
@@ -170,7 +170,7 @@ def _declarations(_: Platform) -> Iterator[Check]:
 
 def _settings(_: Platform) -> Iterator[Check]:
     # Those of a system are known once its declarations are read.
-    readable()
+    partial_catalog()
     wrong = misspelt()
     for name, meant in wrong.items():
         yield Check("Settings", "note", f"{name} is no setting and changes nothing", f"did you mean {meant}?")
@@ -184,7 +184,7 @@ def _broker(platform: Platform) -> Iterator[Check]:
         which = f" ({len(gone)} of {len(platform.brokers)})" if len(platform.brokers) > 1 else ""
         yield Check("Broker", "fail", f"no broker at {', '.join(part.bootstrap for part in gone)}{which}", UNUSED)
         return
-    states = describe_topics(readable()[0].topics.values(), settings().bootstrap)
+    states = describe_topics(partial_catalog()[0].topics.values(), settings().bootstrap)
     drifted = [state.declared.name for state in states if not state.as_declared]
     if drifted:
         found = f"topics not as declared: {', '.join(drifted)}"
@@ -260,7 +260,10 @@ def _placed(platform: Platform) -> Iterator[Check]:
         found = f"running, but not ready: {', '.join(part.label for part in ill)}"
         yield Check("Spark cluster", "fail", found, f"see {logs}")
         return
-    asked, s = [settings().placed(app) for app in readable()[0].apps if launch.plain(app, "") is None], settings()
+    asked, s = (
+        [settings().placed(app) for app in partial_catalog()[0].apps if launch.plain(app, "") is None],
+        settings(),
+    )
     in_cluster = s.deploy == "cluster"
     cores = sum(one.cores or 0 for one in asked) + len(asked) * in_cluster
     offered = s.workers * s.worker_cores

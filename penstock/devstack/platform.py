@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 import psutil
 
-from penstock.catalog import BrokenFile, Catalog, of_app, survey
+from penstock.catalog import BrokenFile, Catalog, load_partial, mistakes_of_app
 from penstock.control import Actor, Control, connect
 from penstock.devstack.demo_database import Demo
 from penstock.devstack.servers import mariadb_binaries, stores
@@ -166,7 +166,7 @@ class Platform:
             self._train(report)
             self._start_stores(report)
             with report.step("Creating tables and topics as declared") as step:
-                step.say(self._declare(*survey(self.settings.project, combiners=False)))
+                step.say(self._declare(*load_partial(self.settings.project, combiners=False)))
             if self.placed:
                 self._start_all(report, self.placed, "Starting the Spark cluster")
             self._start_all(report, self.airflow.parts, "Starting Airflow")
@@ -281,7 +281,7 @@ class Platform:
         said += "".join(f"; wrong: {mistake}" for mistake in wrong)
         self._amiss += wrong
         # What is new in an app of which a file is wrong may not start.
-        ill = (app.name for app in control.apps() if of_app(app.name, catalog, wrong))
+        ill = (app.name for app in control.apps() if mistakes_of_app(app.name, catalog, wrong))
         self._left_out.update(control.desired().keys() - catalog.supervised.keys(), *map(control.desired, ill))
         return said
 

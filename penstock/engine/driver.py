@@ -51,9 +51,16 @@ class StreamDriver(Driver):
         stream, s = self.catalog.stream(name), settings()
         short = self._ended_full is not None
         # What a broken file declares is not known: so ask the marks.
-        fed_by = None if self._wrong else self.catalog.fed_by(stream)
+        upstream_streams = None if self._wrong else self.catalog.upstream_streams(stream)
         return StreamRun(
-            stream, self._spark, s.bootstrap, s.checkpoint_root, figures, self._control, short=short, fed_by=fed_by
+            stream,
+            self._spark,
+            s.bootstrap,
+            s.checkpoint_root,
+            figures,
+            self._control,
+            short=short,
+            upstream_streams=upstream_streams,
         )
 
     def health_check(self) -> None:

@@ -1,4 +1,4 @@
-"""What an archive is: the records of a topic, kept in an object store for longer than the topic keeps them."""
+"""Archives: the records of a topic in an object store, kept for longer than the topic keeps them."""
 
 from __future__ import annotations
 
@@ -23,27 +23,32 @@ PREFIX = re.compile(r"([A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*)?")
 
 @dataclass(frozen=True)
 class Archive:
-    """A topic, or the target of a stream, kept in an object store: each record exactly once.
+    """A topic, or the output of a stream, kept in an object store: each record exactly once.
 
-    of: a topic, the name of one that is declared elsewhere, or a stream that writes one topic.
-    bucket, prefix: where its files lie, partitioned by event date and hour (UTC):
-        `<prefix>/date=2026-01-31/hour=23/`.
-    format: of its files, `parquet`.
-    event_time: SQL over `topic, partition, offset, key, value, timestamp` that gives TIMESTAMP; the record's own time
-        if empty, and where it gives none or fails.
-    wait: how long after its end an hour is closed. every, batch: how often records are written, and how many at most.
-    app: whose driver runs it.
+    Attributes:
+        name: unique.
+        source: a topic, the name of one that is declared elsewhere, or a stream that writes one topic.
+        bucket: of the object store.
+        prefix: of its files, which are partitioned by event date and hour (UTC): `<prefix>/date=2026-01-31/hour=23/`.
+        format: of its files, `parquet`.
+        event_time: SQL over `topic, partition, offset, key, value, timestamp` that gives TIMESTAMP; the record's own
+            timestamp if empty, and where it gives none or fails.
+        close_delay: how long after its end an hour is closed.
+        every: how often records are written.
+        max_records: how many records a batch has at most.
+        app: whose driver runs it.
+        location: where it is declared.
     """
 
     name: str
-    of: Topic | Stream | str
+    source: Topic | Stream | str
     bucket: str
     prefix: str = ""
     format: Format = "parquet"
     event_time: str = ""
-    wait: timedelta = timedelta(minutes=15)
+    close_delay: timedelta = timedelta(minutes=15)
     every: timedelta = timedelta(seconds=10)
-    batch: int = 500_000
+    max_records: int = 500_000
     app: str = "archives"
     location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
 
@@ -51,7 +56,7 @@ class Archive:
 
     def __post_init__(self) -> None:
         check_name("archive", self.name)
-        check_duration(f"archive {self.name}: wait", self.wait)
+        check_duration(f"archive {self.name}: close_delay", self.close_delay)
         if self.event_time:
             check_event_time(f"archive {self.name}", self.event_time, (*RAW_FIELDS, *RECORD_FIELDS))
         if not BUCKET.fullmatch(self.bucket):
@@ -71,17 +76,17 @@ class Archive:
             raise DeclarationError(
                 f"archive {self.name}: the format is not known", got=repr(self.format), hint=f"take one of: {known}"
             )
-        if isinstance(self.of, Stream) and len(self.of.output_topics) != 1:
+        if isinstance(self.source, Stream) and len(self.source.output_topics) != 1:
             raise DeclarationError(
-                f"archive {self.name}: stream {self.of.name} does not write one topic",
-                got=", ".join(self.of.output_names),
-                hint="name the topic itself: of=Topic(...)",
+                f"archive {self.name}: stream {self.source.name} does not write one topic",
+                got=", ".join(self.source.output_names),
+                hint="name the topic itself: source=Topic(...)",
             )
 
     @property
     def topic(self) -> Topic | str:
         """The topic, or its name alone."""
-        return self.of.output_topics[0] if isinstance(self.of, Stream) else self.of
+        return self.source.output_topics[0] if isinstance(self.source, Stream) else self.source
 
     @property
     def reads(self) -> Sequence[CatalogNode]:

@@ -1,4 +1,4 @@
-"""What a backfill is: what was missed, or has to be computed again, brought to where it belongs."""
+"""Backfills: records of an archive or a collection written to a topic, as they are or computed again."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ CRON = re.compile(r"\S+( \S+){4}")
 
 @dataclass(frozen=True)
 class Collection:
-    """A collection of MongoDB: each document is a record, its value the document as JSON (dates as epoch ms, ids and
-    decimals as text)."""
+    """A collection of MongoDB. Each document is a record, its value the document as JSON: dates as epoch ms, ids and
+    decimals as text."""
 
     database: str
     name: str
 
     @property
-    def place(self) -> str:
+    def path(self) -> str:
         return f"mongodb.{self.database}.{self.name}"
 
 
 @dataclass(frozen=True)
-class Rows:
-    """How records become rows of the target, where they are not written as they are.
+class RowsQuery:
+    """How records become rows of the target, where they are not copied.
 
-    schema: Spark DDL of the records' values, decoded as an input of a stream decodes them.
-    event_time: SQL over the schema that gives the event time, as an input has it.
-    query: a SELECT of DuckDB over `records`, the schema's columns of all records of the interval. It gives the columns
-        of the target's key and value: text, numbers, booleans, and lists and structs of them. Once for each key, and
-        the same whenever the records are the same: no `now()`, no `random()`. `getvariable('begin')` and
-        `getvariable('end')` are the interval, epoch ms.
+    Attributes:
+        schema: Spark DDL of the records' values, decoded as those of a stream's input are.
+        event_time: SQL over the schema that gives the event time, as for an input.
+        query: a SELECT of DuckDB over `records`, the schema's columns of all records of the interval. It gives the
+            columns of the target's key and value: text, numbers, booleans, and lists and structs of them. Each key
+            once, and the same rows of the same records: no `now()`, no `random()`. `getvariable('begin')` and
+            `getvariable('end')` are the interval, epoch ms.
     """
 
     schema: str
@@ -63,30 +64,33 @@ class Rows:
 class Backfill:
     """One DAG, `backfill_<name>`, and `penstock backfill run <name>`: docs/backfills.md.
 
-    source: what it reads: a declared archive, a collection of MongoDB, or the name of a source outside the project,
-        which is drawn and not run.
-    target: what it fills. A topic takes an archive's records as they are, in order of event time; a TopicOutput takes
-        what `rows` makes of them; a stream's topic takes what the stream's own transform makes of them.
-    description: what it is for, in a sentence.
-    rows: for a TopicOutput.
-    through: of a stream as target, the streams between the archived topic and it, in order.
-    whole: whether it reads all there is before the end of its interval, not only the interval.
-    lag: how far behind the target's readers may fall until it waits for them.
-    rate: records a second at most; 0 for as fast as the readers' lag allows.
-    every: a cron line: the intervals of the DAG. scheduled: whether it runs by itself at the end of each, or only when
-        somebody asks.
+    Attributes:
+        name: unique.
+        source: a declared archive, a collection of MongoDB, or the name of a source outside the project, which is in
+            the graph and not run.
+        target: a topic takes an archive's records as they are, in order of event time; a TopicOutput takes the rows of
+            `rows`; of a stream the topic takes what the stream's transform makes of the records.
+        description: a sentence.
+        rows: for a TopicOutput.
+        via: of a stream as target, the streams between the archived topic and it, in order.
+        full_history: whether it reads all records before the end of its interval, not only those of the interval.
+        max_lag: how far the target's readers may lag before it waits for them.
+        max_rate: records a second; 0 for as fast as the readers' lag allows.
+        cron: the intervals of the DAG.
+        scheduled: whether it runs at the end of each interval, or only on request.
+        location: where it is declared.
     """
 
     name: str
     source: Archive | Collection | str
     target: Topic | TopicOutput | Stream | str
     description: str = ""
-    rows: Rows | None = None
-    through: Sequence[Stream] = ()
-    whole: bool = False
-    lag: timedelta = timedelta(minutes=1)
-    rate: int = 0
-    every: str = DAILY
+    rows: RowsQuery | None = None
+    via: Sequence[Stream] = ()
+    full_history: bool = False
+    max_lag: timedelta = timedelta(minutes=1)
+    max_rate: int = 0
+    cron: str = DAILY
     scheduled: bool = False
     location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
 
@@ -102,29 +106,29 @@ class Backfill:
         if not isinstance(self.target, Topic | TopicOutput | Stream | str) or not self.target:
             hint = "give a Topic, a topic's name, a TopicOutput, or a Stream"
             raise DeclarationError(f"{what} has no target", got=repr(self.target), hint=hint)
-        check_duration(f"{what}: lag", self.lag)
-        check_kind(what, "rate", self.rate, int)
-        if self.rate < 0 or not CRON.fullmatch(self.every):
-            got = f"rate={self.rate!r}, every={self.every!r}"
-            hint = f"give rate records a second, 0 for no bound, and every a cron line such as {DAILY!r}"
-            raise DeclarationError(f"{what} has a rate or intervals that are none", got=got, hint=hint)
-        if self.runs:
-            self._fits(what)
+        check_duration(f"{what}: max_lag", self.max_lag)
+        check_kind(what, "max_rate", self.max_rate, int)
+        if self.max_rate < 0 or not CRON.fullmatch(self.cron):
+            got = f"max_rate={self.max_rate!r}, cron={self.cron!r}"
+            hint = f"give max_rate records a second, 0 for no bound, and cron a line such as {DAILY!r}"
+            raise DeclarationError(f"{what} has a rate or intervals that are not valid", got=got, hint=hint)
+        if self.runnable:
+            self._check(what)
 
-    def _fits(self, what: str) -> None:
+    def _check(self, what: str) -> None:
         if (self.rows is not None) != isinstance(self.target, TopicOutput):
             raise DeclarationError(
                 f"{what} does not say how records become rows"
                 if self.rows is None
                 else f"{what} has rows for no output",
                 got=repr(self.target)[:200],
-                hint="rows=Rows(...) goes with target=TopicOutput(topic, key=..., value=...), and with nothing else",
+                hint="rows=RowsQuery(...) goes with target=TopicOutput(topic, key=..., value=...), and no other target",
             )
         if isinstance(self.source, Collection) and self.rows is None:
             raise DeclarationError(
                 f"{what} reads documents, which are no records of a topic",
-                got=self.source.place,
-                hint="say what they become: rows=Rows(...), target=TopicOutput(...)",
+                got=self.source.path,
+                hint="say what they become: rows=RowsQuery(...), target=TopicOutput(...)",
             )
         if self.rows is not None:
             assert self.rows.fields(what)
@@ -134,7 +138,7 @@ class Backfill:
                 got=repr(self.target)[:200],
                 hint="give the output a key and a value",
             )
-        if self.through and not isinstance(self.target, Stream):
+        if self.via and not isinstance(self.target, Stream):
             raise DeclarationError(
                 f"{what} names streams on its way and none at its end", hint="give the last one as target"
             )
@@ -144,17 +148,17 @@ class Backfill:
             )
 
     @property
-    def runs(self) -> bool:
+    def runnable(self) -> bool:
         """Whether Penstock can run it: not if its source is outside."""
         return not isinstance(self.source, str)
 
     @property
-    def replays(self) -> bool:
-        """Whether records are written as they are."""
+    def copies_records(self) -> bool:
+        """Whether records are written unchanged."""
         return self.rows is None and not isinstance(self.target, Stream)
 
     @property
-    def fills(self) -> str:
+    def target_topic(self) -> str:
         """The name of the topic that it writes."""
         if isinstance(self.target, Stream):
             return self.target.output_topics[0].name if self.target.output_topics else self.target.name
@@ -164,10 +168,10 @@ class Backfill:
     def reads(self) -> Sequence[CatalogNode]:
         if isinstance(self.source, Archive):
             return (CatalogNode(self.source.kind, self.source.name),)
-        return (CatalogNode("source", self.source if isinstance(self.source, str) else self.source.place),)
+        return (CatalogNode("source", self.source if isinstance(self.source, str) else self.source.path),)
 
     @property
     def writes(self) -> Sequence[CatalogNode]:
         if isinstance(self.target, Stream):
             return (CatalogNode(self.target.kind, self.target.name),)
-        return (CatalogNode("topic", self.fills),)
+        return (CatalogNode("topic", self.target_topic),)

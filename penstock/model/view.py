@@ -1,4 +1,4 @@
-"""What a view is: the latest value of each key of a topic, to be asked for by queries."""
+"""Views: the latest value of each key of a topic, for queries."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.model.topic import Topic, topic_name
 if TYPE_CHECKING:
     from penstock.model.schema import Field
 
-# What all views run in; each instance is an app of its own, `views-1` and so on.
-APP = "views"
-# Of a map that a view is asked by: what has one text.
-TEXTS = ("string", "boolean", "tinyint", "smallint", "int", "bigint")
+# The app of all views; each instance is an app of its own, `views-1` and so on.
+VIEWS_APP = "views"
+# Value types of a map by whose entries a view can be queried: each value has one text.
+MAP_VALUES = ("string", "boolean", "tinyint", "smallint", "int", "bigint")
 
 
-class Served(NamedTuple):
-    """A view as one instance serves it: what its driver runs, under a name of its own."""
+class ServedView(NamedTuple):
+    """A view in one instance: what its driver runs, under a name of its own."""
 
     view: View
     instance: int
@@ -32,46 +32,49 @@ class Served(NamedTuple):
 
     @property
     def app(self) -> str:
-        return app_of(self.instance)
+        return views_app(self.instance)
 
 
-def app_of(instance: int) -> str:
+def views_app(instance: int) -> str:
     """The app of an instance, counted from 1."""
-    return f"{APP}-{instance}"
+    return f"{VIEWS_APP}-{instance}"
 
 
-def instance_of(app: str) -> int | None:
+def views_instance(app: str) -> int | None:
     """The instance that an app is; None if it serves no views."""
     family, _, number = app.rpartition("-")
-    return int(number) if family == APP and number.isdecimal() and not number.startswith("0") else None
+    return int(number) if family == VIEWS_APP and number.isdecimal() and not number.startswith("0") else None
 
 
 @dataclass(frozen=True)
 class View:
     """A compacted topic served by queries: the latest value of each key, by REST.
 
-    topic: a compacted topic, or the name of one that is declared elsewhere, such as a capture's.
-    schema: Spark DDL of the JSON value; it has no field of the name `key`, which the record's key has.
-    by: the field of the schema, or several, by which it can be asked, beside the record's key: of plain types, or maps
-        of text, whole numbers or booleans, which are asked by their entries. First those that narrow most; a time last.
+    Attributes:
+        name: unique.
+        topic: a compacted topic, or the name of one that is declared elsewhere, such as a capture's.
+        schema: Spark DDL of the JSON value, without a field `key`, which is the record's key.
+        query_by: fields of the schema by which rows can be found, beside the key: of scalar types, or maps of text,
+            integers or booleans, which are queried by their entries. The most selective first, a time last.
+        location: where it is declared.
     """
 
     name: str
     topic: Topic | str
     schema: str
-    by: Columns = ()
+    query_by: Columns = ()
     location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
 
     kind: ClassVar[Kind] = "view"
-    app: ClassVar[str] = APP
+    app: ClassVar[str] = VIEWS_APP
 
     def __post_init__(self) -> None:
         check_name("view", self.name)
         if isinstance(self.topic, Topic):
-            self.check(self.topic)
-        self._by_fits()
+            self.check_topic(self.topic)
+        self._check_query_by()
 
-    def check(self, topic: Topic) -> None:
+    def check_topic(self, topic: Topic) -> None:
         """DeclarationError if the topic, as it is declared, cannot be served."""
         if not topic.compacted:
             raise DeclarationError(
@@ -81,8 +84,8 @@ class View:
             )
 
     @property
-    def asked_by(self) -> Sequence[str]:
-        return (self.by,) if isinstance(self.by, str) else self.by
+    def query_fields(self) -> Sequence[str]:
+        return (self.query_by,) if isinstance(self.query_by, str) else self.query_by
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -92,18 +95,18 @@ class View:
 
         return schema.schema(self.schema, f"view {self.name}")
 
-    def _by_fits(self) -> None:
+    def _check_query_by(self) -> None:
         if any(f.name.lower() == "key" for f in self.fields):
             raise DeclarationError(
                 f"view {self.name} has a field of the name that its key has",
                 got=self.schema,
                 hint="leave the field `key` out: each row has the record's key under that name",
             )
-        able = [f.name for f in self.fields if _askable(f)]
-        for name in self.asked_by:
-            if name not in able or self.asked_by.count(name) > 1 or "." in name:
+        able = [f.name for f in self.fields if _queryable(f)]
+        for name in self.query_fields:
+            if name not in able or self.query_fields.count(name) > 1 or "." in name:
                 raise DeclarationError(
-                    f"view {self.name} cannot be asked by this field",
+                    f"view {self.name} cannot be queried by this field",
                     got=name,
                     hint=f"take each once, of these: {', '.join(able) or 'none is of a plain type'}",
                 )
@@ -117,8 +120,8 @@ class View:
         return ()
 
 
-def _askable(field: Field) -> bool:
+def _queryable(field: Field) -> bool:
     kind, element = field.type.kind, field.type.element
     if kind == "map":
-        return element is not None and element.kind in TEXTS
+        return element is not None and element.kind in MAP_VALUES
     return kind not in ("array", "struct", "binary")

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from penstock.control.repositories.captures import PHASES, CaptureRow
 from penstock.control.repositories.view_instances import ViewInstances
 from penstock.errors import ControlError, HostError
-from penstock.model.view import instance_of
+from penstock.model.view import views_instance
 from penstock.monitoring.collect.delays import NAME as DELAYS
 from penstock.monitoring.collect.samples import MIB, Sample, now_ms
 from penstock.monitoring.dashboard.model import RunView, SinkView, StreamView
@@ -200,7 +200,7 @@ class PlatformCollector(Collector):
         yield up
         if now:
             captures = (_capture(now, row) for row in now.snap.captures.values())
-            views = (view(stream) for stream in now.streams if instance_of(stream.app))
+            views = (view(stream) for stream in now.streams if views_instance(stream.app))
             values = chain(_apps(now), *captures, *map(_sink, now.view.sinks), _backfills(now.view.runs), *views)
             yield from _families(values)
             yield from requests(asked)

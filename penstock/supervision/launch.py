@@ -20,7 +20,7 @@ from penstock.errors import HostError
 from penstock.host import files, session
 from penstock.java import runtime
 from penstock.model.declaration import CAPTURES_APP
-from penstock.model.view import instance_of
+from penstock.model.view import views_instance
 from penstock.settings import PROJECT, executors_here, settings
 
 # Enough to see what a crash loop did, few enough to read and to keep for ever.
@@ -39,7 +39,9 @@ def arguments(app: str, incarnation: str) -> list[str]:
 
 def plain(app: str, incarnation: str) -> list[str] | None:
     """The command line of a driver that is no Spark application: of captures and views; None for streams."""
-    module = "penstock.capture.driver" if app == CAPTURES_APP else "penstock.views.driver" if instance_of(app) else ""
+    module = (
+        "penstock.capture.driver" if app == CAPTURES_APP else "penstock.views.driver" if views_instance(app) else ""
+    )
     return [sys.executable, "-m", module, *arguments(app, incarnation)] if module else None
 
 

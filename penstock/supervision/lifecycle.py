@@ -82,7 +82,7 @@ class Driver(ABC):
         self.app = app
         self.incarnation = incarnation
         self._control = control
-        self.catalog, self._wrong = catalog.survey(first=app, combiners=False)
+        self.catalog, self._wrong = catalog.load_partial(first=app, combiners=False)
         for given, meant in misspelt().items():
             log.warning("%s is no setting and changes nothing; did you mean %s?", given, meant)
         self._names = [declared.name for declared in self.catalog.apps.get(app, ()) if self._is_mine(declared.name)]
@@ -218,7 +218,7 @@ class Driver(ABC):
 
     def _unreadable(self) -> str:
         """What is wrong with files of the app; with others, if its own are right."""
-        return "; ".join(map(str, catalog.of_app(self.app, self.catalog, self._wrong) or self._wrong))
+        return "; ".join(map(str, catalog.mistakes_of_app(self.app, self.catalog, self._wrong) or self._wrong))
 
     def _loop(self) -> None:
         lag_at = 0.0

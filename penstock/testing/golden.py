@@ -54,7 +54,7 @@ class Case:
         declared = catalog.build(streams).topics.values()
         create(bootstrap, *inputs, *(topic for topic in declared if topic.name not in self.given["topics"]))
         clock = [0.0]
-        beater = HeartbeatSender(catalog.build(streams).windowed(), None, bootstrap, clock=lambda: clock[0])
+        beater = HeartbeatSender(catalog.build(streams).heartbeat_topics(), None, bootstrap, clock=lambda: clock[0])
         seen: dict[int, int] = {}
         with ExitStack() as stack:
             stack.callback(beater.close)

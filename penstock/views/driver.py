@@ -12,7 +12,7 @@ from penstock.control import Control, ProgressRow
 from penstock.control.repositories.view_instances import ViewInstanceRow, ViewInstances, ViewPartitions
 from penstock.errors import HostError
 from penstock.model.topic import topic_name
-from penstock.model.view import instance_of
+from penstock.model.view import views_instance
 from penstock.settings import settings
 from penstock.supervision.lifecycle import Driver
 from penstock.views.api import routes
@@ -34,7 +34,7 @@ class ViewsDriver(Driver):
 
     def __init__(self, app: str, incarnation: str, control: Control) -> None:
         super().__init__(app, incarnation, control)
-        number = instance_of(app)
+        number = views_instance(app)
         assert number is not None
         s = settings()
         self._host, self._port = s.views_host, s.views_port + number - 1
@@ -58,7 +58,7 @@ class ViewsDriver(Driver):
         self._directory.start()
 
     def create_run(self, name: str, figures: ProgressRow) -> ViewRun:
-        served = self.catalog.served[name]
+        served = self.catalog.served_views[name]
         topic = self.catalog.topics[topic_name(served.view.topic)]
         root = settings().home / "views" / self.app
         run = ViewRun(served, topic, root, settings().bootstrap, figures)

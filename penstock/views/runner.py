@@ -21,7 +21,7 @@ from penstock.errors import DeclarationError, LeaseLost, PenstockError
 from penstock.kafka.admin import Ends
 from penstock.model.input import Table
 from penstock.model.topic import Topic
-from penstock.model.view import Served, View
+from penstock.model.view import ServedView, View
 from penstock.settings import settings
 from penstock.tables.table_store import GONE
 from penstock.tables.topic_reader import TableFeed, Taken
@@ -96,7 +96,7 @@ class ViewRun:
     transaction of the store, and the state what the store holds.
     """
 
-    def __init__(self, served: Served, topic: Topic, root: Path, bootstrap: str, figures: ProgressRow) -> None:
+    def __init__(self, served: ServedView, topic: Topic, root: Path, bootstrap: str, figures: ProgressRow) -> None:
         self.view: View = served.view
         self.figures = figures
         self.seen = ViewStatistics()

@@ -82,9 +82,9 @@ export class Graph {
     const width = last ? last.x + last.width + SIDE : 0;
     let height = nodes.length ? y(Math.max(...nodes.map((node) => node.row))) + BOX / 2 + PAD : 0;
     const way = (edge) => {
-      if (nodes[edge.source].column < nodes[edge.target].column) return curve(edge.way, columns);
+      if (nodes[edge.source].column < nodes[edge.target].column) return curve(edge.path, columns);
       height += LANE;
-      return back(edge.way, columns, height - PAD);
+      return back(edge.path, columns, height - PAD);
     };
     const arrow = svg("marker", { id: "arrow", viewBox: "0 0 6 6", refX: 1, refY: 3, markerWidth: 6, markerHeight: 6, orient: "auto" }, svg("path", { d: "M0 0L6 3L0 6z" }));
     this.lines = edges.map((edge) =>

@@ -150,7 +150,7 @@ def run(agents: int, rate: float, minutes: float) -> Found:
         agents_load.known(broker.bootstrap, agents)
         began = time.time()
         platform = Platform(given, broker, f"http://127.0.0.1:{port}")
-        windowed = catalog.build([catalog.load().stream(name) for name in STREAMS]).windowed()
+        windowed = catalog.build([catalog.load().stream(name) for name in STREAMS]).heartbeat_topics()
         beater = stack.enter_context(closing(HeartbeatSender(windowed, given.control, broker.bootstrap)))
         course = Course()
 

@@ -61,7 +61,7 @@ def measure(given: Drivers, app: str, windows: int) -> list[float]:
     driver = given.launch(app)
     given.wait_running(driver)
     stop = threading.Event()
-    beater = HeartbeatSender(catalog.build(streams).windowed(), None, given.bootstrap)
+    beater = HeartbeatSender(catalog.build(streams).heartbeat_topics(), None, given.bootstrap)
 
     def beat() -> None:
         while not stop.wait(beater.run_once()):

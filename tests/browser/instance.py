@@ -15,7 +15,7 @@ from penstock.control import Control, ProgressRow
 from penstock.control.repositories.view_instances import ViewInstanceRow, ViewInstances
 from penstock.host.ports import free_port
 from penstock.kafka.admin import admin, end_offsets, ensure_topics
-from penstock.model.view import Served
+from penstock.model.view import ServedView
 from penstock.testing import Record, send
 from penstock.views.api import routes
 from penstock.views.api.query_pool import THREADS, QueryPool
@@ -41,7 +41,9 @@ class Instance:
         self.bootstrap, self.port = bootstrap, free_port()
         row = ViewInstanceRow("views-1", 1, "of-a-test", f"http://127.0.0.1:{self.port}")
         self.runs = {
-            view.name: ViewRun(Served(view, 1), topic, folder, bootstrap, ProgressRow(f"{view.name}@1", "views-1", ""))
+            view.name: ViewRun(
+                ServedView(view, 1), topic, folder, bootstrap, ProgressRow(f"{view.name}@1", "views-1", "")
+            )
             for view, topic in VIEWS.values()
         }
         self._pool, self._keys = QueryPool(), QueryPool()

@@ -67,7 +67,7 @@ class Drivers:
     def beating(self) -> Iterator[None]:
         """Beats go out by the clock, as Airflow sends them, also behind a broker that was away."""
         over = threading.Event()
-        beater = HeartbeatSender(catalog.load().windowed(), self.control, self.bootstrap)
+        beater = HeartbeatSender(catalog.load().heartbeat_topics(), self.control, self.bootstrap)
 
         def beat() -> None:
             wait = 0.0

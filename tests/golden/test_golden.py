@@ -23,6 +23,6 @@ CASES = [
 @pytest.mark.parametrize("case", CASES)
 def test_case(case: Case, spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
     declared = catalog.load()
-    every = {**declared.streams, **declared.idle}
+    every = {**declared.streams, **declared.disabled}
     streams = [every[name] for name in case.given["streams"]]
     case.check(streams, spark, fresh_broker.bootstrap, tmp_path)

@@ -202,7 +202,9 @@ def test_a_fleet_is_found(
     with (
         running(streams[0], spark, bootstrap, tmp_path / "checkpoints") as run,
         closing(
-            HeartbeatSender(catalog.build(streams).windowed(), None, bootstrap, clock=lambda: time.time() + ahead[0])
+            HeartbeatSender(
+                catalog.build(streams).heartbeat_topics(), None, bootstrap, clock=lambda: time.time() + ahead[0]
+            )
         ) as beater,
     ):
         for ahead[0] in (0.0, 2.0, 4.0):

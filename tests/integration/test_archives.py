@@ -35,7 +35,7 @@ pytestmark = pytest.mark.integration
 EVENTS = Topic("events", partitions=2, config={"retention.ms": "-1"})
 HOUR = datetime(2026, 1, 31, 23, tzinfo=UTC)
 TIME = "timestamp_millis(cast(get_json_object(cast(value as string), '$.timestamp') as bigint))"
-ARCHIVE = Archive("kept", EVENTS, bucket="lake", prefix="events", event_time=TIME, every=timedelta(0), batch=70)
+ARCHIVE = Archive("kept", EVENTS, bucket="lake", prefix="events", event_time=TIME, every=timedelta(0), max_records=70)
 
 
 @pytest.fixture(scope="module")

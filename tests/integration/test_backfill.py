@@ -27,7 +27,7 @@ from penstock.errors import BackfillError, DeclarationError, InputNotReady, Leas
 from penstock.kafka.admin import admin, end_offsets
 from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
-from penstock.streams import Archive, Backfill, Collection, Rows, TopicOutput
+from penstock.streams import Archive, Backfill, Collection, RowsQuery, TopicOutput
 from penstock.testing import Record, create, latest, read, send
 from tests import archived, mongo
 from tests.archived import holds, where
@@ -309,7 +309,7 @@ def test_refusals(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> No
 def of_documents() -> Backfill:
     return Backfill(
         "documents", Collection("crm", "people"), TopicOutput(SUMS, key=("who",), value=("who", "total", "as_of")),
-        rows=Rows("id STRING, n BIGINT, moment BIGINT NOT NULL", "timestamp_millis(moment)",
+        rows=RowsQuery("id STRING, n BIGINT, moment BIGINT NOT NULL", "timestamp_millis(moment)",
                   "SELECT id AS who, n AS total, moment AS as_of FROM records"),
     )  # fmt: skip
 

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.integration
 
 HOUR = datetime(2026, 1, 1, 10, tzinfo=UTC)
 # Hours that are closed as soon as all is archived: walk-ins go on to come into them.
-ARCHIVE = replace(WALK_INS_ARCHIVE, prefix="bases", every=timedelta(0), wait=timedelta(0))
+ARCHIVE = replace(WALK_INS_ARCHIVE, prefix="bases", every=timedelta(0), close_delay=timedelta(0))
 WALKS = replace(ENRICHED_WALK_INS, config={"retention.ms": "-1"})
 
 
@@ -97,7 +97,7 @@ def test_counts_are_right_to_the_last_walk_in(
     backfill = replace(BASE, source=ARCHIVE)
 
     def told(hours: int, again: str = "") -> Outcome:
-        job = Job(backfill, None, HOUR + timedelta(hours=hours), backfill.fills, again=again)
+        job = Job(backfill, None, HOUR + timedelta(hours=hours), backfill.target_topic, again=again)
 
         def tried() -> Outcome | None:
             try:

@@ -85,15 +85,15 @@ def test_summaries_are_computed_again_with_what_came_late(
     before = [receipt(n, START - timedelta(hours=2) + timedelta(minutes=n)) for n in range(3)]
     given = [receipt(3 + n, START + timedelta(minutes=n), float(n)) for n in range(60)]
     holds(RECEIPTS_ARCHIVE, endpoint, [*before, *given])
-    job = Job(SUMMARIES, START, START + timedelta(hours=1), SUMMARIES.fills)
+    job = Job(SUMMARIES, START, START + timedelta(hours=1), SUMMARIES.target_topic)
     assert do(job, fresh_broker, spark).rows == 6
-    found = table(read(fresh_broker.bootstrap, SUMMARIES.fills))
+    found = table(read(fresh_broker.bootstrap, SUMMARIES.target_topic))
     assert [json.loads(value)["count"] for value in found.values()] == [10] * 6
     assert do(job, fresh_broker, spark).rows == 0
     # Of one that came late the window is written over, and of others what they were.
     holds(RECEIPTS_ARCHIVE, endpoint, [receipt(63, START + timedelta(minutes=5), 1000.0)])
     assert do(job, fresh_broker, spark).rows == 6
-    found = table(read(fresh_broker.bootstrap, SUMMARIES.fills))
+    found = table(read(fresh_broker.bootstrap, SUMMARIES.target_topic))
     assert sorted((s["count"], s["max"]) for s in map(json.loads, found.values()))[-1] == (11, 1000.0)
     assert len(found) == 6
 
@@ -114,7 +114,7 @@ def test_a_stream_by_own_timestamps_is_given_all_hours_that_hold_some(
         receipt(8, hour + timedelta(minutes=1), sent=hour + hours),
     ]
     holds(archive, endpoint, given)
-    done = do(Job(backfill, hour, hour + hours, backfill.fills), fresh_broker, spark)
+    done = do(Job(backfill, hour, hour + hours, backfill.target_topic), fresh_broker, spark)
     assert done.rows == 5
     found = {
         json.loads(key)["window"] - ms(hour): value
@@ -132,10 +132,10 @@ def test_a_stream_by_another_event_time_than_its_archive_is_refused(
     given = [receipt(n, START + timedelta(minutes=n)) for n in range(5)]
     late = receipt(5, START, sent=START + timedelta(minutes=7))
     holds(archive, endpoint, [*given, {**late, "event_time": late["timestamp"]}])
-    job = Job(backfill, START, START + timedelta(hours=1), backfill.fills)
+    job = Job(backfill, START, START + timedelta(hours=1), backfill.target_topic)
     with pytest.raises(DeclarationError, match=r"another event time than the archive.*receipts\[0\]@5 by 420 s"):
         do(job, fresh_broker, spark)
-    assert not read(fresh_broker.bootstrap, backfill.fills)
+    assert not read(fresh_broker.bootstrap, backfill.target_topic)
 
 
 def test_windows_from_before_the_archive_began_are_refused(endpoint: Endpoint, fresh_broker: Broker) -> None:
@@ -148,7 +148,7 @@ def test_windows_from_before_the_archive_began_are_refused(endpoint: Endpoint, f
 
     def of(hours: int) -> Job:
         begin = START + timedelta(hours=hours)
-        return Job(backfill, begin, begin + timedelta(hours=1), backfill.fills)
+        return Job(backfill, begin, begin + timedelta(hours=1), backfill.target_topic)
 
     for hours in (-5, 0):
         said = (

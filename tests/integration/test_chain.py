@@ -91,7 +91,7 @@ def chain(control: Control, fresh_broker: Broker, first: Stream) -> Iterator[Cha
     made = catalog.build([first, SECOND])
     create(fresh_broker.bootstrap, *made.topics.values())
     control.sync(made)
-    with closing(HeartbeatSender(made.windowed(), control, fresh_broker.bootstrap)) as beater:
+    with closing(HeartbeatSender(made.heartbeat_topics(), control, fresh_broker.bootstrap)) as beater:
         yield Chain(control, fresh_broker.bootstrap, beater)
 
 

@@ -58,7 +58,7 @@ def record(topic: str, minute: float, partition: int = 0, **fields: object) -> R
 def beats(bootstrap: str, stream: Stream, only: str = "") -> Iterator[Callable[[float], None]]:
     """Sends the beats that are due at a minute, to all inputs or one."""
     clock = [0.0]
-    windowed = {t: of for t, of in catalog.build([stream]).windowed().items() if only in ("", t)}
+    windowed = {t: of for t, of in catalog.build([stream]).heartbeat_topics().items() if only in ("", t)}
     beater = HeartbeatSender(windowed, None, bootstrap, clock=lambda: clock[0])
 
     def beat(minute: float) -> None:

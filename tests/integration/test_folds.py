@@ -47,13 +47,13 @@ LONG = ("a manifest", "now.json")
 SUMS = Fold(
     name="sums",
     key=("who",),
-    state="total BIGINT",
+    state_schema="total BIGINT",
     # An amount of 13 fails, 0 forgets.
-    fold="SELECT who, sum(CASE WHEN amount = 13 THEN error('thirteen') ELSE amount END)::BIGINT"
+    update_sql="SELECT who, sum(CASE WHEN amount = 13 THEN error('thirteen') ELSE amount END)::BIGINT"
     " + coalesce(any_value(state.total), 0) AS total FROM records LEFT JOIN state USING (who)"
     " GROUP BY who HAVING min(amount) <> 0",
-    rows="FROM folded ORDER BY who",
-    gives="who STRING, total BIGINT",
+    emit_sql="FROM folded ORDER BY who",
+    output_schema="who STRING, total BIGINT",
 )
 
 
@@ -235,14 +235,14 @@ def test_a_record_that_a_fold_fails_on_is_put_aside(spark: SparkSession, bootstr
 SILENT = Fold(
     name="silent",
     key=("who",),
-    state="total BIGINT, due BIGINT",
-    fold="SELECT who, coalesce(r.total, 0) + coalesce(state.total, 0) AS total, r.latest + 10000 AS due, "
+    state_schema="total BIGINT, due BIGINT",
+    update_sql="SELECT who, coalesce(r.total, 0) + coalesce(state.total, 0) AS total, r.latest + 10000 AS due, "
     "r.latest IS NULL AS silent FROM ("
     "SELECT who, sum(amount)::BIGINT AS total, max(records.at) AS latest FROM records GROUP BY who) r "
     "FULL JOIN state USING (who)",
-    rows="SELECT who, total FROM folded WHERE silent",
-    gives="who STRING, total BIGINT",
-    due="due",
+    emit_sql="SELECT who, total FROM folded WHERE silent",
+    output_schema="who STRING, total BIGINT",
+    timer_field="due",
 )
 
 
@@ -253,7 +253,7 @@ def silent(paid: DataFrame) -> DataFrame:
 def test_keys_are_due_by_the_clock_though_nobody_sends(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     of = stream(transform=silent, output_mode=KeyedState(tick=timedelta(seconds=1)))
     clock = [0.0]
-    beater = HeartbeatSender(catalog.build([of]).windowed(), None, bootstrap, clock=lambda: clock[0])
+    beater = HeartbeatSender(catalog.build([of]).heartbeat_topics(), None, bootstrap, clock=lambda: clock[0])
 
     def beat(run: StreamRun, *seconds: int) -> None:
         for at in seconds:
@@ -309,10 +309,10 @@ def test_another_state_is_not_misread(spark: SparkSession) -> None:
         return plan_fingerprint.fingerprint_lines(of, found, place)
 
     def other(paid: DataFrame) -> DataFrame:
-        return replace(SUMS, state="total DOUBLE")(paid)
+        return replace(SUMS, state_schema="total DOUBLE")(paid)
 
     def renamed(paid: DataFrame) -> DataFrame:
-        return replace(SUMS, rows="FROM folded")(paid)
+        return replace(SUMS, emit_sql="FROM folded")(paid)
 
     known = lines(stream())
     assert known == ["fold sums in 2 parts by who: total: bigint"]
@@ -347,11 +347,11 @@ def test_rows_of_a_fold_by_themselves(spark: SparkSession) -> None:
     assert rows(spark, stream(), paid=given) == [{"who": "ann", "total": 3}]
     with pytest.raises(Exception, match="rows without their key"):
         rows(spark, by(SUMS), paid=[{"who": None, "amount": 1, "at": START}])
-    broken = replace(SUMS, fold="SELECT who, nothing AS total FROM records")
+    broken = replace(SUMS, update_sql="SELECT who, nothing AS total FROM records")
     with pytest.raises(DeclarationError, match="a query of fold sums is refused by DuckDB"):
         rows(spark, by(broken), paid=given)
     with pytest.raises(DeclarationError, match="a query of fold sums is refused by DuckDB"):
-        rows(spark, by(replace(SUMS, ends="totals < 0")), paid=given)
-    twice = replace(SUMS, fold="SELECT who, amount AS total FROM records")
+        rows(spark, by(replace(SUMS, expires_when="totals < 0")), paid=given)
+    twice = replace(SUMS, update_sql="SELECT who, amount AS total FROM records")
     with pytest.raises(Exception, match="gives a key twice"):
         rows(spark, by(twice), paid=given)

@@ -164,9 +164,9 @@ def test_a_lost_checkpoint_is_rebuilt_and_counts_go_on_as_if_nothing_had_been(
 # Of the count too, so that its state is another.
 WIDER = replace(
     COUNTS,
-    state=f"{COUNTS.state}, n BIGINT",
-    fold=f"SELECT *, coalesce(base, 0) + coalesce(len(walks), 0) AS n FROM ({COUNTS.fold})",
-    restored="SELECT *, count AS n FROM output WHERE count > 0",
+    state_schema=f"{COUNTS.state_schema}, n BIGINT",
+    update_sql=f"SELECT *, coalesce(base, 0) + coalesce(len(walks), 0) AS n FROM ({COUNTS.update_sql})",
+    restore_sql="SELECT *, count AS n FROM output WHERE count > 0",
 )
 
 
@@ -182,7 +182,7 @@ def test_the_command_rebuilds_the_state_of_another_version_and_says_what_it_cann
 ) -> None:
     other = replace(STREAM, transform=widened)
     catalog = build([other])
-    monkeypatch.setattr(recovery, "readable", lambda: (catalog, []))
+    monkeypatch.setattr(recovery, "partial_catalog", lambda: (catalog, []))
     monkeypatch.setattr(logs, "setup", lambda _: None)
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)

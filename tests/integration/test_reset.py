@@ -263,7 +263,7 @@ def test_the_command_says_what_it_does_and_does_it(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = build([STREAM])
-    monkeypatch.setattr(recovery, "readable", lambda: (catalog, []))
+    monkeypatch.setattr(recovery, "partial_catalog", lambda: (catalog, []))
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     monkeypatch.setenv("PENSTOCK_CHECKPOINTS", str(tmp_path))

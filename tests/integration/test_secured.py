@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from penstock.catalog import HeartbeatTopic, Reader
+from penstock.catalog import HeartbeatReader, HeartbeatTopic
 from penstock.cli import app
 from penstock.control import Control
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
@@ -129,7 +129,7 @@ def set_to(guarded: Guarded, authority: Authority, monkeypatch: pytest.MonkeyPat
 
 def beater(topic: Topic, bootstrap: str) -> HeartbeatSender:
     due = HeartbeatSchedule(timedelta(seconds=10), timedelta(seconds=4))
-    return HeartbeatSender({topic.name: HeartbeatTopic(topic, [Reader(due)], 4.0)}, None, bootstrap)
+    return HeartbeatSender({topic.name: HeartbeatTopic(topic, [HeartbeatReader(due)], 4.0)}, None, bootstrap)
 
 
 def test_a_stream_goes_through_tls_and_a_login(

@@ -154,7 +154,7 @@ def commands(bootstrap: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     settings.cache_clear()
-    monkeypatch.setattr(sink_records, "readable", lambda: (build([sink("slow"), sink("quick")]), []))
+    monkeypatch.setattr(sink_records, "partial_catalog", lambda: (build([sink("slow"), sink("quick")]), []))
     monkeypatch.setattr(sink_records, "_session", session)
     yield run
     settings.cache_clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.catalog import HeartbeatTopic, Reader
+from penstock.catalog import HeartbeatReader, HeartbeatTopic
 from penstock.control import ProgressRow
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.query import source
@@ -63,7 +63,11 @@ def test_beats_are_no_rows(spark: SparkSession, fresh_broker: Broker, tmp_path: 
     at = fresh_broker.bootstrap
     create(at, *STREAM.topics())
     beater = HeartbeatSender(
-        {NUMBERS.name: HeartbeatTopic(NUMBERS, [Reader(HeartbeatSchedule(timedelta(minutes=1), timedelta()))])},
+        {
+            NUMBERS.name: HeartbeatTopic(
+                NUMBERS, [HeartbeatReader(HeartbeatSchedule(timedelta(minutes=1), timedelta()))]
+            )
+        },
         None,
         at,
     )

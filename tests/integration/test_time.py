@@ -107,7 +107,7 @@ def test_beats_of_others_and_of_a_fast_clock(spark: SparkSession, bootstrap: str
     ended, ahead = now - now % 60 - 5, int((now + 590) * 1000)
     key = BEAT_KEY.decode()
     forged = [f'{{"heartbeat":{ahead}}}', Signer(b"theirs").value(EVENTS.name, 0, ahead).decode(), "{}"]
-    beater = HeartbeatSender(catalog.build([stream]).windowed(), None, bootstrap, clock=lambda: now + 590)
+    beater = HeartbeatSender(catalog.build([stream]).heartbeat_topics(), None, bootstrap, clock=lambda: now + 590)
     with closing(beater), running(stream, spark, bootstrap, tmp_path) as run:
         send(bootstrap, [*(Record(EVENTS.name, key, value, timestamp=ahead) for value in forged), *events(now)])
         run.settle()

@@ -33,7 +33,7 @@ def orders(fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", fresh_broker.bootstrap)
     settings.cache_clear()
     catalog = _catalog()
-    monkeypatch.setattr("penstock.catalog.readable", lambda: (catalog, []))
+    monkeypatch.setattr("penstock.catalog.partial_catalog", lambda: (catalog, []))
     ensure_topics([Topic("orders", partitions=2)], fresh_broker.bootstrap)
     yield fresh_broker.bootstrap
     settings.cache_clear()

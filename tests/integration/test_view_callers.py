@@ -143,7 +143,7 @@ def test_a_foreign_name_of_this_server_is_refused(fleet: Fleet) -> None:
     assert (found.status_code, found.headers["content-type"]) == (421, "application/problem+json")
 
 
-STORE = ViewLayout(View("fleet", TOPIC, AGENT, by=BY)).version
+STORE = ViewLayout(View("fleet", TOPIC, AGENT, query_by=BY)).version
 PATHS = ["/v1/views", "/v1/views/fleet", "/v1/views/none", "/v1/views/fleet/rows/k1", "/v1/views/fleet/rows"]
 BODIES: dict[str, dict[str, Any]] = {
     "search": {"where": {"account": "a", "seen": {"ge": 1}, "labels.site": ["s"]}, "order": "seen", "limit": 2},

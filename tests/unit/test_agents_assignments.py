@@ -230,7 +230,7 @@ class Forgetful(Again):
 
     def __init__(self, topics: Topics, chance: random.Random, folder: Path) -> None:
         super().__init__(topics, chance, folder)
-        forgets = replace(again.WHOSE, rows="SELECT account FROM records WHERE account IS NOT NULL")
+        forgets = replace(again.WHOSE, emit_sql="SELECT account FROM records WHERE account IS NOT NULL")
         self._whose = Folding(forgets, "test STRING, account STRING, n BIGINT, timestamp BIGINT", folder / "forgets")
 
 
@@ -255,8 +255,8 @@ class Gullible(Scheduler):
 
     def __init__(self, topics: Topics, chance: random.Random, folder: Path) -> None:
         super().__init__(topics, chance, folder)
-        believes = assignments.ASSIGNED.fold.replace("said.version >= s.version", "true")
-        self._assigned = Folding(replace(assignments.ASSIGNED, fold=believes), ASSIGNED, folder / "believes")
+        believes = assignments.ASSIGNED.update_sql.replace("said.version >= s.version", "true")
+        self._assigned = Folding(replace(assignments.ASSIGNED, update_sql=believes), ASSIGNED, folder / "believes")
 
 
 OTHERS = [

@@ -183,7 +183,7 @@ def test_an_archive_is_a_stream_of_raw_records() -> None:
     with pytest.raises(DeclarationError, match="archive kept: its event time names what is no field"):
         Archive("kept", "t", bucket="lake", event_time="timestamp_millis(amount)")
     with pytest.raises(DeclarationError, match="archive kept: stream kept: max_records is too small"):
-        stream(Archive("kept", "t", bucket="lake", batch=-1))
+        stream(Archive("kept", "t", bucket="lake", max_records=-1))
 
 
 LAST_HOUR = "9999-12-31T23"

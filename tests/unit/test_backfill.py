@@ -288,7 +288,7 @@ def test_a_store_is_asked_again_and_not_for_ever(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_dry_run_has_a_row_of_its_own(control: Control) -> None:
-    job = Job(SUMMARIES, AT, AT + timedelta(hours=1), SUMMARIES.fills)
+    job = Job(SUMMARIES, AT, AT + timedelta(hours=1), SUMMARIES.target_topic)
     reporter(control, job, "me")(Figures("running", rows=10, rows_done=4))
     reporter(control, replace(job, dry=True), "me")(Figures("done", rows=10))
     found = {row.run: row for row in control.backfill_runs()}
@@ -326,7 +326,7 @@ def test_a_blocked_reader_is_not_waited_for(
 def test_windows_are_settled_when_their_stream_has_passed_them(
     control: Control, at: timedelta | None, said: str
 ) -> None:
-    job = Job(COUNTS, AT - timedelta(hours=1), AT, COUNTS.fills)
+    job = Job(COUNTS, AT - timedelta(hours=1), AT, COUNTS.target_topic)
     # One that never ran writes nothing over.
     settled(job, watermarks(control))
     stream = job.streams[-1]
@@ -342,7 +342,7 @@ def test_windows_are_settled_when_their_stream_has_passed_them(
 
 
 def test_nobody_knows_how_far_a_stream_is(tmp_path: Path) -> None:
-    job = Job(COUNTS, AT - timedelta(hours=1), AT, COUNTS.fills)
+    job = Job(COUNTS, AT - timedelta(hours=1), AT, COUNTS.target_topic)
     nowhere = Control(f"sqlite:///{tmp_path}/not/there.db")
     with pytest.raises(InputNotReady, match="is not known"):
         settled(job, watermarks(nowhere))

@@ -21,7 +21,7 @@ from penstock.backfill import transform
 from penstock.backfill.job import EPOCH, Done, Job, ms
 from penstock.backfill.mongodb_source import converted
 from penstock.backfill.skipped_records import LeftOut
-from penstock.streams import Archive, Backfill, Rows, Topic, TopicOutput
+from penstock.streams import Archive, Backfill, RowsQuery, Topic, TopicOutput
 
 AT = datetime(2026, 1, 1, 10, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -59,7 +59,7 @@ def test_records_that_do_not_fit_are_counted_and_named(tmp_path: Path, caplog: p
         for n, value in enumerate((b'{"who":"a","n":1}', b'{"who":"b","n":1.5}', b"none", b'{"who":"c","n":2}', None))
     ]
     pq.write_table(pa.Table.from_pylist(given, parquet.SCHEMA), source := tmp_path / "source.parquet")
-    made_of = Rows("who STRING NOT NULL, n BIGINT NOT NULL", "timestamp_millis(n)", "SELECT who, n FROM records")
+    made_of = RowsQuery("who STRING NOT NULL, n BIGINT NOT NULL", "timestamp_millis(n)", "SELECT who, n FROM records")
     output = TopicOutput(Topic("to"), key="who", value="n")
     job = Job(Backfill("sums", Archive("kept", Topic("t"), bucket="lake"), output, rows=made_of), AT, AT + HOUR, "to")
     plan = Done({"t/0": Span(5, 0, 4, 0)}, {}, {}, "", {}, 0)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from penstock.catalog import of_app, readable, survey
+from penstock.catalog import load_partial, mistakes_of_app, partial_catalog
 from penstock.cli import app as penstock
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.errors import DeclarationError, ReleaseRefused
@@ -62,8 +62,8 @@ def control(project: Path) -> Iterator[Control]:  # noqa: ARG001
     """It knows all that the project declares."""
     made = connect()
     made.migrate()
-    made.sync(readable()[0])
-    readable.cache_clear()
+    made.sync(partial_catalog()[0])
+    partial_catalog.cache_clear()
     yield made
     for d in made.drivers(live=False):
         d.session.kill()
@@ -75,7 +75,7 @@ def broken(project: Path, name: str) -> None:
     (project / name).write_text(BROKEN)
     for module in [m for m in sys.modules if m.partition(".")[0] == "jobs"]:
         del sys.modules[module]
-    readable.cache_clear()
+    partial_catalog.cache_clear()
 
 
 def dags(file: str) -> set[str]:
@@ -103,25 +103,25 @@ def test_whole_files_are_no_import_error(project: Path) -> None:  # noqa: ARG001
 def test_a_mistake_concerns_the_app_of_its_folder(project: Path) -> None:
     (project / "jobs" / "bank" / "more.py").write_text(STREAM.format(name="more", app="shop"))
     broken(project, "jobs/bank/rates.py")
-    found, wrong = survey()
-    assert {app: len(of_app(app, found, wrong)) for app in ("shop", "bank", "captures")} == {
+    found, wrong = load_partial()
+    assert {app: len(mistakes_of_app(app, found, wrong)) for app in ("shop", "bank", "captures")} == {
         "shop": 1, "bank": 1, "captures": 0,
     }  # fmt: skip
     (project / "jobs" / "bank" / "more.py").unlink()
-    found, wrong = survey()
-    assert not of_app("shop", found, wrong)
+    found, wrong = load_partial()
+    assert not mistakes_of_app("shop", found, wrong)
 
 
 def test_an_app_has_its_own_streams_before_those_of_others(project: Path) -> None:
     (project / "jobs" / "bank" / "more.py").write_text(STREAM.format(name="sales", app="bank"))
-    assert survey(first="shop")[0].streams["sales"].app == "shop"
-    assert survey(first="bank")[0].streams["sales"].app == "bank"
+    assert load_partial(first="shop")[0].streams["sales"].app == "shop"
+    assert load_partial(first="bank")[0].streams["sales"].app == "bank"
 
 
 def test_a_name_that_two_apps_declare_stays_with_the_one_that_had_it(project: Path, control: Control) -> None:
     (project / "jobs" / "bank" / "more.py").write_text(STREAM.format(name="sales", app="bank"))
-    readable.cache_clear()
-    found, wrong = readable()
+    partial_catalog.cache_clear()
+    found, wrong = partial_catalog()
     assert wrong
     control.sync(found, forget=False)
     assert (control.app_of("sales"), set(control.desired("bank"))) == ("shop", {"rates"})
@@ -139,7 +139,7 @@ def test_nothing_of_the_control_database_is_forgotten(project: Path, control: Co
         assert [("rates.py" in str(e)) for e in wrong] == [True] * (app == "bank")
     assert control.desired() == dict.fromkeys(["people", "rates", "returns", "sales", "towns"], "on")
     (project / "jobs" / "bank" / "rates.py").unlink()
-    readable.cache_clear()
+    partial_catalog.cache_clear()
     SuperviseStreams(task_id="t", app="bank")
     SuperviseStreams(task_id="t", app="shop")._declare()
     assert "rates" in control.desired(), "what the app itself declares has not changed"
@@ -323,7 +323,7 @@ def test_who_feeds_a_topic_is_known_though_its_file_breaks(project: Path) -> Non
     (project / "jobs" / "bank" / "rates.py").write_text(head + windowed.replace('Topic("in")', 'Topic("sales-out")'))
     before = declared_windows()
     found = _windowed(json.loads(json.dumps(before)))
-    assert found == readable()[0].windowed()
+    assert found == partial_catalog()[0].heartbeat_topics()
     assert list(found["sales-out"].writers) == ["sales"]
     broken(project, "jobs/shop/sales.py")
     assert declared_windows() == before
@@ -355,7 +355,7 @@ def test_what_a_file_does_to_its_process_keeps_no_other_app_from_a_release(
 
 def test_what_a_file_prints_is_no_part_of_the_catalog(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "jobs" / "shop" / "odd.py").write_text("import sys\nprint('hello')\nsys.stdout = None\n")
-    survey()
+    load_partial()
     print("data")
     assert capsys.readouterr() == ("data\n", "hello\n")
 
@@ -364,7 +364,7 @@ def test_a_thread_that_a_file_starts_keeps_no_command_from_its_end(project: Path
     (project / "jobs" / "shop" / "odd.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
     )
-    command = [sys.executable, "-c", "from penstock.catalog import survey; print(len(survey()[0].apps))"]
+    command = [sys.executable, "-c", "from penstock.catalog import load_partial; print(len(load_partial()[0].apps))"]
     done = subprocess.run(command, env=launch.environment(), capture_output=True, check=True, timeout=20)
     assert done.stdout == b"3\n"
 
@@ -390,4 +390,4 @@ def test_a_folder_that_cannot_be_read_is_no_wish_to_run_nothing(
 
     monkeypatch.setattr(Path, "iterdir", listed)
     with pytest.raises(DeclarationError, match=f"folder .*/{folder} cannot be read; got: Permission denied"):
-        survey()
+        load_partial()

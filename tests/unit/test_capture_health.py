@@ -110,7 +110,7 @@ def test_requests_are_answered_once(control: Control) -> None:
 def test_a_comparison_that_does_not_come_to_its_end_is_told(running: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "CAPTURE INTO shop FROM sqlite x KEY id CURSOR c RECONCILE EVERY 1 HOUR AS SELECT * FROM t"
     catalog = Catalog({}, {}, {"shop": parse(text, Path("shop.sql"))})
-    monkeypatch.setattr("penstock.monitoring.dashboard.captures.readable", lambda: (catalog, []))
+    monkeypatch.setattr("penstock.monitoring.dashboard.captures.partial_catalog", lambda: (catalog, []))
     for hours, warned in ((1.5, False), (3.0, True)):
         ended = running.now() / 1000 - hours * 3600
         reported(running, drift={"missing": 0, "differing": 0, "extra": 0, "rows": 9, "ended": ended})

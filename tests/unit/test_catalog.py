@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.catalog import build, discover, load
-from penstock.catalog.validation import Found
+from penstock.catalog.validation import Declaration
 from penstock.errors import DeclarationError
 from penstock.model import capture
 from penstock.model.capture import Capture
@@ -124,10 +124,10 @@ def test_each_knows_where_it_was_declared() -> None:
         (lambda: View("Names", SHOPS, "name STRING"), "the name of view 'Names' is not usable"),
         (lambda: View("v", ORDERS, "name STRING"), "a view's topic must be compacted; got: topic orders"),
         (lambda: View("v", SHOPS, "name"), "the schema of view v is no Spark DDL"),
-        (lambda: View("v", SHOPS, "name STRING", by="town"), "cannot be asked by this field; got: town"),
+        (lambda: View("v", SHOPS, "name STRING", query_by="town"), "cannot be queried by this field; got: town"),
         (
-            lambda: View("v", SHOPS, "tags ARRAY<STRING>, n INT", by=("n", "tags")),
-            "cannot be asked by this field; got: tags; hint: take each once, of these: n",
+            lambda: View("v", SHOPS, "tags ARRAY<STRING>, n INT", query_by=("n", "tags")),
+            "cannot be queried by this field; got: tags; hint: take each once, of these: n",
         ),
         (lambda: Archive("a", ORDERS, bucket="Lake"), "the bucket's name is not usable"),
         (lambda: Archive("a", ORDERS, bucket="lake", prefix="/x"), "the prefix is not usable"),
@@ -167,9 +167,9 @@ def test_a_catalog_has_everything_by_kind_and_by_name() -> None:
         "shop": ["minutes"],
         "views-1": ["names@1"],
     }
-    assert made.one("shops") is made.captures["shops"]
+    assert made.supervised_named("shops") is made.captures["shops"]
     with pytest.raises(DeclarationError, match="no such stream; got: names"):
-        made.one("names")
+        made.supervised_named("names")
 
 
 def test_a_topic_that_only_a_view_or_an_archive_names_is_declared_by_it() -> None:
@@ -205,14 +205,14 @@ KEPT = Archive("kept", ORDERS, bucket="lake")
         ([stream(), stream("b", output=TopicOutput(Topic("minutes"), value="v"))], [], "write to one place"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_together_is_refused(found: list[Found], captures: list[Capture], message: str) -> None:
+def test_what_does_not_fit_together_is_refused(found: list[Declaration], captures: list[Capture], message: str) -> None:
     with pytest.raises(DeclarationError) as e:
         build(found, captures)
     said = re.sub(f"{re.escape(__file__)}:[0-9]+", "HERE", str(e.value))
     assert message in said
 
 
-# Found
+# Declaration
 
 
 def test_a_project_is_found_whole_each_thing_once() -> None:

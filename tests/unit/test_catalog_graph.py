@@ -11,8 +11,8 @@ import pytest
 from penstock.catalog import Catalog, load
 from penstock.catalog.diagram import mermaid, text
 from penstock.catalog.graph import Edge, Graph, graph
-from penstock.catalog.graph_layout import layered
-from penstock.catalog.listing import document, rows, span
+from penstock.catalog.graph_layout import layout_graph
+from penstock.catalog.listing import catalog_rows, document, format_duration
 from penstock.model.declaration import CatalogNode, Kind
 from penstock.model.output_mode import millis
 from tests.chaos.projects import other_project
@@ -136,10 +136,10 @@ def test_mermaid_is_a_flowchart_whatever_the_names_hold() -> None:
 def test_columns_grow_along_each_edge_but_those_that_lead_back(catalog: Catalog) -> None:
     rings = {graph(catalog): 1, made("ab", "bc", "ca", "cd"): 1, made("ab", "bc", "cd", "ad", "xd"): 0, made("aa"): 1}
     for drawn, count in rings.items():
-        layout = layered(drawn)
+        layout = layout_graph(drawn)
         back = [e for e in drawn.edges if layout.columns[e.source] >= layout.columns[e.target]]
         assert len(back) == count
-        for one, way in layout.ways.items():
+        for one, way in layout.paths.items():
             assert way[0] == (layout.columns[one.source], layout.rows[one.source])
             assert way[-1] == (layout.columns[one.target], layout.rows[one.target])
             if one not in back:
@@ -148,8 +148,8 @@ def test_columns_grow_along_each_edge_but_those_that_lead_back(catalog: Catalog)
 
 
 def test_no_two_things_are_drawn_in_one_place(catalog: Catalog) -> None:
-    layout = layered(graph(catalog))
-    passing = [point for way in layout.ways.values() for point in way[1:-1]]
+    layout = layout_graph(graph(catalog))
+    passing = [point for way in layout.paths.values() for point in way[1:-1]]
     assert passing
     for a, b in combinations(layout.columns, 2):
         assert layout.columns[a] != layout.columns[b] or abs(layout.rows[a] - layout.rows[b]) >= 0.999
@@ -159,9 +159,9 @@ def test_no_two_things_are_drawn_in_one_place(catalog: Catalog) -> None:
 
 
 def test_lines_do_not_cross_that_need_not() -> None:
-    """Three ways side by side, declared crosswise, and one that passes a column."""
-    layout = layered(made("ax", "by", "cw", "xm", "yl", "wk", "ak"))
-    ends = [(way[n], way[n + 1]) for way in layout.ways.values() for n in range(len(way) - 1)]
+    """Three paths side by side, declared crosswise, and one that passes a column."""
+    layout = layout_graph(made("ax", "by", "cw", "xm", "yl", "wk", "ak"))
+    ends = [(way[n], way[n + 1]) for way in layout.paths.values() for n in range(len(way) - 1)]
     crossings = [
         (p, q)
         for p, q in combinations(ends, 2)
@@ -172,12 +172,12 @@ def test_lines_do_not_cross_that_need_not() -> None:
 
 def test_an_empty_graph_can_be_drawn() -> None:
     empty = Graph((), ())
-    assert (text(empty), mermaid(empty), layered(empty).ways) == ("", "flowchart LR", {})
+    assert (text(empty), mermaid(empty), layout_graph(empty).paths) == ("", "flowchart LR", {})
     assert document(Catalog({}, {}))["graph"] == {"nodes": [], "edges": []}
 
 
 def test_rows_say_what_runs_and_what_is_promised(catalog: Catalog) -> None:
-    found = {row.name: row for row in rows(catalog)}
+    found = {row.name: row for row in catalog_rows(catalog)}
     assert [row.kind for row in found.values()] == sorted(
         (row.kind for row in found.values()),
         key=["capture", "stream", "sink", "view", "archive", "backfill"].index,
@@ -200,5 +200,5 @@ def test_rows_say_what_runs_and_what_is_promised(catalog: Catalog) -> None:
     [(0, "0 s"), (0.25, "250 ms"), (1.5, "1500 ms"), (60, "1 min"), (90, "90 s"), (7200, "2 h"), (86400, "1 d")],
 )
 def test_lengths_of_time_are_said_in_whole_units(length: float, said: str) -> None:
-    assert span(MINUTE / 60 * length) == said
+    assert format_duration(MINUTE / 60 * length) == said
     assert millis(MINUTE / 60 * length) == length * 1000

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.catalog import load, survey
-from penstock.catalog.__main__ import told_of
-from penstock.catalog.listing import rows
+from penstock.catalog import load, load_partial
+from penstock.catalog.__main__ import app_summary
+from penstock.catalog.listing import catalog_rows
 from penstock.errors import DeclarationError
 from penstock.model.sql.sink_file import parse
 from penstock.settings import settings
@@ -48,7 +48,7 @@ def test_a_sink_is_a_stream_of_its_app(project: Path) -> None:
     assert (sink.kind, sink.location) == ("sink", f"{project}/sql/sinks/orders-now.sql:1:1")
     assert (sink.every, sink.max_records) == (1.0, 20_000)
     assert found.readers("orders") == ["copy", "orders-now"]
-    assert survey(project) == (found, [])
+    assert load_partial(project) == (found, [])
 
 
 def test_a_topic_that_only_a_sink_reads_is_left_to_others(project: Path) -> None:
@@ -65,9 +65,9 @@ def test_a_sink_whose_store_is_not_given_does_not_run(project: Path, monkeypatch
     settings.cache_clear()
     load.cache_clear()
     found = load(project)
-    assert found.idle.keys() == found.sinks.keys() == {"orders-now", "clicks"}
+    assert found.disabled.keys() == found.sinks.keys() == {"orders-now", "clicks"}
     assert found.apps.keys() == {"shop"}
-    listed = {row.name: row.runs for row in rows(found)}
+    listed = {row.name: row.runs for row in catalog_rows(found)}
     assert listed == {"copy": True, "orders-now": False, "clicks": False}
 
 
@@ -93,11 +93,11 @@ def test_a_mistake_in_one_sink_leaves_the_others(project: Path, name: str, text:
     (project / "sql" / "sinks" / f"{name}.sql").write_text(text)
     with pytest.raises(DeclarationError, match=what):
         load(project)
-    found, [wrong] = survey(project)
+    found, [wrong] = load_partial(project)
     assert wrong.path.stem == name or "one place" in what
     assert "copy" in found.streams
     assert len(found.sinks) == 2
-    assert told_of("shop")["others"]
+    assert app_summary("shop")["others"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_read_leaves_the_others(
         place.symlink_to(project / "gone.sql")
     else:
         place.write_bytes(content)
-    found, [wrong] = survey(project)
+    found, [wrong] = load_partial(project)
     assert (wrong.path, what in str(wrong)) == (place, True), wrong
     assert found.streams.keys() == {"copy", "orders-now", "clicks"}
 
@@ -165,7 +165,7 @@ def test_sinks_in_several_apps_share_a_topic(project: Path) -> None:
     found = load(project)
     shares = {name: [i.share for i in found.streams[name].sources.values()] for name in ("one", "two")}
     assert shares == {"one": [(1, 2)], "two": [(2, 2)]}
-    assert survey(project, first="two") == (found, [])
+    assert load_partial(project, first="two") == (found, [])
 
 
 @pytest.mark.parametrize("two", ["", "1 OF 2", "2 OF 3"])
@@ -175,7 +175,7 @@ def test_what_nobody_takes_of_a_topic_is_told(project: Path, two: str) -> None:
         load(project)
     assert str(e.value).startswith(f"{project}/sql/sinks/one.sql:1:45: ")
     assert "1 OF 2 (one)" in str(e.value)
-    found, wrong = survey(project)
+    found, wrong = load_partial(project)
     # What is there runs: half of a topic is more than nothing.
     assert {"one", "orders-now"} <= found.streams.keys()
     assert [str(one) for one in wrong] == [str(e.value)]
@@ -192,6 +192,6 @@ def test_a_stream_that_does_not_run_is_declared_only(project: Path) -> None:
     (project / "jobs" / "shop" / "copy_of.py").write_text(STREAM.replace("Stateless())", "Stateless(), enabled=False)"))
     load.cache_clear()
     found = load(project)
-    assert (set(found.apps), set(found.idle)) == ({"sinks", "web"}, {"copy"})
-    assert {row.name: row.runs for row in rows(found)} == {"copy": False, "orders-now": True, "clicks": True}
+    assert (set(found.apps), set(found.disabled)) == ({"sinks", "web"}, {"copy"})
+    assert {row.name: row.runs for row in catalog_rows(found)} == {"copy": False, "orders-now": True, "clicks": True}
     assert "copied" in found.topics

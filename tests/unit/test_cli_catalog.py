@@ -101,13 +101,13 @@ def test_a_mistake_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(**_: object) -> Catalog:
         raise DeclarationError("jobs/a.py:3: view v is wrong", got="x", hint="mend it")
 
-    monkeypatch.setattr(catalog, "survey", wrong)
+    monkeypatch.setattr(catalog, "load_partial", wrong)
     assert run(code=1) == "error: jobs/a.py:3: view v is wrong; got: x; hint: mend it\n"
     assert catalog.complete("") == []
 
 
 def test_nothing_declared_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "survey", lambda: (Catalog({}, {}), []))
+    monkeypatch.setattr(catalog, "load_partial", lambda: (Catalog({}, {}), []))
     assert "docs/catalog.md" in run()
     assert json.loads(run("--json")) == {"declared": [], "graph": {"nodes": [], "edges": []}, "wrong": []}
 

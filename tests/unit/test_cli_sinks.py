@@ -45,7 +45,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     forget()
     wrong = [BrokenFile(Path("sql/sinks/broken.sql"), DeclarationError("broken.sql:1:1: this is no clause"))]
     catalog, found = build([SEARCH, COPY]), connect()
-    monkeypatch.setattr(sink_records, "readable", lambda: (catalog, wrong))
+    monkeypatch.setattr(sink_records, "partial_catalog", lambda: (catalog, wrong))
     found.migrate()
     found.sync(catalog)
     incarnation = found.claim("sinks", None, host="pond/1/2", spec_hash="x", owner="o", log="")
@@ -82,7 +82,7 @@ def test_the_state_of_sinks() -> None:
 
 def test_what_a_sink_puts_aside_goes_where_nobody_reads_or_writes() -> None:
     """Else each dead letter would make another, or stand among rows."""
-    assert (list(SEARCH.side_outputs), build([SEARCH]).dead_letters) == (
+    assert (list(SEARCH.side_outputs), build([SEARCH]).dead_letter_topics) == (
         ["search-dead-letter"],
         ["search-dead-letter", "penstock.dead-letters"],
     )

@@ -258,7 +258,7 @@ def test_a_platform_that_is_down_is_told_with_the_way_to_start_it(home: Path, mo
 
 
 def test_completion_offers_streams_and_apps(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.catalog.readable", lambda: (catalog, []))
+    monkeypatch.setattr("penstock.catalog.partial_catalog", lambda: (catalog, []))
     assert complete("b") == [("bundles", "stream of metrics")]
     assert [name for name, _ in complete("")] == ["bundles", "metrics", "quality", "summaries", "topic-quality"]
 

@@ -36,7 +36,7 @@ def described(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
         assert bootstrap
         return STATES
 
-    monkeypatch.setattr(topics, "readable", lambda: (Catalog({}, TOPICS), []))
+    monkeypatch.setattr(topics, "partial_catalog", lambda: (Catalog({}, TOPICS), []))
     monkeypatch.setattr(topics, "connect", lambda: control)
     monkeypatch.setattr(topics, "describe_topics", describe)
 
@@ -71,7 +71,7 @@ def test_a_held_topic_says_what_it_waits_for(control: Control) -> None:
 
 def test_broken_files_are_told_and_the_exit_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = BrokenFile(Path("jobs/shop/orders.py"), DeclarationError("a stream needs a name"))
-    monkeypatch.setattr(topics, "readable", lambda: (Catalog({}, TOPICS), [broken]))
+    monkeypatch.setattr(topics, "partial_catalog", lambda: (Catalog({}, TOPICS), [broken]))
     monkeypatch.setattr(topics, "ensure_topics", lambda *_: ["created clicks with 4 partitions"])
     monkeypatch.setattr(topics, "SETTLE", 0)
     said = run("--apply", code=1)

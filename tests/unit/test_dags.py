@@ -275,7 +275,7 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
     class HeartbeatSender:
         """Counts what is asked of the real one, which needs a broker."""
 
-        def __init__(self, windowed: catalog.Windowed, *_: Any) -> None:
+        def __init__(self, windowed: catalog.HeartbeatTopics, *_: Any) -> None:
             self.windowed = windowed
 
         def run_once(self) -> float:

@@ -46,7 +46,7 @@ class Told:
 @pytest.fixture
 def made(p: Platform, monkeypatch: pytest.MonkeyPatch) -> Bare:
     """The driver of app `a`, with the streams `bad` and `s`; the first cannot say how it is."""
-    monkeypatch.setattr(catalog, "survey", lambda **_: (SimpleNamespace(apps={}), []))
+    monkeypatch.setattr(catalog, "load_partial", lambda **_: (SimpleNamespace(apps={}), []))
     found = Bare("a", "i", p.control)
     found._runs = {"bad": Told(RuntimeError("no figures")), "s": Told(ProgressRow("s", "a", "i", rows_in=7))}  # type: ignore[dict-item]
     return found

@@ -259,9 +259,9 @@ def test_a_stream_that_drops_nothing_says_how_far_it_read_to_the_end() -> None:
 
 def test_which_streams_feed_which() -> None:
     project = catalog.load()
-    fed_by = {name: project.fed_by(one) for name, one in project.streams.items() if feeding(one)}
-    assert fed_by["metric-summaries"] == ("metric-bundles",)
-    assert fed_by["enriched-walk-ins"] == ("device-contacts", "walk-ins")
-    assert fed_by["walk-in-counts"] == ("enriched-walk-ins",)
-    assert fed_by["metric-bundles"] == fed_by["walk-ins"] == ()
-    assert not fed_by.keys() & {"topic-quality", "receipts-archive"}, "these go by the records' own times"
+    upstream_streams = {name: project.upstream_streams(one) for name, one in project.streams.items() if feeding(one)}
+    assert upstream_streams["metric-summaries"] == ("metric-bundles",)
+    assert upstream_streams["enriched-walk-ins"] == ("device-contacts", "walk-ins")
+    assert upstream_streams["walk-in-counts"] == ("enriched-walk-ins",)
+    assert upstream_streams["metric-bundles"] == upstream_streams["walk-ins"] == ()
+    assert not upstream_streams.keys() & {"topic-quality", "receipts-archive"}, "these go by the records' own times"

@@ -18,8 +18,8 @@ AFTER = 100
 SILENT = Fold(
     name="silent",
     key=("who",),
-    state="latest BIGINT, word STRING, due BIGINT",
-    fold=f"""
+    state_schema="latest BIGINT, word STRING, due BIGINT",
+    update_sql=f"""
 WITH newest AS (
   SELECT who, max(timestamp) AS latest, arg_max(word, timestamp) AS word FROM records GROUP BY who
 ), now AS (
@@ -28,9 +28,9 @@ WITH newest AS (
   FROM newest n FULL JOIN state s USING (who)
 )
 SELECT *, CASE WHEN NOT told THEN latest + {AFTER} END AS due FROM now WHERE NOT (told AND word = 'bye')""",
-    rows="SELECT who, latest FROM state WHERE due <= getvariable('time') AND who NOT IN (SELECT who FROM records)",
-    gives="who STRING, latest BIGINT",
-    due="due",
+    emit_sql="SELECT who, latest FROM state WHERE due <= getvariable('time') AND who NOT IN (SELECT who FROM records)",
+    output_schema="who STRING, latest BIGINT",
+    timer_field="due",
 )
 ROW = "who STRING, word STRING, timestamp BIGINT"
 
@@ -74,8 +74,8 @@ def test_random_histories(seed: int, tmp_path: Path) -> None:
 
 def test_what_is_due_is_a_field_of_the_state() -> None:
     for field in ("word", "nothing"):
-        with pytest.raises(DeclarationError, match="is due at what its state does not have"):
-            replace(SILENT, due=field)
+        with pytest.raises(DeclarationError, match="has a timer that is no field of its state"):
+            replace(SILENT, timer_field=field)
 
 
 def test_a_field_that_an_older_state_lacks_is_null(tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_a_field_that_an_older_state_lacks_is_null(tmp_path: Path) -> None:
     wider = Folding(
         replace(
             SILENT,
-            state="latest BIGINT, count BIGINT, word STRING, due BIGINT",
-            fold=f"SELECT f.*, s.count FROM ({SILENT.fold}) f LEFT JOIN state s USING (who)",
-            rows="SELECT who, count AS latest FROM folded",
+            state_schema="latest BIGINT, count BIGINT, word STRING, due BIGINT",
+            update_sql=f"SELECT f.*, s.count FROM ({SILENT.update_sql}) f LEFT JOIN state s USING (who)",
+            emit_sql="SELECT who, count AS latest FROM folded",
         ),
         ROW,
         tmp_path,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.catalog import HeartbeatTopic, Reader, Windowed, Writer
+from penstock.catalog import HeartbeatReader, HeartbeatTopic, HeartbeatTopics, UpstreamWriter
 from penstock.control import Actor, Control, ProgressRow
 from penstock.errors import BrokerError
 from penstock.model.output_mode import HeartbeatSchedule
@@ -20,9 +20,9 @@ from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 
 DUE, GRACE = HeartbeatSchedule(timedelta(seconds=10), timedelta(seconds=4)), 4.0
 FED, SOURCE = Topic("fed"), Topic("source")
-WINDOWED: Windowed = {
-    "fed": HeartbeatTopic(FED, [Reader(DUE)], GRACE, {"up": Writer()}),
-    "source": HeartbeatTopic(SOURCE, [Reader(DUE, "up")], GRACE),
+WINDOWED: HeartbeatTopics = {
+    "fed": HeartbeatTopic(FED, [HeartbeatReader(DUE)], GRACE, {"up": UpstreamWriter()}),
+    "source": HeartbeatTopic(SOURCE, [HeartbeatReader(DUE, "up")], GRACE),
 }
 UP = Stream("up", "chain", {"given": Input(SOURCE)}, lambda given: given, TopicOutput(FED, value="value"), Stateless())
 
@@ -51,7 +51,7 @@ class Out:
 class World:
     """A beater with a clock of its own, and what it is told of the stream `up`."""
 
-    def __init__(self, control: Control, monkeypatch: pytest.MonkeyPatch, windowed: Windowed = WINDOWED) -> None:
+    def __init__(self, control: Control, monkeypatch: pytest.MonkeyPatch, windowed: HeartbeatTopics = WINDOWED) -> None:
         self.now = control.now() // 10_000 * 10_000
         self.control = control
         monkeypatch.setattr(heartbeats, "Producer", Out)
@@ -115,7 +115,7 @@ def test_a_topic_whose_readers_are_stopped_has_no_beats(
     """Nor is anything of it held; they go on with the clock when one is started."""
     control.set_desired(["up"], "off", Actor("test", "cli"))
     control.hold_heartbeats("source", 1, "held before")
-    world = World(control, monkeypatch, {**WINDOWED, "fed": HeartbeatTopic(FED, [Reader(DUE)], GRACE)})
+    world = World(control, monkeypatch, {**WINDOWED, "fed": HeartbeatTopic(FED, [HeartbeatReader(DUE)], GRACE)})
     start = world.now
     assert world.turn(0) == {"fed": world.now}
     assert control.heartbeat_holds() == {}
@@ -141,7 +141,7 @@ def test_a_beater_that_was_away_lets_windows_close_first(
     world: World, control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the stream's own windows hold is older than the beats that went out of the topic it writes."""
-    waits = {**WINDOWED, "fed": WINDOWED["fed"]._replace(writers={"up": Writer(clocks=("source",))})}
+    waits = {**WINDOWED, "fed": WINDOWED["fed"]._replace(writers={"up": UpstreamWriter(clocks=("source",))})}
     for topic in waits:
         control.record_heartbeat(topic, world.now - 60_000, 1, "earlier")
     again = World(control, monkeypatch, waits)

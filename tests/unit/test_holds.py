@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from penstock import catalog
-from penstock.catalog import HeartbeatTopic, Reader, Windowed, Writer
+from penstock.catalog import HeartbeatReader, HeartbeatTopic, HeartbeatTopics, UpstreamWriter
 from penstock.control import Control, ProgressRow, StreamProgress
 from penstock.errors import ControlError
 from penstock.model import capture
@@ -58,10 +58,10 @@ class Told:
         self.rows[name] = StreamProgress("on" if desired == "on" else "off", state, at, through)
 
 
-def beaten(**writers: Writer) -> Windowed:
+def beaten(**writers: UpstreamWriter) -> HeartbeatTopics:
     return {
-        "t": HeartbeatTopic(Topic("t"), [Reader(HeartbeatSchedule(MINUTE))], GRACE, writers),
-        "source": HeartbeatTopic(Topic("source"), [Reader(HeartbeatSchedule(MINUTE))]),
+        "t": HeartbeatTopic(Topic("t"), [HeartbeatReader(HeartbeatSchedule(MINUTE))], GRACE, writers),
+        "source": HeartbeatTopic(Topic("source"), [HeartbeatReader(HeartbeatSchedule(MINUTE))]),
     }
 
 
@@ -73,8 +73,8 @@ def held(told: Told, holds: HeartbeatGate, topic: str = "t") -> tuple[float | No
     return None if at is None else (now - at) / 1000, why
 
 
-def made(told: Told, **writers: Writer) -> HeartbeatGate:
-    return HeartbeatGate(beaten(**(writers or {"up": Writer()})), cast(Control, told), clock=told.clock)
+def made(told: Told, **writers: UpstreamWriter) -> HeartbeatGate:
+    return HeartbeatGate(beaten(**(writers or {"up": UpstreamWriter()})), cast(Control, told), clock=told.clock)
 
 
 @pytest.mark.parametrize(
@@ -110,15 +110,15 @@ def test_a_stream_that_was_removed_or_is_not_known_yet_holds_nothing() -> None:
 def test_a_stream_that_waits_between_batches() -> None:
     told = Told()
     told.set("up", 40)
-    assert held(told, made(told, up=Writer(every=10.0))) == (0, "")
-    assert held(told, made(told, up=Writer(every=5.0)))[1] == "up is behind"
+    assert held(told, made(told, up=UpstreamWriter(every=10.0))) == (0, "")
+    assert held(told, made(told, up=UpstreamWriter(every=5.0)))[1] == "up is behind"
 
 
 def test_of_two_streams_the_slower_one_counts() -> None:
     told = Told()
     told.set("one", 30, state="failing")
     told.set("two", 90, state="failing")
-    assert held(told, made(told, one=Writer(), two=Writer())) == (91, "two is failing")
+    assert held(told, made(told, one=UpstreamWriter(), two=UpstreamWriter())) == (91, "two is failing")
 
 
 def test_without_the_database_what_was_known_last_counts() -> None:
@@ -152,7 +152,7 @@ def test_one_query_a_second_and_none_where_no_stream_feeds_a_topic() -> None:
     assert told.asked == 1
 
 
-CHAIN = {"first": Writer(), "second": Writer(feeds=("first",))}
+CHAIN = {"first": UpstreamWriter(), "second": UpstreamWriter(feeds=("first",))}
 
 
 def test_what_a_stream_catches_up_with_has_to_come_through_those_behind_it() -> None:
@@ -176,7 +176,7 @@ def test_what_a_stream_catches_up_with_has_to_come_through_those_behind_it() -> 
 
 def test_streams_that_feed_each_other() -> None:
     told = Told()
-    holds = made(told, one=Writer(feeds=("two",)), two=Writer(feeds=("one",)))
+    holds = made(told, one=UpstreamWriter(feeds=("two",)), two=UpstreamWriter(feeds=("one",)))
     told.set("one", 1)
     told.set("two", 1)
     assert held(told, holds) == (0, "")
@@ -195,7 +195,7 @@ def test_streams_that_feed_each_other() -> None:
 def test_windows_that_stayed_open_while_no_beats_were_sent() -> None:
     """A stream that waits for the clock closes them after the next beat, and is through only then."""
     told = Told()
-    holds = made(told, up=Writer(clocks=("source",)))
+    holds = made(told, up=UpstreamWriter(clocks=("source",)))
     told.set("up", 1)
     holds.look({"source": 600_000})
     why = "up has windows open that were due while no beats were sent"
@@ -212,7 +212,7 @@ def test_windows_that_stayed_open_while_no_beats_were_sent() -> None:
 
 def test_beats_that_fail_are_seen_at_once() -> None:
     told = Told()
-    holds = made(told, up=Writer(clocks=("source",)))
+    holds = made(told, up=UpstreamWriter(clocks=("source",)))
     told.set("up", 1)
     assert held(told, holds) == (0, "")
     holds.look({"source": 90_000})
@@ -276,19 +276,21 @@ def test_the_catalog_knows_who_feeds_a_topic() -> None:
         stream("windows", BUNDLES, pairs, final=True),
         stream("more", SOURCE, Topic("others"), final=True),
     ]  # fmt: skip
-    windowed = catalog.build(streams).windowed()
-    assert windowed["bundles"].writers == {"two": Writer(0.0, ("one",)), "one": Writer(2.0)}
+    windowed = catalog.build(streams).heartbeat_topics()
+    assert windowed["bundles"].writers == {"two": UpstreamWriter(0.0, ("one",)), "one": UpstreamWriter(2.0)}
     assert windowed["bundles"].grace == 10.0
     assert windowed["source"].writers == {}
-    last = catalog.build([*streams, stream("last", pairs, Topic("end"), final=True)]).windowed()
-    assert last["pairs"].writers["windows"] == Writer(0.0, ("two",), ("bundles",))
+    last = catalog.build([*streams, stream("last", pairs, Topic("end"), final=True)]).heartbeat_topics()
+    assert last["pairs"].writers["windows"] == UpstreamWriter(0.0, ("two",), ("bundles",))
 
 
 def test_a_capture_feeds_its_topic() -> None:
     text = "CAPTURE INTO shops FROM mysql till KEY (id) CURSOR at EVERY 3 SECONDS AS SELECT id, at FROM shops"
     captured = capture.parse(text, Path("sql/captures/tills.sql"))
-    windowed = catalog.build([stream("windows", captured.topic, Topic("end"), final=True)], [captured]).windowed()
-    assert windowed["shops"].writers == {"tills": Writer(3.0)}
+    windowed = catalog.build(
+        [stream("windows", captured.topic, Topic("end"), final=True)], [captured]
+    ).heartbeat_topics()
+    assert windowed["shops"].writers == {"tills": UpstreamWriter(3.0)}
     told = Told()
     told.set("tills", 60, state="failing")
     holds = HeartbeatGate(windowed, cast(Control, told), clock=told.clock)

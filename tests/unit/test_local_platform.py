@@ -17,7 +17,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from penstock.catalog import survey
+from penstock.catalog import load_partial
 from penstock.cli import app
 from penstock.control import Control
 from penstock.devstack import doctor, platform
@@ -146,7 +146,7 @@ def test_a_name_that_two_files_declare_is_told_and_not_waited_for(
         monkeypatch.setattr(platform, "connect", lambda _: control)
         monkeypatch.setattr(platform, "ensure_topics", lambda *_: [])
         monkeypatch.setattr(platform, "FIRST_FIGURES", 0.0)
-        said = made._declare(*survey(tmp_path, combiners=False))
+        said = made._declare(*load_partial(tmp_path, combiners=False))
         assert "wrong: " in said
         assert "shop/sales.py" in said
         assert made._first_figures(control, Silent()), "a stream of an app with a mistake is not waited for"

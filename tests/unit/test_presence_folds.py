@@ -98,7 +98,7 @@ def test_what_may_be_forgotten_by_itself_is_what_nothing_more_comes_to() -> None
     now = 10**12
 
     def left(fold: Fold, states: list[dict[str, Any]]) -> list[str]:
-        kept = pa.schema([pa.field(f.name, arrow(f.type)) for f in fold.kept])
+        kept = pa.schema([pa.field(f.name, arrow(f.type)) for f in fold.state_fields])
         rows = pa.Table.from_pylist(states, pa.schema([pa.field("device", pa.string()), *kept]))
         return [str(one["device"]) for one in fold_query.drop_ended(fold, rows, now).to_pylist()]
 

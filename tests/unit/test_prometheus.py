@@ -118,7 +118,7 @@ def test_captures_are_shown(control: Control) -> None:
 def test_views_are_shown_with_the_requests_that_their_instances_answered(control: Control) -> None:
     filled(control)
     app, row = "views-1", "fleet@1"
-    control.sync(build([View("fleet", Topic("agents", compacted=True), "account STRING", by="account")]))
+    control.sync(build([View("fleet", Topic("agents", compacted=True), "account STRING", query_by="account")]))
     incarnation = control.claim(app, None, host="h", spec_hash="s", owner="o", log="l")
     assert incarnation
     figures = ProgressRow(row, app, incarnation, state="idle", state_rows=40, state_bytes=900, lag=3)

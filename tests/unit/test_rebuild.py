@@ -33,11 +33,11 @@ TOTALS = Topic("totals", compacted=True)
 SUMS = Fold(
     name="sums",
     key=("who",),
-    state="total BIGINT, seen ARRAY<STRUCT<at: BIGINT>>",
-    fold="FROM state",
-    rows="FROM folded",
-    gives="who STRING, total BIGINT, seen ARRAY<STRUCT<at: BIGINT>>, note STRING",
-    restored="SELECT who, total, seen FROM output",
+    state_schema="total BIGINT, seen ARRAY<STRUCT<at: BIGINT>>",
+    update_sql="FROM state",
+    emit_sql="FROM folded",
+    output_schema="who STRING, total BIGINT, seen ARRAY<STRUCT<at: BIGINT>>, note STRING",
+    restore_sql="SELECT who, total, seen FROM output",
 )
 SEEN = ArrayType(StructType().add("at", LongType()))
 KEY = StructType().add("who", StringType())
@@ -92,7 +92,7 @@ def test_the_newest_record_of_each_key_counts() -> None:
         ("cy", value("cy", None), 2, 1),
         (BEAT_KEY, beat, 0, 91),
     )
-    # What `restored` does not read may be missing.
+    # What `restore_sql` does not read may be missing.
     table = pa.concat_tables([table, sent(("dan", '{"who": "dan", "seen": [], "total": -1}', 0, 8))])
     found = made(SUMS).state(table)
     assert sorted(found.to_pylist(), key=lambda row: row["who"]) == [
@@ -100,7 +100,7 @@ def test_the_newest_record_of_each_key_counts() -> None:
         {"who": "cy", "total": None, "seen": None},
         {"who": "dan", "total": -1, "seen": []},
     ]
-    plain = replace(SUMS, state="total BIGINT", restored="SELECT who, total FROM output WHERE total > 0")
+    plain = replace(SUMS, state_schema="total BIGINT", restore_sql="SELECT who, total FROM output WHERE total > 0")
     by_text = made(plain, output=TopicOutput(TOTALS, key="who", value="total"))
     assert by_text.state(sent(("ann", "5", 0, 1), ("bob", "-5", 0, 2))).to_pylist() == [{"who": "ann", "total": 5}]
     with pytest.raises(UnreadableOutput, match=r"totals\[0\]@2: column total of its value is no bigint: 5.5"):
@@ -127,20 +127,20 @@ def test_a_value_that_is_none_is_named(bad: str | bytes, why: str) -> None:
 def refused(*folds: Fold, **changes: Any) -> str:
     with pytest.raises(PenstockError) as told:
         made(*folds, **changes)
-    assert "streams reset sums --to" in str(told.value) or "`restored`" in str(told.value)
+    assert "streams reset sums --to" in str(told.value) or "`restore_sql`" in str(told.value)
     return str(told.value)
 
 
 def test_what_cannot_be_read_back_is_refused() -> None:
     assert "it has no fold; got: its state is Spark's own" in refused()
-    assert "does not say how its topics hold it" in refused(replace(SUMS, restored=""))
+    assert "does not say how its topics hold it" in refused(replace(SUMS, restore_sql=""))
     assert "several folds" in refused(SUMS, replace(SUMS, name="other"))
     loose = TopicOutput(Topic("totals"), key="who", value=("who", "total", "seen"))
     assert "one output that is compacted; got: none of totals is" in refused(SUMS, output=loose)
     bare = TopicOutput(TOTALS, key="who", value="seen")
-    assert "written as text" in refused(replace(SUMS, restored="SELECT seen FROM output"), output=bare)
-    assert "refused by DuckDB" in refused(replace(SUMS, restored="SELECT nothing FROM output"))
-    assert "other columns" in refused(replace(SUMS, restored="SELECT who, total FROM output"))
+    assert "written as text" in refused(replace(SUMS, restore_sql="SELECT seen FROM output"), output=bare)
+    assert "refused by DuckDB" in refused(replace(SUMS, restore_sql="SELECT nothing FROM output"))
+    assert "other columns" in refused(replace(SUMS, restore_sql="SELECT who, total FROM output"))
 
 
 def test_a_key_comes_once() -> None:
@@ -215,19 +215,22 @@ def test_a_part_that_is_laid_is_found(tmp_path: Path) -> None:
 
 
 def test_a_state_is_made_of_inputs_only_where_nothing_would_be_told_twice() -> None:
-    told = replace(SUMS, restored="", reads_back=timedelta(hours=4))
+    told = replace(SUMS, restore_sql="", input_retention=timedelta(hours=4))
     place = FoldContext("", False, {"sums": told}, {"sums": KEY})
     assert restorable_fold(stream(), place) is told
     assert place.rebuilds
-    with pytest.raises(DeclarationError, match="would be told once more"):
-        replace(told, state="due BIGINT", due="due")
-    with pytest.raises(DeclarationError, match="no length of time"):
-        replace(told, reads_back=timedelta(hours=-1))
+    with pytest.raises(DeclarationError, match="would be emitted again"):
+        replace(told, state_schema="due BIGINT", timer_field="due")
+    with pytest.raises(DeclarationError, match="not a valid duration"):
+        replace(told, input_retention=timedelta(hours=-1))
 
 
 def test_an_output_may_have_columns_named_as_those_of_records() -> None:
     fold = replace(
-        SUMS, key=("key",), state="timestamp BIGINT, value BIGINT", restored="SELECT key, timestamp, value FROM output"
+        SUMS,
+        key=("key",),
+        state_schema="timestamp BIGINT, value BIGINT",
+        restore_sql="SELECT key, timestamp, value FROM output",
     )
     rows = StructType().add("key", StringType()).add("timestamp", LongType()).add("value", LongType())
     output = TopicOutput(TOTALS, key="key", value=("timestamp", "value"))

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("airflow_home")
 
 def test_every_backfill_that_runs_has_its_dag(parsed: dict[str, Any]) -> None:
     found = catalog.load(PROJECT)
-    runs = {f"backfill_{name}": one for name, one in found.backfills.items() if one.runs}
+    runs = {f"backfill_{name}": one for name, one in found.backfills.items() if one.runnable}
     assert runs.keys() == {name for name in parsed["dags"] if name.startswith("backfill_")}
     for name, one in runs.items():
         dag = parsed["dags"][name]
@@ -25,9 +25,9 @@ def test_every_backfill_that_runs_has_its_dag(parsed: dict[str, Any]) -> None:
         assert dag["schedule"] == ("CronDataIntervalTimetable" if one.scheduled else "AskedIntervals")
         assert (dag["active"], dag["catchup"], dag["paused"]) == (1, False, False)
         assert dag["params"].keys() >= {"source", "begin", "end", "target", "rate", "dry_run"}
-        wanted = sorted(found.archives) if one.replays else [one.reads[0].name]
+        wanted = sorted(found.archives) if one.copies_records else [one.reads[0].name]
         assert dag["params"]["source"]["enum"] == wanted
-        assert one.fills in dag["doc"]
+        assert one.target_topic in dag["doc"]
 
 
 def test_what_folds_can_be_rebuilt(parsed: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ import pytest
 from penstock.control import ProgressRow
 from penstock.control.repositories.view_instances import ViewInstanceRow
 from penstock.model.topic import Topic
-from penstock.model.view import Served, View
+from penstock.model.view import ServedView, View
 from penstock.tables.topic_reader import layout
 from penstock.views.api import problems, routes
 from penstock.views.api.problems import NotReady
@@ -37,7 +37,7 @@ from penstock.views.store.sqlite import QueryResult
 DOCS = Path(__file__).parents[2] / "docs" / "views.md"
 TOPIC = Topic("things", partitions=2, compacted=True)
 SCHEMA = "town STRING, n INT, f FLOAT, at TIMESTAMP, day DATE, open BOOLEAN, tags MAP<STRING,STRING>"
-THINGS = View("things", TOPIC, SCHEMA, by=("town", "n", "f", "at", "day", "open", "tags"))
+THINGS = View("things", TOPIC, SCHEMA, query_by=("town", "n", "f", "at", "day", "open", "tags"))
 KEYS = ("a", "b", "c/d", "é")
 
 
@@ -45,7 +45,7 @@ class Doors:
     """An instance of one view, without a broker and a network."""
 
     def __init__(self, folder: Path, view: View = THINGS, token: str = "") -> None:
-        self.run = ViewRun(Served(view, 1), TOPIC, folder, "", ProgressRow(view.name, "views-1", ""))
+        self.run = ViewRun(ServedView(view, 1), TOPIC, folder, "", ProgressRow(view.name, "views-1", ""))
         self.run.store.begin("id", 2, 5, {0: 0, 1: 0})
         self.run.store.reached(6)
         self.run.count, self.run._assigned, self.run._thread = 2, [0, 1], threading.current_thread()

@@ -18,7 +18,7 @@ from penstock.control.repositories.view_instances import ViewInstanceRow
 from penstock.errors import BrokerError, DeclarationError, HostError
 from penstock.model.input import Table
 from penstock.model.topic import Topic
-from penstock.model.view import Served, View
+from penstock.model.view import ServedView, View
 from penstock.tables import topic_snapshot
 from penstock.tables.topic_reader import DEAD, Decoder, TableFeed, Taken
 from penstock.tables.topic_snapshot import Now
@@ -35,13 +35,13 @@ from penstock.views.driver import ViewsDriver
 from penstock.views.runner import PartitionState, ViewRun
 from penstock.views.store.sqlite import QueryResult, QueryTimeout
 
-VIEW = View("shops", Topic("shops", compacted=True), "town STRING", by="town")
+VIEW = View("shops", Topic("shops", compacted=True), "town STRING", query_by="town")
 
 
 @pytest.fixture
 def shops(tmp_path: Path) -> ViewRun:
     """Of a topic of two partitions, empty."""
-    made = ViewRun(Served(VIEW, 1), cast(Topic, VIEW.topic), tmp_path, "", ProgressRow("shops@1", "views-1", ""))
+    made = ViewRun(ServedView(VIEW, 1), cast(Topic, VIEW.topic), tmp_path, "", ProgressRow("shops@1", "views-1", ""))
     made.store.begin("id", 2, 5, {0: 0, 1: 0})
     made.store.reached(6)
     made.count = 2
@@ -104,7 +104,7 @@ def test_an_age_is_counted_from_before_the_end_was_asked_for(
     for name, instead in {"time": clock, "look": look, "TableFeed": Feed, "IDLE": 0.0}.items():
         monkeypatch.setattr(runner, name, instead)
     monkeypatch.setattr(runner, "assigned_partitions", lambda *_: list(range(count)))
-    assert not ViewRun(Served(VIEW, 1), shops._topic, shops.store.path.parent, "", shops.figures).ready
+    assert not ViewRun(ServedView(VIEW, 1), shops._topic, shops.store.path.parent, "", shops.figures).ready
     shops._follow(stopping)
     assert shops.held.keys() == mine
     assert {one.at for one in shops.held.values()} <= {looked[0]}
@@ -250,7 +250,7 @@ def test_a_view_that_cannot_be_served_holds_up_no_other(shops: ViewRun, service:
         found = asyncio.run(asked())
         return found.status_code, found.json()
 
-    other = ViewRun(Served(replace(VIEW, name="other"), 1), shops._topic, tmp_path, "", replace(shops.figures))
+    other = ViewRun(ServedView(replace(VIEW, name="other"), 1), shops._topic, tmp_path, "", replace(shops.figures))
     service.runs["other"] = other
     for one in (shops, other):
         one._thread = threading.current_thread()

@@ -30,7 +30,7 @@ from penstock.views.store.sqlite import QueryTimeout, StoreDamaged, ViewStore
 
 SCHEMA = "town STRING, n INT, open BOOLEAN, at TIMESTAMP, day DATE, tags MAP<STRING,STRING>, x STRUCT<y: INT>"
 BY = ("town", "n", "open", "day", "tags", "at")
-VIEW = View("shops", Topic("shops", compacted=True), SCHEMA, by=BY)
+VIEW = View("shops", Topic("shops", compacted=True), SCHEMA, query_by=BY)
 MAPS: list[dict[str, str]] = [
     {}, {"a": "b"}, {"a": "b", "c": "d"}, {"aa": "b"}, {"a": "bb"}, {"a\x1fb": ""}, {"a": "b\x1ec\x1fd"},
     {"\x1c1": "b"},    {"\x1e": "b"}, {"a": ""}, {"": "b"}, {'"': "\\"}, {"é": "😀"}, {"a\0": "b"}, {"%": "_"},
@@ -91,7 +91,7 @@ def test_an_entry_may_have_one_of_a_thousand_values(store: ViewStore) -> None:
 
 
 def test_numbers_that_json_does_not_have_are_texts_as_they_were(tmp_path: Path) -> None:
-    view = View("v", VIEW.topic, "a DOUBLE, b FLOAT, m MAP<STRING,DOUBLE>, s STRING", by="a")
+    view = View("v", VIEW.topic, "a DOUBLE, b FLOAT, m MAP<STRING,DOUBLE>, s STRING", query_by="a")
     said = [
         {"a": "NaN", "b": 1.5, "m": {"NaN": "-Infinity", "x": 1}, "s": 'of "NaN", -Infinity: \\"'},
         {"a": "Infinity", "b": "-Infinity", "m": None, "s": None},
@@ -140,7 +140,7 @@ def test_values_of_each_type_are_compared(store: ViewStore) -> None:
 
 def kept(tmp_path: Path, schema: str, by: tuple[str, ...], *values: dict[str, Any]) -> ViewStore:
     """A store of records, whose keys are numbers."""
-    view = View("v", VIEW.topic, schema, by=by)
+    view = View("v", VIEW.topic, schema, query_by=by)
     records: list[tuple[bytes | None, bytes | None, int, int]] = []
     records += [(str(n).encode(), json.dumps(one).encode(), 0, n) for n, one in enumerate(values)]
     taken = Decoder(Table(Topic("shops", compacted=True), schema=schema)).taken(records, {0: len(values)})
@@ -267,7 +267,10 @@ def test_what_is_asked_is_answered_out_of_the_index(store: ViewStore) -> None:
 def test_a_store_of_something_else_is_refused(store: ViewStore, tmp_path: Path) -> None:
     store.apply({0: rows(*({"key": str(n), "town": "x" * 500} for n in range(500)))}, {0: 500})
     store.close()
-    for other in (View("v", VIEW.topic, f"{SCHEMA}, z INT", by=BY), View("v", VIEW.topic, SCHEMA, by=("town",))):
+    for other in (
+        View("v", VIEW.topic, f"{SCHEMA}, z INT", query_by=BY),
+        View("v", VIEW.topic, SCHEMA, query_by=("town",)),
+    ):
         with pytest.raises(StoreDamaged, match="another schema"):
             ViewStore(ViewLayout(other), store.path).open()
     content = store.path.read_bytes()
@@ -378,12 +381,12 @@ def test_a_pool_refuses_what_would_wait_long_and_notices_a_stuck_thread() -> Non
 @pytest.mark.parametrize(
     ("schema", "by", "said"),
     [
-        ("a ARRAY<INT>, n INT", "a", "cannot be asked by this field"),
-        ("m MAP<STRING,DOUBLE>", "m", "cannot be asked by this field"),
+        ("a ARRAY<INT>, n INT", "a", "cannot be queried by this field"),
+        ("m MAP<STRING,DOUBLE>", "m", "cannot be queried by this field"),
         ("key STRING", (), "a field of the name that its key has"),
-        ("n INT", ("n", "n"), "cannot be asked by this field"),
+        ("n INT", ("n", "n"), "cannot be queried by this field"),
     ],
 )
 def test_a_view_that_cannot_be_asked_is_refused(schema: str, by: Any, said: str) -> None:
     with pytest.raises(DeclarationError, match=said):
-        View("v", VIEW.topic, schema, by=by)
+        View("v", VIEW.topic, schema, query_by=by)

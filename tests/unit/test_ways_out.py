@@ -70,7 +70,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> list[str]:
     found: list[str] = []
     plan = ResetPlan(Reset({"t": {0: 1}}), [PartitionReset("t", 0, 0, 9, 5, 1)], ["a note"], ["a reason"])
     monkeypatch.setattr(recovery, "_planned", lambda *_: (plan, found.append))
-    monkeypatch.setattr(recovery, "readable", lambda: (catalog, []))
+    monkeypatch.setattr(recovery, "partial_catalog", lambda: (catalog, []))
     return found
 
 

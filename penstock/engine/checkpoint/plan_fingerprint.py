@@ -65,11 +65,11 @@ def build_frame(
         found = stream.transform(**frames, **tables)
     spark_limits.is_frame(stream, found)
     spark_limits.check(stream, [*bridge.stateful_steps(found), *(spark_limits.FOLD for _ in place.folds)])
-    spark_limits.timers_fit(stream, [fold.name for fold in place.folds.values() if fold.due])
+    spark_limits.timers_fit(stream, [fold.name for fold in place.folds.values() if fold.timer_field])
     spark_limits.clocks_fit(stream, bridge.clocks(found))
     spark_limits.times_fit(stream, bridge.untimed_groups(found), bridge.own_watermarks(found))
     spark_limits.windows_fit(stream, bridge.windows(found))
-    if any(fold.restored for fold in place.folds.values()):
+    if any(fold.restore_sql for fold in place.folds.values()):
         restore_rules.restore_query_of(stream, found, place)
     return found
 
@@ -169,7 +169,7 @@ def _difference(known: list[str], now: list[str]) -> str:
 
 def incompatible_streams(app: str, *, accept: bool) -> list[str]:
     """Why streams of an app cannot go on with the code as it is, a text each."""
-    found, _ = catalog.survey(first=app, combiners=False)
+    found, _ = catalog.load_partial(first=app, combiners=False)
     base = open_session("plans")
     said: list[str] = []
     accepted: list[tuple[PlanFingerprint, list[str]]] = []

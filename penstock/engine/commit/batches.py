@@ -60,7 +60,7 @@ class Batches:
 
     Stores without marks come first: so once a store with marks has a batch, all before it have it too. done: is told
     of each batch written; stands: why the stream stands still, a Wait where it is a store that asks for it, and None
-    once it goes on. fed_by: the streams that write what it reads; None for all whose marks say so.
+    once it goes on. upstream_streams: the streams that write what it reads; None for all whose marks say so.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Batches:
         book: DataLossLog,
         done: Callable[[Written], None],
         stands: Callable[[Exception | None], None],
-        fed_by: Collection[str] | None = None,
+        upstream_streams: Collection[str] | None = None,
     ) -> None:
         self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
         self._checkpoint, self._tables, self._done = checkpoint, tables, done
@@ -84,7 +84,7 @@ class Batches:
         self._rejects: Rejects
         self._book, self._inputs = book, InputCheck(stream, bootstrap, checkpoint, book)
         self._watermark: Watermark
-        self._fed_by = fed_by
+        self._fed_by = upstream_streams
         self._feeds: Feeds | None = None
         self.folds = fold_store(stream.name, spark, checkpoint.path)
         self.splitter = BatchSplitter(stream, spark, bootstrap, checkpoint)

@@ -136,7 +136,7 @@ def rebuild(
     with folding.use_checkpoint(stream, checkpoint) as place:
         rows = plans.build_frame(spark, stream, bootstrap, plans.empty_tables(stream, spark))
     fold, lines = restorable_fold(stream, place), plans.fingerprint_lines(stream, rows, place)
-    how = restore_query_of(stream, rows, place) if fold.restored else None
+    how = restore_query_of(stream, rows, place) if fold.restore_sql else None
     home = Path(urlparse(checkpoint).path)
     with _alone(stream.name, home) as folder:
         _no_reset_waits(stream.name, home)
@@ -216,7 +216,7 @@ def _laid(
     fold, spark = laying.fold, frame.sparkSession
     log.info("stream %s: up to %s records are read", stream.name, f"{records:,}")
     columns = [f"{quoted(f.name)} {f.dataType.simpleString()}" for f in place.keys[fold.name].fields]
-    columns += [f"{quoted(f.name)} {f.type.ddl}" for f in fold.kept]
+    columns += [f"{quoted(f.name)} {f.type.ddl}" for f in fold.state_fields]
     count = max(-(-records // PIECE), int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
     state = frame.repartition(count, *key).mapInArrow(states, ", ".join(columns))
     rows = folding.partition_by_key(fold, state).sortWithinPartitions(HASH, *fold.key)
@@ -224,12 +224,12 @@ def _laid(
         with told(spark, stream.name):
             return [_Made(*one) for one in rows.mapInArrow(laying, WRITTEN_COLUMNS).collect()]
     except (PySparkException, Py4JJavaError) as e:
-        of = ", ".join(stream.output_names if fold.restored else (one.source for one in stream.sources.values()))
+        of = ", ".join(stream.output_names if fold.restore_sql else (one.source for one in stream.sources.values()))
         raise PenstockError(
             f"the state of fold {fold.name} cannot be made of {of}",
             got=root_message(e).removeprefix("penstock.engine.state.restore_query.Unreadable: "),
-            hint="write that key anew, or a tombstone of it, where a record is named; else see `restored` of the fold"
-            if fold.restored
+            hint="write that key anew, or a tombstone of it, where a record is named; else see `restore_sql` of the fold"
+            if fold.restore_sql
             else RESET_HINT.format(name=stream.name),
         ) from e
 

@@ -96,7 +96,7 @@ def input_rows(
 
 def _starts(stream: Stream, bootstrap: str, how: InputFold, mark: CommitMarker, plan: BatchPlan) -> TopicOffsets:
     """The first offsets of all partitions of the inputs."""
-    assert how.fold.reads_back is not None
+    assert how.fold.input_retention is not None
     client, anew = admin(bootstrap), RESET_HINT.format(name=stream.name)
     counts = {
         t: n for t, n in partitions(client, bootstrap).items() if any(i.reads_topic(t) for i in stream.sources.values())
@@ -110,7 +110,7 @@ def _starts(stream: Stream, bootstrap: str, how: InputFold, mark: CommitMarker, 
             hint=anew,
         )
     firsts = first_offsets(client, [(t, p) for t, n in counts.items() for p in range(n)], bootstrap)
-    since = how.watermark - millis(how.fold.reads_back)
+    since = how.watermark - millis(how.fold.input_retention)
     if gone := sorted(_gone(stream, bootstrap, firsts, plan, since)):
         raise PenstockError(
             f"the inputs of stream {stream.name} do not hold all that its state is of",

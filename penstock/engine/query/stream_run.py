@@ -64,10 +64,10 @@ class StreamRun:
         book: DataLossLog | None = None,
         *,
         short: bool = False,
-        fed_by: Collection[str] | None = None,
+        upstream_streams: Collection[str] | None = None,
     ) -> None:
-        """short: whether memory was full when it ran last. fed_by: the streams that write what it reads; None for all
-        that say so."""
+        """short: whether memory was full when it ran last. upstream_streams: the streams that write what it reads; None
+        for all that say so."""
         self.stream = stream
         self.offsets: dict[str, dict[int, int]] = {}
         self._figures = Figures(figures)
@@ -79,7 +79,7 @@ class StreamRun:
         self._tables = Tables(stream, checkpoint_root, bootstrap, self._loads)
         self._batches = Batches(
             stream, self._spark, bootstrap, self._checkpoint, self._tables, book or InMemoryDataLossLog(), self._wrote,
-            self._stands, fed_by,
+            self._stands, upstream_streams,
         )  # fmt: skip
         self._batches.splitter.out_of_memory = short
         self._loading: threading.Thread | None = None

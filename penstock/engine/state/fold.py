@@ -65,7 +65,7 @@ class FoldContext:
     @property
     def rebuilds(self) -> bool:
         """Whether a state that is lost can be made anew."""
-        return not self.far and any(fold.rebuilds for fold in self.folds.values())
+        return not self.far and any(fold.can_rebuild for fold in self.folds.values())
 
 
 HERE: ContextVar[FoldContext | None] = ContextVar("HERE", default=None)
@@ -132,7 +132,7 @@ def apply_fold(fold: Fold, frame: DataFrame) -> DataFrame:
     place.folds[fold.name], place.keys[fold.name] = fold, frame.select(*fold.key).schema
     place.frames[fold.name] = frame
     sent = partition_by_key(fold, frame)
-    layout = DataType.fromDDL(", ".join(f"{quoted(f.name)} {f.type.ddl}" for f in fold.given))
+    layout = DataType.fromDDL(", ".join(f"{quoted(f.name)} {f.type.ddl}" for f in fold.output_fields))
     assert isinstance(layout, StructType)
     folder = f"{place.folder}/{fold.name}" if place.folder and frame.isStreaming else ""
     far = place.far.below(fold.name) if place.far and frame.isStreaming else None
@@ -157,7 +157,7 @@ def state_lines(stream: Stream, found: FoldContext) -> list[str]:
     return [
         f"fold {name} in {stream.shuffle_partitions} parts by {', '.join(one.key)}: {f.name}: {f.type}"
         for name, one in found.folds.items()
-        for f in one.kept
+        for f in one.state_fields
     ]
 
 
@@ -184,7 +184,7 @@ class FoldTask:
     def _numbers(self, found: npt.NDArray[np.int32]) -> list[int]:
         """The parts that have something to do in this task; where keys may be due, also one without rows."""
         numbers: list[int] = found.tolist()
-        if not (self.fold.due and (self.folder or self.far)):
+        if not (self.fold.timer_field and (self.folder or self.far)):
             return numbers
         own = _task().partitionId() % self.parts
         # State comes of rows: so a plan that counts its tasks otherwise fails before anything is due.
@@ -222,7 +222,7 @@ class FoldTask:
         self, rows: pa.Table, part: StatePart, watermark: int, time: int
     ) -> tuple[pa.Table, PartManifest | None]:
         """The fold's rows for those of a part, and what the part is then, if it is another."""
-        due = part.due(self.fold.due, time) if self.fold.due else None
+        due = part.due(self.fold.timer_field, time) if self.fold.timer_field else None
         if not len(rows) and not due:
             return folds.output_schema(self.fold).empty_table(), None
         found = folds.run_fold(self.fold, rows, part.find, watermark, late=self.late, due=due, time=time)
@@ -279,7 +279,7 @@ class Folds:
             try:
                 self._first[name] = self._whole(folder, done) if done >= 0 else -1
             except DamagedState as e:
-                restores = found.folds[name].rebuilds
+                restores = found.folds[name].can_rebuild
                 raise damaged_checkpoint(self._stream, f"the state of fold {name}: {e}", restores=restores) from e
             folder.mkdir(parents=True, exist_ok=True)
 

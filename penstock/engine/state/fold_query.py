@@ -41,12 +41,12 @@ class FoldResult(NamedTuple):
 def state_schema(fold: Fold, records: pa.Schema) -> pa.Schema:
     """The columns of a fold's state: `_hash BIGINT`, the key and what is kept."""
     key = [records.field(name).with_nullable(True) for name in fold.key]
-    return pa.schema([pa.field(HASH, pa.int64()), *key, *_arrow(fold.kept)])
+    return pa.schema([pa.field(HASH, pa.int64()), *key, *_arrow(fold.state_fields)])
 
 
 def output_schema(fold: Fold) -> pa.Schema:
     """The columns of its rows."""
-    return pa.schema(_arrow(fold.given))
+    return pa.schema(_arrow(fold.output_fields))
 
 
 def _arrow(fields: tuple[Field, ...]) -> list[pa.Field[pa.DataType]]:
@@ -143,13 +143,13 @@ def _one(fold: Fold, records: pa.Table, due: pa.Table, known: StateLookup, times
         if len(state) < len(there):
             others = _table(con, f"FROM _there ANTI JOIN _touched USING ({HASH}, {key})")
         con.register("state", state.drop_columns([HASH]))
-        con.execute(f"CREATE OR REPLACE TEMP TABLE folded AS {_alone(fold.fold)}")
-        names = ", ".join(f'f."{f.name}"' for f in fold.kept)
+        con.execute(f"CREATE OR REPLACE TEMP TABLE folded AS {_alone(fold.update_sql)}")
+        names = ", ".join(f'f."{f.name}"' for f in fold.state_fields)
         whose = ", ".join(f't."{name}"' for name in fold.key)
         same = " AND ".join(f't."{name}" = f."{name}"' for name in fold.key)
         fresh = _table(con, f"SELECT t.{HASH}, {whose}, {names} FROM folded f JOIN _touched t ON {same}")
         _check(fold, con, key, fresh)
-        rows = _table(con, _alone(fold.rows))
+        rows = _table(con, _alone(fold.emit_sql))
         kept = pa.concat_tables([_cast(fold, fresh, state_schema(fold, records.schema)), others.cast(there.schema)])
         gone = np.setdiff1d(hashes, kept[HASH].to_numpy())
         return FoldResult(_cast(fold, rows, output_schema(fold)), kept, gone, len(there), 0)
@@ -205,7 +205,7 @@ def drop_ended(fold: Fold, rows: pa.Table, watermark: int) -> pa.Table:
     con.register("_rows", rows)
     try:
         con.execute(f"SET VARIABLE watermark = {watermark}::BIGINT")
-        left = _table(con, f"FROM _rows WHERE NOT coalesce(({_alone(fold.ends)}), false)")
+        left = _table(con, f"FROM _rows WHERE NOT coalesce(({_alone(fold.expires_when)}), false)")
     finally:
         con.unregister("_rows")
     return left.cast(rows.schema)

@@ -130,23 +130,23 @@ class RestoreQuery:
                 raise UnreadableOutput(f"{self.topic}[{partition}]@{offset}: {why}")
             names = ", ".join(json_sql.name(f.name) for text in self.texts for f in text.fields) or "NULL AS _none"
             con.execute(f"CREATE OR REPLACE TEMP VIEW output AS SELECT {names} FROM _decoded")
-            found = con.sql(f"{self.fold.restored.rstrip().removesuffix(';')}\n").to_arrow_table()
+            found = con.sql(f"{self.fold.restore_sql.rstrip().removesuffix(';')}\n").to_arrow_table()
         except (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException) as e:
             raise DeclarationError(
                 f"the query that restores fold {self.fold.name} is refused by DuckDB",
                 got=" ".join(str(e).split())[:600],
-                hint=f"let `restored` read the table output, which has the columns of {self.topic}",
+                hint=f"let `restore_sql` read the table output, which has the columns of {self.topic}",
             ) from e
         except duckdb.Error as e:
             raise UnreadableOutput(
-                f"`restored` of fold {self.fold.name} fails: {' '.join(str(e).split())[:300]}"
+                f"`restore_sql` of fold {self.fold.name} fails: {' '.join(str(e).split())[:300]}"
             ) from e
         finally:
             con.execute("DROP VIEW IF EXISTS output")
             con.execute("DROP TABLE IF EXISTS _decoded")
             con.unregister("_records")
         what = f"the query that restores fold {self.fold.name} gives other columns than its key and state"
-        return fold_query.cast_result(found, self.layout, what, "`restored`")
+        return fold_query.cast_result(found, self.layout, what, "`restore_sql`")
 
     def _newest(self, con: duckdb.DuckDBPyConnection, records: pa.Table) -> pa.Table:
         con.register("_records", records.append_column("_row", pa.array(np.arange(len(records)))))
@@ -173,14 +173,14 @@ def check_unique_keys(tables: Iterable[pa.Table], key: Sequence[str]) -> Iterato
     for table in tables:
         named = table.select([HASH, *key])
         if missing := [name for name in key if named[name].null_count]:
-            raise UnreadableOutput(f"`restored` gives rows whose {', '.join(missing)} is NULL")
+            raise UnreadableOutput(f"`restore_sql` gives rows whose {', '.join(missing)} is NULL")
         both = pa.concat_tables([last, named]) if last is not None else named
         hashes = both[HASH].to_numpy()
         same = np.flatnonzero(hashes[1:] == hashes[:-1])
         for one, next_one in zip(both.take(same).to_pylist(), both.take(same + 1).to_pylist(), strict=True):
             if one == next_one:
                 raise UnreadableOutput(
-                    f"`restored` gives two rows of the key {', '.join(str(one[name]) for name in key)}"
+                    f"`restore_sql` gives two rows of the key {', '.join(str(one[name]) for name in key)}"
                 )
         last = named.slice(len(named) - 1)
         yield table

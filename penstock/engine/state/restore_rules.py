@@ -36,9 +36,9 @@ def restorable_fold(stream: Stream, place: FoldContext) -> Fold:
     if not place.rebuilds:
         raise DeclarationError(
             f"{what}: its fold does not say how its topics hold it",
-            got=f"fold {', '.join(place.folds)} without `restored` and `reads_back`",
-            hint=f"{anew}; where the output holds all of the state, declare Fold(restored=...); where the inputs do, "
-            "Fold(reads_back=...)",
+            got=f"fold {', '.join(place.folds)} without `restore_sql` and `input_retention`",
+            hint=f"{anew}; where the output holds all of the state, declare Fold(restore_sql=...); where the inputs "
+            "do, Fold(input_retention=...)",
         )
     if len(place.folds) > 1:
         got = f"folds {', '.join(place.folds)}"
@@ -48,7 +48,7 @@ def restorable_fold(stream: Stream, place: FoldContext) -> Fold:
 
 
 def restore_query_of(stream: Stream, rows: DataFrame, place: FoldContext) -> RestoreQuery:
-    """Of a stream whose transform gives these rows with these folds, by `restored`; DeclarationError if it does not
+    """Of a stream whose transform gives these rows with these folds, by `restore_sql`; DeclarationError if it does not
     fit."""
     what, anew = f"the state of stream {stream.name} cannot be made anew", RESET_HINT.format(name=stream.name)
     fold = restorable_fold(stream, place)
@@ -60,9 +60,9 @@ def restore_query_of(stream: Stream, rows: DataFrame, place: FoldContext) -> Res
             hint=f"{anew}; for the next time, write the state to one Topic(..., compacted=True)",
         )
     (output,) = outputs
-    values = [one for one in _names(output.value) if _reads(fold.restored, one)]
+    values = [one for one in _names(output.value) if _reads(fold.restore_sql, one)]
     # What is in both is the same in both.
-    keys = [one for one in _names(output.key) if _reads(fold.restored, one) and one not in values]
+    keys = [one for one in _names(output.key) if _reads(fold.restore_sql, one) and one not in values]
     texts = (
         RecordText("key", _fields(stream, rows, keys, output.key), isinstance(output.key, str)),
         RecordText("value", _fields(stream, rows, values, output.value), isinstance(output.value, str)),

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from penstock.catalog import readable
+from penstock.catalog import partial_catalog
 from penstock.control import Control
 from penstock.control.repositories.captures import CaptureRow
 from penstock.model.topic import DEAD_LETTERS
@@ -53,7 +53,7 @@ def health(control: Control, name: str) -> Health:
 def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]:
     found = []
     lag = (stream.watermark_age_ms or 0) / 1000
-    declared = readable()[0].captures.get(stream.name)
+    declared = partial_catalog()[0].captures.get(stream.name)
     every = declared.every.total_seconds() if declared else 0.0
     if lag > max(AT_LEAST, INTERVALS * every):
         found.append(f"it is {lag:.0f} s behind its database")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from penstock.catalog import Windowed, Writer
+from penstock.catalog import HeartbeatTopics, UpstreamWriter
 from penstock.control import Control, StreamProgress
 from penstock.errors import ControlError
 from penstock.model.output_mode import HeartbeatSchedule
@@ -55,7 +55,7 @@ class HeartbeatGate:
 
     def __init__(
         self,
-        windowed: Windowed,
+        windowed: HeartbeatTopics,
         control: Control | None,
         progress_every: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
@@ -166,7 +166,7 @@ class HeartbeatGate:
         self._note(name, found[0], now)
         return found[0]
 
-    def _alone(self, name: str, of: Writer, row: StreamProgress | None, now: int) -> tuple[int, str]:
+    def _alone(self, name: str, of: UpstreamWriter, row: StreamProgress | None, now: int) -> tuple[int, str]:
         if row is None or (row.desired == "off" and row.through is None):
             return AT_THE_CLOCK, ""
         if row.through is None:

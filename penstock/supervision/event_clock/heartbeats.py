@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaException, Producer
 
-from penstock.catalog import Windowed
+from penstock.catalog import HeartbeatTopics
 from penstock.codec.heartbeat import BEAT_HEADER, BEAT_KEY, signer
 from penstock.control import Control
 from penstock.errors import BrokerError, ControlError
@@ -59,7 +59,7 @@ class HeartbeatSender:
     """
 
     def __init__(
-        self, windowed: Windowed, control: Control | None, bootstrap: str, clock: Callable[[], float] = time.time
+        self, windowed: HeartbeatTopics, control: Control | None, bootstrap: str, clock: Callable[[], float] = time.time
     ) -> None:
         self._windowed = windowed
         self._control = control
@@ -134,7 +134,7 @@ class HeartbeatSender:
 
     def _after(self, name: str, at: int) -> int:
         of = self._windowed[name]
-        return next_beat(of.topic, self._holds.due(name) or [reader.due for reader in of.readers], at)
+        return next_beat(of.topic, self._holds.due(name) or [reader.schedule for reader in of.readers], at)
 
     def _moved(self, known: EventTimeBound, bound: EventTimeBound) -> bool:
         return bool(bound.why) and abs((bound.at or 0) - (known.at or 0)) >= HELD_EVERY * 1000

@@ -213,7 +213,7 @@ class ViewsService:
         return {
             "name": name,
             "topic": run.view.reads[0].name,
-            "by": list(run.view.asked_by),
+            "by": list(run.view.query_fields),
             "schema": run.view.schema,
             "instance": self.name,
             "state": run.figures.state,

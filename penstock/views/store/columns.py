@@ -88,7 +88,7 @@ class ViewLayout:
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         fields = {f.name: f for f in self.view.fields}
-        return tuple(Column(fields[name], f"by_{n}") for n, name in enumerate(self.view.asked_by))
+        return tuple(Column(fields[name], f"by_{n}") for n, name in enumerate(self.view.query_fields))
 
     @cached_property
     def by(self) -> dict[str, Column]:
@@ -98,7 +98,7 @@ class ViewLayout:
     @cached_property
     def version(self) -> str:
         """Of what instances must have in common to put their parts together."""
-        known = f"{VERSION} {self.view.schema} {' '.join(self.view.asked_by)}"
+        known = f"{VERSION} {self.view.schema} {' '.join(self.view.query_fields)}"
         return hashlib.sha256(known.encode()).hexdigest()[:16]
 
     @cached_property

@@ -206,7 +206,7 @@ class ViewStore:
         return sum(p.stat().st_size for p in (self.path, Path(f"{self.path}-wal")) if p.exists())
 
     def _fitting(self, topic: str, count: int) -> StoreMeta:
-        return StoreMeta(VERSION, self.layout.view.schema, tuple(self.layout.view.asked_by), topic, count)
+        return StoreMeta(VERSION, self.layout.view.schema, tuple(self.layout.view.query_fields), topic, count)
 
     def _upsert(self, partition: int) -> str:
         taken = ["value", *self._columns]

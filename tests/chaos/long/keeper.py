@@ -47,7 +47,7 @@ def main() -> None:
     declared = catalog.load()
     for app in declared.apps:
         threading.Thread(target=supervise, args=(app,), name=app, daemon=True).start()
-    beater = HeartbeatSender(declared.windowed(), connect(), settings().bootstrap)
+    beater = HeartbeatSender(declared.heartbeat_topics(), connect(), settings().bootstrap)
     while True:
         try:
             wait = beater.run_once()

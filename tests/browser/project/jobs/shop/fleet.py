@@ -3,6 +3,6 @@
 from penstock.streams import Topic, View
 
 VIEWS = [
-    View(name, Topic(topic, compacted=True), schema="account STRING", by="account")
+    View(name, Topic(topic, compacted=True), schema="account STRING", query_by="account")
     for name, topic in {"agents": "active-agents", "assigned": "assignments", "last-alerts": "alerts"}.items()
 ]

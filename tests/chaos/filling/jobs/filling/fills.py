@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.streams import Archive, Backfill, EmitChanges, F, Input, Rows, Stream, Topic, TopicOutput
+from penstock.streams import Archive, Backfill, EmitChanges, F, Input, RowsQuery, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,12 +44,12 @@ BACKFILLS = [
     Backfill("as-they-are", ARCHIVE, REPLAYED),
     Backfill(
         "by-query", ARCHIVE, TOTALS,
-        rows=Rows(EVENT, "timestamp_millis(at)", "SELECT who, sum(n)::BIGINT AS total FROM records GROUP BY who"),
+        rows=RowsQuery(EVENT, "timestamp_millis(at)", "SELECT who, sum(n)::BIGINT AS total FROM records GROUP BY who"),
     ),
     Backfill("through-a-stream", ARCHIVE, STREAM),
     # Of hours, so that it is asked to end within its query.
     Backfill(
         "for-hours", ARCHIVE, TOTALS,
-        rows=Rows(EVENT, "timestamp_millis(at)", HOURS),
+        rows=RowsQuery(EVENT, "timestamp_millis(at)", HOURS),
     ),
 ]  # fmt: skip

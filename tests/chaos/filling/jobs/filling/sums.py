@@ -16,13 +16,13 @@ PAID = Topic("paid", partitions=2, heartbeat_every=0, config={"retention.ms": "-
 SUMS = Fold(
     name="sums",
     key=("who",),
-    state="total BIGINT, most BIGINT" if WIDER else "total BIGINT",
-    fold="SELECT who, sum(amount)::BIGINT + coalesce(any_value(state.total), 0) AS total"
+    state_schema="total BIGINT, most BIGINT" if WIDER else "total BIGINT",
+    update_sql="SELECT who, sum(amount)::BIGINT + coalesce(any_value(state.total), 0) AS total"
     + (", greatest(max(amount), coalesce(any_value(state.most), 0)) AS most" if WIDER else "")
     + " FROM records LEFT JOIN state USING (who) GROUP BY who",
-    rows="SELECT who, total FROM folded",
-    gives="who STRING, total BIGINT",
-    restored="SELECT who, total, 0::BIGINT AS most FROM output" if WIDER else "SELECT who, total FROM output",
+    emit_sql="SELECT who, total FROM folded",
+    output_schema="who STRING, total BIGINT",
+    restore_sql="SELECT who, total, 0::BIGINT AS most FROM output" if WIDER else "SELECT who, total FROM output",
 )
 
 

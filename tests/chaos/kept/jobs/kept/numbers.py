@@ -18,11 +18,11 @@ NUMBERS = Input(
 SUMS = Fold(
     name="sums",
     key=("who",),
-    state="total BIGINT",
-    fold="SELECT who, sum(n)::BIGINT + coalesce(any_value(state.total), 0) AS total"
+    state_schema="total BIGINT",
+    update_sql="SELECT who, sum(n)::BIGINT + coalesce(any_value(state.total), 0) AS total"
     " FROM records LEFT JOIN state USING (who) GROUP BY who",
-    rows="FROM folded",
-    gives="who BIGINT, total BIGINT",
+    emit_sql="FROM folded",
+    output_schema="who BIGINT, total BIGINT",
 )
 
 
