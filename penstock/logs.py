@@ -246,6 +246,6 @@ def setup(process: str, *, level: int = logging.INFO) -> None:
     if url := given.alert_webhook.get_secret_value():
         handlers.append(AlertHandler(url, process))
     logging.basicConfig(level=level, handlers=handlers, force=True)
-    # One line for each request would be most of the log.
-    for name in ("httpx", "httpcore"):
+    # One line for each request, and several for each look at the schema, would be most of the log.
+    for name in ("httpx", "httpcore", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)

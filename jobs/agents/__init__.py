@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from penstock.settings import Length
+from penstock.settings import Duration
 from penstock.streams import F, Table, Topic
 
 if TYPE_CHECKING:
@@ -25,20 +25,20 @@ class AgentsSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="PENSTOCK_AGENTS_", frozen=True)
 
     run: bool = Field(False, description="whether the streams run: their beats take half a core where nobody sends")
-    offline_after: Length = Field(
+    offline_after: Duration = Field(
         timedelta(minutes=25),
         ge=timedelta(milliseconds=1),
         description="how long an agent may be silent before it is offline",
     )
-    grace: Length = Field(
+    grace: Duration = Field(
         timedelta(seconds=1), ge=timedelta(0), description="how long a check-in may be on its way before that is told"
     )
-    forget_after: Length = Field(
+    forget_after: Duration = Field(
         timedelta(days=30),
         ge=timedelta(milliseconds=1),
         description="how long an agent may be offline before it is forgotten",
     )
-    alert_grace: Length = Field(
+    alert_grace: Duration = Field(
         timedelta(milliseconds=500),
         ge=timedelta(0),
         description="how long a browser session may be on its way and still count",

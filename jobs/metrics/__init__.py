@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from jobs.metrics.parts import parts
 from penstock.model.input import LateRecords
-from penstock.settings import Length
+from penstock.settings import Duration
 from penstock.streams import Input, Topic
 
 
@@ -23,9 +23,9 @@ class MetricsSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PENSTOCK_METRICS_", frozen=True)
 
-    bundle: Length = Field(timedelta(minutes=5), gt=timedelta(0), description="window of the first stage")
-    summary: Length = Field(timedelta(minutes=10), description="window of the second stage: some whole bundles")
-    grace: Length = Field(timedelta(hours=1), description="how late a receipt may be and still be counted")
+    bundle: Duration = Field(timedelta(minutes=5), gt=timedelta(0), description="window of the first stage")
+    summary: Duration = Field(timedelta(minutes=10), description="window of the second stage: some whole bundles")
+    grace: Duration = Field(timedelta(hours=1), description="how late a receipt may be and still be counted")
     decimals: int = Field(2, ge=0, le=9, description="values are truncated to these before quantiles are taken")
     quantiles: tuple[float, ...] = Field((0.9,), description="order statistics of a summary, each over 0, at most 1")
     # A bundle is one record, and brokers take a megabyte: some 20 bytes for each value and its count.

@@ -12,7 +12,7 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from penstock.settings import Length
+from penstock.settings import Duration
 from penstock.streams import Topic
 
 
@@ -21,13 +21,15 @@ class PresenceSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PENSTOCK_PRESENCE_", frozen=True)
 
-    dwell: Length = Field(
+    dwell: Duration = Field(
         timedelta(minutes=2), gt=timedelta(0), description="how long a device is to be seen before it has walked in"
     )
-    within: Length = Field(timedelta(minutes=10), description="the time in which it is to be seen that long")
-    away: Length = Field(timedelta(hours=4), description="how long it is not to be seen before it may walk in again")
-    grace: Length = Field(timedelta(minutes=10), ge=timedelta(0), description="how late a probe may be and still count")
-    wait: Length = Field(
+    within: Duration = Field(timedelta(minutes=10), description="the time in which it is to be seen that long")
+    away: Duration = Field(timedelta(hours=4), description="how long it is not to be seen before it may walk in again")
+    grace: Duration = Field(
+        timedelta(minutes=10), ge=timedelta(0), description="how late a probe may be and still count"
+    )
+    wait: Duration = Field(
         timedelta(minutes=30), ge=timedelta(0), description="how long after a walk-in its contact may log in"
     )
 

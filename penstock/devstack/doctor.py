@@ -25,7 +25,7 @@ from penstock.errors import PenstockError
 from penstock.host import ports
 from penstock.java import aot_cache, jars, runtime
 from penstock.kafka.admin import describe_topics
-from penstock.settings import Placement, Settings, misspelt, settings
+from penstock.settings import ExecutorResources, Settings, misspelt, settings
 from penstock.supervision import launch
 
 State = Literal["ok", "note", "fail"]
@@ -260,10 +260,8 @@ def _placed(platform: Platform) -> Iterator[Check]:
         found = f"running, but not ready: {', '.join(part.label for part in ill)}"
         yield Check("Spark cluster", "fail", found, f"see {logs}")
         return
-    asked, s = (
-        [settings().placed(app) for app in partial_catalog()[0].apps if launch.plain(app, "") is None],
-        settings(),
-    )
+    s = settings()
+    asked = [s.executor_resources(app) for app in partial_catalog()[0].apps if launch.plain(app, "") is None]
     in_cluster = s.deploy == "cluster"
     cores = sum(one.cores or 0 for one in asked) + len(asked) * in_cluster
     offered = s.workers * s.worker_cores
@@ -299,7 +297,7 @@ def _executors(platform: Platform) -> Iterator[Check]:
         yield Check("Executors", "ok", f"{found.python} on {found.host} runs this code and {read}")
 
 
-def _fit(asked: Sequence[Placement], s: Settings) -> bool:
+def _fit(asked: Sequence[ExecutorResources], s: Settings) -> bool:
     """Whether workers take all executors, and drivers that live there, the largest first."""
     left = [[s.worker_cores, bytes_of(s.worker_memory)] for _ in range(s.workers)]
     executors = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from penstock.engine.jvm import bridge
-from penstock.settings import Placement, settings
+from penstock.settings import ExecutorResources, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ class Executors:
     """Looks after the executors of a driver's app: whether it has any, and if not, what it waits for."""
 
     def __init__(self, spark: SparkSession, app: str) -> None:
-        self._spark, self._asked = spark, settings().placed(app)
+        self._spark, self._asked = spark, settings().executor_resources(app)
         self._master = str(spark.sparkContext.master)
         self._id = str(spark.sparkContext.applicationId)
         self._end = threading.Event()
@@ -79,13 +79,13 @@ class Executors:
         return f"{asked}; {self._master} has {free(workers, self._asked)}"
 
 
-def asks(asked: Placement) -> str:
+def asks(asked: ExecutorResources) -> str:
     """What is waited for."""
     each = asked.executor_cores or 1
     return f"waits for executors: {asked.cores} cores, {each} with {asked.memory} each"
 
 
-def free(workers: Sequence[dict[str, object]], asked: Placement) -> str:
+def free(workers: Sequence[dict[str, object]], asked: ExecutorResources) -> str:
     """What workers have left, as their pages tell it, memory in MiB; and the way out, if none will ever do."""
     if not workers:
         return "no live workers"

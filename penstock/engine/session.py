@@ -17,7 +17,7 @@ from penstock.engine.spark_security import secured
 from penstock.errors import SettingError
 from penstock.host import scratch
 from penstock.java import aot_cache, jars, runtime
-from penstock.settings import PROJECT, Placement, executors_here, settings
+from penstock.settings import PROJECT, ExecutorResources, executors_here, settings
 from penstock.supervision import launch
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _submit_conf(
 def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequence[str]) -> dict[str, str]:
     """What an app asks of a cluster, and what its executors need to run what the driver sends them."""
     s = settings()
-    asked = s.placed(app)
+    asked = s.executor_resources(app)
     conf = {
         # A standalone master gives an app that does not say how many it wants all cores that are free.
         "spark.cores.max": str(asked.cores),
@@ -177,7 +177,7 @@ def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequ
     return conf
 
 
-def _of_pods(asked: Placement) -> dict[str, str]:
+def _of_pods(asked: ExecutorResources) -> dict[str, str]:
     """What Kubernetes is told of executors, which are pods there. SettingError without an image for them."""
     s = settings()
     if not s.executor_image:

@@ -20,7 +20,7 @@ from penstock.host import ports, process
 from penstock.java import aot_cache
 from penstock.monitoring.dashboard.states import STATES, Limits, driver_state
 from penstock.monitoring.health import FAILING
-from penstock.settings import CLUSTER_MARK, Placement, settings
+from penstock.settings import CLUSTER_MARK, ExecutorResources, settings
 from tests.support import wait_until
 from tests.unit.meter_control import APP, filled
 from tests.unit.test_local_platform import Silent
@@ -144,20 +144,20 @@ def test_doctor_tells_how_an_executor_did(
 @pytest.mark.parametrize(
     ("asked", "fit"),
     [
-        ([Placement(cores=2, executor_cores=1, memory="512m")] * 8, True),
-        ([Placement(cores=2, executor_cores=1, memory="512m")] * 9, False),
-        ([Placement(cores=1, executor_cores=1, memory="8g")], False),
-        ([Placement(cores=9, executor_cores=9, memory="1g")], False),
-        ([Placement(cores=2, executor_cores=1, memory="4g")] * 2, False),
+        ([ExecutorResources(cores=2, executor_cores=1, memory="512m")] * 8, True),
+        ([ExecutorResources(cores=2, executor_cores=1, memory="512m")] * 9, False),
+        ([ExecutorResources(cores=1, executor_cores=1, memory="8g")], False),
+        ([ExecutorResources(cores=9, executor_cores=9, memory="1g")], False),
+        ([ExecutorResources(cores=2, executor_cores=1, memory="4g")] * 2, False),
     ],
 )
-def test_doctor_tells_whether_all_apps_fit(asked: list[Placement], fit: bool) -> None:
+def test_doctor_tells_whether_all_apps_fit(asked: list[ExecutorResources], fit: bool) -> None:
     assert doctor._fit(asked, settings()) is fit
 
 
 @pytest.mark.parametrize(("memory", "fit"), [("1g", True), ("4g", False)])
 def test_drivers_that_live_on_workers_are_counted(memory: str, fit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = [Placement(cores=1, executor_cores=1, memory="3g")] * 3
+    asked = [ExecutorResources(cores=1, executor_cores=1, memory="3g")] * 3
     for deploy, found in (("client", True), ("cluster", fit)):
         given(monkeypatch, DEPLOY=deploy, DRIVER_MEMORY=memory)
         assert doctor._fit(asked, settings()) is found
@@ -240,7 +240,7 @@ def worker(cores: int, used: int, memory: int, memory_used: int) -> dict[str, An
     ],
 )
 def test_what_a_cluster_has_left(workers: list[dict[str, Any]], cores: int, said: str) -> None:
-    assert executor_wait.free(workers, Placement(cores=4, executor_cores=cores, memory="1g")) == said
+    assert executor_wait.free(workers, ExecutorResources(cores=4, executor_cores=cores, memory="1g")) == said
 
 
 def test_the_look_for_executors_goes_on_whatever_the_master_says(monkeypatch: pytest.MonkeyPatch) -> None:

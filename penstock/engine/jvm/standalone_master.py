@@ -23,7 +23,7 @@ import httpx
 from penstock.engine.executor_wait import free
 from penstock.engine.spark_security import secured
 from penstock.java import jars, runtime
-from penstock.settings import Placement
+from penstock.settings import ExecutorResources
 
 DEPLOY = "org.apache.spark.deploy"
 MESSAGES = f"{DEPLOY}.DeployMessages$"
@@ -146,7 +146,9 @@ class Master:
                     workers.append(httpx.get(f"{page}/json/", timeout=5).json())
                 except (httpx.HTTPError, ValueError):
                     return f"a worker whose page, {page}, does not say what is free"
-        return free(workers, Placement(cores=cores, executor_cores=cores, memory=f"{memory}m" if memory else None))
+        return free(
+            workers, ExecutorResources(cores=cores, executor_cores=cores, memory=f"{memory}m" if memory else None)
+        )
 
     def kill(self, name: str) -> dict[str, Any]:
         """Have a driver ended, and wait until it has, for a while: what is known of it then."""

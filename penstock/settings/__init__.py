@@ -1,0 +1,14 @@
+"""Typed settings, a class per concern, read from the environment once.
+
+Each field is the variable ``PENSTOCK_<FIELD>`` in capitals, e.g. ``PENSTOCK_KAFKA_PORT=19092``, or what is in the file
+of that name in the folder that ``PENSTOCK_SECRETS_DIR`` names; a variable goes before a file.
+"""
+
+from penstock.settings.process_settings import BROKERS, CLUSTER_MARK, PROJECT, SECRETS, Settings, misspelt, settings
+from penstock.settings.spark import ExecutorResources, executors_here
+from penstock.settings.types import Duration
+
+__all__ = [
+    "BROKERS", "CLUSTER_MARK", "PROJECT", "SECRETS", "Duration", "ExecutorResources", "Settings", "executors_here",
+    "misspelt", "settings",
+]  # fmt: skip
