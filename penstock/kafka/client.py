@@ -20,6 +20,10 @@ LOGIN = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
+# How long the broker waits for new records at the end of a partition before it answers a fetch (Kafka's default: 500),
+# for consumers that read up to the end and stop. Such a consumer assigns offset 0 instead of OFFSET_BEGINNING:
+# librdkafka repeats the query of a logical offset only after 500 ms if it does not know the leader yet.
+END_WAIT_MS = 10
 # Seconds until a broker has said why it lets nobody in: two attempts at a handshake.
 ASKED = 3.0
 # What no further attempt changes, and the settings that do.

@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     KafkaError,
     KafkaException,
@@ -17,7 +16,7 @@ from confluent_kafka import (
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import TIMEOUT, UNPACKED, admin, end_offsets, first_offsets, log_ends, partitions
-from penstock.kafka.client import connection
+from penstock.kafka.client import END_WAIT_MS, connection
 from penstock.kafka.dead_letters import between, consumer
 from penstock.kafka.transactions import mark_partition
 from penstock.model.output import NO_COMMIT, CommitMarker
@@ -92,13 +91,12 @@ class Marks:
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
-                # What lies behind the end is not waited for.
-                "fetch.wait.max.ms": 10,
+                "fetch.wait.max.ms": END_WAIT_MS,
                 "log_level": 2,
             }
         )
         try:
-            reader.assign([TopicPartition(*place, self._at.get(place, OFFSET_BEGINNING)) for place in left])
+            reader.assign([TopicPartition(*place, self._at.get(place, 0)) for place in left])
             while left:
                 message = reader.poll(TIMEOUT)
                 if message is None:

@@ -126,6 +126,7 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 50,
             "log_level": 2,
         }
     )

@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import UNPACKED
-from penstock.kafka.client import connection
+from penstock.kafka.client import END_WAIT_MS, connection
 from penstock.kafka.limits import as_bytes
 
 # Seconds in which a record comes, or an error in its place.
@@ -59,6 +59,7 @@ class _Reader:
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "check.crcs": checks,
+                "fetch.wait.max.ms": END_WAIT_MS,
                 "fetch.error.backoff.ms": 10,
                 "log_level": 2,
             }

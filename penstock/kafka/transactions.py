@@ -18,7 +18,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     KafkaError,
     KafkaException,
@@ -28,7 +27,7 @@ from confluent_kafka import (
 
 from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka.admin import admin, log_ends
-from penstock.kafka.client import connection
+from penstock.kafka.client import END_WAIT_MS, connection
 from penstock.kafka.limits import FRAME, LARGEST, Batch, Limit, Message, limits
 from penstock.model.topic import Topic
 
@@ -75,7 +74,7 @@ class TransactionalWriter:
         self, name: str, group: str, bootstrap: str, marks: Topic, what: str, topics: Sequence[str] = ()
     ) -> None:
         self.name, self.what, self.bootstrap = name, f"{what} {name}", bootstrap
-        self._place = TopicPartition(marks.name, mark_partition(marks, name), OFFSET_BEGINNING)
+        self._place = TopicPartition(marks.name, mark_partition(marks, name), 0)
         self._limits = limits(topics, bootstrap)
         shared = {**connection(bootstrap), "client.id": group, "log_level": 2}
         self._producer = Producer(
@@ -99,9 +98,13 @@ class TransactionalWriter:
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": END_WAIT_MS,
             }
         )
         try:
+            # Without a connection librdkafka waits half a second before it looks for the transaction coordinator.
+            self._producer.list_topics(marks.name, timeout=TIMEOUT)
             self._producer.init_transactions(TIMEOUT)
         except KafkaException as e:
             self.close()

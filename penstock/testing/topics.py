@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from penstock.kafka.admin import ensure_topics
-from penstock.kafka.client import connection
+from penstock.kafka.client import END_WAIT_MS, connection
 from penstock.model.topic import Topic
 
 
@@ -56,6 +56,7 @@ def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> lis
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": END_WAIT_MS,
         }
     )
     try:

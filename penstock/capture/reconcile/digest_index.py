@@ -94,6 +94,7 @@ class Reconcile:
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
                 "log_level": 2,
             }
         )

@@ -228,7 +228,7 @@ def _laid(
         raise PenstockError(
             f"the state of fold {fold.name} cannot be made of {of}",
             got=root_message(e).removeprefix("penstock.engine.state.restore_query.Unreadable: "),
-            hint="write that key anew, or a tombstone of it, where a record is named; else see `restore_sql` of the fold"
+            hint="write the key anew, or a tombstone of it, where a record is named; else see `restore_sql` of the fold"
             if fold.restore_sql
             else RESET_HINT.format(name=stream.name),
         ) from e

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partitions
-from penstock.kafka.client import connection, unreachable
+from penstock.kafka.client import END_WAIT_MS, connection, unreachable
 from penstock.logs import printable
 from penstock.model.topic import DEAD_LETTERS, Topic
 
@@ -64,6 +64,7 @@ def newest(bootstrap: str, stream: str, wanted: Iterable[str], limit: int = LIMI
             "enable.auto.offset.store": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": END_WAIT_MS,
             "max.partition.fetch.bytes": 1024 * 1024,
             "queued.max.messages.kbytes": 8 * 1024,
             "log_level": 0,
