@@ -103,10 +103,10 @@ class Runs:
         send(self._bootstrap, events(numbers[0]))
         run.start()
         try:
-            run.settle()
+            run.process_all_available()
             for n in numbers[1:]:
                 send(self._bootstrap, events(n))
-                run.settle()
+                run.process_all_available()
         finally:
             run.stop()
         return {}
@@ -125,7 +125,7 @@ class Runs:
         try:
             wait_until(lambda: tended(run.reconcile, through), 60, what="the rows are written")
             if run.figures.state != "blocked":
-                run.settle()
+                run.process_all_available()
             return {"state": run.figures.state, "error": run.figures.error}
         finally:
             run.stop()
@@ -140,9 +140,9 @@ class Runs:
 
     def dies(self, stream: Stream, root: str, moves: int) -> dict[str, Any]:
         """A start that ends when so many folders were moved."""
-        move, left = hadoop_fs.Folder.move, [moves]
+        move, left = hadoop_fs.HadoopFolder.move, [moves]
 
-        def moved(folder: hadoop_fs.Folder, to: str) -> None:
+        def moved(folder: hadoop_fs.HadoopFolder, to: str) -> None:
             if not left[0]:
                 raise RuntimeError("killed")
             left[0] -= 1
@@ -150,7 +150,7 @@ class Runs:
 
         run = self._run(stream, root)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(hadoop_fs.Folder, "move", moved)
+            patch.setattr(hadoop_fs.HadoopFolder, "move", moved)
             try:
                 run.start()
             except RuntimeError as e:
@@ -176,7 +176,7 @@ def main() -> None:
         except Exception:
             found = {"fault": traceback.format_exc()}
         print(f"\n{json.dumps(found)}", flush=True)
-    bridge.end(spark)
+    bridge.stop_jvm(spark)
 
 
 if __name__ == "__main__":

@@ -114,12 +114,12 @@ def main() -> int:
             producer.flush()
             for run in runs:
                 run.reconcile()
-                run.settle()
+                run.process_all_available()
         for run in runs:
             run.stop()
         _say("writing the cache (4 of 4)")
         # Java writes the cache when it ends by itself.
-        return bridge.end(spark)
+        return bridge.stop_jvm(spark)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from penstock.control import connect
 from penstock.devstack.platform import GIB, NEEDED_DISK, Platform
 from penstock.engine import executor_check
 from penstock.engine.checkpoint import s3a
-from penstock.engine.session import bytes_of
+from penstock.engine.session import memory_bytes
 from penstock.errors import PenstockError
 from penstock.host import ports
 from penstock.java import aot_cache, jars, runtime
@@ -282,16 +282,16 @@ def _executors(platform: Platform) -> Iterator[Check]:
     master = settings().spark_master
     if master.startswith("local") or not all(part.running() for part in (*platform.brokers, *platform.placed)):
         return
-    found = executor_check.examine()
-    if found.lacking:
+    found = executor_check.check_executor()
+    if found.missing:
         hint = "ask again when there is room, or mend what is said"
-        yield Check("Executors", "note", f"could not be tried: {found.lacking}", hint)
-    elif found.wrong:
+        yield Check("Executors", "note", f"could not be tried: {found.missing}", hint)
+    elif found.error:
         hint = (
             "PENSTOCK_EXECUTOR_PYTHON is its Python there, with what requirements.txt names; Penstock and jobs/ are on "
             "its PYTHONPATH; workers reach this host and the brokers; its stderr, on its worker's page, says more"
         )
-        yield Check("Executors", "fail", f"{settings().worker_python} of {master}: {found.wrong}", hint)
+        yield Check("Executors", "fail", f"{settings().worker_python} of {master}: {found.error}", hint)
     else:
         read = f"read {found.records} records" if found.records else "found no record to read yet"
         yield Check("Executors", "ok", f"{found.python} on {found.host} runs this code and {read}")
@@ -299,13 +299,13 @@ def _executors(platform: Platform) -> Iterator[Check]:
 
 def _fit(asked: Sequence[ExecutorResources], s: Settings) -> bool:
     """Whether workers take all executors, and drivers that live there, the largest first."""
-    left = [[s.worker_cores, bytes_of(s.worker_memory)] for _ in range(s.workers)]
+    left = [[s.worker_cores, memory_bytes(s.worker_memory)] for _ in range(s.workers)]
     executors = [
-        (one.executor_cores or 1, bytes_of(one.memory or ""))
+        (one.executor_cores or 1, memory_bytes(one.memory or ""))
         for one in asked
         for _ in range((one.cores or 0) // (one.executor_cores or 1))
     ]
-    drivers = [(1, bytes_of(s.driver_memory))] * (len(asked) if s.deploy == "cluster" else 0)
+    drivers = [(1, memory_bytes(s.driver_memory))] * (len(asked) if s.deploy == "cluster" else 0)
     for cores, memory in sorted(executors + drivers, reverse=True):
         place = next((one for one in left if one[0] >= cores and one[1] >= memory), None)
         if place is None:

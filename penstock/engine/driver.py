@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from penstock.control import Control, ProgressRow
-from penstock.engine.executor_wait import Executors
+from penstock.engine.executor_wait import ExecutorWatch
 from penstock.engine.jvm import bridge
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session
@@ -30,7 +30,7 @@ class StreamDriver(Driver):
 
     HEALTH_SUBJECT = "the JVM"
     _spark: SparkSession | None = None
-    _executors: Executors | None = None
+    _executors: ExecutorWatch | None = None
 
     def __init__(self, app: str, incarnation: str, control: Control) -> None:
         # The JVM starts while the declarations are read and the leases taken.
@@ -41,10 +41,10 @@ class StreamDriver(Driver):
 
     def open(self) -> None:
         self._spark = self._opening.result()
-        self._executors = Executors(self._spark, self.app)
+        self._executors = ExecutorWatch(self._spark, self.app)
 
     def unmet_resources(self) -> str | None:
-        return self._executors.lacking if self._executors else None
+        return self._executors.missing if self._executors else None
 
     def create_run(self, name: str, figures: ProgressRow) -> StreamRun:
         assert self._spark is not None
@@ -66,7 +66,7 @@ class StreamDriver(Driver):
     def health_check(self) -> None:
         """A paused JVM leaves this call waiting; the leases then run out and the supervisor sees silence."""
         assert self._spark is not None
-        if not bridge.answers(self._spark):
+        if not bridge.is_alive(self._spark):
             raise ContextStopped
 
     def close(self) -> None:

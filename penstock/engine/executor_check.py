@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from penstock.engine.executor_wait import Executors
+from penstock.engine.executor_wait import ExecutorWatch
 from penstock.engine.session import open_session
 from penstock.kafka.admin import admin, end_offsets, first_offsets
 from penstock.model.topic import COMMITS
@@ -30,49 +30,49 @@ if TYPE_CHECKING:
 
 APP = "doctor"
 # Seconds until an executor is there, and all of it at most.
-WAIT, WHOLE = 20.0, 150.0
-SHOWN = 600
+EXECUTOR_TIMEOUT_S, CHECK_TIMEOUT_S = 20.0, 150.0
+MAX_ERROR_CHARS = 600
 
 
 @dataclass(frozen=True)
-class Found:
+class ExecutorCheckResult:
     """python: the one that ran, on that host; records: that were read; lacking: why it was not tried; wrong: what."""
 
     python: str = ""
     host: str = ""
     records: int = 0
-    lacking: str = ""
-    wrong: str = ""
+    missing: str = ""
+    error: str = ""
 
 
-def examine() -> Found:
+def check_executor() -> ExecutorCheckResult:
     """Try it, in a process of its own; seconds, for its JVM must start."""
     cores = str(settings().executor_cores)
     try:
         told = launch.told(
-            ["penstock.engine.executor_check"], WHOLE, PENSTOCK_APP_CORES=cores, PENSTOCK_DRIVER_MEMORY="512m"
+            ["penstock.engine.executor_check"], CHECK_TIMEOUT_S, PENSTOCK_APP_CORES=cores, PENSTOCK_DRIVER_MEMORY="512m"
         )
     except subprocess.TimeoutExpired:
-        return Found(wrong=f"no answer within {WHOLE:g} s")
+        return ExecutorCheckResult(error=f"no answer within {CHECK_TIMEOUT_S:g} s")
     except subprocess.CalledProcessError as e:
-        return Found(wrong=_short(e.stderr.decode(errors="replace")) or f"it ended with {e.returncode}")
-    return Found(**told)
+        return ExecutorCheckResult(error=_short(e.stderr.decode(errors="replace")) or f"it ended with {e.returncode}")
+    return ExecutorCheckResult(**told)
 
 
-def tried(spark: SparkSession) -> Found:
-    executors = Executors(spark, APP)
-    deadline = time.monotonic() + WAIT
-    while executors.lacking is not None and time.monotonic() < deadline:
+def run_check(spark: SparkSession) -> ExecutorCheckResult:
+    executors = ExecutorWatch(spark, APP)
+    deadline = time.monotonic() + EXECUTOR_TIMEOUT_S
+    while executors.missing is not None and time.monotonic() < deadline:
         time.sleep(0.2)
     executors.close()
-    if executors.lacking is not None:
-        return Found(lacking=executors.lacking or "the executor that was started does not come")
+    if executors.missing is not None:
+        return ExecutorCheckResult(missing=executors.missing or "the executor that was started does not come")
     try:
         ran = spark.range(1, numPartitions=1).mapInArrow(_there, "host string, python string").first()
         assert ran
-        return Found(python=ran.python, host=ran.host, records=_read(spark))
+        return ExecutorCheckResult(python=ran.python, host=ran.host, records=_read(spark))
     except Exception as e:  # whatever a foreign host lacks, it is told
-        return Found(wrong=_short(str(e)))
+        return ExecutorCheckResult(error=_short(str(e)))
 
 
 def _there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -89,7 +89,7 @@ def _there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _read(spark: SparkSession) -> int:
     """Records of one partition of the marks, if there are any."""
-    from penstock.engine.query.source import all_of  # the doctor itself needs no Spark
+    from penstock.engine.query.source import topic_records  # the doctor itself needs no Spark
 
     bootstrap = settings().bootstrap
     client, places = admin(bootstrap), [(COMMITS.name, p) for p in range(COMMITS.partitions)]
@@ -99,16 +99,16 @@ def _read(spark: SparkSession) -> int:
         return 0
     (topic, one), lasts = full[0], {p: ends.get((t, p), 0) for t, p in places}
     starts = lasts | {one: firsts[topic, one]}
-    return all_of(spark, topic, bootstrap, {topic: starts}, {topic: lasts}).count()
+    return topic_records(spark, topic, bootstrap, {topic: starts}, {topic: lasts}).count()
 
 
 def _short(said: str) -> str:
     """The line of an error that says what it was: the last cause."""
     causes = re.findall(r"^(?:Caused by: )?((?:[\w.$]+)?(?:Exception|Error)\b.*)$", said, re.MULTILINE)
-    return (causes[-1] if causes else said.strip())[-SHOWN:]
+    return (causes[-1] if causes else said.strip())[-MAX_ERROR_CHARS:]
 
 
 if __name__ == "__main__":
     session = open_session(APP)
-    print(json.dumps(asdict(tried(session))), flush=True)
+    print(json.dumps(asdict(run_check(session))), flush=True)
     session.stop()

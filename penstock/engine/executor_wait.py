@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY = 1.0
+CHECK_INTERVAL_S = 1.0
 # So many looks an executor that was started may take until it is there.
-STARTING = 60
+MAX_CHECKS_WHILE_STARTING = 60
 
 
-class Executors:
+class ExecutorWatch:
     """Looks after the executors of a driver's app: whether it has any, and if not, what it waits for."""
 
     def __init__(self, spark: SparkSession, app: str) -> None:
@@ -29,10 +29,10 @@ class Executors:
         self._master = str(spark.sparkContext.master)
         self._id = str(spark.sparkContext.applicationId)
         self._end = threading.Event()
-        self.lacking: str | None = None
+        self.missing: str | None = None
         """None if there are any; empty if they are on their way; else what is waited for."""
         if not self._master.startswith("local"):
-            self.lacking = ""
+            self.missing = ""
             # A thread of its own: a master that hangs answers after minutes.
             threading.Thread(target=self._watch, name="executors", daemon=True).start()
 
@@ -43,49 +43,50 @@ class Executors:
         coming = 0
         while not self._end.is_set():
             try:
-                if bridge.executors(self._spark):
-                    self.lacking, coming = None, 0
+                if bridge.executor_count(self._spark):
+                    self.missing, coming = None, 0
                 else:
                     # What was said before holds until the master has answered.
-                    self.lacking = self.lacking or ""
+                    self.missing = self.missing or ""
                     missing = self._missing()
                     coming = 0 if missing else coming + 1
-                    never = f"{asks(self._asked)}; they are started and end, or do not reach the driver: see their logs"
-                    self.lacking = missing if coming < STARTING else never
+                    failing = "they start and end, or do not reach the driver: see their logs"
+                    never = f"{describe_request(self._asked)}; {failing}"
+                    self.missing = missing if coming < MAX_CHECKS_WHILE_STARTING else never
             except Exception as e:  # no answer, or one of another Spark's: whatever it is, the look goes on
                 if self._end.is_set():
                     return
-                said = f"{asks(self._asked)}; {self._master} does not say what is free"
-                if said != self.lacking:
+                said = f"{describe_request(self._asked)}; {self._master} does not say what is free"
+                if said != self.missing:
                     log.warning("%s: %s", said, e)
-                self.lacking = said
-            self._end.wait(LOOK_EVERY)
+                self.missing = said
+            self._end.wait(CHECK_INTERVAL_S)
 
     def _missing(self) -> str:
         import httpx  # most drivers compute themselves and need no client
 
         # Of several masters, one of which leads, the first is asked.
-        asked, place = asks(self._asked), urlparse(self._master.split(",")[0])
+        asked, place = describe_request(self._asked), urlparse(self._master.split(",")[0])
         if place.scheme != "spark" or not place.hostname or not place.port:
             return f"{asked} of {self._master}"
         workers = []
-        for page in bridge.worker_pages(self._spark, place.hostname, place.port):
+        for page in bridge.worker_page_urls(self._spark, place.hostname, place.port):
             try:
                 workers.append(httpx.get(f"{page}/json/", timeout=5).json())
             except (httpx.HTTPError, ValueError):
                 return f"{asked}; worker {page} of {self._master} does not say what is free"
         if any(one["appid"] == self._id for worker in workers for one in worker["executors"]):
             return ""
-        return f"{asked}; {self._master} has {free(workers, self._asked)}"
+        return f"{asked}; {self._master} has {describe_free_resources(workers, self._asked)}"
 
 
-def asks(asked: ExecutorResources) -> str:
+def describe_request(asked: ExecutorResources) -> str:
     """What is waited for."""
     each = asked.executor_cores or 1
     return f"waits for executors: {asked.cores} cores, {each} with {asked.memory} each"
 
 
-def free(workers: Sequence[dict[str, object]], asked: ExecutorResources) -> str:
+def describe_free_resources(workers: Sequence[dict[str, object]], asked: ExecutorResources) -> str:
     """What workers have left, as their pages tell it, memory in MiB; and the way out, if none will ever do."""
     if not workers:
         return "no live workers"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from penstock.engine.checkpoint import s3a
-from penstock.engine.spark_security import secured
+from penstock.engine.spark_security import security_conf
 from penstock.errors import SettingError
 from penstock.host import scratch
 from penstock.java import aot_cache, jars, runtime
@@ -34,13 +34,13 @@ JAVA_OPTIONS = (
     "-XX:MaxHeapFreeRatio=30",
     "-Dlog4j2.formatMsgNoLookups=true",
 )
-LOGGING = Path(__file__).with_name("log4j2.properties")
+LOG4J_CONFIG = Path(__file__).with_name("log4j2.properties")
 # Python's functions take a time without a zone for one of the process's: all processes of a stream have one zone.
-UTC = {"spark.sql.session.timeZone": "UTC", "spark.executorEnv.TZ": "UTC"}
+UTC_CONF = {"spark.sql.session.timeZone": "UTC", "spark.executorEnv.TZ": "UTC"}
 CHECKPOINT_WRITER = "spark.sql.streaming.checkpointFileManagerClass"
 
 
-def bytes_of(memory: str) -> int:
+def memory_bytes(memory: str) -> int:
     """Of a size as Spark takes it, by itself in MiB; a wrong one is left to Spark to tell."""
     found = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
     return int(found[1]) << {"k": 10, "": 20, "m": 20, "g": 30, "t": 40}[found[2]] if found else 1 << 31
@@ -60,7 +60,7 @@ def _submit_conf(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Those that every user may read, and those that may be secrets."""
     s = settings()
-    if other := [f"{name}={zone}" for name, zone in s.spark_conf.items() if UTC.get(name, zone) != zone]:
+    if other := [f"{name}={zone}" for name, zone in s.spark_conf.items() if UTC_CONF.get(name, zone) != zone]:
         raise SettingError(
             "PENSTOCK_SPARK_CONF asks for another zone than UTC",
             got=", ".join(other),
@@ -70,7 +70,7 @@ def _submit_conf(
     chosen = shlex.split(s.java_options) or JAVA_OPTIONS
     options = [
         *chosen,
-        f"-Dlog4j2.configurationFile={LOGGING}",
+        f"-Dlog4j2.configurationFile={LOG4J_CONFIG}",
         # A JVM whose memory was full has lost some of its threads, and looks well: the next driver is told why.
         "-XX:+ExitOnOutOfMemoryError",
         *(s3a.JAVA_OPTIONS if s3a.is_object_store(s.checkpoint_root) else ()),
@@ -83,11 +83,11 @@ def _submit_conf(
         "spark.driver.memory": s.driver_memory,
         # There are two copies of a batch's rows on their way to Python: what does not fit is to cost its batch, and
         # not the driver.
-        "spark.driver.maxResultSize": f"{bytes_of(s.driver_memory) // 2}b",
+        "spark.driver.maxResultSize": f"{memory_bytes(s.driver_memory) // 2}b",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": shlex.join(options),
-        **UTC,
+        **UTC_CONF,
         # An expression says what it says: `${name}` in a text is no variable.
         "spark.sql.variable.substitute": "false",
         # A long batch of one stream must not starve the others of the app; see also `jvm.turn`.
@@ -132,7 +132,7 @@ def _submit_conf(
         fetched = [*filter(None, [conf.get("spark.jars")]), *map(str, s3a.s3a_jars())]
         conf |= {CHECKPOINT_WRITER: s3a.FILE_MANAGER, "spark.jars": ",".join(fetched)}
         hidden = s3a.spark_conf(s.checkpoint_root)
-    hidden |= secured(master) | s.spark_conf
+    hidden |= security_conf(master) | s.spark_conf
     return {key: value for key, value in conf.items() if key not in hidden}, hidden
 
 
@@ -164,7 +164,7 @@ def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequ
     if executors_here(master):
         conf["spark.executor.extraClassPath"] = os.pathsep.join(connector)
         # Their class path is the driver's, and so is its cache.
-        here = [f"-Dlog4j2.configurationFile={LOGGING}", *aot_cache.options()]
+        here = [f"-Dlog4j2.configurationFile={LOG4J_CONFIG}", *aot_cache.options()]
         conf["spark.executor.extraJavaOptions"] = shlex.join([*options, *here])
         conf["spark.executorEnv.SPARK_LOCAL_IP"] = "127.0.0.1"
     else:

@@ -10,7 +10,7 @@ from penstock.settings import settings
 from penstock.supervision import launch
 
 
-def secured(master: str, home: Path | None = None) -> dict[str, str]:
+def security_conf(master: str, home: Path | None = None) -> dict[str, str]:
     """Spark settings that let nobody else speak with a driver's executors; none for a local master.
 
     They belong in a file, never on a command line: those of a standalone cluster hold its secret. All its daemons need
@@ -37,7 +37,7 @@ def secured(master: str, home: Path | None = None) -> dict[str, str]:
 
 def main() -> None:
     """Print the settings for a master, as a file for `--properties-file` has them."""
-    print(launch.escaped(secured(sys.argv[1])), end="")
+    print(launch.escaped(security_conf(sys.argv[1])), end="")
 
 
 if __name__ == "__main__":

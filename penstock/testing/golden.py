@@ -66,7 +66,7 @@ class Case:
                     clock[0] = step["beat"] / 1000
                     beater.run_once()
                 for run in runs:
-                    run.settle()
+                    run.process_all_available()
                 found = read(bootstrap, target, seen)
                 _same(found, step["expect"], where)
                 seen.update({r.partition: r.offset + 1 for r in found})

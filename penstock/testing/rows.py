@@ -115,7 +115,7 @@ def _frame(spark: SparkSession, given: Input | Table, rows: Iterable[Given]) -> 
     raw = [_record(given, offset, row) for offset, row in enumerate(rows)]
     # One slice: what comes in one batch is combined in one piece.
     source = spark.createDataFrame(raw, RECORDS).coalesce(1)
-    return _good(decode.decoded(source, given, F.current_timestamp()), given)
+    return _good(decode.decode_records(source, given, F.current_timestamp()), given)
 
 
 def _good(found: DataFrame, given: Input) -> DataFrame:
@@ -126,7 +126,7 @@ def _good(found: DataFrame, given: Input) -> DataFrame:
             got=bytes(bad[0].value or b"").decode(errors="replace"),
             hint=bad[0].reason,
         )
-    return decode.without_beats(found.drop(columnar.BAD, columnar.KEPT))
+    return decode.drop_heartbeats(found.drop(columnar.BAD, columnar.KEPT))
 
 
 def _arrow(given: Input, rows: Sequence[Given]) -> pa.RecordBatch:

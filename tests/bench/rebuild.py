@@ -84,7 +84,7 @@ def goes_on(spark: SparkSession, bootstrap: str, folder: Path, keys: int) -> flo
     before = end_offsets(admin(bootstrap), places, bootstrap)
     began = time.monotonic()
     with running(STREAM, spark, bootstrap, folder) as run:
-        run.settle()
+        run.process_all_available()
     took = time.monotonic() - began
     starts = json.dumps({WALK_IN_COUNTS.name: {str(p): at for (_, p), at in before.items()}})
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": WALK_IN_COUNTS.name, "startingOffsets": starts}

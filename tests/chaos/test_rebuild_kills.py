@@ -81,7 +81,7 @@ def test_killed_again_and_again(
         with running(stream, spark, bootstrap, checkpoints) as run:
             for _ in range(2):
                 send(bootstrap, paid(chance, 3000, wanted))
-                run.settle()
+                run.process_all_available()
         assert totals(bootstrap) == wanted
     given["FILLING_WIDER"] = "1"
     words = [sys.executable, "-m", "penstock", "streams", "rebuild", "sums"]
@@ -122,8 +122,8 @@ def test_killed_again_and_again(
         assert done.returncode == 0, done.stdout + done.stderr
         assert not making.exists()
         with running(wider, spark, bootstrap, checkpoints) as run:
-            run.settle()
+            run.process_all_available()
             assert totals(bootstrap) == wanted
             send(bootstrap, paid(chance, 3000, wanted))
-            run.settle()
+            run.process_all_available()
         assert totals(bootstrap) == wanted

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.engine.query.encode import encoded
+from penstock.engine.query.encode import encode_rows
 from penstock.errors import DeclarationError
 from penstock.model.output import JSON
 from penstock.model.sink import Sink
@@ -71,7 +71,7 @@ def test_rows_are_made(case: dict[str, Any], spark: SparkSession) -> None:
     found = rows.select("id", "version", "deleted", "refused", at, F.to_json("doc", JSON).alias("doc")).collect()
     assert in_order([told(row) for row in found]) == in_order([wanted(row) for row in case["rows"]])
     # What a writer gets of it.
-    assert encoded(stream, rows).toArrow().num_rows == len(found)
+    assert encode_rows(stream, rows).toArrow().num_rows == len(found)
     assert not spark.catalog.listTables()
 
 
@@ -126,7 +126,7 @@ def test_what_a_check_lets_through_is_written(target: str, spark: SparkSession) 
     taken = sink(f"{TAKEN}, {more}")
     explain(taken, {}, spark)
     stream = statements.stream(taken)
-    rows = encoded(stream, transformed(stream, [{"topic": "t", "key": "k", "value": "v"}], spark)).toArrow()
+    rows = encode_rows(stream, transformed(stream, [{"topic": "t", "key": "k", "value": "v"}], spark)).toArrow()
     match taken.store:
         case "elasticsearch":
             assert json.loads(rows["body"][0].as_py())["st"] == {"a": 1, "c": [{"b": 2}]}
@@ -144,6 +144,6 @@ def test_rows_say_which_of_them_are_ahead_of_their_record(spark: SparkSession) -
     stream = statements.stream(parse(text, PATH))
     values = ['{"at": 5500}', '{"at": 5000}', '{"at": 4000}', None]
     sent = [{"topic": "t", "key": "k", "value": v, "timestamp": 5000, "offset": n} for n, v in enumerate(values)]
-    found = encoded(stream, transformed(stream, sent, spark)).toArrow().sort_by("offset")
+    found = encode_rows(stream, transformed(stream, sent, spark)).toArrow().sort_by("offset")
     assert found["ahead"].to_pylist() == [True, False, False, False]
     assert found["tombstone"].to_pylist() == [False, False, False, True]

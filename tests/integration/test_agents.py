@@ -64,7 +64,7 @@ def test_a_row_that_changes_is_an_assignment_that_changes(
                 polled(poller, 2)
             for number in which:
                 with running(streams[number], spark, bootstrap, tmp_path) as run:
-                    run.settle()
+                    run.process_all_available()
 
         sent = [check_in("a", "1", region="eu"), check_in("b", "1", region="us"), check_in("c", "2", os="linux")]
         send(bootstrap, sent)
@@ -208,11 +208,11 @@ def test_a_fleet_is_found(
         ) as beater,
     ):
         for ahead[0] in (0.0, 2.0, 4.0):
-            run.settle()
+            run.process_all_available()
             beater.run_once()
-        run.settle()
+        run.process_all_available()
     with running(streams[1], spark, bootstrap, tmp_path / "checkpoints") as run:
-        run.settle()
+        run.process_all_available()
     assert "0 missed, 0 invented" in (told := fleet("--check", truth))
     assert "0 wrong" in told
     event = next(r for r in read(bootstrap, "agent-offline") if r.value)

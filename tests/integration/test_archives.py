@@ -96,15 +96,15 @@ def test_a_topic_is_archived_and_its_hour_closed(
     create(bootstrap, EVENTS, COMMITS)
     sent = fill(bootstrap, 0, 200)
     with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         wait_until(lambda: "2026-01-31T23" in latest(store).closed, 240, what="the hour is closed")
         late = fill(bootstrap, 200, 50)
-        run.settle()
+        run.process_all_available()
         assert run.figures.dead == 0
     # Another run goes on behind it.
     with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
         sent += fill(bootstrap, 250, 30, HOUR + timedelta(hours=1))
-        run.settle()
+        run.process_all_available()
     found = there(store)
     assert places(found) == places(sent + late)
     assert {row["topic"] for row in found} == {"events"}
@@ -124,7 +124,7 @@ def test_a_stream_waits_while_the_store_is_paused(
     create(bootstrap, EVENTS, COMMITS)
     sent = fill(bootstrap, 0, 20)
     with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         part.pause()
         try:
             sent += fill(bootstrap, 20, 20)
@@ -136,7 +136,7 @@ def test_a_stream_waits_while_the_store_is_paused(
             wait_until(waits, 240)
         finally:
             part.resume()
-        run.settle()
+        run.process_all_available()
     assert places(there(store)) == places(sent)
 
 
@@ -166,7 +166,7 @@ def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
             wait_until(failed, 240)
     with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
         sent += fill(bootstrap, 100, 20, HOUR + timedelta(hours=2))
-        run.settle()
+        run.process_all_available()
     assert places(there(store)) == places(sent)
     assert all(one.right for one in verify(store))
 

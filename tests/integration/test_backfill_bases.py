@@ -111,7 +111,7 @@ def test_counts_are_right_to_the_last_walk_in(
 
     with running(kept, spark, bootstrap, tmp_path / "kept") as keeping:
         send(bootstrap, records(history))
-        keeping.settle()
+        keeping.process_all_available()
         places = [(WALKS.name, p) for p in range(WALKS.partitions)]
         ends = log_ends(admin(bootstrap), places, bootstrap)
         asked = [TopicPartition(*place, end) for place, end in ends.items()]
@@ -140,14 +140,14 @@ def test_counts_are_right_to_the_last_walk_in(
                 told(2, again="once")
             finally:
                 flowing.join(180)
-            keeping.settle()
-            counting.settle()
+            keeping.process_all_available()
+            counting.process_all_available()
             assert counts(bootstrap) == counted([*history, *live])
             written = len(read(bootstrap, WALK_IN_COUNTS.name))
             # Applied once more nothing changes.
             told(2, again="twice")
             told(3, again="twice")
-            counting.settle()
+            counting.process_all_available()
     assert counts(bootstrap) == counted([*history, *live])
     assert len(read(bootstrap, WALK_IN_COUNTS.name)) == written
     assert len(read(bootstrap, BASE_COUNTS.name)) > 2 * len(counted(history))

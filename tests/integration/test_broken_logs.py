@@ -71,7 +71,7 @@ def test_a_broken_batch_of_the_brokers_log_costs_that_batch(
     write(broker, at, batch.replace(b"victim", b"vactim"))
     with running(raw_stream(), spark, bootstrap, tmp_path) as run:
         until(run, dead=2)
-        run.settle()
+        run.process_all_available()
         send(bootstrap, [Record(ORDERS.name, None, "4")])
         wait_until(lambda: tended(run.reconcile, lambda: len(read(bootstrap, SHARES.name)) == 3))
         assert run.figures.dead == 2

@@ -111,7 +111,7 @@ def test_a_stream_that_is_down_for_longer_than_the_grace(
         send(chain.bootstrap, [Record(SOURCE.name, None, json.dumps({"at": sent}), timestamp=sent)])
         over = time.monotonic() + 2 * GRACE.total_seconds() + WINDOW.total_seconds()
         wait_until(lambda: turned(run) and time.monotonic() > over)
-        second.settle()
+        second.process_all_available()
         held = chain.control.heartbeat_holds()
         with running(first, spark, chain.bootstrap, tmp_path) as run:
             wait_until(lambda: turned(run) and chain.counted())

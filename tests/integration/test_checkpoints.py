@@ -17,7 +17,7 @@ from penstock.control.repositories.data_loss import InMemoryDataLossLog
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.checkpoint import layout
 from penstock.engine.faults.poison import PoisonRecords
-from penstock.engine.query.source import Place
+from penstock.engine.query.source import RecordPosition
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import Blocked
 from penstock.kafka.admin import admin
@@ -74,10 +74,10 @@ def values(bootstrap: str) -> list[int]:
 def three_batches(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> Path:
     send(bootstrap, events(1))
     with running(stream, spark, bootstrap, folder) as run:
-        run.settle()
+        run.process_all_available()
         for n in (2, 3):
             send(bootstrap, events(n))
-            run.settle()
+            run.process_all_available()
     return folder / stream.name
 
 
@@ -101,7 +101,7 @@ def test_files_that_a_power_cut_took_are_put_back(
         wait_until(
             lambda: tended(run.reconcile, lambda: len(values(bootstrap)) >= 4), what="the fourth record is written"
         )
-        run.settle()
+        run.process_all_available()
         assert run.figures.state != "blocked"
     assert values(bootstrap) == [1, 2, 3, 4]
 
@@ -129,7 +129,7 @@ def test_a_first_batch_that_was_cut_off_begins_anew(
         (folder / "offsets" / "0").rename(folder / "offsets" / ".0.8a5e3d4c.tmp")
     send(bootstrap, events(2))
     with running(stream, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
     assert values(bootstrap) == ([1, 2] if stream is EACH else [2])
 
 
@@ -145,7 +145,7 @@ def test_state_that_a_power_cut_took_half_of_is_written_again(
     for n in (4, 5):
         send(bootstrap, events(n))
         with running(COUNTS, spark, bootstrap, tmp_path) as run:
-            run.settle()
+            run.process_all_available()
             assert run.figures.error is None
     assert values(bootstrap) == [1, 2, 3, 4, 5]
 
@@ -202,7 +202,7 @@ def test_a_checkpoint_put_back_goes_on_where_it_can(
         wait_until(
             lambda: tended(run.reconcile, lambda: len(values(bootstrap)) >= 4), what="the fourth record is written"
         )
-        run.settle()
+        run.process_all_available()
     assert values(bootstrap) == [1, 2, 3, 4]
 
 
@@ -230,7 +230,7 @@ def test_a_checkpoint_without_its_marks_is_not_taken_for_a_new_one(
     book.accepted.add(("each", asked))
     send(bootstrap, events(4))
     with running(EACH, spark, bootstrap, tmp_path, book) as run:
-        run.settle()
+        run.process_all_available()
     assert values(bootstrap) == [1, 2, 3, 4]
 
 
@@ -239,13 +239,13 @@ def test_of_two_copies_the_one_left_behind_stops(spark: SparkSession, bootstrap:
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     send(bootstrap, events(4))
     with running(EACH, spark, bootstrap, tmp_path / "there") as run:
-        run.settle()
+        run.process_all_available()
     send(bootstrap, events(5))
 
     with pytest.raises(Blocked, match="goes on from a copy"), running(EACH, spark, bootstrap, tmp_path / "here"):
         pass
     with running(EACH, spark, bootstrap, tmp_path / "there") as run:
-        run.settle()
+        run.process_all_available()
     assert values(bootstrap) == [1, 2, 3, 4, 5]
 
 
@@ -253,11 +253,11 @@ def test_of_two_copies_the_one_left_behind_stops(spark: SparkSession, bootstrap:
 def test_state_that_cannot_be_read_is_said_in_a_sentence_however_often_it_is_tried(
     spark: SparkSession, bootstrap: str, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.query.stream_run.BLOCKED_FOR", 0.1)
+    monkeypatch.setattr("penstock.engine.query.stream_run.BLOCKED_RETRY_S", 0.1)
     searched: list[object] = []
     starts: list[object] = []
 
-    def search(_: PoisonRecords, batch: object, __: object) -> dict[Place, str]:
+    def search(_: PoisonRecords, batch: object, __: object) -> dict[RecordPosition, str]:
         searched.append(batch)
         return {}
 

@@ -49,7 +49,7 @@ def test_beats_and_records_of_the_future(spark: SparkSession, name: str) -> None
     keyed = [(BEAT_KEY, beat, "t", partition, n, NOW + AHEAD) for n, (beat, partition) in enumerate(beats)]
     own = [(None, b'{"at":%d}' % int(at.timestamp() * 1000), "t", 0, 100 + n, at) for n, at in enumerate(TIMES)]
     source = spark.createDataFrame([*keyed, *own], SCHEMA).coalesce(1)
-    frame = decode.decoded(source, INPUTS[name], F.lit(NOW))
+    frame = decode.decode_records(source, INPUTS[name], F.lit(NOW))
     rows = frame.collect()
     times = {
         beat: sorted(row[EVENT_TIME] for row in rows if row[BEAT] == beat and not row[BAD]) for beat in (True, False)
@@ -65,7 +65,7 @@ def test_beats_and_records_of_the_future(spark: SparkSession, name: str) -> None
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_no_plan_shows_the_secret(spark: SparkSession, name: str) -> None:
-    frame = decode.decoded(spark.createDataFrame([], SCHEMA), INPUTS[name], F.lit(NOW))
+    frame = decode.decode_records(spark.createDataFrame([], SCHEMA), INPUTS[name], F.lit(NOW))
     plan = frame._jdf.queryExecution().toString() + repr(
         Reading.of(INPUTS[name], combine=True, keep=False, signer=signer())
     )
@@ -88,7 +88,7 @@ def test_spark_proves_as_python_does(spark: SparkSession) -> None:
     near = [good + b" ", good.replace(b":1,", b":01,"), good.upper(), good[:-3] + b'"}', b"", b"\xff", None]
     values += [("t", 0, value) for value in near]
     rows = [(BEAT_KEY, value, topic, n, i, NOW) for i, (topic, n, value) in enumerate(values)]
-    found = decode.decoded(spark.createDataFrame(rows, SCHEMA), INPUTS["raw"], F.lit(NOW)).collect()
+    found = decode.decode_records(spark.createDataFrame(rows, SCHEMA), INPUTS["raw"], F.lit(NOW)).collect()
     assert [row[BEAT] for row in sorted(found, key=lambda row: row.offset)] == [True] * len(given) + [False] * len(near)
     assert [ours.time(topic, n, value) for topic, n, value in values] == [
         *(at for *_, at in given),
@@ -137,7 +137,7 @@ def test_a_text_without_a_day_is_no_time_of_today(spark: SparkSession) -> None:
         Topic("t"), event_time="CAST(get_json_object(CAST(value AS STRING), '$.at') AS TIMESTAMP)", max_ahead=None
     )
     rows = [(None, json.dumps({"at": at}).encode(), "t", 0, n, NOW) for n, at in enumerate([*alone, "2026-01-02"])]
-    times = [row[EVENT_TIME] for row in decode.decoded(spark.createDataFrame(rows, SCHEMA), raw, None).collect()]
+    times = [row[EVENT_TIME] for row in decode.decode_records(spark.createDataFrame(rows, SCHEMA), raw, None).collect()]
     assert sorted(at.astimezone(UTC) for at in times) == [NOW] * len(alone) + [NOW + timedelta(days=1)]
 
 
@@ -147,7 +147,9 @@ def test_a_raw_record_whose_time_is_none_keeps_its_own_within_the_calendar(spark
     rows = [(None, value, "t", 0, n, NOW) for n, value in enumerate(values)]
     source = spark.createDataFrame(rows, SCHEMA)
     late = source.limit(1).withColumn("timestamp", F.timestamp_micros(F.lit(LAST + 10))).withColumn("value", F.lit(b""))
-    found = decode.decoded(source.union(late), given, None).select(F.unix_micros(EVENT_TIME).alias("at")).collect()
+    found = (
+        decode.decode_records(source.union(late), given, None).select(F.unix_micros(EVENT_TIME).alias("at")).collect()
+    )
     assert sorted(row["at"] for row in found) == [5000, *[int(NOW.timestamp() * 1e6)] * 4, LAST]
 
 
@@ -187,6 +189,8 @@ def decided(spark: SparkSession, given: Input, values: list[Any]) -> list[str | 
     """Why each record is bad, in order; a value that is no dict is its field `at`."""
     texts = [json.dumps(value if isinstance(value, dict) else {"at": value}).encode() for value in values]
     rows = [(None, text, "t", 0, n, NOW, None) for n, text in enumerate(texts)]
-    source = spark.createDataFrame(rows, f"{SCHEMA}, headers {decode.HEADERS}").coalesce(1)
-    found = decode.decoded(source, given, F.lit(NOW), keep="all", combine=False).select(BAD, f"{KEPT}.*").collect()
+    source = spark.createDataFrame(rows, f"{SCHEMA}, headers {decode.HEADERS_TYPE}").coalesce(1)
+    found = (
+        decode.decode_records(source, given, F.lit(NOW), keep="all", combine=False).select(BAD, f"{KEPT}.*").collect()
+    )
     return [row.reason if row[BAD] else None for row in sorted(found, key=lambda row: row.offset)]

@@ -20,8 +20,8 @@ def test_a_killed_workers_state_and_tasks_go_to_the_other(mariadb: MariaDB, tmp_
         place.settles()
         before = place.executors()
         assert set(before.values()) == {1, 2}, "each worker has one"
-        tried = executor_check.examine()
-        assert (tried.python, tried.wrong, tried.lacking) == (sys.executable, "", "")
+        tried = executor_check.check_executor()
+        assert (tried.python, tried.error, tried.missing) == (sys.executable, "", "")
         assert tried.records, "it reads from the brokers"
         place.recovers(place.cluster.workers[0].kill)
         place.settles()
@@ -38,15 +38,15 @@ def test_what_an_executor_lacks_is_told(mariadb: MariaDB, tmp_path: Path, monkey
         with monkeypatch.context() as given:
             given.setenv("PENSTOCK_EXECUTOR_PYTHON", "/nowhere/python")
             settings.cache_clear()
-            assert "No such file" in executor_check.examine().wrong
+            assert "No such file" in executor_check.check_executor().error
         with monkeypatch.context() as given:
             # The one that the environment was made from has none of its libraries.
             given.setenv("PENSTOCK_EXECUTOR_PYTHON", str(Path(sys.executable).resolve()))
             settings.cache_clear()
-            assert "penstock.engine.worker_daemon" in executor_check.examine().wrong
+            assert "penstock.engine.worker_daemon" in executor_check.check_executor().error
         with monkeypatch.context() as given:
             given.setenv("PENSTOCK_EXECUTOR_MEMORY", "64g")
             settings.cache_clear()
-            assert "64g" in executor_check.examine().lacking
+            assert "64g" in executor_check.check_executor().missing
         settings.cache_clear()
         place.exact()

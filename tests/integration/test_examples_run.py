@@ -76,7 +76,7 @@ def out(bootstrap: str, stream: Stream) -> list[tuple[str | None, str | None]]:
 
 
 def settled(run: StreamRun, bootstrap: str) -> list[tuple[str | None, str | None]]:
-    run.settle()
+    run.process_all_available()
     return out(bootstrap, run.stream)
 
 
@@ -151,7 +151,7 @@ def test_a_chain_goes_on_behind_a_restart(
         ):
             with running(stream, spark, bootstrap, tmp_path) as run:
                 send(bootstrap, clicks)
-                run.settle()
+                run.process_all_available()
         beat(90)
         with running(stream, spark, bootstrap, tmp_path) as run:
             assert settled(run, bootstrap) == wanted

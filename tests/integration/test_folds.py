@@ -103,7 +103,7 @@ def test_state_lasts_over_restarts_and_crashes(spark: SparkSession, bootstrap: s
     with running(stream(), spark, bootstrap, tmp_path) as run:
         for _ in range(3):
             send(bootstrap, paid(("ann", 1), ("bob", 2), ("cy", 3), ("ann", 4)))
-            run.settle()
+            run.process_all_available()
         assert run.report().state_rows == 3
     assert totals(bootstrap) == {"ann": 15, "bob": 6, "cy": 9}
     before = read(bootstrap, TOTALS.name)
@@ -113,12 +113,12 @@ def test_state_lasts_over_restarts_and_crashes(spark: SparkSession, bootstrap: s
     without_commits(folder, last)
     with running(stream(), spark, bootstrap, tmp_path) as run:
         wait_until(lambda: tended(run.reconcile, (folder / "commits" / str(last)).exists))
-        run.settle()
+        run.process_all_available()
         assert read(bootstrap, TOTALS.name) == before
         send(bootstrap, paid(("ann", 100), ("bob", 0), ("dan", 1)))
-        run.settle()
+        run.process_all_available()
         send(bootstrap, paid(("bob", 5)))
-        run.settle()
+        run.process_all_available()
         assert run.report().state_rows == 4
     assert totals(bootstrap) == {"ann": 115, "bob": 5, "cy": 9, "dan": 1}
     # Few versions are kept, of every part.
@@ -134,7 +134,7 @@ def test_a_batch_that_is_planned_anew_takes_nothing_of_the_try_before(
     folder = tmp_path / "sums"
     with running(stream(), spark, bootstrap, tmp_path) as run:
         send(bootstrap, paid(("ann", 1)))
-        run.settle()
+        run.process_all_available()
     state = folder / "folds" / "sums"
     (part,) = (part for part in state.iterdir() if part.is_dir())
     done = versions(part)[-1]
@@ -144,7 +144,7 @@ def test_a_batch_that_is_planned_anew_takes_nothing_of_the_try_before(
     (part / f"{done + 1}.json").write_text("{")
     with running(stream(), spark, bootstrap, tmp_path) as run:
         send(bootstrap, paid(("ann", 1)))
-        run.settle()
+        run.process_all_available()
     assert totals(bootstrap) == {"ann": 2}
 
 
@@ -161,7 +161,7 @@ def test_the_end_of_a_batch_is_lost_though_the_next_had_begun(
     with running(stream(), spark, bootstrap, tmp_path) as run:
         for who, amount in (("ann", 1), (None, 1), ("ann", 2)):
             send(bootstrap, paid((who, amount)))
-            run.settle()
+            run.process_all_available()
         send(bootstrap, paid(("ann", 4)))
         with monkeypatch.context() as patch:
             patch.setattr(Checkpoint, "sync", dies)
@@ -171,7 +171,7 @@ def test_the_end_of_a_batch_is_lost_though_the_next_had_begun(
     for entry in (folder / "offsets").glob(f"*{last + 1}*"):
         entry.unlink()
     with running(stream(), spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
     assert totals(bootstrap) == {"ann": 7}
     (part,) = (part for part in (folder / "folds" / "sums").iterdir() if part.is_dir())
     first, now = ({file.name for file in manifest(part, at).files} for at in (0, -1))
@@ -179,7 +179,7 @@ def test_the_end_of_a_batch_is_lost_though_the_next_had_begun(
         (part / name).unlink()
     send(bootstrap, paid(("ann", 8)))
     with running(stream(), spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
     assert totals(bootstrap) == {"ann": 15}
 
 
@@ -188,7 +188,7 @@ def test_damaged_state_stops_the_stream(spark: SparkSession, bootstrap: str, tmp
     with running(stream(), spark, bootstrap, tmp_path) as run:
         for _ in range(2):
             send(bootstrap, paid(("ann", 1), ("bob", 2)))
-            run.settle()
+            run.process_all_available()
     state = tmp_path / "sums" / "folds" / "sums"
     part = next(part for part in state.iterdir() if part.is_dir())
     match what:
@@ -209,9 +209,9 @@ def test_what_comes_too_late_is_counted_and_kept(spark: SparkSession, bootstrap:
     with running(stream(), spark, bootstrap, tmp_path) as run:
         for at in (20, 30, 40):
             send(bootstrap, paid(("ann", 1), ("bob", 1), at=at))
-            run.settle()
+            run.process_all_available()
         send(bootstrap, [*paid(("ann", 10), at=20), *paid(("bob", 10), at=21)])
-        run.settle()
+        run.process_all_available()
         assert run.figures.late == 1
     assert totals(bootstrap) == {"ann": 3, "bob": 13}
     (kept,) = read(bootstrap, "sums-late")
@@ -222,10 +222,10 @@ def test_what_comes_too_late_is_counted_and_kept(spark: SparkSession, bootstrap:
 def test_a_record_that_a_fold_fails_on_is_put_aside(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     send(bootstrap, paid(("ann", 1)))
     with running(stream(), spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         send(bootstrap, paid(("ann", 2), ("bob", 13), ("bob", 4)))
         wait_until(lambda: tended(run.reconcile, lambda: run.figures.dead == 1), what="the record is put aside")
-        run.settle()
+        run.process_all_available()
     assert totals(bootstrap) == {"ann": 3, "bob": 4}
     (letter,) = read(bootstrap, "paid-dead-letter")
     assert "thirteen" in dict(letter.headers)["penstock.reason"]
@@ -259,12 +259,12 @@ def test_keys_are_due_by_the_clock_though_nobody_sends(spark: SparkSession, boot
         for at in seconds:
             clock[0] = START / 1000 + at
             beater.run_once()
-            run.settle()
+            run.process_all_available()
 
     with closing(beater):
         with running(of, spark, bootstrap, tmp_path) as run:
             send(bootstrap, [*paid(("ann", 1), ("bob", 2)), *paid(("cy", 3), at=5)])
-            run.settle()
+            run.process_all_available()
             beat(run, 9)
             before = versions_of(tmp_path)
             # Where nothing is due nothing is written.

@@ -17,7 +17,7 @@ from penstock.control import ProgressRow
 from penstock.control.repositories.data_loss import DataLoss, InMemoryDataLossLog
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.checkpoint.layout import Checkpoint
-from penstock.engine.query.encode import split
+from penstock.engine.query.encode import split_by_output
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partitions
@@ -79,7 +79,7 @@ def made_again(bootstrap: str, *numbers: int) -> None:
 def has_read(given: Input, spark: SparkSession, bootstrap: str, folder: Path, *numbers: int) -> None:
     send(bootstrap, events(*numbers))
     with running(stream(given), spark, bootstrap, folder) as run:
-        run.settle()
+        run.process_all_available()
     assert seen(bootstrap) == list(numbers)
 
 
@@ -106,7 +106,7 @@ def test_what_is_left_is_read_and_what_is_not_is_counted(
     removed(bootstrap, 4)
     book = InMemoryDataLossLog()
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:
-        run.settle()
+        run.process_all_available()
         assert seen(bootstrap) == [1, 2, 5]
         made_again(bootstrap, *range(10, 25))
         wait_until(lambda: tended(run.reconcile, lambda: seen(bootstrap) == [1, 2, 5, *range(10, 25)]))
@@ -132,18 +132,18 @@ def test_exactly_what_was_accepted_is_passed(spark: SparkSession, bootstrap: str
     assert seen(bootstrap) == [1, 2]
     accept(book)
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:
-        run.settle()
+        run.process_all_available()
     assert seen(bootstrap) == [1, 2, 5, 6]
     assert [gap.records for gap in book.passed["gaps"]] == [2]
     made_again(bootstrap, *range(10, 25))
     assert "gapped: it was deleted and made again" in refused(given, spark, bootstrap, tmp_path, book)
     accept(book)
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:
-        run.settle()
+        run.process_all_available()
         assert seen(bootstrap) == [1, 2, 5, 6, *range(10, 25)]
     with running(stream(given), spark, bootstrap, tmp_path) as run:
         send(bootstrap, events(30))
-        run.settle()
+        run.process_all_available()
     assert seen(bootstrap) == [1, 2, 5, 6, *range(10, 25), 30]
 
 
@@ -153,7 +153,7 @@ def test_a_running_stream_blocks_and_waits_for_a_topic_that_is_gone(
     given, book = Input(EVENTS), InMemoryDataLossLog()
     send(bootstrap, events(1, 2, 3))
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:
-        run.settle()
+        run.process_all_available()
         deleted(bootstrap)
         wait_until(lambda: tended(run.reconcile, lambda: run.figures.state == "blocked"))
         assert "waits for topics that were deleted; got: gapped, read up to offset 3 of [0]" in (
@@ -164,7 +164,7 @@ def test_a_running_stream_blocks_and_waits_for_a_topic_that_is_gone(
     assert "made again" in refused(given, spark, bootstrap, tmp_path, book)
     accept(book)
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:
-        run.settle()
+        run.process_all_available()
     assert seen(bootstrap) == [1, 2, 3, 4]
 
 
@@ -179,7 +179,7 @@ def test_what_is_removed_while_a_batch_is_read_may_not_be_in_it(
 ) -> None:
     def late(of: Stream, rows: pa.Table) -> dict[str, pa.Table]:
         removed(bootstrap, 2)
-        return split(of, rows)
+        return split_by_output(of, rows)
 
     monkeypatch.setattr("penstock.engine.commit.batches.split", late)
     send(bootstrap, events(1, 2, 3))
@@ -213,7 +213,7 @@ def test_a_log_that_was_cut_is_read_on_from_its_end(
     accept(book)
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:
         send(bootstrap, events(4, 5))
-        run.settle()
+        run.process_all_available()
     assert seen(bootstrap) == [1, 2, 3, 4, 5]
 
 
@@ -226,7 +226,7 @@ def test_a_batch_that_is_written_and_not_committed_is_not_written_again_behind_a
     removed(bootstrap, 1)
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:
         send(bootstrap, events(4))
-        run.settle()
+        run.process_all_available()
     assert seen(bootstrap) == [1, 2, 3, 4]
     assert [gap.records for gap in book.passed["gaps"]] == [1]
 
@@ -265,7 +265,7 @@ def test_a_topic_and_a_checkpoint_made_again_beside_the_mark_of_before(
     has_read(given, spark, bootstrap, tmp_path, *range(1, 21))
     with running(stream(given), spark, bootstrap, tmp_path) as run:
         send(bootstrap, events(21))
-        run.settle()
+        run.process_all_available()
     shutil.rmtree(tmp_path / "gaps")
     made_again(bootstrap, *range(100, 100 + count))
     with running(stream(given), spark, bootstrap, tmp_path) as run:

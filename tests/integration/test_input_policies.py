@@ -52,7 +52,7 @@ def test_dead_letters_that_are_only_counted(spark: SparkSession, bootstrap: str,
     of = replace(stream(given), transform=lambda events: events.select("n"))
     send(bootstrap, [*events(1), Record(EVENTS.name, None, '{"n": 2, "at": "2023-11-14T22:20:00Z"}')])
     with running(of, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         assert run.figures.dead == 1
     assert seen(bootstrap) == [2]
     assert EVENTS.dead_letters not in partitions(admin(bootstrap), bootstrap)

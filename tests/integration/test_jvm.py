@@ -40,16 +40,16 @@ def counted(rows: DataFrame) -> DataFrame:
 
 
 def test_the_jvm_answers(spark: SparkSession) -> None:
-    bridge.answers(spark)
+    bridge.is_alive(spark)
 
 
 def test_the_causes_of_an_error_are_told(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="no way") as raised:
         spark.range(1).select(F.raise_error(F.lit("no way"))).write.format("noop").mode("append").save()
-    found = bridge.causes(raised.value)
+    found = bridge.error_chain(raised.value)
     assert found[-1][0] == "org.apache.spark.SparkRuntimeException"
     assert "no way" in found[-1][1]
-    assert bridge.causes(ValueError("of Python")) == []
+    assert bridge.error_chain(ValueError("of Python")) == []
 
 
 def test_stateful_steps_are_told_by_name(spark: SparkSession) -> None:
@@ -73,11 +73,11 @@ def test_stateful_steps_are_told_by_name(spark: SparkSession) -> None:
 def test_windows_are_told(spark: SparkSession, given: tuple[str, ...], found: tuple[int, int, int], phase: int) -> None:
     rows = rates(spark).withWatermark("timestamp", "0 seconds")
     for window in (F.window("timestamp", *given), F.window(F.col("timestamp") + F.expr("INTERVAL 1 SECOND"), *given)):
-        [one] = bridge.windows(rows.groupBy("value", window.alias("w")).count().select("count"))
-        assert one == bridge.Windows(*(timedelta(seconds=n) for n in found))
+        [one] = bridge.event_time_windows(rows.groupBy("value", window.alias("w")).count().select("count"))
+        assert one == bridge.EventTimeWindows(*(timedelta(seconds=n) for n in found))
         assert one.phase == timedelta(seconds=phase)
-    assert bridge.windows(rows.groupBy(F.session_window("timestamp", "5 seconds")).count()) == []
-    assert bridge.windows(rows.groupBy("value").count()) == []
+    assert bridge.event_time_windows(rows.groupBy(F.session_window("timestamp", "5 seconds")).count()) == []
+    assert bridge.event_time_windows(rows.groupBy("value").count()) == []
 
 
 def test_groups_without_event_time_and_watermarks_of_their_own(spark: SparkSession) -> None:
@@ -101,13 +101,13 @@ def test_a_batch_tells_its_progress_its_metrics_and_its_late_rows(spark: SparkSe
     def look(frame: DataFrame, _: int) -> None:
         frame.collect()
         [query] = [q for q in spark.streams.active if q.name == "jvm"]
-        execution = bridge.Execution.last(query)
-        metric = execution.observed("seen")
-        places = execution.late_places()
+        execution = bridge.BatchExecution.last_of(query)
+        metric = execution.observed_metric("seen")
+        places = execution.late_operator_paths()
         assert metric is not None
         assert places
-        assert execution.observed("not there") is None
-        seen.append((int(metric.getLong(0)), execution.late(places)))
+        assert execution.observed_metric("not there") is None
+        seen.append((int(metric.getLong(0)), execution.late_rows(places)))
 
     writer = watched.writeStream.queryName("jvm").outputMode("update").option("checkpointLocation", str(tmp_path))
     query = writer.foreachBatch(look).start()
@@ -115,10 +115,10 @@ def test_a_batch_tells_its_progress_its_metrics_and_its_late_rows(spark: SparkSe
         while len(seen) < 3:
             assert query.isActive, query.exception()
             time.sleep(0.05)
-        known = bridge.progress(query, "")
+        known = bridge.recent_progress(query, "")
         assert known
         assert known == sorted(known, key=lambda p: p["timestamp"])
-        assert all(p["timestamp"] > known[0]["timestamp"] for p in bridge.progress(query, known[0]["timestamp"]))
+        assert all(p["timestamp"] > known[0]["timestamp"] for p in bridge.recent_progress(query, known[0]["timestamp"]))
     finally:
         query.stop()
     assert seen[0] == (1, 0)
@@ -134,9 +134,9 @@ def test_a_query_rests_once_it_has_closed_its_windows(spark: SparkSession, tmp_p
         write = frame.writeStream.outputMode("append").foreachBatch(lambda rows, n: batches.append(rows.count() + n))
         query = write.option("checkpointLocation", str(tmp_path / str(rests))).start()
         try:
-            wait_until(lambda: bridge.rests(query) or (not rests and len(batches) > 5), every=0.001)  # noqa: B023
+            wait_until(lambda: bridge.is_idle(query) or (not rests and len(batches) > 5), every=0.001)  # noqa: B023
             assert len(batches) >= 2
-            assert bridge.rests(query) == rests
+            assert bridge.is_idle(query) == rests
         finally:
             query.stop()
 
@@ -147,10 +147,10 @@ def test_a_batch_moves_the_watermark_no_further_than_it_is_let(spark: SparkSessi
     def hold(frame: DataFrame, number: int) -> None:
         frame.collect()
         [query] = [q for q in spark.streams.active if q.name == "held"]
-        execution = bridge.Execution.last(query)
-        places = execution.time_places()
+        execution = bridge.BatchExecution.last_of(query)
+        places = execution.watermark_paths()
         assert len(places) == 1
-        execution.hold_time(places, [2000 if number else None])
+        execution.cap_watermark(places, [2000 if number else None])
 
     writer = counted(rates(spark)).writeStream.queryName("held").outputMode("update")
     query = writer.option("checkpointLocation", str(tmp_path)).foreachBatch(hold).start()
@@ -159,7 +159,7 @@ def test_a_batch_moves_the_watermark_no_further_than_it_is_let(spark: SparkSessi
         while len(moved) < 6:
             assert query.isActive, query.exception()
             time.sleep(0.05)
-            moved = [p["eventTime"]["watermark"][14:19] for p in bridge.progress(query, "")]
+            moved = [p["eventTime"]["watermark"][14:19] for p in bridge.recent_progress(query, "")]
     finally:
         query.stop()
     assert moved[:6] == ["00:00", "00:00", "00:01", "00:02", "00:02", "00:02"]
@@ -167,14 +167,14 @@ def test_a_batch_moves_the_watermark_no_further_than_it_is_let(spark: SparkSessi
 
 def test_a_folder_is_written_whole(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
-    folder = hadoop_fs.Folder(spark, str(tmp_path))
+    folder = hadoop_fs.HadoopFolder(spark, str(tmp_path))
     for text in ("one", "two"):
         folder.replace("offsets/1", text)
         assert folder.read("offsets/1") == text
-    assert [name for name in folder.names("offsets") if name.isdigit()] == ["1"]
+    assert [name for name in folder.list_names("offsets") if name.isdigit()] == ["1"]
     folder.delete("offsets/1")
-    assert not [name for name in folder.names("offsets") if name.isdigit()]
-    assert folder.names("nowhere") == []
+    assert not [name for name in folder.list_names("offsets") if name.isdigit()]
+    assert folder.list_names("nowhere") == []
 
 
 def test_no_thread_starves_while_others_have_work(spark: SparkSession) -> None:
@@ -183,7 +183,7 @@ def test_no_thread_starves_while_others_have_work(spark: SparkSession) -> None:
 
     def works(number: int) -> None:
         while sum(done.values()) < 72:
-            with bridge.turn(spark):
+            with bridge.fair_turn(spark):
                 spark.range(0, 3_000_000, 1, 4).selectExpr("sum(xxhash64(id) % 1000)").collect()
             done[number] += 1
 
@@ -202,9 +202,9 @@ def test_what_spark_logs_of_a_payload_looks_like_no_other_record(spark: SparkSes
     java = spark._jvm
     assert java is not None
     told = java.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
-    assert f"-Dlog4j2.configurationFile={session.LOGGING}" in list(told)
+    assert f"-Dlog4j2.configurationFile={session.LOG4J_CONFIG}" in list(told)
     read = java.java.util.Properties()
-    read.load(java.java.io.FileReader(str(session.LOGGING)))
+    read.load(java.java.io.FileReader(str(session.LOG4J_CONFIG)))
     log4j = java.org.apache.logging.log4j
     layout = log4j.core.layout.PatternLayout.newBuilder()
     layout.withPattern(read.getProperty("appender.stderr.layout.pattern"))

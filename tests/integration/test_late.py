@@ -74,7 +74,7 @@ def through(
     for step in steps:
         send(bootstrap, [Record(EVENTS.name, None, json.dumps({"at": micros(seconds)})) for seconds in step])
         with running(stream, spark, bootstrap, folder) as run:
-            run.settle()
+            run.process_all_available()
     rows = [json.loads(r.value or "") for r in read(bootstrap, OUT.name)]
     late = [
         (json.loads(r.value or "")["at"], dict(r.headers)["penstock.late-ms"]) for r in read(bootstrap, "late-late")

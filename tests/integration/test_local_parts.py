@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.control import Control, ProgressRow
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.engine.progress.metrics import Figures
+from penstock.engine.progress.metrics import StreamMetrics
 from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.ports import free_port
@@ -96,10 +96,10 @@ class Idle(Driver):
 class Unread(UnreadableRun):
     def __init__(self, figures: ProgressRow, why: str) -> None:
         super().__init__(figures, why)
-        self.offsets, self.told = {"things": {0: 0}}, Figures(figures)
+        self.offsets, self.told = {"things": {0: 0}}, StreamMetrics(figures)
 
     def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:  # noqa: ARG002
-        self.told.lag(offsets, ends, stable)
+        self.told.set_lag(offsets, ends, stable)
 
 
 @pytest.mark.usefixtures("home")

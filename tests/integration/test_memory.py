@@ -63,7 +63,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(TopicWriter, "write", short)
     monkeypatch.setattr("penstock.engine.commit.batches.is_out_of_memory", lambda e: isinstance(e, MemoryError))
-    monkeypatch.setattr(bridge, "heap", lambda _: BYTES * HEAP_DIVISOR)
+    monkeypatch.setattr(bridge, "max_heap_bytes", lambda _: BYTES * HEAP_DIVISOR)
     return given
 
 

@@ -164,9 +164,9 @@ def test_rows_go_where_their_tag_says_in_one_transaction(
     monkeypatch.setattr(TopicWriter, "write", noted)
     with running(stream(transform, **TOPICS), spark, bootstrap, tmp_path) as run:
         send(bootstrap, events(1, 2, 3, 4))
-        run.settle()
+        run.process_all_available()
         send(bootstrap, events(6))
-        run.settle()
+        run.process_all_available()
     assert pairs(bootstrap, "even") == [("2", "2"), ("4", "4"), ("6", "6")]
     assert pairs(bootstrap, "odd") == [(None, '{"n":1}'), (None, '{"n":3}')]
     assert len({mark.batch for mark in marks}) == len(marks)
@@ -179,7 +179,7 @@ def test_the_example_of_several_outputs(spark: SparkSession, bootstrap: str, tmp
     sale = '{"id": %d, "shop": "a", "amount": %g, "at": "2023-11-14T22:20:00Z"}'
     send(bootstrap, [Record("sales", None, sale % (n, amount)) for n, amount in [(1, 5), (2, 5000), (3, 7)]])
     with running(given, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
     assert pairs(bootstrap, "large-sales") == [("2", '{"shop":"a","amount":5000.0}')]
     assert pairs(bootstrap, "small-sales") == [(None, "5.0"), (None, "7.0")]
 
@@ -199,7 +199,7 @@ def test_a_crash_between_two_stores_gives_only_the_one_without_marks_its_batch_a
     send(bootstrap, events(1, 2, 3))
     with running(stream(even=Shelved("a"), odd=TOPICS["odd"]), spark, bootstrap, tmp_path) as run:
         wait_until(lambda: tended(run.reconcile, lambda: pairs(bootstrap, "odd")), what="the batch is run again")
-        run.settle()
+        run.process_all_available()
         assert run.figures.restarts == 1
     assert SHELVES["a"].rows == {2: 20}
     assert SHELVES["a"].writes == [(0, [2]), (0, [2])]
@@ -213,7 +213,7 @@ def test_a_store_with_a_mark_does_not_get_its_batch_again(spark: SparkSession, b
     send(bootstrap, events(1, 2))
     with running(given, spark, bootstrap, tmp_path) as run:
         wait_until(lambda: tended(run.reconcile, lambda: SHELVES["b"].writes), what="the batch is run again")
-        run.settle()
+        run.process_all_available()
         assert run.figures.restarts == 1
     assert SHELVES["a"].writes == [(0, [2])]
     assert SHELVES["b"].writes == [(0, [1])]
@@ -221,7 +221,7 @@ def test_a_store_with_a_mark_does_not_get_its_batch_again(spark: SparkSession, b
     next((tmp_path / "tagging" / "commits").glob("0")).unlink()
     with running(given, spark, bootstrap, tmp_path) as run:
         send(bootstrap, events(3))
-        run.settle()
+        run.process_all_available()
     assert SHELVES["a"].writes == [(0, [2]), (1, [])]
     assert SHELVES["b"].writes == [(0, [1]), (1, [3])]
 
@@ -234,7 +234,7 @@ def test_a_store_that_asks_to_wait_gets_the_same_batch_then(
     with running(stream(even=Shelved("a"), odd=TOPICS["odd"]), spark, bootstrap, tmp_path) as run:
         wait_until(lambda: run.report().state == "waiting", what="the stream says that it waits")
         assert "the shelf is full" in (run.figures.error or "")
-        run.settle()
+        run.process_all_available()
         assert run.report().state in ("idle", "running")
         assert run.figures.restarts == 0
     assert SHELVES["a"].writes == [(0, [2])]
@@ -257,7 +257,7 @@ def test_a_stop_does_not_sit_out_a_stores_wait(spark: SparkSession, bootstrap: s
     assert not run.running
     SHELVES["a"].before = lambda: None
     with running(given, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
     assert SHELVES["a"].rows == {2: 20}
 
 

@@ -129,7 +129,7 @@ def test_a_changed_aggregate_is_blocked_until_it_is_accepted(
 
     sell(2.0)
     with running(SUM, spark, at, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
     sell(5.0)
     other = replace(SUM, transform=by_shop("1 minute", "max(amount)"))
     blocked = StreamRun(other, spark, at, str(tmp_path), ProgressRow("plan-totals", "plans", "i"))
@@ -140,7 +140,7 @@ def test_a_changed_aggregate_is_blocked_until_it_is_accepted(
     assert "was step 1, Aggregate: sum(amount): double; is step 1, Aggregate: max(amount): double" in said
     assert "penstock streams release plan-totals --accept-state" in said
     with running(SUM, spark, at, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
     assert [float(r.value or 0) for r in read(at, TOTALS.name)] == [2.0, 7.0], "the old code goes on"
     plan = PlanFingerprint(session_for(spark, other), "plan-totals", f"{tmp_path}/plan-totals")
     waiting = tmp_path / "plan-totals.reset" / "penstock-reset.json"
@@ -153,9 +153,9 @@ def test_a_changed_aggregate_is_blocked_until_it_is_accepted(
     plan.accept(kept(spark, other))
     sell(6.0)
     with running(other, spark, at, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
     with running(other, spark, at, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
     assert [float(r.value or 0) for r in read(at, TOTALS.name)][2:] == [7.0]
 
 

@@ -45,9 +45,9 @@ def test_records_that_make_a_batch_fail_are_put_aside_and_all_others_count(
     send(bootstrap, [*good[:4], order(70, 0, 1), *good[4:], order(80, 0, 1)])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         until(run, dead=2)
-        run.settle()
+        run.process_all_available()
         send(bootstrap, [order(100)])
-        run.settle()
+        run.process_all_available()
         assert run.figures.dead == 2
     assert sums(bootstrap) == {str(MINUTE): "136"}
     letters = read(bootstrap, DEAD.name)
@@ -64,7 +64,7 @@ def test_records_that_make_a_batch_fail_are_put_aside_and_all_others_count(
                 entry.with_name(f".{entry.name}.crc").unlink(missing_ok=True)
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         wait_until(lambda: tended(run.reconcile, (commits / "0").exists))
-        run.settle()
+        run.process_all_available()
         assert run.figures.dead == 0
     assert (read(bootstrap, SHARES.name), read(bootstrap, DEAD.name)) == before
 
@@ -75,12 +75,12 @@ def test_a_record_that_fails_with_the_streams_state_is_put_aside(
     """The batch passes by itself: it is the sum with what was counted before that is too large."""
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         send(bootstrap, [order(2**62)])
-        run.settle()
+        run.process_all_available()
         send(bootstrap, [order(1), order(2**62), order(2)])
         until(run, dead=1)
-        run.settle()
+        run.process_all_available()
         send(bootstrap, [order(3)])
-        run.settle()
+        run.process_all_available()
         assert (run.figures.dead, run.figures.restarts) == (1, 2)
     assert sums(bootstrap) == {str(MINUTE): str(2**62 + 6)}
     (letter,) = read(bootstrap, DEAD.name)
@@ -94,7 +94,7 @@ def test_a_raw_record_is_put_aside_where_all_streams_put_theirs(
     send(bootstrap, [Record(ORDERS.name, None, text) for text in ("1", "two", "3")])
     with running(raw_stream(), spark, bootstrap, tmp_path) as run:
         until(run, dead=1)
-        run.settle()
+        run.process_all_available()
     assert [r.value for r in read(bootstrap, SHARES.name)] == ["1", "3"]
     (letter,) = read(bootstrap, DEAD_LETTERS.name)
     assert (letter.value, place(letter)) == ("two", "orders[0]@1")
@@ -112,7 +112,7 @@ def test_more_than_declared_block_the_stream_until_it_is_mended(
     assert DEAD_LETTERS.name not in partitions(admin(bootstrap), bootstrap)
     with running(raw_stream(max_poison=3), spark, bootstrap, tmp_path) as run:
         until(run, dead=3)
-        run.settle()
+        run.process_all_available()
     assert [r.value for r in read(bootstrap, SHARES.name)] == ["1"]
 
 
@@ -131,7 +131,7 @@ def test_a_dead_letter_too_large_for_its_topic_is_cut(spark: SparkSession, boots
     assert packing.flush(30) == 0
     send(bootstrap, [order(5)])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         assert (run.figures.dead, run.figures.restarts) == (5, 0)
     assert sums(bootstrap) == {str(MINUTE): "5"}
     letters = {place(one): one for one in read(bootstrap, DEAD.name)}
@@ -172,7 +172,7 @@ def test_a_row_too_large_for_its_topic_is_put_aside(spark: SparkSession, bootstr
         assert "1, more than 0, the first: a row of 30000 bytes" in (run.figures.error or "")
     assert read(bootstrap, SHARES.name) == []
     with running(copied, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         assert (run.figures.dead, run.figures.rows_out, run.figures.restarts) == (1, 20_001, 0)
     assert sorted(r.value or "" for r in read(bootstrap, SHARES.name)) == sorted(texts[1:])
     (letter,) = read(bootstrap, DEAD_LETTERS.name)
@@ -220,12 +220,12 @@ def test_a_window_that_fails_as_it_closes_blocks_until_the_transform_is_mended(
 
     with running(shared("1000 DIV sum"), spark, bootstrap, tmp_path) as run:
         send(bootstrap, [at(0, 5), at(0, -5), at(1, 8)])
-        run.settle()
+        run.process_all_available()
         send(bootstrap, [at(5, 1)])
         until(run, "blocked")
         assert "without a record to blame" in (run.figures.error or "")
         assert "DIVIDE_BY_ZERO" in (run.figures.error or "")
         assert run.figures.dead == 0
     with running(shared("try_divide(1000, sum)"), spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
     assert sums(bootstrap) == {str(MINUTE): None, str(MINUTE + 60_000): "125.0"}

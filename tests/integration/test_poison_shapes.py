@@ -45,7 +45,7 @@ def test_a_record_whose_event_time_fails(spark: SparkSession, bootstrap: str, tm
     timed = replace(GIVEN, event_time="timestamp_millis(at DIV people)")
     send(bootstrap, [order(1), order(2, 0), order(3)])
     with running(replace(STREAM, transform=total, inputs={"orders": timed}), spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         assert (run.figures.dead, run.figures.late, run.figures.restarts) == (1, 0, 0)
     assert sums(bootstrap) == {str(MINUTE): "4"}
     (letter,) = read(bootstrap, DEAD.name)
@@ -79,13 +79,13 @@ def test_a_record_whose_pair_fails_in_a_join(spark: SparkSession, bootstrap: str
     send(bootstrap, [order(10), order(20, partition=1), *guests((10, 2), (20, 0), (99, 0))])
     with running(of, spark, bootstrap, tmp_path) as run:
         until(run, dead=1)
-        run.settle()
+        run.process_all_available()
         assert sums(bootstrap) == {"10": "5"}
         send(bootstrap, [order(40)])
-        run.settle()
+        run.process_all_available()
         send(bootstrap, guests((40, 0), (40, 4)))
         until(run, dead=2)
-        run.settle()
+        run.process_all_available()
     assert sums(bootstrap) == {"10": "5", "40": "10"}
     # Of the pair that came in one batch it is the record that stands later, by the topic's name.
     assert [place(one) for one in read(bootstrap, DEAD.name)] == ["orders[1]@0"]
@@ -105,7 +105,7 @@ def test_a_record_that_fails_with_its_row_of_a_table(spark: SparkSession, bootst
     send(bootstrap, [order(10), order(20), order(30), order(10, partition=1)])
     with running(of, spark, bootstrap, tmp_path) as run:
         until(run, dead=1)
-        run.settle()
+        run.process_all_available()
         assert run.figures.rows_out == 2
     assert sums(bootstrap) == {"10": "5"}
     (letter,) = read(bootstrap, DEAD.name)

@@ -86,15 +86,15 @@ def test_points_are_updated_in_place(spark: SparkSession, fresh_broker: Broker, 
                 count("tx", 0, "valid", None),
             ],
         )
-        run.settle()
+        run.process_all_available()
         assert points(named, "tx") == [[SECOND, 5, 1], [SECOND + 1000, 2, None]]
         assert points(named, "other.topic-1") == [[SECOND, None, 3]]
         send(fresh_broker.bootstrap, [count("tx", 0, "valid", 7), count("tx", 1, "invalid", 4)])
-        run.settle()
+        run.process_all_available()
         assert points(named, "tx") == [[SECOND, 7, 1], [SECOND + 1000, 2, 4]]
     # The whole topic once more, as after a lost checkpoint.
     with running(stream, spark, fresh_broker.bootstrap, tmp_path / "again") as run:
-        run.settle()
+        run.process_all_available()
         assert points(named, "tx") == [[SECOND, 7, 1], [SECOND + 1000, 2, 4]]
 
 

@@ -107,7 +107,7 @@ def test_a_lost_checkpoint_is_rebuilt_and_counts_go_on_as_if_nothing_had_been(
         for n in range(2):
             send(bootstrap, records(ENRICHED_WALK_INS, walked[n::2]))
             send(bootstrap, records(BASE_COUNTS, told[n::2]))
-            run.settle()
+            run.process_all_available()
     state, before = kept(folder), counts(bootstrap)
     assert before == model.counts(walked, told)
     # What lies in the topics now is neither read again nor passed over.
@@ -142,13 +142,13 @@ def test_a_lost_checkpoint_is_rebuilt_and_counts_go_on_as_if_nothing_had_been(
     assert sum(made.ends[ENRICHED_WALK_INS.name].values()) == 200
     assert kept(waiting) == state
     with running(STREAM, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         assert counts(bootstrap) == model.counts(walked + later, told)
         # Newer and older bases, and walk-ins that were counted before.
         more, newer = walks(chance, 100, 90), bases(chance, 20, 70) + bases(chance, 10, -50)
         send(bootstrap, records(ENRICHED_WALK_INS, [*more, *chance.sample(walked, 100)]))
         send(bootstrap, records(BASE_COUNTS, newer))
-        run.settle()
+        run.process_all_available()
         assert run.report().state_rows == len(counts(bootstrap))
     assert counts(bootstrap) == model.counts(walked + later + more, told + newer)
     # It goes on as any other: a crash takes the last batch back.
@@ -157,7 +157,7 @@ def test_a_lost_checkpoint_is_rebuilt_and_counts_go_on_as_if_nothing_had_been(
     written = read(bootstrap, WALK_IN_COUNTS.name)
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         send(bootstrap, records(ENRICHED_WALK_INS, walked[:50]))
-        run.settle()
+        run.process_all_available()
     assert read(bootstrap, WALK_IN_COUNTS.name) == written
 
 
@@ -200,7 +200,7 @@ def test_the_command_rebuilds_the_state_of_another_version_and_says_what_it_cann
         control.set_desired([STREAM.name], "off", Actor("ann", "cli"))
         assert "has written nothing" in CliRunner().invoke(app, command).output
         with running(STREAM, spark, bootstrap, tmp_path) as run:
-            run.settle()
+            run.process_all_available()
         with pytest.raises(Blocked, match=" ".join(command[1:])), running(other, spark, bootstrap, tmp_path):
             pass
         key = '{"business":"1","contact":"c-0"}'
@@ -219,7 +219,7 @@ def test_the_command_rebuilds_the_state_of_another_version_and_says_what_it_cann
         more = [row for row in walks(chance, 50, 90) if (row["business"], row["contact"]) != ("1", "c-0")]
         send(bootstrap, records(ENRICHED_WALK_INS, more))
         with running(other, spark, bootstrap, tmp_path) as run:
-            run.settle()
+            run.process_all_available()
         wanted = model.counts(walked + more, told)
         assert {pair: n for pair, n in counts(bootstrap).items() if pair != ("1", "c-0")} == {
             pair: n for pair, n in wanted.items() if pair != ("1", "c-0")

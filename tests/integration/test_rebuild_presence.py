@@ -120,7 +120,7 @@ def test_what_was_told_and_is_told_is_what_the_rules_say(
         with running(stream, spark, bootstrap, tmp_path) as run:
             for half in (given[begin : (begin + end) // 2], given[(begin + end) // 2 : end]):
                 send(bootstrap, records(half))
-                run.settle()
+                run.process_all_available()
     assert one.told(bootstrap) == one.wanted
     assert len(one.wanted) > 40  # type: ignore[arg-type]
 
@@ -140,7 +140,7 @@ def test_a_state_is_not_made_of_inputs_that_have_lost_what_it_is_of(
     with running(stream, spark, bootstrap, tmp_path) as run:
         for some in (given[:10], given[10:11], given[11:]):
             send(bootstrap, some)
-            run.settle()
+            run.process_all_available()
     shutil.rmtree(tmp_path / stream.name)
 
     def cut(first: int) -> None:

@@ -116,11 +116,11 @@ def test_the_shipped_streams(spark: SparkSession, fresh_broker: Broker, tmp_path
         for step in steps:
             send(bootstrap, step)
             for run in runs:
-                run.settle()
+                run.process_all_available()
                 late_ones.append(run.report().late)
     assert late_ones == [0, 0, 0, 0, len(late), len(late)]
     with running(summaries.STREAM, spark, bootstrap, tmp_path / "checkpoints") as run:
-        run.settle()
+        run.process_all_available()
     kept = [(r.timestamp, None if r.value is None else r.value.encode()) for r in read(bootstrap, RECEIPTS.name)]
     paths = archived(tmp_path, RECEIPTS.name, kept)
     assert len(paths) >= 2

@@ -82,7 +82,7 @@ def ran(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> li
     """What a stream writes until all is read."""
     before = len(rows(bootstrap))
     with running(stream, spark, bootstrap, folder) as run:
-        run.settle()
+        run.process_all_available()
     return rows(bootstrap)[before:]
 
 
@@ -111,13 +111,13 @@ def test_updates_are_not_overwritten_by_smaller_counts_nor_dead_letters_sent_twi
     made = reset(STREAM, spark, bootstrap, tmp_path, minute(0.7))
     assert (made.again, made.skipped, made.reset.floor) == (7, 0, minute(1))
     send(bootstrap, at(3.9))
-    known, begins = list[Any](), source.begins
+    known, begins = list[Any](), source.next_offsets_before_first_batch
 
     def told(of: Stream, upto: Any, where: str) -> Any:
         known.append(upto)
         return begins(of, upto, where)
 
-    monkeypatch.setattr(source, "begins", told)
+    monkeypatch.setattr(source, "next_offsets_before_first_batch", told)
     assert sorted(ran(STREAM, spark, bootstrap, tmp_path)) == [(1, 2), (2, 2), (3, 3)]
     assert known == [{EVENTS.name: {0: 2}}], "it has not come to where its mark of before says"
     # The checkpoint goes on as any other.
@@ -125,14 +125,14 @@ def test_updates_are_not_overwritten_by_smaller_counts_nor_dead_letters_sent_twi
     assert ran(STREAM, spark, bootstrap, tmp_path) == [(4, 1)]
     assert reset(STREAM, spark, bootstrap, tmp_path, {(EVENTS.name, 0): 3}).reset.floor == minute(2)
     # As if the driver died when the old checkpoint had stepped aside, and the new one was not in place.
-    move, moves = hadoop_fs.Folder.move, [1, 0]
+    move, moves = hadoop_fs.HadoopFolder.move, [1, 0]
 
-    def dying(self: hadoop_fs.Folder, to: str) -> None:
+    def dying(self: hadoop_fs.HadoopFolder, to: str) -> None:
         if not moves.pop(0):
             raise RuntimeError("killed")
         move(self, to)
 
-    monkeypatch.setattr(hadoop_fs.Folder, "move", dying)
+    monkeypatch.setattr(hadoop_fs.HadoopFolder, "move", dying)
     with pytest.raises(RuntimeError, match="killed"), running(STREAM, spark, bootstrap, tmp_path):
         pass
     monkeypatch.undo()
@@ -249,9 +249,9 @@ def test_new_code_puts_aside_what_was_good_and_what_is_too_old_for_it_is_late(
     before = len(rows(bootstrap))
     with running(changed, spark, bootstrap, tmp_path) as run:
         wait_until(lambda: tended(run.reconcile, lambda: run.report().dead >= 2), what="two are dead")
-        run.settle()
+        run.process_all_available()
         send(bootstrap, at(0.7, 2.5))
-        run.settle()
+        run.process_all_available()
         assert (run.figures.dead, run.figures.late) == (2, 1)
     assert dict(rows(bootstrap)[before:]) == {1: 1, 2: 2}
     # The one that divides by zero below the floor is not read, and the rubbish lies there already.

@@ -77,7 +77,7 @@ def test_a_batch_that_died_between_its_output_and_its_commit_is_not_written_agai
 ) -> None:
     send(bootstrap, [*events(1, 2), Record("events", None, "rubbish")])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
     before = read(bootstrap, "counts"), read(bootstrap, EVENTS.dead_letters)
     assert [r.value for r in before[0]] == ['{"count":2,"sum":3}']
     assert len(before[1]) == 1
@@ -85,10 +85,10 @@ def test_a_batch_that_died_between_its_output_and_its_commit_is_not_written_agai
     commits = sorted((tmp_path / STREAM.name / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
     commits[-1].unlink()
     with running(STREAM, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         assert (read(bootstrap, "counts"), read(bootstrap, EVENTS.dead_letters)) == before
         send(bootstrap, events(3))
-        run.settle()
+        run.process_all_available()
     assert counts(bootstrap) == {str(MINUTE): (3, 6)}
 
 
@@ -98,17 +98,17 @@ def test_dead_letters_hold_the_record_as_it_came(
 ) -> None:
     """A few small ones are held while the batch runs; for a large one it is read again."""
     read_again: list[PlannedBatch] = []
-    ranged: Callable[..., DataFrame] = source.batch
+    ranged: Callable[..., DataFrame] = source.batch_records
 
     def noted(spark: SparkSession, given: Input, bootstrap: str, batch: PlannedBatch, *more: object) -> DataFrame:
         read_again.append(batch)
         return ranged(spark, given, bootstrap, batch, *more)
 
-    monkeypatch.setattr(source, "batch", noted)
+    monkeypatch.setattr(source, "batch_records", noted)
     rubbish = ['{"n": 1}', "grün", "{", '{"n":"x","at":60000}', None, FUTURE, NANOSECONDS, *more]
     send(bootstrap, [*events(1, 2), *(Record("events", f"k{i}", text) for i, text in enumerate(rubbish))])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         assert (run.figures.dead, counts(bootstrap)) == (len(rubbish), {str(MINUTE): (2, 3)})
     assert bool(read_again) == bool(more)
     found = {r.key: r for r in read(bootstrap, EVENTS.dead_letters)}
@@ -183,9 +183,9 @@ def test_offsets_are_committed_where_every_kafka_tool_looks(
 ) -> None:
     send(bootstrap, events(1, 2, 3))
     with running(STREAM, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         send(bootstrap, events(5))
-        run.settle()
+        run.process_all_available()
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": STREAM.group})
 
     def offsets() -> list[int]:
@@ -204,7 +204,7 @@ def test_a_checkpoint_that_is_gone_is_not_begun_anew(spark: SparkSession, bootst
     send(bootstrap, events(1, 2))
     for each in (STREAM, replace(plain, name="plain")):
         with running(each, spark, bootstrap, tmp_path) as run:
-            run.settle()
+            run.process_all_available()
         shutil.rmtree(tmp_path / each.name)
         send(bootstrap, events(3))
         if each is STREAM:
@@ -215,7 +215,7 @@ def test_a_checkpoint_that_is_gone_is_not_begun_anew(spark: SparkSession, bootst
                 pass
         else:
             with running(each, spark, bootstrap, tmp_path) as run:
-                run.settle()
+                run.process_all_available()
     assert sorted(str(r.value) for r in read(bootstrap, OUT.name) if r.key is None) == ["1", "2", "3", "3"]
 
 
@@ -270,11 +270,11 @@ def test_a_topic_deleted_and_created_again_is_counted_from_its_first_record(
             lambda: tended(run, bootstrap) == {"events-victim": 20 + again, "events": 10},
             what="the new topic is counted from its first record, nothing twice",
         )
-        run.settle()
+        run.process_all_available()
         assert totals(bootstrap) == {"events-victim": 20 + again, "events": 10}
         # and once more: it goes on as any other topic
         send(bootstrap, sent("events-victim", 2))
-        run.settle()
+        run.process_all_available()
         assert totals(bootstrap)["events-victim"] == 22 + again
 
 
@@ -283,7 +283,7 @@ def test_new_topics_and_new_partitions_are_read_without_a_restart(
 ) -> None:
     with running(PATTERN, spark, bootstrap, tmp_path) as run:
         send(bootstrap, sent("events", 4))
-        run.settle()
+        run.process_all_available()
         create(
             bootstrap, Topic("events-new", partitions=1, config={"retention.ms": "-1"}), replace(EVENTS, partitions=5)
         )
@@ -305,5 +305,5 @@ def test_a_stopped_stream_goes_on_where_it_was(spark: SparkSession, bootstrap: s
     for n in range(1, 4):
         send(bootstrap, events(n))
         with running(STREAM, spark, bootstrap, tmp_path) as run:
-            run.settle()
+            run.process_all_available()
     assert [json.loads(r.value or "")["count"] for r in read(bootstrap, "counts")] == [1, 2, 3]

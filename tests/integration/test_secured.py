@@ -139,7 +139,7 @@ def test_a_stream_goes_through_tls_and_a_login(
     create(bootstrap, EVENTS, Topic(EVENTS.dead_letters, partitions=1), OUT, COMMITS)
     send(bootstrap, [Record(EVENTS.name, None, json.dumps({"n": n, "at": AT}), n % 2) for n in range(100)])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
     assert sorted(json.loads(one.value or "")["twice"] for one in read(bootstrap, OUT.name)) == list(range(0, 200, 2))
     logged = capfd.readouterr()
     assert "hidden" not in logged.out + logged.err

@@ -33,11 +33,11 @@ spark.stop()
 @pytest.fixture
 def master(home: Path) -> Iterator[str]:
     """A standalone master and a worker, with the settings that a driver of this home has."""
-    from penstock.engine.spark_security import secured
+    from penstock.engine.spark_security import security_conf
 
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
-    conf = launch.properties("daemons", secured(url))
+    conf = launch.properties("daemons", security_conf(url))
     env = launch.environment() | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(home / "work")}
     started = []
     spark_class = Path(env["SPARK_HOME"]) / "bin" / "spark-class"

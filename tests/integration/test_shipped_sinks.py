@@ -57,7 +57,7 @@ def run(
     def one(name: str, called: str) -> None:
         stream = replace(statements.stream(SINKS[name], catalog.load().topics), name=called)
         with running(stream, spark, fresh_broker.bootstrap, tmp_path / called) as started:
-            started.settle()
+            started.process_all_available()
             figures = started.figures
             assert (figures.dead, figures.error) == (0, None)
             assert figures.rows_out, "it is given to the store"

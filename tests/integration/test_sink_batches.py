@@ -183,9 +183,9 @@ def test_refused_documents_are_put_aside_as_their_record_once(
     send(bootstrap, [order(2, "a"), order(2, "b"), order(1, "c")])
     assert "slow-dead-letter" in sink("slow").side_outputs
     with running(sink("slow"), spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         send(bootstrap, [order(1, "d")])
-        run.settle()
+        run.process_all_available()
         assert (run.figures.dead, run.figures.restarts) == (3, 0)
     assert cabinet.documents.keys() == {"0-2", "2-1", "3-1"}
     assert cabinet.writes == 2
@@ -234,7 +234,7 @@ def test_a_store_that_hangs_stalls_nobody_else(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its stream says so, holds its offsets, can be stopped, and writes all of it once the store is back."""
-    monkeypatch.setattr(async_writer, "ANSWER", 1.0)
+    monkeypatch.setattr(async_writer, "ANSWER_TIMEOUT_S", 1.0)
     hangs = threading.Event()
     CABINETS["slow"].before = lambda: _until(hangs)
     slow, quick = (
@@ -260,7 +260,7 @@ def test_a_store_that_hangs_stalls_nobody_else(
         CABINETS["slow"].before = lambda: None
         slow.reconcile()
         wait_until(lambda: len(CABINETS["slow"].documents) == 4, what="all of it is written")
-        slow.settle()
+        slow.process_all_available()
         told = slow.report()
         assert told.state in ("idle", "running")
         assert (told.store or {})["answered_at"] is not None
@@ -285,7 +285,7 @@ def test_a_store_that_is_away_when_its_stream_starts(spark: SparkSession, bootst
         send(bootstrap, [order(1)])
         away.clear()
         wait_until(lambda: CABINETS["slow"].documents, what="it is written")
-        run.settle()
+        run.process_all_available()
         assert run.report().state in ("idle", "running")
         assert (run.figures.restarts, run.figures.error_at) == (0, since)
 

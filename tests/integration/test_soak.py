@@ -48,8 +48,8 @@ def test_state_comes_back_to_its_plateau(spark: SparkSession, fresh_broker: Brok
                     for metric in range(METRICS)
                 ],
             )
-            first.settle()
-            second.settle()
+            first.process_all_available()
+            second.process_all_available()
             held.append((first.figures.state_rows or 0, second.figures.state_rows or 0))
     assert first.figures.late == second.figures.late == 0
     a_day = timedelta(days=1) // STEP

@@ -74,15 +74,17 @@ def test_beats_are_no_rows(spark: SparkSession, fresh_broker: Broker, tmp_path: 
     beater.run_once()
     send(at, [Record(NUMBERS.name, None, "x", n % 2) for n in range(3)])
     with running(STREAM, spark, at, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         assert run.report().rows_in == 3
     beater.close()
 
 
 def test_what_waits_is_known_before_the_first_batch(fresh_broker: Broker) -> None:
     at = fresh_broker.bootstrap
-    assert source.begins(STREAM, {}, at) == {}
+    assert source.next_offsets_before_first_batch(STREAM, {}, at) == {}
     create(at, *STREAM.topics())
     send(at, [Record(NUMBERS.name, None, "x", n % 2) for n in range(10)])
-    assert source.begins(STREAM, {}, at) == {NUMBERS.name: {0: 0, 1: 0}}
-    assert source.begins(STREAM, {NUMBERS.name: {1: 4}, COPIES.name: {0: 9}}, at) == {NUMBERS.name: {0: 0, 1: 4}}
+    assert source.next_offsets_before_first_batch(STREAM, {}, at) == {NUMBERS.name: {0: 0, 1: 0}}
+    assert source.next_offsets_before_first_batch(STREAM, {NUMBERS.name: {1: 4}, COPIES.name: {0: 9}}, at) == {
+        NUMBERS.name: {0: 0, 1: 4}
+    }

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.engine.query.tables import Tables
+from penstock.engine.query.tables import StreamTables
 from penstock.kafka.admin import admin, partitions
 from penstock.model.output import CommitMarker
 from penstock.streams import Input, Stateless, Stream, Table, Topic, TopicOutput
@@ -76,7 +76,7 @@ class Reader:
         self._bootstrap, self._root, self._stream = bootstrap, root, stream
         self.batch, self.mark = -1, CommitMarker("", -1, {}, {})
         self.dead: list[tuple[str, str]] = []
-        self._tables = Tables(stream, str(root), bootstrap, lambda *_: None)
+        self._tables = StreamTables(stream, str(root), bootstrap, lambda *_: None)
 
     @property
     def folder(self) -> Path:
@@ -84,9 +84,9 @@ class Reader:
 
     def start(self) -> None:
         self.stop()
-        self._tables = Tables(self._stream, str(self._root), self._bootstrap, lambda *_: None)
+        self._tables = StreamTables(self._stream, str(self._root), self._bootstrap, lambda *_: None)
         self._tables.load()
-        self._tables.settle(self.mark)
+        self._tables.load_progress(self.mark)
         self._plan: Any = self._tables.frames(Plan())["shops"]  # type: ignore[arg-type]
 
     def run(self) -> dict[str, Any]:
@@ -94,12 +94,12 @@ class Reader:
         self.batch += 1
         self._tables.advance("q", self.batch, lambda: False)
         found: dict[str, Any] = self._plan.rows()
-        for table in self._tables.dead()[0].values():
+        for table in self._tables.unwritten_dead_letters()[0].values():
             for row in table.to_pylist():
                 said = {name: text.decode() for name, text in row["headers"]}
                 self.dead.append((said["penstock.partition"], said["penstock.offset"]))
         self.mark = CommitMarker("q", self.batch, self._tables.offsets, self._tables.ids)
-        self._tables.written()
+        self._tables.dead_letters_written()
         return found
 
     def stop(self) -> None:

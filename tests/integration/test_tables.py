@@ -123,17 +123,17 @@ def test_each_batch_sees_the_table_as_it_is_when_the_batch_begins(
     send(bootstrap, [shop("a", "Aachen"), shop("b", "Bonn"), shop("a", "Augsburg")])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         send(bootstrap, sales((1, "a"), (2, "b"), (3, "c")))
-        run.settle()
+        run.process_all_available()
         assert named(bootstrap) == {"1": "Augsburg", "2": "Bonn", "3": None}
         send(bootstrap, [shop("a", None), shop("c", "Celle")])
         send(bootstrap, sales((4, "a"), (5, "b"), (6, "c")))
-        run.settle()
+        run.process_all_available()
         assert named(bootstrap).items() >= {"4": None, "5": "Bonn", "6": "Celle"}.items()
         assert run.figures.restarts == 0
     send(bootstrap, [shop("b", "Berlin")])
     send(bootstrap, sales((7, "b")))
     with running(STREAM, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         assert named(bootstrap)["7"] == "Berlin"
 
 
@@ -180,11 +180,11 @@ def test_a_value_that_is_no_record_is_one_dead_letter_and_a_batch_run_again_sees
         wait_until(lambda: failed(run), what="the query fails")
         send(bootstrap, [shop("a", "Augsburg"), shop("d", "{}")])
         wait_until(lambda: restarted(run), what="it runs again")
-        run.settle()
+        run.process_all_available()
         assert named(bootstrap) == {"1": "Aachen"}
         assert dead(bootstrap) == [("a", "{}", MISSING), ("c", "{}", MISSING)]
         send(bootstrap, sales((2, "a")))
-        run.settle()
+        run.process_all_available()
         assert named(bootstrap)["2"] == "Augsburg"
     assert dead(bootstrap) == [("a", "{}", MISSING), ("c", "{}", MISSING), ("d", "{}", MISSING)]
     headers = [dict(r.headers) for r in read(bootstrap, SHOPS.dead_letters)]
@@ -202,7 +202,7 @@ def test_dead_letters_beyond_a_batchs_share_go_with_the_next(
         seen = []
         for n in range(5):
             send(bootstrap, sales((n, "a")))
-            run.settle()
+            run.process_all_available()
             seen.append(len(dead(bootstrap)))
     assert 0 < seen[0] < 35
     assert seen == sorted(seen)
@@ -216,13 +216,13 @@ def test_a_table_whose_folder_is_damaged_is_read_anew_and_no_dead_letter_comes_t
     send(bootstrap, [shop("a", "Aachen"), shop("b", "{}")])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         send(bootstrap, sales((1, "a")))
-        run.settle()
+        run.process_all_available()
     assert len(dead(bootstrap)) == 1
     for path in folder(tmp_path).glob("*.arrow"):
         path.write_bytes(b"")
     send(bootstrap, sales((2, "a")))
     with caplog.at_level(logging.WARNING), running(STREAM, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
     assert "table shops is read from its topic's beginning" in caplog.text
     assert named(bootstrap) == {"1": "Aachen", "2": "Aachen"}
     assert len(dead(bootstrap)) == 1
@@ -243,11 +243,11 @@ def test_another_schema_is_another_table(spark: SparkSession, bootstrap: str, tm
     send(bootstrap, [Record("shops", "a", '{"town": "Aachen", "zip": "52062"}')])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         send(bootstrap, sales((1, "a")))
-        run.settle()
+        run.process_all_available()
     zips = replace(STREAM, inputs={**STREAM.inputs, "shops": Table(SHOPS, schema="zip STRING")}, transform=with_zips)
     with running(zips, spark, bootstrap, tmp_path) as run:
         send(bootstrap, sales((2, "a")))
-        run.settle()
+        run.process_all_available()
     assert named(bootstrap) == {"1": "Aachen", "2": "52062"}
 
 
@@ -260,13 +260,13 @@ def test_a_topic_deleted_and_made_again_is_another_table(spark: SparkSession, bo
     client = admin(bootstrap)
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         send(bootstrap, sales((1, "a")))
-        run.settle()
+        run.process_all_available()
         client.delete_topics(["shops"])["shops"].result(10)
         wait_until(lambda: "shops" not in partitions(client, bootstrap))
         create(bootstrap, SHOPS)
         send(bootstrap, [shop("b", "Berlin"), shop("c", "Celle"), shop("c", "Cottbus")])
         send(bootstrap, sales((2, "a"), (3, "b"), (4, "c")))
-        run.settle()
+        run.process_all_available()
         assert named(bootstrap) == {"1": "Aachen", "2": None, "3": "Berlin", "4": "Cottbus"}
         assert run.figures.restarts == 0
 
@@ -278,7 +278,7 @@ def test_dead_letters_of_a_topic_made_again_are_not_taken_for_written_ones(
     send(bootstrap, [shop("a", f"town {n}") for n in range(20)])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         send(bootstrap, sales((1, "a")))
-        run.settle()
+        run.process_all_available()
     client = admin(bootstrap)
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         client.delete_topics(["shops"])["shops"].result(10)
@@ -286,7 +286,7 @@ def test_dead_letters_of_a_topic_made_again_are_not_taken_for_written_ones(
         create(bootstrap, SHOPS)
         send(bootstrap, [shop("a", "{rubbish"), shop("a", "Aachen")])
         send(bootstrap, sales((2, "a")))
-        run.settle()
+        run.process_all_available()
         assert named(bootstrap)["2"] == "Aachen"
     assert [r.value for r in read(bootstrap, SHOPS.dead_letters)] == ["{rubbish"]
 
@@ -312,17 +312,17 @@ def test_what_is_not_committed_is_not_in_the_table_and_does_not_hold_it_up(
         with running(STREAM, spark, bootstrap, tmp_path) as run:
             for number in range(3):
                 send(bootstrap, sales((number, "a")))
-                run.settle()
+                run.process_all_available()
                 producer.begin_transaction()
                 producer.produce("shops", key="a", value='{"town": "Atlantis"}', partition=1)
                 producer.abort_transaction(10)
             producer.begin_transaction()
             producer.produce("shops", key="a", value='{"town": "Ansbach"}', partition=1)
             send(bootstrap, sales((7, "a")))
-            run.settle()
+            run.process_all_available()
             producer.commit_transaction(10)
             send(bootstrap, sales((8, "a")))
-            run.settle()
+            run.process_all_available()
             assert run.figures.restarts == 0
     assert named(bootstrap) == {**dict.fromkeys("0127", "Aachen"), "8": "Ansbach"}
 
@@ -360,7 +360,7 @@ def test_a_table_that_is_being_loaded_says_how_far_it_is_and_goes_on_where_it_wa
     before = list(parts)
     assert before[-1] < 1000
     wait_until(lambda: restarted(run), what="it is loaded")
-    run.settle()
+    run.process_all_available()
     assert named(bootstrap) == {"1": "Köln"}
     # what was kept was not read once more
     assert parts[len(before)] > read_so_far
@@ -370,7 +370,7 @@ def test_a_table_that_is_being_loaded_says_how_far_it_is_and_goes_on_where_it_wa
 def test_more_partitions_are_refused(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         send(bootstrap, sales((1, "a")))
-        run.settle()
+        run.process_all_available()
     create(bootstrap, replace(SHOPS, partitions=3))
     run = made(spark, bootstrap, tmp_path)
     wait_until(lambda: failed(run))

@@ -72,13 +72,13 @@ def test_one_fast_clock_takes_nothing_of_the_grace(
     ended = now - now % 60 - 5
     with running(declared(INPUTS[name], EmitFinal(window=MINUTE, grace=grace)), spark, bootstrap, tmp_path) as run:
         send(bootstrap, events(now + 590))
-        run.settle()
+        run.process_all_available()
         send(bootstrap, events(*[ended] * 10, partition=1))
-        run.settle()
+        run.process_all_available()
         assert run.figures.late == 0
         assert 0 < (run.figures.watermark or 0) <= (time.time() - grace.total_seconds()) * 1000
         send(bootstrap, events(now - 900))
-        run.settle()
+        run.process_all_available()
         assert run.figures.late == 1, "time has moved all the same"
 
 
@@ -89,7 +89,7 @@ def test_a_batch_that_is_run_again(spark: SparkSession, bootstrap: str, tmp_path
     send(bootstrap, events(now + 590))
     for _ in range(2):
         with running(stream, spark, bootstrap, tmp_path) as run:
-            run.settle()
+            run.process_all_available()
             assert 0 < (run.figures.watermark or 0) <= (time.time() - 300) * 1000
         # Behind the batch with the record comes one without data.
         for path in (tmp_path / stream.name / "commits").glob("*"):
@@ -110,12 +110,12 @@ def test_beats_of_others_and_of_a_fast_clock(spark: SparkSession, bootstrap: str
     beater = HeartbeatSender(catalog.build([stream]).heartbeat_topics(), None, bootstrap, clock=lambda: now + 590)
     with closing(beater), running(stream, spark, bootstrap, tmp_path) as run:
         send(bootstrap, [*(Record(EVENTS.name, key, value, timestamp=ahead) for value in forged), *events(now)])
-        run.settle()
+        run.process_all_available()
         assert 0 < (run.figures.watermark or 0) <= (time.time() - grace.total_seconds()) * 1000
         beater.run_once()
-        run.settle()
+        run.process_all_available()
         send(bootstrap, events(*[ended] * 10, partition=1))
-        run.settle()
+        run.process_all_available()
         assert run.figures.late == 0
         assert run.figures.dead == (len(forged) if INPUTS[name].schema else 0)
         assert (run.figures.watermark or 0) <= (time.time() - grace.total_seconds()) * 1000
@@ -130,12 +130,12 @@ def test_a_backlog_that_is_read_in_pieces_is_not_late(spark: SparkSession, boots
     send(bootstrap, [*events(*old), *events(*(now - 120 + n / 6 for n in range(650)), partition=1)])
     stream = declared(INPUTS["a schema"], EmitChanges(window=MINUTE, grace=HOUR), max_records=300)
     with running(stream, spark, bootstrap, tmp_path) as run:
-        run.settle()
+        run.process_all_available()
         assert (run.figures.batch_id or 0) >= 3, "it was read in pieces"
         assert (run.figures.rows_in, run.figures.late) == (1300, 0)
         for at in (now, old[0]):
             send(bootstrap, events(at))
-            run.settle()
+            run.process_all_available()
         assert run.figures.late == 1, "what comes behind them is late as ever"
     last = {r.key: int(r.value or "") for r in read(bootstrap, "counts")}
     assert sum(last.values()) == 1301
@@ -170,20 +170,20 @@ def test_what_the_first_let_in_while_it_read_in_pieces_is_in_time_for_the_second
         with running(EARLIER, spark, bootstrap, tmp_path) as earlier:
             for at in (0, 601, -600, 603):
                 send(bootstrap, events(since + at))
-                earlier.settle()
-                later.settle()
+                earlier.process_all_available()
+                later.process_all_available()
             assert (earlier.figures.late, later.figures.late) == (0, 0)
         found = {int(r.key or 0) / 1000 - since for r in read(bootstrap, "counts")}
         assert found == {0, 600, -600}
         with running(replace(EARLIER, max_records=0), spark, bootstrap, tmp_path) as earlier:
             for at in range(1200, 1206):
                 send(bootstrap, events(since + at))
-                earlier.settle()
-                later.settle()
+                earlier.process_all_available()
+                later.process_all_available()
         assert (since + 600) * 1000 <= (later.figures.watermark or 0) <= (since + 605) * 1000, "1200 s - 4 min - 6 min"
         old = {"at": int(since * 1000), "key": "old", "n": 1}
         send(bootstrap, [Record(EARLY.name, "old", json.dumps(old))])
-        later.settle()
+        later.process_all_available()
         assert later.figures.late == 1
     [letter] = read(bootstrap, DEAD_LETTERS.name)
     said = dict(letter.headers)

@@ -61,6 +61,6 @@ def test_the_stream_of_the_tutorial_emits_its_row(
     text = '{{"shop":"north","amount":{},"at":{}}}'
     send(bootstrap, [Record("orders", None, text.format(amount, at), 0, timestamp=at) for at, amount in orders])
     with running(stream, spark, bootstrap, tmp_path / "checkpoints") as run:
-        run.settle()
+        run.process_all_available()
         rows = read(bootstrap, "order-minutes")
     assert [(r.key, r.value) for r in rows] == [('{"shop":"north","minute":1699999980000}', "6.5")]

@@ -71,7 +71,7 @@ def stream(given: Input, output: Any, transform: Any = None, **more: Input) -> S
 def made(declared: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> None:
     create(bootstrap, *declared.topics())
     with running(declared, spark, bootstrap, folder) as run:
-        run.settle()
+        run.process_all_available()
 
 
 def test_bytes_that_are_no_text_pass_as_they_are(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
@@ -162,11 +162,11 @@ def test_to_settle_where_nothing_ran_since_the_start(spark: SparkSession, bootst
     passing = stream(RAW, TopicOutput(OUT, value="value"))
     made(passing, spark, bootstrap, tmp_path)
     with running(passing, spark, bootstrap, tmp_path) as run:
-        waiting = threading.Thread(target=run.settle, daemon=True)
+        waiting = threading.Thread(target=run.process_all_available, daemon=True)
         waiting.start()
         waiting.join(30)
         assert not waiting.is_alive()
         send(bootstrap, (None, b"2"))
-        run.settle()
+        run.process_all_available()
         assert (run.figures.batch_id, run.figures.rows_out) == (1, 1)
     assert [value for _, value in read(bootstrap, "out")] == [b"1", b"2"]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.engine.query.decode import HEADERS, decoded
+from penstock.engine.query.decode import HEADERS_TYPE, decode_records
 from penstock.model.input import RAW_FIELDS
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, frames
@@ -64,9 +64,11 @@ def test_headers_come_back_to_the_byte(spark: SparkSession) -> None:
     headers = [
         None, [], [("h", b"\xff\0")], [('\u00fc\0"\\\n', b""), ("", None), ('\u00fc\0"\\\n', bytes(range(256)))],
     ]  # fmt: skip
-    schema = f"{', '.join(f'{f.name} {f.type.ddl}' for f in RAW_FIELDS[:5])}, timestamp TIMESTAMP, headers {HEADERS}"
+    schema = (
+        f"{', '.join(f'{f.name} {f.type.ddl}' for f in RAW_FIELDS[:5])}, timestamp TIMESTAMP, headers {HEADERS_TYPE}"
+    )
     rows = [("t", 0, at, None, b'{"id": 1}', EPOCH, one) for at, one in enumerate(headers)]
     given = Input(Topic("t"), schema="id INT", event_time="record.timestamp", max_ahead=None, record=True)
-    found = decoded(spark.createDataFrame(rows, schema), given, None).orderBy("record.offset").collect()
+    found = decode_records(spark.createDataFrame(rows, schema), given, None).orderBy("record.offset").collect()
     told = [None if row.record.headers is None else [(h.key, h.value) for h in row.record.headers] for row in found]
     assert told == headers

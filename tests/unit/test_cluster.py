@@ -126,17 +126,25 @@ def test_doctor_tells_what_of_the_cluster_does_not_run(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("tried", "state", "said"),
     [
-        (executor_check.Found(python="/p", host="h", records=3), "ok", "/p on h runs this code and read 3 records"),
-        (executor_check.Found(lacking="waits for executors"), "note", "could not be tried: waits for executors"),
-        (executor_check.Found(wrong="error=2"), "fail", "/python of spark://elsewhere:7077: error=2"),
+        (
+            executor_check.ExecutorCheckResult(python="/p", host="h", records=3),
+            "ok",
+            "/p on h runs this code and read 3 records",
+        ),
+        (
+            executor_check.ExecutorCheckResult(missing="waits for executors"),
+            "note",
+            "could not be tried: waits for executors",
+        ),
+        (executor_check.ExecutorCheckResult(error="error=2"), "fail", "/python of spark://elsewhere:7077: error=2"),
     ],
 )
 def test_doctor_tells_how_an_executor_did(
-    tried: executor_check.Found, state: str, said: str, monkeypatch: pytest.MonkeyPatch
+    tried: executor_check.ExecutorCheckResult, state: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given(monkeypatch, SPARK_MASTER="spark://elsewhere:7077", KAFKA_BOOTSTRAP="elsewhere:9092")
     given(monkeypatch, EXECUTOR_PYTHON="/python")
-    monkeypatch.setattr(executor_check, "examine", lambda: tried)
+    monkeypatch.setattr(executor_check, "check_executor", lambda: tried)
     (check,) = doctor._executors(Platform())
     assert (check.state, check.found) == (state, said)
 
@@ -240,7 +248,10 @@ def worker(cores: int, used: int, memory: int, memory_used: int) -> dict[str, An
     ],
 )
 def test_what_a_cluster_has_left(workers: list[dict[str, Any]], cores: int, said: str) -> None:
-    assert executor_wait.free(workers, ExecutorResources(cores=4, executor_cores=cores, memory="1g")) == said
+    assert (
+        executor_wait.describe_free_resources(workers, ExecutorResources(cores=4, executor_cores=cores, memory="1g"))
+        == said
+    )
 
 
 def test_the_look_for_executors_goes_on_whatever_the_master_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,25 +261,25 @@ def test_the_look_for_executors_goes_on_whatever_the_master_says(monkeypatch: py
         asked.append((host, port))
         raise TypeError
 
-    monkeypatch.setattr(executor_wait, "LOOK_EVERY", 0.01)
-    monkeypatch.setattr("penstock.engine.jvm.bridge.executors", lambda _: executors)
-    monkeypatch.setattr("penstock.engine.jvm.bridge.worker_pages", pages)
+    monkeypatch.setattr(executor_wait, "CHECK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("penstock.engine.jvm.bridge.executor_count", lambda _: executors)
+    monkeypatch.setattr("penstock.engine.jvm.bridge.worker_page_urls", pages)
     spark = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://h1:7077,h2:7078", applicationId="app-1"))
-    found = executor_wait.Executors(spark, "shop")  # type: ignore[arg-type]
-    wait_until(lambda: "does not say what is free" in (found.lacking or ""), 20)
+    found = executor_wait.ExecutorWatch(spark, "shop")  # type: ignore[arg-type]
+    wait_until(lambda: "does not say what is free" in (found.missing or ""), 20)
     assert asked[0] == ("h1", 7077)
     executors = 1
-    wait_until(lambda: found.lacking is None, 20)
+    wait_until(lambda: found.missing is None, 20)
     found.close()
 
 
 def test_executors_that_never_come_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor_wait, "LOOK_EVERY", 0.01)
-    monkeypatch.setattr(executor_wait.Executors, "_missing", lambda _: "")
-    monkeypatch.setattr("penstock.engine.jvm.bridge.executors", lambda _: 0)
+    monkeypatch.setattr(executor_wait, "CHECK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(executor_wait.ExecutorWatch, "_missing", lambda _: "")
+    monkeypatch.setattr("penstock.engine.jvm.bridge.executor_count", lambda _: 0)
     spark = SimpleNamespace(sparkContext=SimpleNamespace(master=CLUSTER, applicationId="app-1"))
-    found = executor_wait.Executors(spark, "shop")  # type: ignore[arg-type]
-    wait_until(lambda: "see their logs" in (found.lacking or ""), 20)
+    found = executor_wait.ExecutorWatch(spark, "shop")  # type: ignore[arg-type]
+    wait_until(lambda: "see their logs" in (found.missing or ""), 20)
     found.close()
 
 

@@ -15,8 +15,17 @@ import pytest
 from penstock import catalog
 from penstock.engine.checkpoint.layout import PlannedBatch
 from penstock.engine.faults.batch_splitting import BatchSplitter
-from penstock.engine.jvm.bridge import Execution
-from penstock.engine.query.upstream import FREE, HELD, NOTHING, Fed, Feeds, Look, feeding, limit
+from penstock.engine.jvm.bridge import BatchExecution
+from penstock.engine.query.upstream import (
+    HOLD,
+    NO_LIMIT,
+    UNKNOWN,
+    UpstreamCommit,
+    UpstreamProgress,
+    UpstreamSnapshot,
+    event_time_limit,
+    inputs_limited_by_upstream,
+)
 from penstock.engine.query.watermark import Watermark
 from penstock.model.output import CommitMarker
 from penstock.streams import EmitChanges, EmitFinal, Input, Stateless, Stream, Topic, TopicOutput
@@ -37,36 +46,38 @@ def stream(name: str, read: Topic, write: Topic, window: int, grace: int, most: 
     return Stream(name, "tests", {"rows": given(read)}, lambda rows: rows, output, output_mode, max_records=most)
 
 
-def fed(time: int, batch: int = 1, *, rests: bool = False, writes: str = "between") -> Fed:
-    return Fed(("query", batch), (writes,), time, {}, rests)
+def fed(time: int, batch: int = 1, *, rests: bool = False, writes: str = "between") -> UpstreamCommit:
+    return UpstreamCommit(("query", batch), (writes,), time, {}, rests)
 
 
 BETWEENS = given(BETWEEN)
 
 
 def test_rows_of_a_stream_move_time_as_far_as_it_had_come_before_the_batch_was_planned() -> None:
-    before, after = Look({"a": fed(5, 1)}), Look({"a": fed(9, 2)})
-    assert limit(BETWEENS, before, after) == 5
-    assert limit(given(SOURCE), before, after) == FREE
-    both = Look({"a": fed(5), "b": fed(3), "c": fed(1, writes="else")})
-    assert limit(BETWEENS, both, both) == 3, "the one that has come least far"
+    before, after = UpstreamSnapshot({"a": fed(5, 1)}), UpstreamSnapshot({"a": fed(9, 2)})
+    assert event_time_limit(BETWEENS, before, after) == 5
+    assert event_time_limit(given(SOURCE), before, after) == NO_LIMIT
+    both = UpstreamSnapshot({"a": fed(5), "b": fed(3), "c": fed(1, writes="else")})
+    assert event_time_limit(BETWEENS, both, both) == 3, "the one that has come least far"
 
 
 def test_a_stream_that_rests_holds_nobody() -> None:
-    look = Look({"a": fed(5), "b": fed(3, rests=True)})
-    assert limit(BETWEENS, look, look) == 5
-    assert limit(BETWEENS, look, Look({"a": fed(5), "b": fed(3, batch=2)})) == 3, "it has written since"
-    alone = Look({"b": fed(3, rests=True)})
-    assert limit(BETWEENS, alone, alone) == FREE
+    look = UpstreamSnapshot({"a": fed(5), "b": fed(3, rests=True)})
+    assert event_time_limit(BETWEENS, look, look) == 5
+    assert event_time_limit(BETWEENS, look, UpstreamSnapshot({"a": fed(5), "b": fed(3, batch=2)})) == 3, (
+        "it has written since"
+    )
+    alone = UpstreamSnapshot({"b": fed(3, rests=True)})
+    assert event_time_limit(BETWEENS, alone, alone) == NO_LIMIT
 
 
 def test_time_waits_where_a_stream_is_new_or_nothing_could_be_seen() -> None:
-    known, new = Look({"a": fed(5)}), Look({"a": fed(5), "b": fed(9)})
-    assert limit(BETWEENS, known, new) == HELD
-    assert limit(BETWEENS, NOTHING, known) == HELD, "a batch that was planned before the start"
-    assert limit(BETWEENS, known, NOTHING) == HELD
-    assert limit(BETWEENS, NOTHING, Look({})) == FREE, "nobody writes it"
-    assert limit(BETWEENS, known, Look({})) == 5
+    known, new = UpstreamSnapshot({"a": fed(5)}), UpstreamSnapshot({"a": fed(5), "b": fed(9)})
+    assert event_time_limit(BETWEENS, known, new) == HOLD
+    assert event_time_limit(BETWEENS, UNKNOWN, known) == HOLD, "a batch that was planned before the start"
+    assert event_time_limit(BETWEENS, known, UNKNOWN) == HOLD
+    assert event_time_limit(BETWEENS, UNKNOWN, UpstreamSnapshot({})) == NO_LIMIT, "nobody writes it"
+    assert event_time_limit(BETWEENS, known, UpstreamSnapshot({})) == 5
 
 
 def test_a_mark_says_how_far_its_stream_has_come() -> None:
@@ -74,14 +85,14 @@ def test_a_mark_says_how_far_its_stream_has_come() -> None:
     mark = CommitMarker(
         "query", 3, {"source": {0: 4}, "table": {0: 8}}, {}, {3: plan}, "copy", output_topics=["between"], event_time=7
     )
-    assert Fed.read(mark.value()) == Fed(("query", 3), ("between",), 7, {"source": {0: 4}})
+    assert UpstreamCommit.parse(mark.value()) == UpstreamCommit(("query", 3), ("between",), 7, {"source": {0: 4}})
     assert CommitMarker.read(mark.value()) == replace(mark, output_topics=("between",))
-    waits = Fed.read(replace(mark, waits_for_clock=True).value())
+    waits = UpstreamCommit.parse(replace(mark, waits_for_clock=True).value())
     assert waits is not None
     assert not waits.ends, "it never rests: its windows close though nothing comes"
     earlier = {"query": "query", "batch": 3, "offsets": {}, "topic_ids": {}, "plans": {}, "checkpoint": ""}
     for other in (json.dumps(earlier).encode(), b"", b"{}", b"[]", CommitMarker("query", 3, {}).value()):
-        assert Fed.read(other) is None
+        assert UpstreamCommit.parse(other) is None
 
 
 @dataclass
@@ -92,16 +103,16 @@ class Executed:
     beat: int | None = None
     moved: int | None = None
 
-    def time_places(self) -> list[tuple[int, ...]]:
+    def watermark_paths(self) -> list[tuple[int, ...]]:
         return [(0,)]
 
-    def metrics_below(self, _: tuple[int, ...]) -> set[str]:
+    def metric_names_below(self, _: tuple[int, ...]) -> set[str]:
         return {"bad_rows"}
 
-    def observed(self, _: str) -> object:
+    def observed_metric(self, _: str) -> object:
         return SimpleNamespace(getAs=lambda _: self.beat)
 
-    def hold_time(self, _: object, latest: list[int | None]) -> list[int | None]:
+    def cap_watermark(self, _: object, latest: list[int | None]) -> list[int | None]:
         self.moved = None if latest[0] is None else min(self.latest, latest[0])
         return [self.moved]
 
@@ -111,7 +122,7 @@ class Stage:
     """A stream as the engine runs it, without Spark: it drops what is late by its watermark."""
 
     stream: Stream
-    feeds: Feeds | None = None
+    feeds: UpstreamProgress | None = None
     read: list[int] = field(default_factory=lambda: [0] * 4)
     batch: int = -1
     watermark: int = 0
@@ -125,7 +136,7 @@ class Stage:
         topic = self.stream.inputs["rows"].source
         self.batch += 1
         if self.feeds:
-            self.feeds.begin()
+            self.feeds.begin_batch()
         starts, self.read = {topic: dict(enumerate(self.read))}, ends
         planned = SimpleNamespace(
             batch_id=self.batch, starts=starts, ends={topic: dict(enumerate(ends))}, at_ms=now,
@@ -135,7 +146,7 @@ class Stage:
         size = self.stream.output_mode.window_length // timedelta(milliseconds=1)
         late = [at for at in found if at // size * size + size <= self.watermark]
         executed = Executed(max(found, default=0))
-        come = self._clock.settle(cast(PlannedBatch, planned), cast(Execution, executed))
+        come = self._clock.cap(cast(PlannedBatch, planned), cast(BatchExecution, executed))
         if executed.moved is not None:
             self.watermark = max(
                 self.watermark, executed.moved - self.stream.output_mode.watermark_delay // timedelta(milliseconds=1)
@@ -153,7 +164,7 @@ class Between:
         self._chance, self.now = chance, 0
         self.times: list[list[int]] = [[], [], [], []]
         self._seen: list[list[int]] = [[], [], [], []]
-        self._marks: list[tuple[int, Fed]] = []
+        self._marks: list[tuple[int, UpstreamCommit]] = []
         self.whole_at = 0
 
     def write(self, rows: list[int], batch: int, come: int) -> None:
@@ -168,9 +179,9 @@ class Between:
     def ends(self) -> list[int]:
         return [sum(at <= self.now for at in seen) for seen in self._seen]
 
-    def __call__(self, _: Look) -> Look:
+    def __call__(self, _: UpstreamSnapshot) -> UpstreamSnapshot:
         found = [one for at, one in self._marks if at <= self.now]
-        return Look({"first": found[-1]} if found else {}, whole=bool(found) or not self._marks)
+        return UpstreamSnapshot({"first": found[-1]} if found else {}, complete=bool(found) or not self._marks)
 
     def close(self) -> None:
         return
@@ -184,7 +195,9 @@ def dropped(seed: int, most: int, *, by_marks: bool, outage: int, grace: int = 4
     between = Between(chance)
     second = Stage(
         stream("second", BETWEEN, Topic("out"), 2 * MINUTE, grace + 2 * MINUTE),
-        Feeds(cast(Stream, SimpleNamespace(name="second", sources={"rows": BETWEENS})), between) if by_marks else None,
+        UpstreamProgress(cast(Stream, SimpleNamespace(name="second", sources={"rows": BETWEENS})), between)
+        if by_marks
+        else None,
     )
     if second.feeds:
         second.feeds.open(-1)
@@ -235,11 +248,11 @@ def test_beats_count_in_full_where_windows_wait_for_them() -> None:
     updates = stream("second", BETWEEN, Topic("out"), MINUTE, 0)
     final = replace(updates, output_mode=EmitFinal(timedelta(minutes=1), timedelta(0)))
     splitter = cast(BatchSplitter, SimpleNamespace(max_records=0, is_split=lambda _: False))
-    feeds = cast(Feeds, SimpleNamespace(limits=lambda *_: {"rows": 3 * MINUTE}))
+    feeds = cast(UpstreamProgress, SimpleNamespace(limits=lambda *_: {"rows": 3 * MINUTE}))
     for latest, beat, moved in ((5, None, 3), (2, None, 2), (5, 4, 4), (4, 4, 4), (12, 11, 10)):
         for one, most in ((updates, 3), (final, 10)):
             executed = Executed(latest * MINUTE, beat * MINUTE if beat else None)
-            Watermark(one, splitter, feeds).settle(batch, cast(Execution, executed))
+            Watermark(one, splitter, feeds).cap(batch, cast(BatchExecution, executed))
             assert executed.moved == min(moved, most) * MINUTE, (latest, beat)
 
 
@@ -253,13 +266,15 @@ def test_a_stream_that_drops_nothing_says_how_far_it_read_to_the_end() -> None:
     told = []
     for n, (latest, cut) in enumerate([(5, False), (9, True), (7, False), (6, False), (6, False)]):
         batch = SimpleNamespace(batch_id=n, starts={}, ends={}, at_ms=100, watermark_ms=0, cut=cut)
-        told.append(watermark.settle(cast(PlannedBatch, batch), cast(Execution, Executed(latest))))
+        told.append(watermark.cap(cast(PlannedBatch, batch), cast(BatchExecution, Executed(latest))))
     assert told == [3, 5, 5, 7, 7]
 
 
 def test_which_streams_feed_which() -> None:
     project = catalog.load()
-    upstream_streams = {name: project.upstream_streams(one) for name, one in project.streams.items() if feeding(one)}
+    upstream_streams = {
+        name: project.upstream_streams(one) for name, one in project.streams.items() if inputs_limited_by_upstream(one)
+    }
     assert upstream_streams["metric-summaries"] == ("metric-bundles",)
     assert upstream_streams["enriched-walk-ins"] == ("device-contacts", "walk-ins")
     assert upstream_streams["walk-in-counts"] == ("enriched-walk-ins",)

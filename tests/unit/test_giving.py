@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from penstock.engine.commit.dead_letter_index import Kept
-from penstock.engine.commit.delivery import Giving, Store
-from penstock.engine.commit.reject_budget import Untaken
+from penstock.engine.commit.dead_letter_index import DeadLetterIndex
+from penstock.engine.commit.delivery import BatchDelivery, OutputStore
+from penstock.engine.commit.reject_budget import RejectBudget
 from penstock.errors import Blocked, Refused, Wait
 from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.model.topic import DEAD_LETTERS
@@ -61,11 +61,11 @@ class Given:
     def give(self, *values: str) -> int:
         stream = Stream("s", "a", {"rows": Input(Topic("in"))}, lambda rows: rows, OUT, Stateless(), max_poison=2)
         stood = self.stood
-        giving = Giving(
-            stream, "", threading.Event(), lambda why: stood.append(getattr(why, "what", "")), Untaken(stream)
+        giving = BatchDelivery(
+            stream, "", threading.Event(), lambda why: stood.append(getattr(why, "what", "")), RejectBudget(stream)
         )
-        store = Store([OUT] if self.marked else [Named()], self.writer, NO_COMMIT)
-        refused = giving.give(store, rows(*values), self.beside, MARK, Kept(stream, "", None))
+        store = OutputStore([OUT] if self.marked else [Named()], self.writer, NO_COMMIT)
+        refused = giving.deliver(store, rows(*values), self.beside, MARK, DeadLetterIndex(stream, "", None))
         self.waits, self.answered = giving.waits, giving.answered_at is not None
         return refused
 

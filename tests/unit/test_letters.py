@@ -53,9 +53,9 @@ def test_what_lies_beside_of_an_earlier_topic_of_the_name_is_another_record(
     monkeypatch.setattr(dead_letter_index, "partitions", lambda *_: {})
     stream: Any = SimpleNamespace(name="s", side_outputs={"dead": None})
     reset = Reset({}, ids={"t": reset_of}, processed={"t": {0: 10}}).of({"t": "2"})
-    one = dead_letter_index.Kept(stream, "nowhere", reset)
-    one.ids = {"t": "2"}
-    assert one.has({"topic": "t", "partition": 0, "offset": 7}, "dead") is has
+    one = dead_letter_index.DeadLetterIndex(stream, "nowhere", reset)
+    one.topic_ids = {"t": "2"}
+    assert one.contains({"topic": "t", "partition": 0, "offset": 7}, "dead") is has
 
 
 def test_a_letter_that_says_no_place_has_no_origin() -> None:

@@ -11,7 +11,7 @@ from penstock.engine.checkpoint.offset_log import BatchPlan
 from penstock.engine.faults.bisect import Bisection, Inconclusive, NoCulprit, RecordOrder
 from penstock.engine.faults.data_loss import InputChanges
 from penstock.engine.faults.poison import PoisonRecords
-from penstock.engine.query.source import Place
+from penstock.engine.query.source import RecordPosition
 
 
 class Batch:
@@ -94,9 +94,9 @@ def test_records_are_numbered_partition_behind_partition() -> None:
 
 
 def test_what_lies_behind_a_topic_made_again_or_cut_is_no_longer_left_out() -> None:
-    kept = Place("kept", 0, 4)
-    places = [Place("again", 0, 1), Place("cut", 0, 9), Place("cut", 1, 9), kept]
+    kept = RecordPosition("kept", 0, 4)
+    places = [RecordPosition("again", 0, 1), RecordPosition("cut", 0, 9), RecordPosition("cut", 1, 9), kept]
     quarantine = PoisonRecords(None, None, "", lambda _: None, "", lambda _: None)  # type: ignore[arg-type, return-value]
     quarantine.left_out = dict.fromkeys(places, "why")
     quarantine.forget(InputChanges(frozenset({"again"}), {("cut", 0): (0, 5), ("cut", 1): (0, 50)}, {}))
-    assert set(quarantine.left_out) == {Place("cut", 1, 9), kept}
+    assert set(quarantine.left_out) == {RecordPosition("cut", 1, 9), kept}

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.engine.commit import async_writer
-from penstock.engine.commit.async_writer import Patient, counted
+from penstock.engine.commit.async_writer import AsyncStoreWriter, writer_counts
 from penstock.errors import LeaseLost, SinkError, Wait
 from penstock.model.output import NO_COMMIT, CommitMarker, WriterOwner
 from tests.support import wait_until
@@ -64,18 +64,18 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
         return made
 
     monkeypatch.setattr(async_writer, "open_store", open_store)
-    for name in ("ANSWER", "SELDOM", "LEAVE"):
+    for name in ("ANSWER_TIMEOUT_S", "MAX_REOPEN_WAIT_S", "STOP_GRACE_S"):
         monkeypatch.setattr(async_writer, name, 0.1)
-    monkeypatch.setattr(async_writer, "STEP", 0.01)
+    monkeypatch.setattr(async_writer, "POLL_S", 0.01)
     yield made
     made.leave.set()
 
 
-def patient(store: Store) -> Patient:
-    return Patient([Heap()], WriterOwner("s", "g", ""), store.leave, store.tell)
+def patient(store: Store) -> AsyncStoreWriter:
+    return AsyncStoreWriter([Heap()], WriterOwner("s", "g", ""), store.leave, store.tell)
 
 
-def waits(made: Patient, said: str, mark: CommitMarker = FIRST) -> None:
+def waits(made: AsyncStoreWriter, said: str, mark: CommitMarker = FIRST) -> None:
     with pytest.raises(Wait, match=said):
         made.write(ROWS, mark)
 
@@ -107,7 +107,7 @@ def test_the_same_batch_is_given_again_once_it_was_answered(store: Store) -> Non
     assert made.write(ROWS, FIRST) == 2
     assert made.figures == {"conflicts": 5}
     made.close()
-    assert (counted(made), counted(None)) == ({"conflicts": 5}, {})
+    assert (writer_counts(made), writer_counts(None)) == ({"conflicts": 5}, {})
 
 
 @pytest.mark.parametrize("where", ["opened", "written"])
@@ -123,9 +123,9 @@ def test_what_never_answers_is_opened_anew(store: Store, where: str, monkeypatch
     setattr(store, where, once)
     made = patient(store)
     waits(made, "is not open yet" if where == "opened" else "has not answered")
-    monkeypatch.setattr(async_writer, "GIVEN_UP", 0.0)
+    monkeypatch.setattr(async_writer, "REOPEN_AFTER_S", 0.0)
     waits(made, "and is opened anew")
-    monkeypatch.setattr(async_writer, "GIVEN_UP", 600.0)
+    monkeypatch.setattr(async_writer, "REOPEN_AFTER_S", 600.0)
     assert made.write(ROWS, FIRST) == 2
     hangs.set()
     wait_until(lambda: store.closed == 1, what="the one that came late is closed")

@@ -91,7 +91,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
                 value = b"x" * world.sizes[at]
                 yield SimpleNamespace(offset=lambda at=at: at, key=lambda: None, value=lambda value=value: value)
 
-        monkeypatch.setattr(bridge, "heap", lambda _: heap)
+        monkeypatch.setattr(bridge, "max_heap_bytes", lambda _: heap)
         monkeypatch.setattr(batch_splitting, "between", between)
         monkeypatch.setattr(batch_splitting, "first_offsets", lambda *_: {})
         stream = Stream(
@@ -121,8 +121,8 @@ def test_a_backlog_is_read_in_pieces_of_so_many_bytes_and_then_whole_again(made:
 def test_the_next_driver_goes_on_with_the_same_pieces(made: Any) -> None:
     world = World([100] * 50, lambda batch: len(batch) <= 10)
     first = made(world)
-    world.kept.end, first.short = 50, True
-    first.open(NO_COMMIT)
+    world.kept.end, first.out_of_memory = 50, True
+    first.split_planned_batch(NO_COMMIT)
     world.run(made(world))
     assert (max(map(len, world.batches)), world.failures, world.kept.text) == (10, 0, None)
 
@@ -170,7 +170,7 @@ def test_where_nothing_is_left_to_cut_it_is_blocked_until_there_is_more_memory(m
     with pytest.raises(Blocked, match="give drivers more, PENSTOCK_DRIVER_MEMORY, and release app a"):
         world.run(first)
     with pytest.raises(Blocked):
-        first.open(NO_COMMIT)
+        first.split_planned_batch(NO_COMMIT)
     world.fits = lambda _: True
     world.run(made(world, 2 * HEAP))
     assert (world.batches, world.aside) == ([range(1)], [])
@@ -186,8 +186,8 @@ def test_a_record_that_cannot_even_be_left_out_is_passed_over(made: Any) -> None
 def test_a_batch_that_is_written_is_read_whole_for_its_state(made: Any) -> None:
     world = World([100] * 50, lambda _: True)
     one = made(world)
-    world.kept.end, one.short = 50, True
-    one.open(CommitMarker("q", 0, {}))
+    world.kept.end, one.out_of_memory = 50, True
+    one.split_planned_batch(CommitMarker("q", 0, {}))
     assert world.kept.end == 50
 
 
@@ -212,7 +212,7 @@ def test_a_plan_that_is_cut_ends_earlier_and_nowhere_before_it_began(
         "0": head + '{"t":{"0":10,"1":10}}\n{"t":{"0":14,"1":10}}',
         "1": head + '{"t":{"0":90,"1":50},"u":{"0":7}}\n{"t":{"0":90,"1":50}}',
     }
-    monkeypatch.setattr("penstock.engine.checkpoint.layout.Folder", lambda _, path: Files(Path(path)))
+    monkeypatch.setattr("penstock.engine.checkpoint.layout.HadoopFolder", lambda _, path: Files(Path(path)))
     for name in ("offsets", "commits"):
         (tmp_path / "s" / name).mkdir(parents=True)
     for number, text in texts.items():
@@ -238,7 +238,7 @@ class Files:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def numbers(self, name: str) -> list[int]:
+    def list_numbers(self, name: str) -> list[int]:
         return sorted(int(entry.name) for entry in (self._path / name).iterdir())
 
     def replace(self, name: str, text: str) -> None:

@@ -11,7 +11,7 @@ from penstock.engine.checkpoint.offset_log import BatchPlan
 from penstock.engine.faults import poison
 from penstock.engine.faults.bisect import RecordOrder
 from penstock.engine.faults.poison import PoisonRecords
-from penstock.engine.query.source import Place
+from penstock.engine.query.source import RecordPosition
 from penstock.errors import Blocked
 
 BAD = {3, 12, 15}
@@ -21,7 +21,7 @@ def batch(number: int, start: int, end: int) -> PlannedBatch:
     return PlannedBatch(number, 0, 0, {"t": {0: start}}, {"t": {0: end}}, BatchPlan("", {}, ()), None)
 
 
-def run(part: PlannedBatch, without: list[Place]) -> str:
+def run(part: PlannedBatch, without: list[RecordPosition]) -> str:
     here = range(part.starts["t"][0], part.ends["t"][0])
     left = BAD - {place.offset for place in without}
     return "it is bad" if any(at in here for at in left) else ""
@@ -29,7 +29,7 @@ def run(part: PlannedBatch, without: list[Place]) -> str:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> PoisonRecords:
-    def search(self: PoisonRecords, of: PlannedBatch, _: object) -> dict[Place, str]:
+    def search(self: PoisonRecords, of: PlannedBatch, _: object) -> dict[RecordPosition, str]:
         order = RecordOrder([("t", 0, of.starts["t"][0], of.ends["t"][0])])
         return self._found(of, order, run, lambda: False)
 

@@ -34,5 +34,5 @@ STAGE = (
     ],
 )  # fmt: skip
 def test_what_no_record_causes(monkeypatch: pytest.MonkeyPatch, causes: list[tuple[str, str]], outside: bool) -> None:
-    monkeypatch.setattr("penstock.engine.jvm.bridge.causes", lambda _: causes)
+    monkeypatch.setattr("penstock.engine.jvm.bridge.error_chain", lambda _: causes)
     assert poison._is_infrastructure(ValueError()) is outside

@@ -258,7 +258,9 @@ def test_an_output_that_is_read_for_longer_than_its_tombstones_are_kept_is_not_t
     monkeypatch.setattr(rebuild, "first_offsets", lambda *_: {("totals", 0): 1})
     monkeypatch.setattr(rebuild, "admin", lambda _: None)
     monkeypatch.setattr(rebuild, "_laid", laid)
-    monkeypatch.setattr("penstock.engine.query.source.all_of", lambda *_: SimpleNamespace(select=lambda *_: None))
+    monkeypatch.setattr(
+        "penstock.engine.query.source.topic_records", lambda *_: SimpleNamespace(select=lambda *_: None)
+    )
     given = cast("tuple[Any, ...]", (None, None, "", SimpleNamespace(topic="totals"), None, None))
     with pytest.raises(BrokerError, match=r"longer than its tombstones are kept.*rebuild it again"):
         rebuild._restored(*given)

@@ -14,7 +14,7 @@ from penstock.engine.checkpoint import ownership
 from penstock.engine.checkpoint.layout import PlannedBatch
 from penstock.engine.checkpoint.offset_log import BatchPlan, commit_entry
 from penstock.engine.checkpoint.recovery import CheckpointRecovery, is_unreadable_state
-from penstock.engine.commit.batches import Batches
+from penstock.engine.commit.batches import BatchCommitter
 from penstock.errors import Blocked, PenstockError
 from penstock.model.output import CommitMarker
 
@@ -29,14 +29,14 @@ class Folder:
     def __init__(self, files: Files) -> None:
         self.files = files
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         below = (name.removeprefix(f"{folder}/") for name in self.files if name.startswith(f"{folder}/"))
         return sorted({name.split("/")[0] for name in below})
 
-    def numbers(self, name: str) -> list[int]:
-        return sorted(int(entry) for entry in self.names(name) if entry.isdigit())
+    def list_numbers(self, name: str) -> list[int]:
+        return sorted(int(entry) for entry in self.list_names(name) if entry.isdigit())
 
-    def read_if_whole(self, name: str) -> str | None:
+    def read_verified(self, name: str) -> str | None:
         return self.files.get(name)
 
     def replace(self, name: str, text: str) -> None:
@@ -45,10 +45,10 @@ class Folder:
     def delete(self, name: str) -> None:
         del self.files[name]
 
-    def below(self, folder: str) -> list[str]:
+    def list_files(self, folder: str) -> list[str]:
         return [name for name in self.files if name.startswith(f"{folder}/")]
 
-    def clear(self, folder: str) -> None:
+    def delete_folder(self, folder: str) -> None:
         self.files = {name: text for name, text in self.files.items() if not name.startswith(f"{folder}/")}
 
 
@@ -294,7 +294,7 @@ BATCHES = SimpleNamespace(_stream=SimpleNamespace(name="s"))
 
 @pytest.mark.parametrize(("batch", "written"), [(planned(2), True), (planned(1), True), (planned(3), False)])
 def test_a_batch_is_written_if_its_offsets_are(batch: PlannedBatch, *, written: bool) -> None:
-    assert Batches._has(BATCHES, mark(2), batch) == written  # type: ignore[arg-type]
+    assert BatchCommitter._has(BATCHES, mark(2), batch) == written  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -302,4 +302,4 @@ def test_a_batch_is_written_if_its_offsets_are(batch: PlannedBatch, *, written: 
 )
 def test_a_batch_of_a_written_number_and_other_offsets_is_neither_left_out_nor_written(batch: PlannedBatch) -> None:
     with pytest.raises(PenstockError, match=r"batch \d was planned with other offsets than are written.*of batch 2"):
-        Batches._has(BATCHES, mark(2), batch)  # type: ignore[arg-type]
+        BatchCommitter._has(BATCHES, mark(2), batch)  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ def test_each_can_be_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "SerialGC" not in conf["spark.driver.extraJavaOptions"]
 
 
-@pytest.mark.parametrize("name", session.UTC)
+@pytest.mark.parametrize("name", session.UTC_CONF)
 def test_the_zone_is_no_choice(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for zone, refused in (("UTC", False), ("America/New_York", True)):
         monkeypatch.setenv("PENSTOCK_SPARK_CONF", json.dumps({name: zone}))

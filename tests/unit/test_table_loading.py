@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.engine.query import tables
-from penstock.engine.query.tables import KeptTable
+from penstock.engine.query.tables import StreamTable
 from penstock.errors import BrokerError
 from penstock.streams import Table, Topic
 from penstock.tables import topic_snapshot
@@ -55,14 +55,14 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return made
 
 
-def load(folder: Path) -> KeptTable:
-    made = KeptTable(SHOPS, "naming", folder, "")
+def load(folder: Path) -> StreamTable:
+    made = StreamTable(SHOPS, "naming", folder, "")
     if (now := made.open()) is not None:
         made.catch_up(now, lambda: False, lambda: None)
     return made
 
 
-def advance(table: KeptTable, batch: int) -> None:
+def advance(table: StreamTable, batch: int) -> None:
     table.advance("q", batch, lambda: False, lambda _: None)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.control import ProgressRow
-from penstock.engine.progress.caught_up import WAITING, Through
+from penstock.engine.progress.caught_up import MAX_MEASUREMENTS, CaughtUpTracker
 from penstock.supervision.unreadable_run import UnreadableRun
 
 ENDS = {("t", 0): 5, ("t", 1): 7}
@@ -22,25 +22,25 @@ class Clock:
         return self.at
 
 
-def made(behind_ms: int | None = None, *, waits: bool = False) -> tuple[Through, Clock]:
+def made(behind_ms: int | None = None, *, waits: bool = False) -> tuple[CaughtUpTracker, Clock]:
     clock = Clock()
-    return Through(behind_ms, waits=waits, clock=clock), clock
+    return CaughtUpTracker(behind_ms, waits=waits, clock=clock), clock
 
 
-def behind(through: Through) -> int | None:
+def behind(through: CaughtUpTracker) -> int | None:
     return through.behind_ms
 
 
 def test_it_is_through_once_all_that_was_there_is_written() -> None:
     through, clock = made()
-    through.measured(1000.0, ENDS, BEFORE)
+    through.add_measurement(1000.0, ENDS, BEFORE)
     assert behind(through) is None
     clock.at = 1004.0
-    through.wrote({"t": {0: 9, 1: 6}})
+    through.batch_written({"t": {0: 9, 1: 6}})
     assert behind(through) is None, "one partition is not the other"
-    through.wrote(THERE)
+    through.batch_written(THERE)
     assert behind(through) == 4000
-    through.measured(1003.0, ENDS, THERE)
+    through.add_measurement(1003.0, ENDS, THERE)
     assert behind(through) == 1000
 
 
@@ -52,44 +52,44 @@ def test_what_an_earlier_run_had_reached_grows_old() -> None:
 
 def test_windows_close_one_batch_later() -> None:
     through, _ = made(waits=True)
-    through.measured(1000.0, ENDS, BEFORE)
-    through.wrote(THERE)
+    through.add_measurement(1000.0, ENDS, BEFORE)
+    through.batch_written(THERE)
     assert behind(through) is None
-    through.wrote(THERE)
+    through.batch_written(THERE)
     assert behind(through) == 0
 
 
 def test_where_no_window_closes_it_rests() -> None:
     through, clock = made(waits=True)
-    through.measured(1000.0, ENDS, THERE)
+    through.add_measurement(1000.0, ENDS, THERE)
     clock.at = 1002.0
     assert behind(through) is None
-    through.rests()
+    through.query_idle()
     assert behind(through) == 2000
 
 
 def test_a_partition_of_which_nothing_is_known() -> None:
     through, _ = made()
-    through.measured(1000.0, {("t", 0): 5}, THERE)
-    through.measured(1000.0, {}, {})
+    through.add_measurement(1000.0, {("t", 0): 5}, THERE)
+    through.add_measurement(1000.0, {}, {})
     assert behind(through) is None
 
 
 def test_offsets_of_another_log_do_not_count() -> None:
     through, _ = made()
-    through.measured(1000.0, ENDS, BEFORE)
-    through.anew()
-    through.wrote(THERE)
+    through.add_measurement(1000.0, ENDS, BEFORE)
+    through.reset()
+    through.batch_written(THERE)
     assert behind(through) is None
 
 
 def test_a_long_backlog_keeps_little() -> None:
     through, clock = made()
     for n in range(100):
-        through.measured(1000.0 + n, {("t", 0): n + 1}, {"t": {0: 0}})
+        through.add_measurement(1000.0 + n, {("t", 0): n + 1}, {"t": {0: 0}})
     clock.at = 1100.0
-    through.wrote({"t": {0: 100}})
-    assert behind(through) == int((100 - WAITING + 1) * 1000)
+    through.batch_written({"t": {0: 100}})
+    assert behind(through) == int((100 - MAX_MEASUREMENTS + 1) * 1000)
 
 
 def test_a_stream_whose_file_cannot_be_read_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.engine.checkpoint.layout import PlannedBatch
 from penstock.engine.faults.batch_splitting import BatchSplitter
-from penstock.engine.jvm.bridge import Execution
+from penstock.engine.jvm.bridge import BatchExecution
 from penstock.engine.query.watermark import Watermark
 from penstock.streams import EmitChanges, Input, Stream, Topic, TopicOutput
 
@@ -38,14 +38,14 @@ class Executed:
 
     held: list[int | None] = field(default_factory=list)
 
-    def time_places(self) -> list[tuple[int, ...]]:
+    def watermark_paths(self) -> list[tuple[int, ...]]:
         return [(0, 1), (0, 2)]
 
-    def metrics_below(self, place: tuple[int, ...]) -> set[str]:
+    def metric_names_below(self, place: tuple[int, ...]) -> set[str]:
         return {"beats_one"} if place == (0, 1) else {"beats_more", "old_more"}
 
-    def hold_time(self, places: list[tuple[int, ...]], latest: list[int | None]) -> list[int | None]:
-        assert places == self.time_places()
+    def cap_watermark(self, places: list[tuple[int, ...]], latest: list[int | None]) -> list[int | None]:
+        assert places == self.watermark_paths()
         assert len(set(latest)) == 1
         self.held.append(latest[0])
         return latest
@@ -60,7 +60,7 @@ def held(limit: int, starts: Ends, ends: Ends, *, cut: bool = False) -> int | No
     )  # fmt: skip
     execution = Executed()
     splitter = cast(BatchSplitter, SimpleNamespace(max_records=limit, is_split=lambda _: cut))
-    Watermark(stream, splitter).settle(cast(PlannedBatch, Planned(starts, ends)), cast(Execution, execution))
+    Watermark(stream, splitter).cap(cast(PlannedBatch, Planned(starts, ends)), cast(BatchExecution, execution))
     return execution.held[0]
 
 

@@ -13,7 +13,7 @@ from penstock.catalog import Catalog, build
 from penstock.cli import app, recovery, removal
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.engine.checkpoint.offset_log import TopicOffsets
-from penstock.engine.commit.dead_letter_index import Kept
+from penstock.engine.commit.dead_letter_index import DeadLetterIndex
 from penstock.engine.operations import reset_plan
 from penstock.engine.operations.reset import Reset, processed_offsets
 from penstock.engine.operations.reset_plan import PartitionReset, ResetPlan
@@ -220,10 +220,12 @@ def test_only_what_lies_beside_already_is_not_kept_again(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(dead_letters, "read", lambda *_: [letter("s", "3"), letter("other", "4"), letter("s", "?")])
     monkeypatch.setattr("penstock.engine.commit.dead_letter_index.partitions", lambda *_: {})
-    kept = Kept(stream("s", Input(Topic("t"))), "b", Reset({}, None, SAME, {"t": {0: 7}}))
+    kept = DeadLetterIndex(stream("s", Input(Topic("t"))), "b", Reset({}, None, SAME, {"t": {0: 7}}))
     for offset, target, has in ((3, "dead", 1), (3, "late", 0), (4, "dead", 0), (6, "", 1), (7, "", 0), (9, "dead", 0)):
-        assert kept.has({"topic": "t", "partition": 0, "offset": offset}, target) == bool(has), (offset, target)
-    assert not Kept(stream("s", Input(Topic("t"))), "b", None).has({"topic": "t", "partition": 0, "offset": 3}, "dead")
+        assert kept.contains({"topic": "t", "partition": 0, "offset": offset}, target) == bool(has), (offset, target)
+    assert not DeadLetterIndex(stream("s", Input(Topic("t"))), "b", None).contains(
+        {"topic": "t", "partition": 0, "offset": 3}, "dead"
+    )
 
 
 class Broker:

@@ -11,13 +11,18 @@ from typing import Any
 import httpx
 
 from penstock.devstack.servers.base import Group, Part, quietly
-from penstock.engine.session import LOGGING
-from penstock.engine.spark_security import secured
+from penstock.engine.session import LOG4J_CONFIG
+from penstock.engine.spark_security import security_conf
 from penstock.host import files, ports
 from penstock.settings import settings
 from penstock.supervision import launch
 
-OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", f"-Dlog4j2.configurationFile={LOGGING}")
+OPTIONS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    f"-Dlog4j2.configurationFile={LOG4J_CONFIG}",
+)
 CONF = {
     "spark.master.rest.enabled": "false",
     # Its pages ask nobody who he is.
@@ -60,7 +65,7 @@ class Daemon(Part):
         return f"http://127.0.0.1:{self.master_port + 1}"
 
     def conf(self) -> dict[str, str]:
-        return {**CONF, **secured(self.url, self.home)}
+        return {**CONF, **security_conf(self.url, self.home)}
 
     def prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

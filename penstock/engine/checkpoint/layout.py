@@ -22,7 +22,7 @@ from penstock.engine.checkpoint.offset_log import (
     replace_offsets,
 )
 from penstock.engine.checkpoint.recovery import CheckpointRecovery
-from penstock.engine.jvm.hadoop_fs import Folder
+from penstock.engine.jvm.hadoop_fs import HadoopFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,8 +62,8 @@ class Checkpoint:
     def __init__(self, spark: SparkSession, root: str, stream: str) -> None:
         self._stream = stream
         self.path = f"{root.rstrip('/')}/{stream}"
-        self._folder = Folder(spark, self.path)
-        self._waiting = Folder(spark, f"{self.path}.reset")
+        self._folder = HadoopFolder(spark, self.path)
+        self._waiting = HadoopFolder(spark, f"{self.path}.reset")
         local = urlparse(self.path)
         # Each batch reads here, and through the JVM it takes tens of milliseconds.
         self._local = Path(local.path) if local.scheme in ("", "file") else None
@@ -132,7 +132,7 @@ class Checkpoint:
     @property
     def has_commits(self) -> bool:
         """Whether a batch was committed."""
-        return bool(self._folder.numbers("commits"))
+        return bool(self._folder.list_numbers("commits"))
 
     @property
     def last_commit(self) -> int:
@@ -142,28 +142,29 @@ class Checkpoint:
     def watermark(self) -> int:
         """The latest watermark that any of its batches had, epoch ms; 0 for none."""
         plans = (
-            BatchPlan.read(self._folder.read_if_whole(f"offsets/{n}") or "") for n in self._folder.numbers("offsets")
+            BatchPlan.read(self._folder.read_verified(f"offsets/{n}") or "")
+            for n in self._folder.list_numbers("offsets")
         )
         return max((plan.watermark_ms for plan in plans if plan), default=0)
 
     def active_reset(self) -> str | None:
         """The reset that it began with; empty if that is damaged."""
-        return self._folder.read_if_whole(RESET_FILE)
+        return self._folder.read_verified(RESET_FILE)
 
     def pending_reset(self) -> str | None:
         """The reset that its next start takes up; empty if that is damaged."""
-        return self._waiting.read_if_whole(RESET_FILE)
+        return self._waiting.read_verified(RESET_FILE)
 
     def request_reset(self, text: str) -> None:
         """Let the next start take up a reset, in the place of one that waits."""
-        if not json.loads(text).get("rebuilt") and "metadata" in self._waiting.names("."):
+        if not json.loads(text).get("rebuilt") and "metadata" in self._waiting.list_names("."):
             # What was rebuilt would go on where it stood.
             self._waiting.remove()
         self._waiting.replace(RESET_FILE, text)
 
     def batch_split(self) -> str | None:
         """How its batches are cut, while memory does not hold them whole."""
-        return self._folder.read_if_whole(SPLIT_FILE)
+        return self._folder.read_verified(SPLIT_FILE)
 
     def save_batch_split(self, text: str) -> None:
         """Let batches be cut so from the next start on; as they come, if the text is empty."""
@@ -186,14 +187,14 @@ class Checkpoint:
     @property
     def query_id(self) -> str:
         """The id of its query; empty if it was never started."""
-        return str(json.loads(self._text("metadata"))["id"]) if "metadata" in self._folder.names(".") else ""
+        return str(json.loads(self._text("metadata"))["id"]) if "metadata" in self._folder.list_names(".") else ""
 
     def wrote_marker(self, mark: CommitMarker) -> bool:
         """Whether a mark is of its query; it is taken for it if that cannot be read, unless it just began anew."""
         try:
-            query = str(json.loads(self._folder.read_if_whole("metadata") or "")["id"])
+            query = str(json.loads(self._folder.read_verified("metadata") or "")["id"])
         except (ValueError, TypeError, KeyError):
-            fresh = not self._folder.numbers("offsets") and not self._folder.numbers("commits")
+            fresh = not self._folder.list_numbers("offsets") and not self._folder.list_numbers("commits")
             return not (fresh and self.active_reset() is not None)
         return query == mark.query
 
@@ -209,9 +210,9 @@ class Checkpoint:
     def replace_offsets(self, fit: OffsetMapping) -> None:
         """Change where reading goes on, of the batch that is planned too. The query must not run."""
         done, planned = self._edge()
-        for source in self._folder.names("sources") if done < 0 else ():
+        for source in self._folder.list_names("sources") if done < 0 else ():
             name = f"sources/{source}/0"
-            head, brace, rest = (self._folder.read_if_whole(name) or "").partition("{")
+            head, brace, rest = (self._folder.read_verified(name) or "").partition("{")
             if brace and (changed := replace_offsets(brace + rest, json.loads(brace + rest), fit)) != brace + rest:
                 self._folder.replace(name, head + changed)
         for number in (planned, done):
@@ -243,21 +244,21 @@ class Checkpoint:
 
     def _edge(self) -> tuple[int, int | None]:
         """The number of the last batch that was committed, -1 for none, and of the one that is planned behind it."""
-        done = max(self._folder.numbers("commits"), default=-1)
-        return done, done + 1 if done + 1 in self._folder.numbers("offsets") else None
+        done = max(self._folder.list_numbers("commits"), default=-1)
+        return done, done + 1 if done + 1 in self._folder.list_numbers("offsets") else None
 
     def _initial(self) -> TopicOffsets:
         """The offsets at which its sources first began."""
         lines = []
-        for source in self._folder.names("sources"):
+        for source in self._folder.list_names("sources"):
             # A zero byte and the version come first.
-            _, brace, text = (self._folder.read_if_whole(f"sources/{source}/0") or "").partition("{")
+            _, brace, text = (self._folder.read_verified(f"sources/{source}/0") or "").partition("{")
             if brace:
                 lines.append(json.loads(brace + text))
         return merge_offsets(lines)
 
     def _ends(self, batch_id: int) -> TopicOffsets:
-        plan = BatchPlan.read(self._folder.read_if_whole(f"offsets/{batch_id}") or "")
+        plan = BatchPlan.read(self._folder.read_verified(f"offsets/{batch_id}") or "")
         return plan.ends if plan else {}
 
     def _plan(self, batch_id: int) -> BatchPlan:

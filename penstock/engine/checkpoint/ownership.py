@@ -16,17 +16,17 @@ from urllib.parse import urlparse
 from penstock.errors import Blocked
 
 if TYPE_CHECKING:
-    from penstock.engine.jvm.hadoop_fs import Folder
+    from penstock.engine.jvm.hadoop_fs import HadoopFolder
     from penstock.model.output import CommitMarker
 
 FILE = "penstock.json"
 
 
-def claim(stream: str, folder: Folder, mark: CommitMarker) -> str:
+def claim(stream: str, folder: HadoopFolder, mark: CommitMarker) -> str:
     """The name of the copy in this folder, for its marks. Blocked if another copy has written behind it."""
     here = location(folder.path)
     try:
-        kept = json.loads(folder.read_if_whole(FILE) or "{}")
+        kept = json.loads(folder.read_verified(FILE) or "{}")
     except ValueError:
         kept = {}
     if kept.get("place") != here:
@@ -45,19 +45,19 @@ def claim(stream: str, folder: Folder, mark: CommitMarker) -> str:
     return str(kept["copy"])
 
 
-def inherit(folder: Folder, path: str, mark: CommitMarker) -> None:
+def inherit(folder: HadoopFolder, path: str, mark: CommitMarker) -> None:
     """Let a folder, which is to lie at a path, go on behind what another copy has written."""
     _put(folder, location(path), mark.checkpoint)
 
 
-def _put(folder: Folder, here: str, wrote: str) -> dict[str, str]:
+def _put(folder: HadoopFolder, here: str, wrote: str) -> dict[str, str]:
     kept = {"place": here, "copy": f"{here} {uuid.uuid4().hex[:8]}", "from": wrote}
     folder.replace(FILE, json.dumps(kept))
     return kept
 
 
-def _same_query(folder: Folder, mark: CommitMarker) -> bool:
-    return mark.query in (folder.read_if_whole("metadata") or "")
+def _same_query(folder: HadoopFolder, mark: CommitMarker) -> bool:
+    return mark.query in (folder.read_verified("metadata") or "")
 
 
 def location(path: str) -> str:

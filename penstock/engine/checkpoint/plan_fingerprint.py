@@ -16,7 +16,7 @@ import pyspark
 from penstock import catalog
 from penstock.engine.checkpoint.recovery import REBUILD_HINT
 from penstock.engine.jvm import bridge
-from penstock.engine.jvm.hadoop_fs import Folder
+from penstock.engine.jvm.hadoop_fs import HadoopFolder
 from penstock.engine.query import source, spark_limits
 from penstock.engine.session import open_session, session_for
 from penstock.engine.state import fold as folding
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.engine.operations.reset import Reset
-    from penstock.engine.query.source import Place
+    from penstock.engine.query.source import RecordPosition
     from penstock.engine.state.fold import FoldContext as FoldPlace
     from penstock.model.stream import Stream
 
@@ -44,7 +44,7 @@ def build_frame(
     stream: Stream,
     bootstrap: str,
     tables: dict[str, DataFrame],
-    without: Collection[Place] = (),
+    without: Collection[RecordPosition] = (),
     reset: Reset | None = None,
     *,
     begun: bool = True,
@@ -53,7 +53,7 @@ def build_frame(
     """The frame that a stream's transform gives, of all but some records. DeclarationError if it is not what the
     stream promises. most: records of a batch, 0 for no limit."""
     frames = {
-        name: source.stream(spark, stream, name, bootstrap, without, reset=reset, begun=begun, most=most)
+        name: source.input_stream(spark, stream, name, bootstrap, without, reset=reset, begun=begun, most=most)
         for name in stream.sources
     }
     if stream.tables:
@@ -63,12 +63,14 @@ def build_frame(
         frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
     with folding.current_context() as place:
         found = stream.transform(**frames, **tables)
-    spark_limits.is_frame(stream, found)
-    spark_limits.check(stream, [*bridge.stateful_steps(found), *(spark_limits.FOLD for _ in place.folds)])
-    spark_limits.timers_fit(stream, [fold.name for fold in place.folds.values() if fold.timer_field])
-    spark_limits.clocks_fit(stream, bridge.clocks(found))
-    spark_limits.times_fit(stream, bridge.untimed_groups(found), bridge.own_watermarks(found))
-    spark_limits.windows_fit(stream, bridge.windows(found))
+    spark_limits.check_is_frame(stream, found)
+    spark_limits.check_stateful_steps(
+        stream, [*bridge.stateful_steps(found), *(spark_limits.FOLD for _ in place.folds)]
+    )
+    spark_limits.check_due_timers(stream, [fold.name for fold in place.folds.values() if fold.timer_field])
+    spark_limits.check_timer_clocks(stream, bridge.timer_clocks(found))
+    spark_limits.check_event_times(stream, bridge.untimed_groups(found), bridge.own_watermarks(found))
+    spark_limits.check_windows(stream, bridge.event_time_windows(found))
     if any(fold.restore_sql for fold in place.folds.values()):
         restore_rules.restore_query_of(stream, found, place)
     return found
@@ -98,26 +100,26 @@ def fingerprint_lines(stream: Stream, given: DataFrame, place: FoldPlace | None 
     """
     shares = [(one.source, *one.share) for one in stream.sources.values() if one.share != (1, 1)]
     folds = folding.state_lines(stream, place) if place else []
-    return [*bridge.kept(given), *folds, *(f"share {n} of {of} of {source}" for source, n, of in shares)]
+    return [*bridge.state_layout(given), *folds, *(f"share {n} of {of} of {source}" for source, n, of in shares)]
 
 
 class PlanFingerprint:
     """The lines of one stream's checkpoint, at `path`."""
 
     def __init__(self, spark: SparkSession, stream: str, path: str) -> None:
-        self._stream, self._folder = stream, Folder(spark, path)
-        self._reset = Folder(spark, f"{path}.reset")
+        self._stream, self._folder = stream, HadoopFolder(spark, path)
+        self._reset = HadoopFolder(spark, f"{path}.reset")
 
     def check(self, lines: list[str], *, anew: bool = False, restores: bool = False) -> None:
         """Blocked if a checkpoint with batches has the state of another plan, and nobody accepted this one.
 
         lines: what `lines` says of it. anew: whatever was accepted before. restores: whether its topics hold it.
         """
-        if self._reset.names("."):
+        if self._reset.list_names("."):
             return  # the next start begins anew
         known = self._lines(PLAN_FILE)
         accepted = None if anew else self._lines(ACCEPTED_PLAN_FILE)
-        if known is not None and lines not in (known, accepted) and self._folder.names("commits"):
+        if known is not None and lines not in (known, accepted) and self._folder.list_names("commits"):
             raise Blocked(
                 f"stream {self._stream} has state of other code, and this code would misread it",
                 got=_difference(known, lines),
@@ -153,7 +155,7 @@ class PlanFingerprint:
     def _lines(self, name: str) -> list[str] | None:
         """None if there are none to be read, or none of this version of Spark: each words plans in its own way."""
         try:
-            read: dict[str, Any] = orjson.loads(self._folder.read_if_whole(name) or "")
+            read: dict[str, Any] = orjson.loads(self._folder.read_verified(name) or "")
         except orjson.JSONDecodeError:
             return None
         lines: list[str] = read["state"]
@@ -194,7 +196,7 @@ def incompatible_streams(app: str, *, accept: bool) -> list[str]:
     # All or none: what is refused is not half accepted.
     for plan, now in [] if said else accepted:
         plan.accept(now)
-    bridge.end(base)
+    bridge.stop_jvm(base)
     return said
 
 

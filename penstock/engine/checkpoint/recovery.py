@@ -17,7 +17,7 @@ from penstock.engine.jvm import bridge
 from penstock.errors import Blocked
 
 if TYPE_CHECKING:
-    from penstock.engine.jvm.hadoop_fs import Folder
+    from penstock.engine.jvm.hadoop_fs import HadoopFolder
     from penstock.model.output import CommitMarker
 
 # Spark's words, and where it reads state. A store that another thread has not yet left is not damaged.
@@ -50,7 +50,7 @@ class CheckpointRecovery:
     def __init__(
         self,
         name: str,
-        folder: Folder,
+        folder: HadoopFolder,
         mark: CommitMarker,
         *,
         stateful: bool,
@@ -65,7 +65,7 @@ class CheckpointRecovery:
 
     def run(self) -> list[str]:
         """Mend what can be mended for certain; Blocked, and nothing of it changed any more, where that cannot be."""
-        planned, done = self._folder.numbers("offsets"), self._folder.numbers("commits")
+        planned, done = self._folder.list_numbers("offsets"), self._folder.list_numbers("commits")
         self._start_offsets()
         if self._identified(planned, done):
             top = self._top(planned)
@@ -166,7 +166,7 @@ class CheckpointRecovery:
         plan = self._plan(top)
         if plan and top > 0 and self._commit(top - 1) is None:
             self._put(f"commits/{top - 1}", commit_entry(plan.watermark_ms), f"batch {top - 1} had ended")
-        for n in self._folder.numbers("commits"):
+        for n in self._folder.list_numbers("commits"):
             if n > top or (n == top and self._commit(n) is None):
                 self._remove(f"commits/{n}", f"batch {n} is run again")
 
@@ -187,18 +187,18 @@ class CheckpointRecovery:
 
     def _emptied(self) -> None:
         """Where no batch is planned, what one has begun to write goes: Spark starts in no folder that has any of it."""
-        if self._folder.numbers("offsets") or self._folder.numbers("commits"):
+        if self._folder.list_numbers("offsets") or self._folder.list_numbers("commits"):
             return
         for name in ("offsets", "commits", "state"):
-            if self._folder.names(name):
-                self._folder.clear(name)
+            if self._folder.list_names(name):
+                self._folder.delete_folder(name)
                 self._say(name, "what the first batch had begun is removed")
 
     def _unfinished(self) -> None:
         """What batches that did not end have written of their state goes, for they run again: Spark never puts a file
         in the place of one that is there, and a power cut may have left that one in part."""
-        ended = max(self._folder.numbers("commits"), default=-1)
-        names = [(name, STATE_FILE.fullmatch(name.rpartition("/")[2])) for name in self._folder.below("state")]
+        ended = max(self._folder.list_numbers("commits"), default=-1)
+        names = [(name, STATE_FILE.fullmatch(name.rpartition("/")[2])) for name in self._folder.list_files("state")]
         if left := [name for name, found in names if found and int(found[1]) > ended + 1]:
             for name in left:
                 self._folder.delete(name)
@@ -206,7 +206,7 @@ class CheckpointRecovery:
 
     def _start_offsets(self) -> None:
         """Where each source began is asked again: it is needed for the first batch alone."""
-        for source in self._folder.names("sources"):
+        for source in self._folder.list_names("sources"):
             name = f"sources/{source}/0"
             text = self._read(name)
             if text is not None and "{" not in text:
@@ -226,7 +226,7 @@ class CheckpointRecovery:
     def _read(self, name: str) -> str | None:
         """The text of a file; empty if it is damaged, None if it is not there."""
         if name not in self._texts:
-            self._texts[name] = self._folder.read_if_whole(name)
+            self._texts[name] = self._folder.read_verified(name)
         return self._texts[name]
 
     def _put(self, name: str, text: str, said: str) -> None:
@@ -264,7 +264,7 @@ def is_unreadable_state(error: BaseException) -> bool:
 
     Of each cause Spark's own condition counts, which comes first: behind it may stand a record's words.
     """
-    firsts = (ERROR_CONDITION.search(text) for _, text in bridge.causes(error))
+    firsts = (ERROR_CONDITION.search(text) for _, text in bridge.error_chain(error))
     return any(first and STATE_ERROR.match(first[1]) for first in firsts)
 
 

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # Seconds after which a store that has not answered is told of, and asked for again.
-ANSWER = 10.0
+ANSWER_TIMEOUT_S = 10.0
 # Seconds after which it is opened anew: its client's own timeouts are shorter.
-GIVEN_UP = 600.0
+REOPEN_AFTER_S = 600.0
 # Seconds for which a batch that is being written may end while its stream stops.
-LEAVE = 5.0
-STEP = 0.2
+STOP_GRACE_S = 5.0
+POLL_S = 0.2
 # Seconds between two tries to open a store that only a person can mend.
-SELDOM = 30.0
+MAX_REOPEN_WAIT_S = 30.0
 
 
-def counted(writer: Writer | None) -> Counter[str]:
+def writer_counts(writer: Writer | None) -> Counter[str]:
     """The counts of a writer; empty if it has none."""
     figures: Any = getattr(writer, "figures", None)
     if isinstance(figures, Counter):
@@ -35,7 +35,7 @@ def counted(writer: Writer | None) -> Counter[str]:
     return Counter(asdict(figures)) if is_dataclass(figures) and not isinstance(figures, type) else Counter()
 
 
-class Work:
+class BackgroundTask:
     """Something done once in a thread of its own, which may be left behind."""
 
     def __init__(self, name: str, what: Callable[[], int]) -> None:
@@ -55,15 +55,15 @@ class Work:
             self._done.set()
 
     @property
-    def seconds(self) -> float:
+    def elapsed(self) -> float:
         return time.monotonic() - self.since
 
-    def ends(self, seconds: float, leave: threading.Event, fails: Callable[[], object] = lambda: None) -> bool:
+    def wait(self, seconds: float, leave: threading.Event, fails: Callable[[], object] = lambda: None) -> bool:
         """Whether it ends within so many seconds; fewer if it is to be left, or fails meanwhile."""
         end = time.monotonic() + seconds
-        while not self._done.wait(min(STEP, max(0.0, end - time.monotonic()))):
+        while not self._done.wait(min(POLL_S, max(0.0, end - time.monotonic()))):
             if leave.is_set():
-                return self._done.wait(min(LEAVE, max(0.0, end - time.monotonic())))
+                return self._done.wait(min(STOP_GRACE_S, max(0.0, end - time.monotonic())))
             if fails() or time.monotonic() >= end:
                 return False
         return True
@@ -74,7 +74,7 @@ class Work:
         return self._result
 
 
-class Patient:
+class AsyncStoreWriter:
     """The writer of a store without marks: what is written to it twice changes nothing.
 
     told: of what keeps it from being opened, before there is a batch that would meet it, and None once it is open.
@@ -102,7 +102,7 @@ class Patient:
     def figures(self) -> Counter[str]:
         """What its writers have counted."""
         with self._lock:
-            return self._past + counted(self._writer)
+            return self._past + writer_counts(self._writer)
 
     def committed(self) -> CommitMarker:
         """NO_COMMIT: such a store keeps none."""
@@ -112,10 +112,10 @@ class Patient:
         """As the store's own writer, but Wait after some seconds without an answer; given the same mark it then goes on
         to wait for that answer."""
         if self._mark != mark:
-            if not self._work.ends(ANSWER, self._leave, lambda: self._why):
+            if not self._work.wait(ANSWER_TIMEOUT_S, self._leave, lambda: self._why):
                 raise self._why or self._silent("is not open yet")
             self._mark, self._work = mark, self._begun(lambda: self._opened().write(rows, mark))
-        if not self._work.ends(ANSWER, self._leave):
+        if not self._work.wait(ANSWER_TIMEOUT_S, self._leave):
             raise self._silent(f"has not answered for a batch of {sum(map(len, rows.values())):,} rows")
         self._mark = NO_COMMIT
         return self._work.result()
@@ -125,14 +125,14 @@ class Patient:
         self._over.set()
         with self._lock:
             writer, self._writer = self._writer, None
-            self._past += counted(writer)
+            self._past += writer_counts(writer)
         if writer is not None:
             writer.close()
 
-    def _begun(self, what: Callable[[], int]) -> Work:
-        return Work(f"{self._owner.name} to {self._what}", what)
+    def _begun(self, what: Callable[[], int]) -> BackgroundTask:
+        return BackgroundTask(f"{self._owner.name} to {self._what}", what)
 
-    def _opening(self) -> Work:
+    def _opening(self) -> BackgroundTask:
         self._over = over = threading.Event()
         return self._begun(lambda: self._open(over))
 
@@ -143,7 +143,7 @@ class Patient:
             except Exception as e:
                 self._why = e
                 self._told(e)
-                over.wait(min(e.seconds, SELDOM) if isinstance(e, Wait) else SELDOM)
+                over.wait(min(e.seconds, MAX_REOPEN_WAIT_S) if isinstance(e, Wait) else MAX_REOPEN_WAIT_S)
             else:
                 if self._why is not None:
                     self._why = None
@@ -165,8 +165,8 @@ class Patient:
         raise LeaseLost(f"{self._what} was opened too late, and is closed")
 
     def _silent(self, what: str) -> Wait:
-        seconds = self._work.seconds
-        if seconds > GIVEN_UP:
+        seconds = self._work.elapsed
+        if seconds > REOPEN_AFTER_S:
             self.close()
             self._mark, self._work = NO_COMMIT, self._opening()
             what += ", and is opened anew"

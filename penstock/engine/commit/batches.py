@@ -14,17 +14,17 @@ from penstock.control.repositories.data_loss import DataLoss
 from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.checkpoint.offset_log import BatchPlan
 from penstock.engine.checkpoint.recovery import UnmarkedBatches
-from penstock.engine.commit.async_writer import counted
-from penstock.engine.commit.delivery import Giving, Store, joined
-from penstock.engine.commit.reject_budget import Untaken
-from penstock.engine.commit.rejected import Rejects
+from penstock.engine.commit.async_writer import writer_counts
+from penstock.engine.commit.delivery import BatchDelivery, OutputStore, merge_tables
+from penstock.engine.commit.reject_budget import RejectBudget
+from penstock.engine.commit.rejected import RejectFinder
 from penstock.engine.faults.batch_splitting import BatchSplitter, is_out_of_memory
 from penstock.engine.faults.data_loss import InputCheck
 from penstock.engine.faults.poison import PoisonRecords
-from penstock.engine.jvm.bridge import Execution, turn
+from penstock.engine.jvm.bridge import BatchExecution, fair_turn
 from penstock.engine.operations.reset import Reset, activate_reset
-from penstock.engine.query.encode import encoded, split
-from penstock.engine.query.upstream import Feeds, opened
+from penstock.engine.query.encode import encode_rows, split_by_output
+from penstock.engine.query.upstream import UpstreamProgress, open_upstream
 from penstock.engine.query.watermark import Watermark
 from penstock.engine.state.fold import fold_store
 from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 
     from penstock.control.repositories.data_loss import DataLossLog
     from penstock.engine.checkpoint.layout import Checkpoint, PlannedBatch
-    from penstock.engine.query.source import Place
-    from penstock.engine.query.tables import Tables
+    from penstock.engine.query.source import RecordPosition
+    from penstock.engine.query.tables import StreamTables
     from penstock.model.stream import Stream
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Written:
+class BatchResult:
     """What a batch came to. dead and late: records, kept or counted; offsets: the next ones of its inputs."""
 
     rows: int
@@ -55,7 +55,7 @@ class Written:
     offsets: dict[str, dict[int, int]]
 
 
-class Batches:
+class BatchCommitter:
     """Writes the batches of one stream, each to every store once or over itself.
 
     Stores without marks come first: so once a store with marks has a batch, all before it have it too. done: is told
@@ -69,35 +69,35 @@ class Batches:
         spark: SparkSession,
         bootstrap: str,
         checkpoint: Checkpoint,
-        tables: Tables,
+        tables: StreamTables,
         book: DataLossLog,
-        done: Callable[[Written], None],
+        done: Callable[[BatchResult], None],
         stands: Callable[[Exception | None], None],
         upstream_streams: Collection[str] | None = None,
     ) -> None:
         self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
         self._checkpoint, self._tables, self._done = checkpoint, tables, done
-        self._stores: list[Store] = []
+        self._stores: list[OutputStore] = []
         self._past: Counter[str] = Counter()
         # Counts never fall: else rates over them would be of what was never written.
         self._counting = threading.Lock()
-        self._rejects: Rejects
+        self._rejects: RejectFinder
         self._book, self._inputs = book, InputCheck(stream, bootstrap, checkpoint, book)
         self._watermark: Watermark
         self._fed_by = upstream_streams
-        self._feeds: Feeds | None = None
+        self._feeds: UpstreamProgress | None = None
         self.folds = fold_store(stream.name, spark, checkpoint.path)
         self.splitter = BatchSplitter(stream, spark, bootstrap, checkpoint)
         self._quarantine = PoisonRecords(stream, spark, bootstrap, self._made, checkpoint.path, stands)
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = threading.Event()
-        self._untaken = Untaken(stream)
-        self._giving = Giving(stream, bootstrap, self._stopping, stands, self._untaken)
+        self._untaken = RejectBudget(stream)
+        self._giving = BatchDelivery(stream, bootstrap, self._stopping, stands, self._untaken)
         self._begun: float | None = None
         # A batch whose output had no answer, to be counted once it is known to be written: query, number, figures.
-        self._unanswered: tuple[str, int, Written] | None = None
-        self.given: int | None = None
+        self._unanswered: tuple[str, int, BatchResult] | None = None
+        self.started_batch: int | None = None
         """The number of the batch that Spark gave last since it was opened."""
         self.reset: Reset | None = None
         """What it began anew with."""
@@ -107,10 +107,10 @@ class Batches:
     @property
     def committed(self) -> CommitMarker:
         """The mark of the last batch that is written."""
-        return max((store.mark for store in self._stores), key=lambda mark: mark.batch, default=NO_COMMIT)
+        return max((store.marker for store in self._stores), key=lambda mark: mark.batch, default=NO_COMMIT)
 
     @property
-    def left_out(self) -> Collection[Place]:
+    def excluded(self) -> Collection[RecordPosition]:
         """Places of records that make their batch fail: the query is not to read them."""
         return self._quarantine.left_out
 
@@ -126,7 +126,7 @@ class Batches:
     def open(self) -> None:
         """Open the stores, which fences earlier writers of the same stream, and find what is written."""
         self._stopping.clear()
-        self.given = None
+        self.started_batch = None
         self.blocked = None
         by_store: dict[Hashable, list[Output]] = {}
         outputs = [*self._stream.outputs.values(), *self._stream.side_outputs.values()]
@@ -136,28 +136,28 @@ class Batches:
             by_store.setdefault(output.store, []).append(output)
         owner = WriterOwner(self._stream.name, self._stream.group, self._bootstrap)
         for shared in by_store.values():
-            self._stores.append(Store(shared, self._giving.opened(shared, owner), NO_COMMIT))
+            self._stores.append(OutputStore(shared, self._giving.open_writer(shared, owner), NO_COMMIT))
         self._topics_exist()
         for store in self._stores:
-            store.mark = store.writer.committed()
+            store.marker = store.writer.committed()
             if any(output.name in self._stream.side_outputs for output in store.outputs):
-                self._tables.settle(store.mark)
+                self._tables.load_progress(store.marker)
         reset = activate_reset(self._checkpoint, self.committed)
         self.reset = reset and reset.of(topic_ids(admin(self._bootstrap), reset.ids, self._bootstrap))
         self._fits()
         ids = self._mend()
         self._quarantine.left_out |= self.splitter.split_planned_batch(self.committed)
         self._quarantine.damage = self.splitter.unreadable_record or self._quarantine.damage
-        self._rejects = Rejects(self._stream, self._spark, self._bootstrap, self.left_out, self.reset)
-        self._rejects.kept.ids = ids
+        self._rejects = RejectFinder(self._stream, self._spark, self._bootstrap, self.excluded, self.reset)
+        self._rejects.index.topic_ids = ids
         self._quarantine.reset = self.reset
         self._pass_damage()
         planned = self._checkpoint.planned_batch()
-        self._feeds = opened(self._stream, self._bootstrap, self._fed_by, planned.batch_id if planned else -1)
+        self._feeds = open_upstream(self._stream, self._bootstrap, self._fed_by, planned.batch_id if planned else -1)
         time = self.committed.event_time if self.committed.query == self._checkpoint.query_id else None
         self._watermark = Watermark(self._stream, self.splitter, self._feeds, time or 0)
 
-    def settle(self, timeout: float) -> None:
+    def quiesce(self, timeout: float) -> None:
         """Let no further batch begin, and wait for the present one."""
         # Spark's stop waits for the callback: that must find the flag, not a lock held here.
         self._stopping.set()
@@ -167,7 +167,7 @@ class Batches:
     def close(self) -> None:
         with self._counting:
             stores, self._stores = self._stores, []
-            self._past = sum((counted(store.writer) for store in stores), self._past)
+            self._past = sum((writer_counts(store.writer) for store in stores), self._past)
         for store in stores:
             store.writer.close()
         feeds, self._feeds = self._feeds, None
@@ -175,13 +175,13 @@ class Batches:
             feeds.close()
 
     @property
-    def stored(self) -> dict[str, Any] | None:
+    def store_status(self) -> dict[str, Any] | None:
         """Of a sink: its place, and what its writers have counted, also those that are closed."""
         outputs = [output for output in self._stream.outputs.values() if output.delivery != "exactly once"]
         if not outputs:
             return None
         with self._counting:
-            counts = sum((counted(store.writer) for store in self._stores), self._past)
+            counts = sum((writer_counts(store.writer) for store in self._stores), self._past)
         return {
             "place": ", ".join(output.name for output in outputs),
             "aside": [output.dead_letter_topic.name for output in outputs],
@@ -194,7 +194,7 @@ class Batches:
         """The encoded rows of some frames of the inputs: a batch, run apart from its query."""
         if self._stream.tables:
             frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
-        return encoded(self._stream, self._stream.transform(**frames, **self._tables.frames(self._spark)))
+        return encode_rows(self._stream, self._stream.transform(**frames, **self._tables.frames(self._spark)))
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """Write one batch of the encoded rows; Spark calls it."""
@@ -209,14 +209,14 @@ class Batches:
             self._begun = None
 
     def _write(self, frame: DataFrame, batch_id: int) -> None:
-        with self._writing, turn(self._spark):
+        with self._writing, fair_turn(self._spark):
             if not self._stores or self._stopping.is_set():
                 raise LeaseLost(f"stream {self._stream.name} is being stopped")
-            self.given = batch_id
+            self.started_batch = batch_id
             query = self._query()
             self._tables.advance(str(query.id), batch_id, self._stopping.is_set)
             if self._feeds:
-                self._feeds.begin()
+                self._feeds.begin_batch()
             batch, stopping = self._checkpoint.batch(batch_id), self._stopping.is_set
             todo = self._todo(str(query.id), batch)
             self.folds.begin(batch)
@@ -224,25 +224,27 @@ class Batches:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
                 self._quarantine.watch(batch, frame.write.format("noop").mode("append").save, stopping, written=True)
                 self.folds.keep(batch)
-                self._watermark.settle(batch, Execution.last(query))
+                self._watermark.cap(batch, BatchExecution.last_of(query))
                 self._checkpoint.sync()
                 if self._unanswered and self._unanswered[:2] == (str(query.id), batch_id):
                     self._done(self._unanswered[2])
                 self._unanswered = None
                 log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
                 return
-            ids = self._rejects.kept.ids = self._inputs.check_before(batch, self.committed, str(query.id))
+            ids = self._rejects.index.topic_ids = self._inputs.check_before(batch, self.committed, str(query.id))
             written = len(todo) < len(self._stores)
-            rows = split(self._stream, self._quarantine.watch(batch, frame.toArrow, stopping, written=written))
+            rows = split_by_output(
+                self._stream, self._quarantine.watch(batch, frame.toArrow, stopping, written=written)
+            )
             self.folds.keep(batch)
-            come = self._watermark.settle(batch, Execution.last(query))
-            fed = self._feeds.fed if self._feeds else ()
-            rejects = self._rejects.of(batch, Execution.last(query), late=self.folds.late(batch), fed=fed)
-            rejects += self._quarantine.letters(batch, self._rejects.kept)
+            come = self._watermark.cap(batch, BatchExecution.last_of(query))
+            fed = self._feeds.fed_inputs if self._feeds else ()
+            rejects = self._rejects.find(batch, BatchExecution.last_of(query), late=self.folds.late(batch), fed=fed)
+            rejects += self._quarantine.letters(batch, self._rejects.index)
             self._inputs.check_after(batch)
             # Nobody takes them where the store that does has this batch already.
             takes = any(output.name in self._stream.side_outputs for store in todo for output in store.outputs)
-            of_tables, dead, first = self._tables.dead() if takes else ({}, 0, "")
+            of_tables, dead, first = self._tables.unwritten_dead_letters() if takes else ({}, 0, "")
             known = self.committed.offsets
             of_marks = self._tables.offsets if takes else {t: known[t] for t in self._tables.ids if t in known}
             writes = tuple(topic.name for topic in self._stream.output_topics)
@@ -252,30 +254,30 @@ class Batches:
                 self._stream.output_mode.heartbeat_schedule is not None,
             )  # fmt: skip
             self._checkpoint.sync()
-            beside = joined(rejects.rows, of_tables)
-            self._untaken.begin()
+            beside = merge_tables(rejects.tables, of_tables)
+            self._untaken.begin_batch()
             taken, refused = sum(table.num_rows for table in rows.values()), 0
-            written_so = Written(taken, rejects.dead + dead, rejects.late, batch.ends)
+            written_so = BatchResult(taken, rejects.dead + dead, rejects.late, batch.ends)
             self._unanswered = (str(query.id), batch_id, written_so)
             for store in todo:
-                refused += self._giving.give(store, rows, beside, mark, self._rejects.kept)
-                store.mark = mark
+                refused += self._giving.deliver(store, rows, beside, mark, self._rejects.index)
+                store.marker = mark
             if takes:
-                self._tables.written()
+                self._tables.dead_letters_written()
             self._unanswered = None
             taken = sum(table.num_rows for table in rows.values())
-            self._untaken.written(taken)
+            self._untaken.batch_written(taken)
             self._done(replace(written_so, rows=taken, dead=rejects.dead + dead + refused))
             if rejects.dead or dead:
                 log.warning(
                     "stream %s: %d records of batch %d are put aside, the first: %s",
-                    self._stream.name, rejects.dead + dead, batch_id, rejects.first or first,
+                    self._stream.name, rejects.dead + dead, batch_id, rejects.first_reason or first,
                 )  # fmt: skip
 
-    def _todo(self, query: str, batch: PlannedBatch) -> list[Store]:
+    def _todo(self, query: str, batch: PlannedBatch) -> list[OutputStore]:
         """The stores that may not have the batch yet."""
         for place, store in reversed(list(enumerate(self._stores))):
-            if store.mark.query == query and self._has(store.mark, batch):
+            if store.marker.query == query and self._has(store.marker, batch):
                 return self._stores[place + 1 :]
         return self._stores
 
@@ -334,9 +336,9 @@ class Batches:
                 query, e.ended, ends, {}, self._checkpoint.batch(e.ended).plans, self._checkpoint.copy_id
             )
             for store in self._stores:
-                if store.marked:
+                if store.keeps_markers:
                     store.writer.write({}, mark)
-                    store.mark = mark
+                    store.marker = mark
             self._book.pass_data_loss(name, [gap])
             self._checkpoint.recover(mark, stateful=stateful)
 
@@ -362,9 +364,9 @@ class Batches:
     def _remark(self, change: Callable[[CommitMarker], CommitMarker]) -> None:
         query = self._checkpoint.query_id
         for store in self._stores:
-            if query and store.mark.query == query and (fresh := change(store.mark)) != store.mark:
+            if query and store.marker.query == query and (fresh := change(store.marker)) != store.marker:
                 store.writer.write({}, fresh)
-                store.mark = fresh
+                store.marker = fresh
 
     def _pass_damage(self) -> None:
         """Let reading go on behind what is broken in the log, which is put aside with the mark that says so.
@@ -379,23 +381,25 @@ class Batches:
         if start is None or start < found.offsets.start:
             self.splitter.shorten(batch, found.topic, found.partition, found.offsets.start)
             return
-        query, ids = self._checkpoint.query_id, self._rejects.kept.ids
-        beside = found.letters(self._stream, self._rejects.kept, self._bootstrap)
+        query, ids = self._checkpoint.query_id, self._rejects.index.topic_ids
+        beside = found.letters(self._stream, self._rejects.index, self._bootstrap)
         for store in self._stores:
-            if not store.marked:
+            if not store.keeps_markers:
                 continue
-            mine = store.mark.query == query
+            mine = store.marker.query == query
             mark = (
-                store.mark if mine else CommitMarker(query, -1, batch.starts, ids, checkpoint=self._checkpoint.copy_id)
+                store.marker
+                if mine
+                else CommitMarker(query, -1, batch.starts, ids, checkpoint=self._checkpoint.copy_id)
             )
             # As if it had died behind this, it finds that it has passed.
             if (fresh := replace(found.passed(mark), plans={})).offsets != mark.offsets:
-                self._giving.give(store, {}, beside.rows, fresh, self._rejects.kept)
-                store.mark = fresh
+                self._giving.deliver(store, {}, beside.tables, fresh, self._rejects.index)
+                store.marker = fresh
         self._checkpoint.replace_offsets(found.behind)
         self._checkpoint.sync()
         self._remark(lambda mark: replace(mark, plans=self._plans(mark.batch)))
-        self._done(Written(0, beside.dead, 0, self._checkpoint.pending_offsets()[0]))
+        self._done(BatchResult(0, beside.dead, 0, self._checkpoint.pending_offsets()[0]))
 
     def _plans(self, batch_id: int) -> dict[int, str]:
         return self._checkpoint.batch(batch_id).plans if batch_id >= 0 else {}

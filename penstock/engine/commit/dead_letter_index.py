@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.model.stream import Stream
 
 
-class Kept:
+class DeadLetterIndex:
     """Of one run of a query. The letters are read once, when a record is first asked for that was seen before.
 
     ids: the broker's ids of the topics that the present batch is of.
@@ -25,9 +25,9 @@ class Kept:
 
     def __init__(self, stream: Stream, bootstrap: str, reset: Reset | None) -> None:
         self._stream, self._bootstrap, self._reset = stream, bootstrap, reset
-        self.ids: Mapping[str, str] = {}
+        self.topic_ids: Mapping[str, str] = {}
 
-    def has(self, record: Mapping[str, Any], target: str) -> bool:
+    def contains(self, record: Mapping[str, Any], target: str) -> bool:
         """Whether a record lies in a topic; one that is only counted, whose target is empty, whether it was seen.
 
         That it was seen is not enough: what was good for the old code may be bad for the new one.
@@ -36,7 +36,7 @@ class Kept:
             return False
         place = (target, record["topic"], record["partition"], record["offset"])
         # Letters of an earlier version do not say of which topic of the name they are.
-        known = {"", self.ids.get(record["topic"], "")}
+        known = {"", self.topic_ids.get(record["topic"], "")}
         return not target or not known.isdisjoint(self._letters.get(place, ()))
 
     @cached_property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.engine.commit.rejected import KEPT, origin
+from penstock.engine.commit.rejected import DEAD_LETTER_SCHEMA, origin_headers
 from penstock.kafka.admin import admin, first_offsets
 from penstock.kafka.dead_letters import PREFIX, Origin, between, consumer
 from penstock.kafka.record_lookup import Whole, whole
@@ -15,26 +15,28 @@ from penstock.kafka.record_lookup import Whole, whole
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
-    from penstock.engine.commit.dead_letter_index import Kept
+    from penstock.engine.commit.dead_letter_index import DeadLetterIndex
 
-PLACE = ("topic", "partition", "offset")
+POSITION_COLUMNS = ("topic", "partition", "offset")
 
 
-def letters(
-    rows: pa.Table, why: Mapping[int, str], stream: str, output: str, bootstrap: str, kept: Kept, target: str
+def dead_letters_of_rows(
+    rows: pa.Table, why: Mapping[int, str], stream: str, output: str, bootstrap: str, kept: DeadLetterIndex, target: str
 ) -> pa.Table:
     """The letters of refused rows, by row number. target: the topic they go to; a record whose letter lies there
     already has none."""
-    if not set(PLACE) <= set(rows.column_names):
+    if not set(POSITION_COLUMNS) <= set(rows.column_names):
         return _of_rows(rows.take(list(why)), list(why.values()), stream, output)
-    places = rows.select(PLACE).take(list(why)).to_pylist()
+    places = rows.select(POSITION_COLUMNS).take(list(why)).to_pylist()
     reasons: dict[Origin, list[str]] = {}
     for place, reason in zip(places, why.values(), strict=True):
-        if not kept.has(place, target):
+        if not kept.contains(place, target):
             reasons.setdefault(Origin(**place), []).append(reason)
     found = dict(_records(reasons, bootstrap))
-    made = [_of_record(place, said, found.get(place), stream, output, kept.ids) for place, said in reasons.items()]
-    return pa.Table.from_pylist(made, schema=KEPT)
+    made = [
+        _of_record(place, said, found.get(place), stream, output, kept.topic_ids) for place, said in reasons.items()
+    ]
+    return pa.Table.from_pylist(made, schema=DEAD_LETTER_SCHEMA)
 
 
 def _of_rows(rows: pa.Table, why: list[str], stream: str, output: str) -> pa.Table:
@@ -42,8 +44,8 @@ def _of_rows(rows: pa.Table, why: list[str], stream: str, output: str) -> pa.Tab
     said = [{"output": output, "stream": stream, "reason": reason} for reason in why]
     headers = [[(f"{PREFIX}{name}", text.encode()) for name, text in one.items()] for one in said]
     key, value = (rows[name].cast(pa.binary()) for name in ("key", "value"))
-    kept = pa.chunked_array([pa.array(headers, KEPT.field("headers").type)])
-    return pa.Table.from_arrays([key, value, kept], schema=KEPT)
+    kept = pa.chunked_array([pa.array(headers, DEAD_LETTER_SCHEMA.field("headers").type)])
+    return pa.Table.from_arrays([key, value, kept], schema=DEAD_LETTER_SCHEMA)
 
 
 def _of_record(
@@ -51,7 +53,7 @@ def _of_record(
 ) -> dict[str, Any]:
     """One letter, however many rows were made of the record; the record's own headers come first."""
     reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} more of its rows)"
-    said = [*origin(place._asdict(), stream, "reason", reason, ids), (f"{PREFIX}output", output.encode())]
+    said = [*origin_headers(place._asdict(), stream, "reason", reason, ids), (f"{PREFIX}output", output.encode())]
     if record is None:
         # It was there when the batch was read: compaction or retention has taken it since.
         return {"key": None, "value": None, "headers": [*said, (f"{PREFIX}cut", b"key, value")]}

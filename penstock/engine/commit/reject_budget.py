@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from penstock.model.stream import Stream
 
 
-class Untaken:
+class RejectBudget:
     """Counts those of one stream, since the last batch whose rows were all taken."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._before = self._now = 0
 
-    def begin(self) -> None:
+    def begin_batch(self) -> None:
         """A batch is given, or given again."""
         self._now = 0
 
-    def count(self, refused: Refused) -> None:
+    def charge(self, refused: Refused) -> None:
         """Rows of the batch are to be put aside; Blocked if they are too many in a row."""
         self._now += sum(map(len, refused.rows.values()))
         first = next(why for of in refused.rows.values() for why in of.values())
@@ -35,7 +35,7 @@ class Untaken:
                 "with this batch, and nothing is lost",
             )
 
-    def written(self, taken: int) -> None:
+    def batch_written(self, taken: int) -> None:
         """A batch is written, so many rows of it are taken. One without rows tells nothing of what is taken."""
         if self._now or taken:
             self._before = self._before + self._now if self._now else 0

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.codec import columnar
-from penstock.engine.commit.dead_letter_index import Kept
+from penstock.engine.commit.dead_letter_index import DeadLetterIndex
 from penstock.engine.query import decode, source
 from penstock.kafka.dead_letters import PREFIX
 from penstock.model.topic import DEAD_LETTERS
@@ -24,35 +24,39 @@ if TYPE_CHECKING:
 
     from penstock.engine.checkpoint.layout import PlannedBatch
     from penstock.engine.checkpoint.offset_log import TopicOffsets
-    from penstock.engine.jvm.bridge import Execution
+    from penstock.engine.jvm.bridge import BatchExecution
     from penstock.engine.operations.reset import Reset
     from penstock.model.input import Input
     from penstock.model.stream import Stream
 
-KEPT = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", pa.map_(pa.string(), pa.binary()))])
+DEAD_LETTER_SCHEMA = pa.schema(
+    [("key", pa.binary()), ("value", pa.binary()), ("headers", pa.map_(pa.string(), pa.binary()))]
+)
 
 
 @dataclass
-class Found:
+class RejectedRecords:
     """dead, late: how many; first: why the first dead one is; rows: what is kept, by topic."""
 
     dead: int = 0
     late: int = 0
-    first: str = ""
-    kept: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    first_reason: str = ""
+    by_topic: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
-    def __add__(self, more: Found) -> Found:
-        kept = {topic: list(rows) for topic, rows in self.kept.items()}
-        for topic, rows in more.kept.items():
+    def __add__(self, more: RejectedRecords) -> RejectedRecords:
+        kept = {topic: list(rows) for topic, rows in self.by_topic.items()}
+        for topic, rows in more.by_topic.items():
             kept.setdefault(topic, []).extend(rows)
-        return Found(self.dead + more.dead, self.late + more.late, self.first or more.first, kept)
+        return RejectedRecords(
+            self.dead + more.dead, self.late + more.late, self.first_reason or more.first_reason, kept
+        )
 
     @property
-    def rows(self) -> dict[str, pa.Table]:
-        return {topic: pa.Table.from_pylist(rows, schema=KEPT) for topic, rows in self.kept.items()}
+    def tables(self) -> dict[str, pa.Table]:
+        return {topic: pa.Table.from_pylist(rows, schema=DEAD_LETTER_SCHEMA) for topic, rows in self.by_topic.items()}
 
 
-class Rejects:
+class RejectFinder:
     """Finds the dead letters and the late records of one run of a query."""
 
     def __init__(
@@ -60,49 +64,57 @@ class Rejects:
         stream: Stream,
         spark: SparkSession,
         bootstrap: str,
-        left_out: Collection[source.Place],
+        left_out: Collection[source.RecordPosition],
         reset: Reset | None = None,
     ) -> None:
         self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
         self._left_out, self._reset = left_out, reset
-        self.kept = Kept(stream, bootstrap, reset)
+        self.index = DeadLetterIndex(stream, bootstrap, reset)
         self._late_places: list[tuple[int, ...]] | None = None
 
-    def of(self, batch: PlannedBatch, execution: Execution, *, late: bool = False, fed: Collection[str] = ()) -> Found:
+    def find(
+        self, batch: PlannedBatch, execution: BatchExecution, *, late: bool = False, fed: Collection[str] = ()
+    ) -> RejectedRecords:
         """What of a batch does not reach its output. late: whether something came too late that Spark knows not of.
         fed: the inputs whose records other streams write."""
-        found = Found()
+        found = RejectedRecords()
         self._dead(batch, execution, found)
         self._late(batch, execution, found, fed, known=late)
         return found
 
-    def _dead(self, batch: PlannedBatch, execution: Execution, found: Found) -> None:
+    def _dead(self, batch: PlannedBatch, execution: BatchExecution, found: RejectedRecords) -> None:
         """Only a batch with more of them than were held is read a second time."""
         # Two inputs may read one topic.
         known: set[tuple[str, int, int]] = set()
         for name, given in self._stream.sources.items():
-            metric = execution.observed(f"bad_{name}") if given.schema else None
-            count, held = decode.bad(metric) if metric is not None else (0, None)
+            metric = execution.observed_metric(f"bad_{name}") if given.schema else None
+            count, held = decode.parse_bad_metric(metric) if metric is not None else (0, None)
             if not count:
                 continue
             target = given.dead_letter_topic.name if given.dead_letter_topic else ""
             for record in self._again(given, batch) if held is None else held:
                 place = (record["topic"], record["partition"], record["offset"])
-                if place in known or self.kept.has(record, target):
+                if place in known or self.index.contains(record, target):
                     continue
                 known.add(place)
                 found.dead += 1
-                found.first = found.first or record["reason"]
+                found.first_reason = found.first_reason or record["reason"]
                 if target:
                     self._keep(found, record, target, "reason", record["reason"])
 
     def _again(self, given: Input, batch: PlannedBatch) -> Iterator[dict[str, Any]]:
-        again = source.batch(self._spark, given, self._bootstrap, batch, self._left_out)
-        rows = decode.rejected(again, given, clock(batch))
+        again = source.batch_records(self._spark, given, self._bootstrap, batch, self._left_out)
+        rows = decode.bad_records(again, given, batch_time(batch))
         return (row.asDict() for row in rows.toLocalIterator())
 
     def _late(
-        self, batch: PlannedBatch, execution: Execution, found: Found, fed: Collection[str], *, known: bool
+        self,
+        batch: PlannedBatch,
+        execution: BatchExecution,
+        found: RejectedRecords,
+        fed: Collection[str],
+        *,
+        known: bool,
     ) -> None:
         """Spark drops groups and counts those, so the batch is read again for the records.
 
@@ -110,8 +122,8 @@ class Rejects:
         """
         if self._late_places is None:
             # A query's plan keeps its shape, and to walk all of it each time costs a hundred calls to the JVM.
-            self._late_places = execution.late_places()
-        if not (known or execution.late(self._late_places)):
+            self._late_places = execution.late_operator_paths()
+        if not (known or execution.late_rows(self._late_places)):
             if not self._old(execution):
                 return
             batch = self._unseen(batch)
@@ -122,30 +134,30 @@ class Rejects:
         end = at + size - F.pmod(at - phase, F.lit(size)) if size else at + output_mode.record_retention // micros
         upto = F.lit(passed)
         if self._reset and self._reset.floor is not None:
-            seen = source.before(self._reset.processed, f"{columnar.KEPT}.")
+            seen = source.is_before(self._reset.processed, f"{columnar.KEPT}.")
             upto = F.when(seen, upto).otherwise(max(passed, self._reset.floor * 1000))
         for name, given in self._stream.sources.items():
-            again = source.batch(self._spark, given, self._bootstrap, batch, self._left_out)
-            rows = decode.decoded(again, given, clock(batch), keep="all", combine=False)
-            late = decode.without_beats(rows.where(~F.col(columnar.BAD))).where(end <= upto)
+            again = source.batch_records(self._spark, given, self._bootstrap, batch, self._left_out)
+            rows = decode.decode_records(again, given, batch_time(batch), keep="all", combine=False)
+            late = decode.drop_heartbeats(rows.where(~F.col(columnar.BAD))).where(end <= upto)
             if given.late_records == "count" or (given.late_records is None and name not in fed):
                 found.late += late.count()
                 continue
             target = self._stream.late_topic if given.late_records else DEAD_LETTERS.name
             late = late.select(f"{columnar.KEPT}.*", F.floor((upto - end) / 1000).alias("late_ms"))
             for row in late.toLocalIterator():
-                if self.kept.has(row.asDict(), target):
+                if self.index.contains(row.asDict(), target):
                     continue
                 found.late += 1
                 self._keep(found, row.asDict(), target, "late-ms", str(row.late_ms))
                 if not given.late_records:
                     why = f"it came {row.late_ms} ms after its windows had closed"
-                    found.kept[target][-1]["headers"].append((f"{PREFIX}reason", why.encode()))
+                    found.by_topic[target][-1]["headers"].append((f"{PREFIX}reason", why.encode()))
 
-    def _old(self, execution: Execution) -> bool:
+    def _old(self, execution: BatchExecution) -> bool:
         """Whether records of the batch lay below the floor of a reset."""
         names = (f"old_{name}{part}" for name in self._stream.sources for part in ("", "_gone"))
-        metrics = map(execution.observed, names)
+        metrics = map(execution.observed_metric, names)
         return any(metric.getLong(0) for metric in metrics if metric is not None)
 
     def _unseen(self, batch: PlannedBatch) -> PlannedBatch:
@@ -156,18 +168,18 @@ class Rejects:
             starts[topic] = {p: max(at, min(seen.get(p, 0), ends.get(p, 0))) for p, at in parts.items()}
         return replace(batch, starts=starts)
 
-    def _keep(self, found: Found, record: dict[str, Any], topic: str, header: str, text: str) -> None:
+    def _keep(self, found: RejectedRecords, record: dict[str, Any], topic: str, header: str, text: str) -> None:
         """A record of the input as it came; headers say whence, and one thing more."""
-        found.kept.setdefault(topic, []).append(
+        found.by_topic.setdefault(topic, []).append(
             {
                 "key": record["key"],
                 "value": record["value"],
-                "headers": origin(record, self._stream.name, header, text, self.kept.ids),
+                "headers": origin_headers(record, self._stream.name, header, text, self.index.topic_ids),
             }
         )
 
 
-def origin(
+def origin_headers(
     record: Mapping[str, Any], stream: str, header: str, text: str, ids: Mapping[str, str]
 ) -> list[tuple[str, bytes]]:
     """Headers of a record that is kept: whence it came, which stream kept it, and one thing more. ids: the broker's of
@@ -184,6 +196,6 @@ def origin(
     return [(f"penstock.{name}", what.encode()) for name, what in said.items()]
 
 
-def clock(batch: PlannedBatch) -> Column:
+def batch_time(batch: PlannedBatch) -> Column:
     """The time of a batch."""
     return F.timestamp_millis(F.lit(batch.at_ms))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.engine.faults.corrupt_offsets import CorruptOffsets
 from penstock.engine.jvm import bridge
-from penstock.engine.query.source import Place
+from penstock.engine.query.source import RecordPosition
 from penstock.errors import Blocked
 from penstock.kafka.admin import admin, first_offsets
 from penstock.kafka.dead_letters import between, consumer
@@ -54,7 +54,7 @@ MEMORY_MESSAGE = re.compile(
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether a query failed because memory was full, of the JVM or of a worker, which then ends without a word."""
-    found = bridge.causes(error) if error is not None else []
+    found = bridge.error_chain(error) if error is not None else []
     return any(
         MEMORY_ERROR.fullmatch(name)
         or (name == "org.apache.spark.SparkException" and MEMORY_MESSAGE.search(text[:2000]))
@@ -67,7 +67,7 @@ class RecordsSize(NamedTuple):
 
     records: int
     bytes: int
-    last: Place | None
+    last: RecordPosition | None
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class SplitState:
     levels: tuple[SplitLevel, ...] = ()
     batch: int = -1
     times: int = 0
-    without: tuple[Place, ...] = ()
+    without: tuple[RecordPosition, ...] = ()
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -108,7 +108,7 @@ class SplitState:
                 )
                 for one in found["levels"]
             )
-            made = cls(**found | {"levels": levels, "without": tuple(Place(*at) for at in found["without"])})
+            made = cls(**found | {"levels": levels, "without": tuple(RecordPosition(*at) for at in found["without"])})
         except (ValueError, TypeError, KeyError):
             return cls(heap)
         return made if made.heap == heap else replace(made, heap=heap, times=0, without=())
@@ -119,7 +119,7 @@ class BatchSplitter:
 
     def __init__(self, stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Checkpoint) -> None:
         self._stream, self._bootstrap, self._checkpoint = stream, bootstrap, checkpoint
-        self._now = SplitState(bridge.heap(spark))
+        self._now = SplitState(bridge.max_heap_bytes(spark))
         self.out_of_memory = False
         self.unreadable_record: CorruptOffsets | None = None
         """A record that memory does not even hold to pass over it: the next query is to begin behind it."""
@@ -143,7 +143,7 @@ class BatchSplitter:
         self._keep(SplitState(self._now.heap, levels))
         return True
 
-    def split_planned_batch(self, mark: CommitMarker) -> dict[Place, str]:
+    def split_planned_batch(self, mark: CommitMarker) -> dict[RecordPosition, str]:
         """Cut the batch that is planned, if memory was full; the records that it is to be run without, and why.
 
         Blocked if there is nothing left to cut. mark: of the last batch written. The query must not run.
@@ -213,12 +213,14 @@ class BatchSplitter:
         firsts = first_offsets(admin(self._bootstrap), every, self._bootstrap)
         return {(t, p): max(batch.starts.get(t, {}).get(p, 0), firsts.get((t, p), 0)) for t, p in every}
 
-    def _size(self, topic: str, partition: int, start: int, end: int, without: Collection[Place]) -> RecordsSize:
+    def _size(
+        self, topic: str, partition: int, start: int, end: int, without: Collection[RecordPosition]
+    ) -> RecordsSize:
         records = size = 0
         last = None
         with consumer(self._bootstrap) as reader:
             for message in between(reader, topic, partition, start, end):
-                place = Place(topic, partition, message.offset() or 0)
+                place = RecordPosition(topic, partition, message.offset() or 0)
                 if place not in without:
                     records, size, last = records + 1, size + _bytes(message), place
         return RecordsSize(records, size, last)
@@ -239,7 +241,7 @@ class BatchSplitter:
                 ends.setdefault(topic, {})[partition] = end
         return ends
 
-    def _blocked(self, batch: PlannedBatch, without: Collection[Place]) -> Blocked:
+    def _blocked(self, batch: PlannedBatch, without: Collection[RecordPosition]) -> Blocked:
         what = "a record that is put aside" if without else "its state alone"
         return Blocked(
             f"stream {self._stream.name}: the driver's memory does not hold batch {batch.batch_id}, and nothing of it "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from penstock.engine.query.source import Place
+from penstock.engine.query.source import RecordPosition
 
 if TYPE_CHECKING:
     from penstock.engine.checkpoint.layout import PlannedBatch
@@ -81,11 +81,11 @@ class RecordOrder:
     def __len__(self) -> int:
         return sum(end - start for _, _, start, end in self.parts)
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> RecordPosition:
         ends = list(accumulate(end - start for _, _, start, end in self.parts))
         which = bisect_right(ends, number)
         topic, partition, _, end = self.parts[which]
-        return Place(topic, partition, end - (ends[which] - number))
+        return RecordPosition(topic, partition, end - (ends[which] - number))
 
     def first(self, count: int, of: PlannedBatch) -> PlannedBatch:
         """The batch as if it held only the first records."""
@@ -99,7 +99,7 @@ class RecordOrder:
         return replace(of, starts=starts, ends=ends)
 
 
-def span_of(places: list[Place], batch: PlannedBatch) -> PlannedBatch:
+def span_of(places: list[RecordPosition], batch: PlannedBatch) -> PlannedBatch:
     """The batch as if it held no more than lies between the places."""
     starts: dict[str, dict[int, int]] = {}
     ends: dict[str, dict[int, int]] = {}

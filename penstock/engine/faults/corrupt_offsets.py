@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.engine.commit.rejected import Found, origin
+from penstock.engine.commit.rejected import RejectedRecords, origin_headers
 from penstock.kafka.log_corruption import left_of
 from penstock.model.output import CommitMarker
 from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
-    from penstock.engine.commit.dead_letter_index import Kept
+    from penstock.engine.commit.dead_letter_index import DeadLetterIndex
     from penstock.model.stream import Stream
 
 
@@ -34,21 +34,21 @@ class CorruptOffsets:
         offsets = {t: {p: self.behind(t, p, at) for p, at in parts.items()} for t, parts in mark.offsets.items()}
         return replace(mark, offsets=offsets)
 
-    def letters(self, stream: Stream, kept: Kept, bootstrap: str) -> Found:
+    def letters(self, stream: Stream, kept: DeadLetterIndex, bootstrap: str) -> RejectedRecords:
         """One for each offset, with what is left of its record."""
         left = left_of(self.topic, self.partition, self.offsets, bootstrap)
-        found = Found(first=self.why)
+        found = RejectedRecords(first_reason=self.why)
         given = next(one for one in stream.sources.values() if one.reads_topic(self.topic))
         target = given.dead_letter_topic or (None if given.schema else DEAD_LETTERS)
         for offset in self.offsets:
             place = {"topic": self.topic, "partition": self.partition, "offset": offset}
-            if kept.has(place, target.name if target else ""):
+            if kept.contains(place, target.name if target else ""):
                 continue
             found.dead += 1
             if target:
                 key, value = left.get(offset, (None, None))
-                headers = origin(place, stream.name, "reason", self.why, kept.ids)
+                headers = origin_headers(place, stream.name, "reason", self.why, kept.topic_ids)
                 if offset not in left:
                     headers.append(("penstock.cut", b"key, value"))
-                found.kept.setdefault(target.name, []).append({"key": key, "value": value, "headers": headers})
+                found.by_topic.setdefault(target.name, []).append({"key": key, "value": value, "headers": headers})
         return found

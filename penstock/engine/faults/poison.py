@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.codec import columnar
 from penstock.engine.checkpoint.recovery import damaged_checkpoint, is_unreadable_state
-from penstock.engine.commit.rejected import Found, clock, origin
+from penstock.engine.commit.rejected import RejectedRecords, batch_time, origin_headers
 from penstock.engine.error_text import root_message
 from penstock.engine.faults.batch_splitting import is_out_of_memory
 from penstock.engine.faults.bisect import Bisection, Inconclusive, NoCulprit, RecordOrder, span_of
@@ -24,7 +24,7 @@ from penstock.engine.faults.corrupt_offsets import CorruptOffsets
 from penstock.engine.faults.dry_run import DryRun, checkpoint_copy
 from penstock.engine.jvm import bridge
 from penstock.engine.query import decode, source
-from penstock.engine.query.source import Place
+from penstock.engine.query.source import RecordPosition
 from penstock.engine.state import fold
 from penstock.errors import Blocked, BrokerError, LeaseLost
 from penstock.kafka.admin import admin, first_offsets
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.engine.checkpoint.layout import PlannedBatch
-    from penstock.engine.commit.dead_letter_index import Kept
+    from penstock.engine.commit.dead_letter_index import DeadLetterIndex
     from penstock.engine.faults.data_loss import InputChanges
     from penstock.engine.operations.reset import Reset
     from penstock.model.stream import Stream
@@ -85,7 +85,7 @@ class PoisonRecords:
     rows: Callable[[dict[str, DataFrame]], DataFrame]
     checkpoint: str
     told: Callable[[Exception], None]
-    left_out: dict[Place, str] = field(default_factory=dict)
+    left_out: dict[RecordPosition, str] = field(default_factory=dict)
     reset: Reset | None = None
     damage: CorruptOffsets | None = None
     _failed: tuple[int, Any] | None = None
@@ -141,7 +141,7 @@ class PoisonRecords:
 
     def _unreadable(self, batch: PlannedBatch, error: Exception, *, written: bool) -> bool:
         """Whether the log is broken, and the next start goes on behind that; Blocked if it cannot."""
-        said = [text for name, text in bridge.causes(error) if name.startswith("org.apache.kafka.")]
+        said = [text for name, text in bridge.error_chain(error) if name.startswith("org.apache.kafka.")]
         if not (where := next(filter(None, map(CORRUPT_LOG.search, said)), None)):
             return False
         topic, partition = where["topic"], int(where["partition"])
@@ -164,7 +164,7 @@ class PoisonRecords:
                   self.stream.name, found[0], found[-1], extra={"topic": topic, "partition": partition})  # fmt: skip
         return True
 
-    def _search(self, batch: PlannedBatch, stopped: Callable[[], bool]) -> dict[Place, str]:
+    def _search(self, batch: PlannedBatch, stopped: Callable[[], bool]) -> dict[RecordPosition, str]:
         order = self._order(batch)
         try:
             return self._found(batch, order, self._fails, stopped)
@@ -174,7 +174,7 @@ class PoisonRecords:
             if copy is None:
                 raise Inconclusive("the checkpoint is not on a local disk, so the batch cannot be run with its state")
 
-            def fails(part: PlannedBatch, without: list[Place]) -> str:
+            def fails(part: PlannedBatch, without: list[RecordPosition]) -> str:
                 return self._fails_with_state(part, without, DryRun(self.stream, copy, stopped))
 
             try:
@@ -192,9 +192,9 @@ class PoisonRecords:
         self,
         batch: PlannedBatch,
         order: RecordOrder,
-        run: Callable[[PlannedBatch, list[Place]], str],
+        run: Callable[[PlannedBatch, list[RecordPosition]], str],
         stopped: Callable[[], bool],
-    ) -> dict[Place, str]:
+    ) -> dict[RecordPosition, str]:
         left = list(self.left_out)
 
         def fails(count: int, without: frozenset[int]) -> str:
@@ -223,14 +223,14 @@ class PoisonRecords:
         starts = {at: max(known.get(at, 0), firsts.get(at, 0)) for at in every}
         return RecordOrder([(t, p, min(starts[t, p], batch.ends[t][p]), batch.ends[t][p]) for t, p in sorted(every)])
 
-    def _fails(self, part: PlannedBatch, without: list[Place]) -> str:
+    def _fails(self, part: PlannedBatch, without: list[RecordPosition]) -> str:
         """Why a part of a batch fails; nothing if it passes. Unclear if it is not the records' fault."""
         frames = {}
         for name, given in self.stream.sources.items():
-            raw = source.batch(self.spark, given, self.bootstrap, part, without)
-            rows = decode.decoded(raw, given, clock(part))
+            raw = source.batch_records(self.spark, given, self.bootstrap, part, without)
+            rows = decode.decode_records(raw, given, batch_time(part))
             rows = rows.where(~rows[columnar.BAD]).drop(columnar.BAD, columnar.KEPT)
-            frames[name] = decode.without_beats(source.above(rows, self.reset))
+            frames[name] = decode.drop_heartbeats(source.above_floor(rows, self.reset))
         # State with timers asks where states are kept, which is known once Spark manages streams.
         _ = self.spark.streams
         try:
@@ -245,11 +245,11 @@ class PoisonRecords:
             return root_message(e)
         return ""
 
-    def _fails_with_state(self, part: PlannedBatch, without: list[Place], trial: DryRun) -> str:
+    def _fails_with_state(self, part: PlannedBatch, without: list[RecordPosition], trial: DryRun) -> str:
         """As `_fails`, in a query of its own that goes on from the copy of the checkpoint."""
         of = self.stream
         frames = {
-            name: source.stream(self.spark, of, name, self.bootstrap, without, part.ends, self.reset)
+            name: source.input_stream(self.spark, of, name, self.bootstrap, without, part.ends, self.reset)
             for name in of.sources
         }
         with fold.use_checkpoint(of, str(trial.checkpoint)):
@@ -268,9 +268,9 @@ class PoisonRecords:
             if place.topic in mended.gone or place.offset >= end:
                 del self.left_out[place]
 
-    def letters(self, batch: PlannedBatch, kept: Kept) -> Found:
+    def letters(self, batch: PlannedBatch, kept: DeadLetterIndex) -> RejectedRecords:
         """The records of a batch that were put aside, as their topics take them; not those that lie there already."""
-        found = Found()
+        found = RejectedRecords()
         for place in list(self.left_out):
             if place.offset < batch.starts.get(place.topic, {}).get(place.partition, 0):
                 # Its batch is behind; the next start reads without a filter.
@@ -281,28 +281,28 @@ class PoisonRecords:
             self._in_a_row = self._in_a_row if batch.starts == batch.ends else 0
             return found
         why: dict[tuple[str, int, int], str] = {place: self.left_out[place] for place in mine}
-        found.first = self.left_out[mine[0]]
+        found.first_reason = self.left_out[mine[0]]
         known: set[tuple[str, int, int]] = set()
         for given in self.stream.sources.values():
-            rows = source.batch(self.spark, given, self.bootstrap, span_of(mine, batch))
-            rows = rows.where(source.at(mine))
+            rows = source.batch_records(self.spark, given, self.bootstrap, span_of(mine, batch))
+            rows = rows.where(source.is_at(mine))
             target = given.dead_letter_topic or (None if given.schema else DEAD_LETTERS)
             for row in rows.select("topic", "partition", "offset", "key", "value").toLocalIterator():
                 at = (row.topic, row.partition, row.offset)
-                if at in known or kept.has(row.asDict(), target.name if target else ""):
+                if at in known or kept.contains(row.asDict(), target.name if target else ""):
                     continue
                 known.add(at)
                 found.dead += 1
                 if target:
-                    headers = origin(row.asDict(), self.stream.name, "reason", why[at], kept.ids)
+                    headers = origin_headers(row.asDict(), self.stream.name, "reason", why[at], kept.topic_ids)
                     letter = {"key": row.key, "value": row.value, "headers": headers}
-                    found.kept.setdefault(target.name, []).append(letter)
+                    found.by_topic.setdefault(target.name, []).append(letter)
         return found
 
 
 def _is_infrastructure(error: Exception) -> bool:
     """Whether no record can be its cause."""
-    found = bridge.causes(error)
+    found = bridge.error_chain(error)
     if not found or is_out_of_memory(error) or is_unreadable_state(error):
         return True
     return any(

@@ -20,37 +20,37 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 # A metric of Spark's state operators.
-LATE = "numRowsDroppedByWatermark"
+LATE_METRIC = "numRowsDroppedByWatermark"
 # The operator that notes the event times of a batch: the latest moves the watermark when the batch has ended.
-WATERMARK = "EventTimeWatermark"
-METRICS = "CollectMetrics"
+WATERMARK_NODE = "EventTimeWatermark"
+METRICS_NODE = "CollectMetrics"
 # The latest event time where there is none.
-NEVER = -(2**63)
+NO_EVENT_TIME = -(2**63)
 # Logical operators that keep state when their input is a stream.
 STATEFUL = {
     "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Join", "Distinct", "TransformWithState",
     "TransformWithStateInPySpark", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "GlobalLimit",
 }  # fmt: skip
-OWN_STATE = {step for step in STATEFUL if step.startswith(("TransformWithState", "FlatMapGroups"))}
+CUSTOM_STATE = {step for step in STATEFUL if step.startswith(("TransformWithState", "FlatMapGroups"))}
 # What a column that a watermark lies on has among its metadata.
-DELAY = "spark.watermarkDelayMs"
+WATERMARK_METADATA = "spark.watermarkDelayMs"
 # The same, as Spark writes it.
 TIMED_COLUMN = re.compile(r"-T\d+ms\b")
 # What differs each time a plan is made: ids of columns, a watermark's delay, counted names.
-COUNTED = re.compile(r"\b([xyz])_\d+(?=#)")
-FICKLE = re.compile(r"#\d+L?|-T\d+ms\b")
+NUMBERED_NAMES = re.compile(r"\b([xyz])_\d+(?=#)")
+VOLATILE_IDS = re.compile(r"#\d+L?|-T\d+ms\b")
 # What Spark makes of `session_window(...)`.
 SESSIONS = re.compile(r"end, knownnullable\(.{1,500}? \+ cast\((?P<gap>.{1,500}?) as interval\) as timestamp\)")
 # What Spark makes of `window(...)`: the plan has no other word of it. In microseconds.
-STARTS = r"LongType\) - (?P<start>-?\d+)\) % (?P<slide>\d+)\) \+ \d+\) ELSE .{1,500}? END\) - 0\)"
-WINDOWS = re.compile(STARTS + r" \+ (?P<length>\d+)\), LongType")
+WINDOW_START = r"LongType\) - (?P<start>-?\d+)\) % (?P<slide>\d+)\) \+ \d+\) ELSE .{1,500}? END\) - 0\)"
+WINDOWS = re.compile(WINDOW_START + r" \+ (?P<length>\d+)\), LongType")
 
 POOL = "spark.scheduler.pool"
 _TURNS = itertools.count()
 
 
 @dataclass(frozen=True)
-class Windows:
+class EventTimeWindows:
     """Windows of event time, one every `slide`; start: how long after each multiple of that one begins."""
 
     length: timedelta
@@ -63,17 +63,17 @@ class Windows:
         return (self.start + self.length) % self.slide
 
 
-def answers(spark: SparkSession) -> bool:
+def is_alive(spark: SparkSession) -> bool:
     """Come back if the JVM works; a paused one leaves this waiting. False if Spark has given its context up."""
     return not spark.sparkContext._jsc.sc().isStopped()
 
 
-def executors(spark: SparkSession) -> int:
+def executor_count(spark: SparkSession) -> int:
     """How many executors the driver of a cluster has at present."""
     return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is among them
 
 
-def worker_pages(spark: SparkSession, host: str, port: int) -> list[str]:
+def worker_page_urls(spark: SparkSession, host: str, port: int) -> list[str]:
     """The pages of the live workers of a standalone master. Py4JJavaError if the master does not answer."""
     jvm: Any = spark._jvm
     deploy = "org.apache.spark.deploy.DeployMessages$"
@@ -84,12 +84,12 @@ def worker_pages(spark: SparkSession, host: str, port: int) -> list[str]:
     return [str(one.webUiAddress()) for one in found if str(one.state()) == "ALIVE"]
 
 
-def heap(spark: SparkSession) -> int:
+def max_heap_bytes(spark: SparkSession) -> int:
     """The most memory that the JVM's objects may take, in bytes."""
     return int(spark._jvm.Runtime.getRuntime().maxMemory())  # type: ignore[union-attr]
 
 
-def progress(query: StreamingQuery, after: str) -> list[dict[str, Any]]:
+def recent_progress(query: StreamingQuery, after: str) -> list[dict[str, Any]]:
     """The progress of batches since the one with the timestamp `after`, oldest first."""
     recent = query._jsq.recentProgress()
     found: list[dict[str, Any]] = []
@@ -101,13 +101,13 @@ def progress(query: StreamingQuery, after: str) -> list[dict[str, Any]]:
     return found[::-1]
 
 
-def rests(query: StreamingQuery) -> bool:
+def is_idle(query: StreamingQuery) -> bool:
     """Whether a query has looked since its last batch with data, or since its start, and found nothing more to do."""
     status = query._jsq.status()
     return not status.isDataAvailable() and str(status.message()).startswith("Waiting for ")
 
 
-def causes(error: BaseException) -> list[tuple[str, str]]:
+def error_chain(error: BaseException) -> list[tuple[str, str]]:
     """The class and the message of an error of the JVM's and of each of its causes; none if it is another's."""
     thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     found: list[tuple[str, str]] = []
@@ -123,14 +123,14 @@ def stateful_steps(frame: DataFrame) -> list[str]:
     return [node.nodeName() for node in _nodes(plan) if node.nodeName() in STATEFUL and _keeps_state(node)]
 
 
-def kept(frame: DataFrame) -> list[str]:
+def state_layout(frame: DataFrame) -> list[str]:
     """What the stateful operators of a streaming frame's plan keep: one line for each of them, for each column they
     group by and each value they hold, with its type, and for the windows; the same whenever the plan is made.
 
     Columns stand by name: how they are computed before does not count.
     """
     plan = frame._jdf.queryExecution().analyzed()
-    found = [f"windows of {w.length} every {w.slide} from {w.start}" for w in windows(frame)]
+    found = [f"windows of {w.length} every {w.slide} from {w.start}" for w in event_time_windows(frame)]
     found += dict.fromkeys(f"sessions of {_plain(m['gap'])}" for m in SESSIONS.finditer(plan.toString()))
     for number, node in enumerate(n for n in _nodes(plan) if n.nodeName() in STATEFUL and _keeps_state(n)):
         found += [f"step {number + 1}, {node.nodeName()}: {line}" for line in _keeps(node)]
@@ -151,7 +151,7 @@ def _keeps(node: Any) -> Iterator[str]:
         case "TransformWithStateInPySpark":
             given = list(_each(node.children().apply(0).output()))
             yield from (f"by {_typed(one)}" for one in given[: node.groupingAttributesLen()])
-        case name if name in OWN_STATE:
+        case name if name in CUSTOM_STATE:
             yield from (f"by {_typed(one)}" for one in _each(node.groupingAttributes()))
         case _:
             yield from (_typed(one) for one in _each(node.output()))
@@ -176,15 +176,15 @@ def _typed(expression: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    return FICKLE.sub("", COUNTED.sub(r"\1", text))
+    return VOLATILE_IDS.sub("", NUMBERED_NAMES.sub(r"\1", text))
 
 
-def clocks(frame: DataFrame) -> list[str]:
+def timer_clocks(frame: DataFrame) -> list[str]:
     """What the timers of a frame's own state go by: `EventTime`, `ProcessingTime`, `NoTime`; of older functions
     `EventTimeTimeout` and the like. `no event time` if that does not reach it: then Spark takes no record for late."""
     found = []
     for node in _nodes(frame._jdf.queryExecution().analyzed()):
-        if node.nodeName() not in OWN_STATE or not node.isStreaming():
+        if node.nodeName() not in CUSTOM_STATE or not node.isStreaming():
             continue
         clock = node.timeMode() if node.nodeName().startswith("Transform") else node.timeout()
         found.append(clock.toString() if TIMED_COLUMN.search(_reads(node)) else "no event time")
@@ -193,8 +193,12 @@ def clocks(frame: DataFrame) -> list[str]:
 
 def own_watermarks(frame: DataFrame) -> list[str]:
     """The columns of a streaming frame that have a watermark behind the one that each input has already."""
-    marks = [n for n in _nodes(frame._jdf.queryExecution().analyzed()) if n.nodeName() == WATERMARK and n.isStreaming()]
-    return [_plain(n.eventTime().toString()) for n in marks if any(m.nodeName() == WATERMARK for m in [*_nodes(n)][1:])]
+    marks = [
+        n for n in _nodes(frame._jdf.queryExecution().analyzed()) if n.nodeName() == WATERMARK_NODE and n.isStreaming()
+    ]
+    return [
+        _plain(n.eventTime().toString()) for n in marks if any(m.nodeName() == WATERMARK_NODE for m in [*_nodes(n)][1:])
+    ]
 
 
 def untimed_groups(frame: DataFrame) -> list[str]:
@@ -205,7 +209,7 @@ def untimed_groups(frame: DataFrame) -> list[str]:
         if node.nodeName() == "Aggregate" and _keeps_state(node):
             groups = list(_each(node.groupingExpressions()))
             columns = (one for one in groups if one.getClass().getSimpleName() == "AttributeReference")
-            if not any(one.metadata().contains(DELAY) for one in columns):
+            if not any(one.metadata().contains(WATERMARK_METADATA) for one in columns):
                 found += map(_typed, groups)
     return found
 
@@ -215,13 +219,13 @@ def _reads(node: Any) -> str:
     return str(node.children().apply(0).output().toString())
 
 
-def windows(frame: DataFrame) -> list[Windows]:
+def event_time_windows(frame: DataFrame) -> list[EventTimeWindows]:
     """The windows that a streaming frame's plan puts times into."""
     text = frame._jdf.queryExecution().analyzed().toString()
     found = (
         {name: timedelta(microseconds=int(n)) for name, n in m.groupdict().items()} for m in WINDOWS.finditer(text)
     )
-    return list(dict.fromkeys(Windows(**lengths) for lengths in found))
+    return list(dict.fromkeys(EventTimeWindows(**lengths) for lengths in found))
 
 
 def _keeps_state(node: Any) -> bool:
@@ -239,39 +243,39 @@ def _nodes(plan: Any) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class Execution:
+class BatchExecution:
     """A batch as Spark ran it."""
 
     _execution: Any
 
     @classmethod
-    def last(cls, query: StreamingQuery) -> Execution:
+    def last_of(cls, query: StreamingQuery) -> BatchExecution:
         return cls(query._jsq.streamingQuery().lastExecution())
 
-    def observed(self, metric: str) -> Any | None:
+    def observed_metric(self, metric: str) -> Any | None:
         """The row of an observed metric; None if the batch has none of that name."""
         found = self._execution.observedMetrics().get(metric)
         return found.get() if found.isDefined() else None
 
-    def late_places(self) -> list[tuple[int, ...]]:
+    def late_operator_paths(self) -> list[tuple[int, ...]]:
         """Where the plan's operators are that drop late rows: indexes of children from the root."""
-        return list(_places(self._plan, lambda node: node.metrics().contains(LATE)))
+        return list(_places(self._plan, lambda node: node.metrics().contains(LATE_METRIC)))
 
-    def late(self, places: list[tuple[int, ...]]) -> int:
+    def late_rows(self, places: list[tuple[int, ...]]) -> int:
         """Rows, after partial aggregation, that those operators dropped in this batch."""
         plan = self._plan
-        return sum(int(_node(plan, place).metrics().get(LATE).get().value()) for place in places)
+        return sum(int(_node(plan, place).metrics().get(LATE_METRIC).get().value()) for place in places)
 
-    def time_places(self) -> list[tuple[int, ...]]:
+    def watermark_paths(self) -> list[tuple[int, ...]]:
         """Where the plan's operators are that note event times, one for each input."""
-        return list(_places(self._plan, lambda node: node.nodeName() == WATERMARK))
+        return list(_places(self._plan, lambda node: node.nodeName() == WATERMARK_NODE))
 
-    def metrics_below(self, place: tuple[int, ...]) -> set[str]:
+    def metric_names_below(self, place: tuple[int, ...]) -> set[str]:
         """The names of the metrics that are observed in what an operator reads."""
         below = _node(self._plan, place)
-        return {str(_node(below, at).name()) for at in _places(below, lambda node: node.nodeName() == METRICS)}
+        return {str(_node(below, at).name()) for at in _places(below, lambda node: node.nodeName() == METRICS_NODE)}
 
-    def hold_time(self, places: list[tuple[int, ...]], latest: Sequence[int | None]) -> list[int | None]:
+    def cap_watermark(self, places: list[tuple[int, ...]], latest: Sequence[int | None]) -> list[int | None]:
         """Let what this batch read at each place move the watermark as if no event time lay behind `latest`, epoch ms;
         None: not at all. How far each moves it then, None where there is nothing.
 
@@ -286,7 +290,7 @@ class Execution:
             elif at > upto:
                 seen.reset()
                 seen.add(upto)
-            found.append(None if upto is None or at == NEVER else min(at, upto))
+            found.append(None if upto is None or at == NO_EVENT_TIME else min(at, upto))
         return found
 
     @property
@@ -309,7 +313,7 @@ def _node(plan: Any, place: tuple[int, ...]) -> Any:
 
 
 @contextmanager
-def turn(spark: SparkSession) -> Iterator[None]:
+def fair_turn(spark: SparkSession) -> Iterator[None]:
     """Let what this thread computes in here wait for nobody who began later.
 
     A free core goes to the pool with the fewest running tasks, and among equals, which all that wait are, to the first
@@ -329,7 +333,7 @@ def turn(spark: SparkSession) -> Iterator[None]:
         root.removeSchedulable(pool)
 
 
-def end(spark: SparkSession) -> int:
+def stop_jvm(spark: SparkSession) -> int:
     """Let a JVM that this process started end by itself, as it does when its standard input is closed; its exit code.
 
     `SparkSession.stop` alone leaves it running.

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 # Requests to an object store that go out at once.
-AT_ONCE = 8
+PARALLEL_COPIES = 8
 
 
-class Folder:
+class HadoopFolder:
     """A folder on any file system that Hadoop knows; on a disk what is written keeps Hadoop's checksum beside it.
 
     In an object store a file is there whole or not at all, and nothing is renamed: that would be a copy.
@@ -54,17 +54,17 @@ class Folder:
         parent, _, name = self.path.rpartition("/")
         beside, target = store_below(parent), to.rpartition("/")[2]
         keys = [one.key for one in beside.objects(name)]
-        with ThreadPoolExecutor(AT_ONCE, "copies") as pool:
+        with ThreadPoolExecutor(PARALLEL_COPIES, "copies") as pool:
             for _ in pool.map(lambda key: beside.copy(key, f"{target}{key.removeprefix(name)}"), keys):
                 pass
 
-    def names(self, name: str) -> list[str]:
+    def list_names(self, name: str) -> list[str]:
         """What lies in a folder below this one; nothing if it is not there."""
         if not self._fs.exists(self._at(name)):
             return []
         return [status.getPath().getName() for status in self._fs.listStatus(self._at(name))]
 
-    def below(self, name: str) -> list[str]:
+    def list_files(self, name: str) -> list[str]:
         """All files in a folder below this one and in those below it; nothing if it is not there."""
         if not self._fs.exists(self._at(name)):
             return []
@@ -73,9 +73,9 @@ class Folder:
             found.append(str(root.relativize(files.next().getPath().toUri()).getPath()))
         return found
 
-    def numbers(self, name: str) -> list[int]:
+    def list_numbers(self, name: str) -> list[int]:
         """Those of the entries of a log that lies in a folder below this one, in order."""
-        return sorted(int(entry) for entry in self.names(name) if entry.isdecimal())
+        return sorted(int(entry) for entry in self.list_names(name) if entry.isdecimal())
 
     def read(self, name: str) -> str:
         stream = self._fs.open(self._at(name))
@@ -84,7 +84,7 @@ class Folder:
         finally:
             stream.close()
 
-    def read_if_whole(self, name: str) -> str | None:
+    def read_verified(self, name: str) -> str | None:
         """The text of a file; empty if its checksum is not that of the file, None if there is none."""
         if not self._far and not self._fs.exists(self._at(name)):
             return None
@@ -105,7 +105,7 @@ class Folder:
     def delete(self, name: str) -> None:
         self._fs.delete(self._at(name), False)
 
-    def clear(self, name: str) -> None:
+    def delete_folder(self, name: str) -> None:
         """Delete a folder below this one with all that is in it."""
         self._fs.delete(self._at(name), True)
 

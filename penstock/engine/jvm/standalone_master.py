@@ -20,21 +20,21 @@ from urllib.parse import urlparse
 
 import httpx
 
-from penstock.engine.executor_wait import free
-from penstock.engine.spark_security import secured
+from penstock.engine.executor_wait import describe_free_resources
+from penstock.engine.spark_security import security_conf
 from penstock.java import jars, runtime
 from penstock.settings import ExecutorResources
 
 DEPLOY = "org.apache.spark.deploy"
 MESSAGES = f"{DEPLOY}.DeployMessages$"
 # A JVM of a few seconds. Netty and Spark's encryption reach into these packages.
-OPTIONS = (
+JVM_OPTIONS = (
     "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx128m", "-Dlog4j2.level=ERROR",
     "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED",
 )  # fmt: skip
 # A master that hangs is one that is away.
-PATIENCE = {
+RPC_TIMEOUTS = {
     "spark.rpc.askTimeout": "10s",
     "spark.rpc.lookupTimeout": "10s",
     "spark.network.timeout": "10s",
@@ -44,18 +44,18 @@ PATIENCE = {
     "spark.rpc.numRetries": "1",
 }
 # A worker gives a driver ten seconds to end by itself before it kills it.
-KILL_TIMEOUT = 20.0
+KILL_TIMEOUT_S = 20.0
 # Of a driver that has ended, as its worker saw it; ERROR is also said of all drivers of a worker that is lost.
-ENDED = ("FINISHED", "FAILED", "KILLED", "ERROR")
+ENDED_STATES = ("FINISHED", "FAILED", "KILLED", "ERROR")
 
 
-class Master:
+class MasterClient:
     """The master of a cluster that leads. OSError if none answers that does."""
 
     def __init__(self, jvm: Any, url: str) -> None:
         self._jvm = jvm
         conf = jvm.org.apache.spark.SparkConf(False)
-        for key, value in (secured(url) | PATIENCE).items():
+        for key, value in (security_conf(url) | RPC_TIMEOUTS).items():
             conf.set(key, value)
         kind = jvm.org.apache.spark.SecurityManager
         manager = kind(conf, *(getattr(kind, f"$lessinit$greater$default${n}")() for n in (2, 3)))
@@ -119,7 +119,7 @@ class Master:
             raise OSError(str(said.message()))
         return {"id": str(said.driverId().get())}
 
-    def look(self, name: str) -> dict[str, Any]:
+    def driver_status(self, name: str) -> dict[str, Any]:
         """What is known of a driver: `state` (see `master.DriverState`, MISSING if nothing), `why` of an error, and
         `free`, of one that has no place yet: what workers have left."""
         said = self._ask(self._message("RequestDriverStatus", name), "DriverStatusResponse")
@@ -146,15 +146,18 @@ class Master:
                     workers.append(httpx.get(f"{page}/json/", timeout=5).json())
                 except (httpx.HTTPError, ValueError):
                     return f"a worker whose page, {page}, does not say what is free"
-        return free(
+        return describe_free_resources(
             workers, ExecutorResources(cores=cores, executor_cores=cores, memory=f"{memory}m" if memory else None)
         )
 
     def kill(self, name: str) -> dict[str, Any]:
         """Have a driver ended, and wait until it has, for a while: what is known of it then."""
         self._ask(self._message("RequestKillDriver", name), "KillDriverResponse")
-        deadline = time.monotonic() + KILL_TIMEOUT
-        while (found := self.look(name))["state"] not in (*ENDED, "MISSING") and time.monotonic() < deadline:
+        deadline = time.monotonic() + KILL_TIMEOUT_S
+        while (found := self.driver_status(name))["state"] not in (
+            *ENDED_STATES,
+            "MISSING",
+        ) and time.monotonic() < deadline:
             time.sleep(0.2)
         return found
 
@@ -175,7 +178,7 @@ def _jvm() -> Iterator[Any]:
     port, token = launch_gateway(
         jarpath=str(next(folder.glob("py4j-*.jar"))),
         classpath=str(folder / "*"),
-        javaopts=[*OPTIONS],
+        javaopts=[*JVM_OPTIONS],
         java_path=runtime.find().command,
         # It ends with this process, however that does.
         die_on_exit=True,
@@ -189,19 +192,19 @@ def _jvm() -> Iterator[Any]:
         gateway.shutdown()
 
 
-def answer(asked: dict[str, Any]) -> dict[str, Any]:
+def handle_request(asked: dict[str, Any]) -> dict[str, Any]:
     """What comes of a request: `{"do": "submit" | "look" | "kill", "master": URL, ...}`, with the `id` of a driver or
     what `submit` takes. `{"error": text}` if nothing."""
     with _jvm() as jvm:
         try:
-            master = Master(jvm, asked["master"])
+            master = MasterClient(jvm, asked["master"])
             match asked["do"]:
                 case "submit":
                     return master.submit(asked)
                 case "kill":
                     return master.kill(asked["id"])
                 case _:
-                    return master.look(asked["id"])
+                    return master.driver_status(asked["id"])
         except OSError as e:
             return {"error": str(e)}
         except Exception as e:  # of the JVM's
@@ -209,7 +212,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    told = answer(json.load(sys.stdin))
+    told = handle_request(json.load(sys.stdin))
     print(f"\n{json.dumps(told)}", flush=True)
     # The JVM ends when its standard input does, and is not waited for.
     os._exit(0)

@@ -32,10 +32,10 @@ from penstock.engine.checkpoint import plan_fingerprint as plans
 from penstock.engine.checkpoint.layout import RESET_FILE
 from penstock.engine.checkpoint.offset_log import BatchPlan, commit_entry
 from penstock.engine.error_text import root_message
-from penstock.engine.jvm.hadoop_fs import Folder
+from penstock.engine.jvm.hadoop_fs import HadoopFolder
 from penstock.engine.operations.rebuild_from_inputs import InputFold, input_rows
 from penstock.engine.operations.reset import Reset
-from penstock.engine.progress.stage_log import told
+from penstock.engine.progress.stage_log import log_stage_progress
 from penstock.engine.query import source
 from penstock.engine.state import fold as folding
 from penstock.engine.state import fold_query, keyed_store
@@ -169,7 +169,7 @@ def rebuild(
         _log(spark, folder, checkpoint, mark)
         ids = {**topic_ids(admin(bootstrap), plan.ends, bootstrap), **mark.topic_ids}
         asked = Reset(plan.ends, ids={topic: ids[topic] for topic in plan.ends if topic in ids}, rebuilt=True)
-        Folder(spark, str(folder)).replace(RESET_FILE, asked.text())
+        HadoopFolder(spark, str(folder)).replace(RESET_FILE, asked.text())
         plans.PlanFingerprint(spark, stream.name, str(folder)).keep(lines)
         if (now := mark_of(stream.name, bootstrap)) != mark:
             raise PenstockError(
@@ -197,7 +197,9 @@ def _restored(
     began, ends = int(time.time() * 1000), _ends(how.topic, bootstrap)
     starts = first_offsets(admin(bootstrap), ends, bootstrap)
     records = sum(end - starts[place] for place, end in ends.items())
-    frame = source.all_of(spark, how.topic, bootstrap, _by_topic(starts), _by_topic(ends)).select(*RECORD_COLUMNS)
+    frame = source.topic_records(spark, how.topic, bootstrap, _by_topic(starts), _by_topic(ends)).select(
+        *RECORD_COLUMNS
+    )
     made = _laid(stream, frame, ("key",), how, laying, place, records)
     read_in_time(how.topic, began, bootstrap, "output", "rebuild it again")
     return made, records
@@ -221,7 +223,7 @@ def _laid(
     state = frame.repartition(count, *key).mapInArrow(states, ", ".join(columns))
     rows = folding.partition_by_key(fold, state).sortWithinPartitions(HASH, *fold.key)
     try:
-        with told(spark, stream.name):
+        with log_stage_progress(spark, stream.name):
             return [_Made(*one) for one in rows.mapInArrow(laying, WRITTEN_COLUMNS).collect()]
     except (PySparkException, Py4JJavaError) as e:
         of = ", ".join(stream.output_names if fold.restore_sql else (one.source for one in stream.sources.values()))
@@ -335,7 +337,7 @@ def _size(folder: Path) -> StateSize | None:
 
 def _log(spark: SparkSession, folder: Path, checkpoint: str, mark: CommitMarker) -> None:
     """Write the log of a query that ended with the batch of its mark."""
-    made = Folder(spark, str(folder))
+    made = HadoopFolder(spark, str(folder))
     made.replace("metadata", json.dumps({"id": mark.query}))
     plans = {n: plan for n, text in mark.plans.items() if (plan := BatchPlan.read(text))}
     for batch, plan in plans.items():

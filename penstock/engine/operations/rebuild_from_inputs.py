@@ -12,7 +12,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.engine.query import decode, source
-from penstock.engine.query.tables import Tables
+from penstock.engine.query.tables import StreamTables
 from penstock.engine.state import fold as folding
 from penstock.engine.state import fold_query
 from penstock.engine.state.keyed_store import HASH
@@ -73,7 +73,7 @@ def input_rows(
             hint=RESET_HINT.format(name=stream.name),
         )
     starts = _starts(stream, bootstrap, how, mark, plan)
-    tables = Tables(stream, folder, bootstrap, lambda *_: None)
+    tables = StreamTables(stream, folder, bootstrap, lambda *_: None)
     try:
         tables.load()
         frames = {}
@@ -81,10 +81,12 @@ def input_rows(
             begins = {topic: parts for topic, parts in starts.items() if given.reads_topic(topic)}
             # Partitions that the mark does not name were not read.
             ends = {t: {p: plan.ends.get(t, {}).get(p, at) for p, at in parts.items()} for t, parts in begins.items()}
-            raw = source.between(spark, given, bootstrap, begins, ends, whole=True)
-            rows = decode.decoded(raw, given, None)
+            raw = source.records_between(spark, given, bootstrap, begins, ends, whole=True)
+            rows = decode.decode_records(raw, given, None)
             bad = Observation()
-            frames[name] = decode.without_beats((decode.good if given.schema else decode.raw)(rows, given, bad))
+            frames[name] = decode.drop_heartbeats(
+                (decode.drop_bad_records if given.schema else decode.count_heartbeats)(rows, given, bad)
+            )
         with folding.current_context() as place:
             stream.transform(**frames, **tables.frames(spark))
         found = place.frames[how.fold.name]

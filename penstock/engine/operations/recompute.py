@@ -26,10 +26,10 @@ from penstock.codec.columnar import BAD, BEAT, EVENT_TIME
 from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.error_text import root_message
 from penstock.engine.jvm import bridge
-from penstock.engine.progress.stage_log import told
+from penstock.engine.progress.stage_log import log_stage_progress
 from penstock.engine.query import decode as records
-from penstock.engine.query.decode import HEADERS
-from penstock.engine.query.encode import encoded
+from penstock.engine.query.decode import HEADERS_TYPE
+from penstock.engine.query.encode import encode_rows
 from penstock.engine.session import session_for
 from penstock.errors import DeclarationError, PenstockError
 from penstock.model.input import RECORD_COLUMN, Input
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 EPOCH, MICRO = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 RECORD = {
     "topic": "string", "partition": "int", "offset": "bigint", "key": "binary", "value": "binary",
-    "timestamp": "timestamp", "headers": HEADERS,
+    "timestamp": "timestamp", "headers": HEADERS_TYPE,
 }  # fmt: skip
 # Of packed records to each task: what it groups must find room, and what does not is written to the disk.
 TASK_BYTES = 32 << 20
@@ -158,7 +158,7 @@ def recompute_rows(
         for number, stream in enumerate(streams):
             target = f"{made}/{number}"
             try:
-                with told(spark, stream.name):
+                with log_stage_progress(spark, stream.name):
                     if by_hours and number == 0 and not _input(stream).uses_record_timestamp:
                         _times_agree(session_for(spark, stream), stream, paths)
                     stage.run(spark, stream, paths, target, archived=number == 0)
@@ -199,13 +199,15 @@ class _Stage:
         strange = ~F.col("topic").rlike(f"^(?:{given.pattern})$") if given.pattern else F.col("topic") != given.source
         source = source.observe(read, F.count(F.lit(1)).alias("n"), F.max(F.when(strange, F.col("topic"))).alias("not"))
         # What a stream before has just made was written now.
-        rows = records.decoded(source, given, None if archived else F.current_timestamp())
-        rows = records.without_beats((records.good if given.schema else records.raw)(rows, given, bad))
+        rows = records.decode_records(source, given, None if archived else F.current_timestamp())
+        rows = records.drop_heartbeats(
+            (records.drop_bad_records if given.schema else records.count_heartbeats)(rows, given, bad)
+        )
         if archived:
             rows = rows.where((F.col(EVENT_TIME) >= F.lit(self._low)) & (F.col(EVENT_TIME) < F.lit(self._high)))
         micros = F.unix_micros(EVENT_TIME)
         rows = rows.observe(times, F.min(micros).alias("first"), F.max(micros).alias("last"))
-        made = encoded(stream, stream.transform(**{name: rows}))
+        made = encode_rows(stream, stream.transform(**{name: rows}))
         made.write.option("parquet.block.size", GROUP_BYTES).parquet(target)
         self._tell(stream, read.get, bad.get, archived=archived)
         self._times_fit(stream, times.get)
@@ -255,7 +257,7 @@ def _times_agree(spark: SparkSession, stream: Stream, paths: Sequence[str]) -> N
     kept = F.unix_micros(EVENT_TIME).cast("string").cast("binary")
     header = F.array(F.struct(F.lit("archived").alias("key"), kept.alias("value")))
     source = spark.read.parquet(*(f"file://{path}" for path in paths)).withColumn("headers", header)
-    rows = records.decoded(source.select(*RECORD), given, None)
+    rows = records.decode_records(source.select(*RECORD), given, None)
     said = F.col(f"{RECORD_COLUMN}.headers")[0].value.cast("string").cast("bigint")
     off = F.abs(F.unix_micros(EVENT_TIME) - said)
     # Of a time that no folder is named after the archive takes the record's own.
@@ -278,7 +280,7 @@ def _sent(spark: SparkSession, paths: Sequence[str], topic: str) -> DataFrame:
     """Encoded rows as records of a topic."""
     made = {
         "topic": F.lit(topic), "partition": F.lit(0), "offset": F.monotonically_increasing_id(),
-        "timestamp": F.current_timestamp(), "headers": F.lit(None).cast(HEADERS),
+        "timestamp": F.current_timestamp(), "headers": F.lit(None).cast(HEADERS_TYPE),
     }  # fmt: skip
     found = spark.read.schema("key BINARY, value BINARY").parquet(*(f"file://{path}" for path in paths))
     return found.select(*(made.get(name, F.col(name)).alias(name) for name in RECORD))
@@ -308,8 +310,8 @@ def _read(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
 def _plan_fits(spark: SparkSession, stream: Stream) -> None:
     """DeclarationError if a stream is not what it promises, or its groups are not of one window each."""
     found = plan_fingerprint.build_frame(spark, stream, settings().bootstrap, {})
-    by = [line.partition(": by ")[2] for line in bridge.kept(found) if ": by " in line]
-    windows = bridge.windows(found)
+    by = [line.partition(": by ")[2] for line in bridge.state_layout(found) if ": by " in line]
+    windows = bridge.event_time_windows(found)
     if not windows or not any(line.endswith(WINDOW) for line in by):
         hint = 'group by F.window("event_time", ...)'
         raise _refused(stream, "does not group by windows of event time", ", ".join(by), hint)

@@ -219,11 +219,11 @@ def _newest(bootstrap: str, upto: Mapping[Place, int], now: int) -> dict[Place, 
     return high
 
 
-def _windows(stream: Stream, spark: SparkSession, bootstrap: str) -> list[bridge.Windows]:
-    return bridge.windows(plans.build_frame(spark, stream, bootstrap, plans.empty_tables(stream, spark)))
+def _windows(stream: Stream, spark: SparkSession, bootstrap: str) -> list[bridge.EventTimeWindows]:
+    return bridge.event_time_windows(plans.build_frame(spark, stream, bootstrap, plans.empty_tables(stream, spark)))
 
 
-def _judge(stream: Stream, plan: ResetPlan, windows: list[bridge.Windows], floor: int | None) -> None:
+def _judge(stream: Stream, plan: ResetPlan, windows: list[bridge.EventTimeWindows], floor: int | None) -> None:
     """Set the floor of a plan, and say what becomes of the output."""
     output_mode, kept = stream.output_mode, ", ".join(o.name for o in stream.outputs.values() if not o.keyed)
     if plan.skipped:

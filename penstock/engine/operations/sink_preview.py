@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.codec import columnar
 from penstock.codec.columnar import ARROW
-from penstock.engine.commit.dead_letters import PLACE
+from penstock.engine.commit.dead_letters import POSITION_COLUMNS
 from penstock.engine.error_text import root_message
 from penstock.engine.query import decode
 from penstock.errors import DeclarationError, PenstockError
@@ -38,7 +38,7 @@ class RenderedRecords:
 
     def of(self, place: Origin) -> pa.Table:
         """The rows of one record, as the writer gets them."""
-        mine = [Origin(**one) == place for one in self.rows.select(PLACE).to_pylist()]
+        mine = [Origin(**one) == place for one in self.rows.select(POSITION_COLUMNS).to_pylist()]
         return self.rows.filter(pa.array(mine, pa.bool_())).drop_columns([DOCUMENT_COLUMN])
 
 
@@ -77,15 +77,15 @@ def _made(spark: SparkSession, stream: Stream, given: Sequence[Whole]) -> Render
     wrong: dict[Origin, str] = {}
     for name, one in stream.sources.items():
         source = spark.createDataFrame(_table([record for record in given if one.reads_topic(record.place.topic)]))
-        rows = decode.decoded(source, one, F.current_timestamp())
+        rows = decode.decode_records(source, one, F.current_timestamp())
         if one.schema:
             kept = rows.where(columnar.BAD).select(f"{columnar.KEPT}.*")
             wrong |= {Origin(row.topic, row.partition, row.offset): row.reason for row in kept.collect()}
-        frames[name] = decode.without_beats(rows.where(~F.col(columnar.BAD)).drop(columnar.BAD, columnar.KEPT))
+        frames[name] = decode.drop_heartbeats(rows.where(~F.col(columnar.BAD)).drop(columnar.BAD, columnar.KEPT))
     found = stream.transform(**frames)
     shown = F.to_json("doc", JSON) if "doc" in found.columns else F.lit(None).cast("string")
     encoded = found.select(*sink_output(stream).columns(), shown.cast("binary").alias(DOCUMENT_COLUMN))
-    return RenderedRecords(decode.nullable(encoded).toArrow(), wrong)
+    return RenderedRecords(decode.with_nullable_fields(encoded).toArrow(), wrong)
 
 
 def _table(given: Sequence[Whole]) -> pa.Table:

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 # Measurements that wait until they are reached: a minute of them. Of a longer backlog the newest is left out.
-WAITING = 12
+MAX_MEASUREMENTS = 12
 
 Offsets = Mapping[str, Mapping[int, int]]
 
 
-class Through:
+class CaughtUpTracker:
     """Of one run of a stream.
 
     behind_ms: what an earlier run had reached, or None. waits: whether the stream waits for the clock: rows of windows
@@ -32,30 +32,30 @@ class Through:
         """Milliseconds since then, None if it never was."""
         return None if self._through is None else int((self._clock() - self._through) * 1000)
 
-    def anew(self) -> None:
+    def reset(self) -> None:
         """Begin again: offsets measured before may be another log's."""
         with self._lock:
             self._ends.clear()
             self._read = None
 
-    def measured(self, at: float, ends: Mapping[tuple[str, int], int], offsets: Offsets) -> None:
+    def add_measurement(self, at: float, ends: Mapping[tuple[str, int], int], offsets: Offsets) -> None:
         """Take in where the inputs ended at a time of the clock, or later."""
         mine = {(t, p): ends.get((t, p)) for t, parts in offsets.items() for p in parts}
         known = {place: end for place, end in mine.items() if end is not None}
         if not mine or len(known) < len(mine):
             return
         with self._lock:
-            if len(self._ends) < WAITING:
+            if len(self._ends) < MAX_MEASUREMENTS:
                 self._ends.append((at, known))
             self._reached(offsets)
 
-    def wrote(self, offsets: Offsets) -> None:
+    def batch_written(self, offsets: Offsets) -> None:
         """Take in that a batch is written; the next offsets behind it."""
         with self._lock:
             self._settled()
             self._reached(offsets)
 
-    def rests(self) -> None:
+    def query_idle(self) -> None:
         """Take in that the query has found nothing to do since its last batch."""
         with self._lock:
             self._settled()

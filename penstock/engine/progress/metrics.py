@@ -14,13 +14,13 @@ from typing import Any
 from penstock.control import ProgressRow
 from penstock.kafka.admin import Ends
 
-RATE_WINDOW = 15.0
+RATE_WINDOW_S = 15.0
 # Seconds for which a committed reader comes no further before it is told that a transaction is open.
-OPEN = 10.0
+OPEN_TRANSACTION_S = 10.0
 # No batch of beats alone is so long, in seconds.
-LONG = 1.0
+LONG_BATCH_S = 1.0
 # What two measurements in a row find unread, in seconds apart, is more than a beat that came between two batches.
-BACKLOG = 6.0
+BACKLOG_S = 6.0
 EPOCH = "1970-01-01T00:00:00.000Z"
 
 
@@ -30,16 +30,16 @@ class Rate:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
-    def of(self, count: int) -> float:
+    def update(self, count: int) -> float:
         now = time.monotonic()
         self._seen.append((now, count))
-        while len(self._seen) > 2 and now - self._seen[0][0] > RATE_WINDOW:
+        while len(self._seen) > 2 and now - self._seen[0][0] > RATE_WINDOW_S:
             self._seen.popleft()
         since, before = self._seen[0]
         return round((count - before) / (now - since), 1) if now > since else 0.0
 
 
-class Figures:
+class StreamMetrics:
     """A stream's row of progress, shared by the threads that write, report and tend."""
 
     def __init__(self, row: ProgressRow) -> None:
@@ -56,12 +56,12 @@ class Figures:
             for key, value in values.items():
                 setattr(self.row, key, value)
 
-    def add(self, **counts: int) -> None:
+    def increment(self, **counts: int) -> None:
         with self._lock:
             for key, count in counts.items():
                 setattr(self.row, key, getattr(self.row, key) + count)
 
-    def take(self, progress: dict[str, Any]) -> bool:
+    def add_progress(self, progress: dict[str, Any]) -> bool:
         """Take in one progress; whether it is that of a batch, which so ended well."""
         with self._lock:
             self.progress_at = progress["timestamp"]
@@ -85,7 +85,7 @@ class Figures:
                 row.state_bytes = sum(o["memoryUsedBytes"] for o in progress["stateOperators"])
             return ended
 
-    def lag(
+    def set_lag(
         self,
         offsets: dict[str, dict[int, int]],
         ends: Ends,
@@ -101,7 +101,7 @@ class Figures:
         held = {place: at for place, at in stable.items() if ends.get(place, at) > at}
         known = {place: self._open.get(place, (at, now)) for place, at in held.items()}
         self._open = {place: of if of[0] == held[place] else (held[place], now) for place, of in known.items()}
-        still = {place: at for place, (at, since) in self._open.items() if now - since >= OPEN}
+        still = {place: at for place, (at, since) in self._open.items() if now - since >= OPEN_TRANSACTION_S}
         lags = {
             topic: _sum(max(0, ends[topic, p] - at) if (topic, p) in ends else None for p, at in parts.items())
             for topic, parts in offsets.items()
@@ -118,20 +118,20 @@ class Figures:
         self._behind_since = (self._behind_since or now) if lag else None
         self.set(topics=topics, lag=lag)
 
-    def report(self, busy_for: float = 0.0) -> ProgressRow:
+    def snapshot(self, busy_for: float = 0.0) -> ProgressRow:
         """A copy as it stands, with rates over the last seconds. busy_for: seconds since the present batch began."""
         with self._lock:
-            self.row.rows_per_s = self._read.of(self.row.rows_in)
+            self.row.rows_per_s = self._read.update(self.row.rows_in)
             if (store := self.row.store) is not None:
                 rates = {
-                    "written_per_s": self._written.of(store.get("written", 0)),
-                    "retried_per_s": self._retried.of(store.get("retried", 0)),
+                    "written_per_s": self._written.update(store.get("written", 0)),
+                    "retried_per_s": self._retried.update(store.get("retried", 0)),
                 }
                 self.row.store = {**store, **rates}
             if self.row.state in ("idle", "running"):
                 # Rows are counted when their batch ends, and the first takes its time.
-                at_work = bool(self.row.lag) and busy_for > LONG
-                backlog = self._behind_since is not None and time.monotonic() - self._behind_since > BACKLOG
+                at_work = bool(self.row.lag) and busy_for > LONG_BATCH_S
+                backlog = self._behind_since is not None and time.monotonic() - self._behind_since > BACKLOG_S
                 self.row.state = "running" if self.row.rows_per_s or at_work or backlog else "idle"
             return replace(self.row)
 

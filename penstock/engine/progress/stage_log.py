@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EVERY = 5.0
+LOG_INTERVAL_S = 5.0
 
 
 @contextmanager
-def told(spark: SparkSession, stream: str) -> Iterator[None]:
+def log_stage_progress(spark: SparkSession, stream: str) -> Iterator[None]:
     """Tell the log now and then how far Spark is."""
     done, began = threading.Event(), time.monotonic()
 
     def tell() -> None:
         tracker = spark.sparkContext.statusTracker()
-        while not done.wait(EVERY):
+        while not done.wait(LOG_INTERVAL_S):
             stages = [info for n in tracker.getActiveStageIds() if (info := tracker.getStageInfo(n))]
             how = ", ".join(f"{one.numCompletedTasks} of {one.numTasks}" for one in stages) or "no"
             log.info("stream %s: %.0f s, %s tasks of the present step are done", stream, time.monotonic() - began, how)

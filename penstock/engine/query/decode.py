@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from penstock.model.input import Input
 
 # Bad records of a batch that are held in memory, each of so many bytes at most; beyond, the batch is read again.
-BAD_HELD = 10_000
-BAD_BYTES = 2_000
-OWN = ("timestamp", "headers")
-HEADERS = "array<struct<key:string,value:binary>>"
+MAX_BAD_HELD = 10_000
+MAX_BAD_BYTES = 2_000
+OWN_COLUMNS = ("timestamp", "headers")
+HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 
 
-def decoded(
+def decode_records(
     source: DataFrame, given: Input, now: Column | None, *, keep: Literal["bad", "all"] = "bad", combine: bool = True
 ) -> DataFrame:
     """Rows of an input: its columns, `event_time TIMESTAMP`, `_beat BOOLEAN`, `_bad BOOLEAN`, `_record STRUCT`.
@@ -60,10 +60,10 @@ def decoded(
     clock = horizon if given.schema else F.least(F.unix_micros(_own()), horizon)
     made = {"clock": clock, "beat": F.when(_keyed(), F.col("partition")), "headers": F.to_json("headers")}
     sent = source.select(*(made.get(name, F.col(name)).alias(name) for name in reading.sends))
-    rows = sent.mapInArrow(reading, layout(reading))
+    rows = sent.mapInArrow(reading, reading_schema(reading))
     if given.record:
-        back = {"headers": F.from_json(F.col(f"{KEPT}.headers"), HEADERS)}
-        whole = (back.get(name, F.col(f"{KEPT}.{name}")).alias(name) for name in (*RAW, *OWN))
+        back = {"headers": F.from_json(F.col(f"{KEPT}.headers"), HEADERS_TYPE)}
+        whole = (back.get(name, F.col(f"{KEPT}.{name}")).alias(name) for name in (*RAW, *OWN_COLUMNS))
         rows = rows.withColumn(RECORD_COLUMN, F.struct(*whole))
     rows = rows if reading.timed else _timed(rows, given, _horizon(given, now, f"{KEPT}.timestamp"))
     return _with_time(rows) if given.record else rows
@@ -102,7 +102,7 @@ def _with_time(rows: DataFrame) -> DataFrame:
 
 def _raw(source: DataFrame, given: Input, horizon: Column, ours: Signer) -> DataFrame:
     """Records as they are, by their own time where the expression gives none; one too far in the future is capped."""
-    whole = [F.struct(*RAW, *OWN).alias(RECORD_COLUMN)] if given.record else []
+    whole = [F.struct(*RAW, *OWN_COLUMNS).alias(RECORD_COLUMN)] if given.record else []
     rows = source.select(*RAW, "timestamp", *whole, _beat_at(source.sparkSession, ours).alias(BEAT))
     _steady(rows, given)
     own = F.least(F.coalesce(_told(rows, given.event_time), _own()), horizon)
@@ -133,7 +133,7 @@ def _keyed() -> Column:
     return F.coalesce(F.col("key") == F.lit(BEAT_KEY), F.lit(False))
 
 
-def layout(reading: Reading) -> StructType:
+def reading_schema(reading: Reading) -> StructType:
     """The columns of a reading. Lists of a combiner hold no NULL: so Spark sorts them as plain numbers."""
     rows = [f"{quoted(f.name)} {f.type.ddl}" for f in reading.columns]
     parts = [*RECORD.split(", "), *(MORE.split(", ") if reading.whole else ())]
@@ -173,25 +173,25 @@ def _steady(rows: DataFrame, given: Input) -> None:
         )
 
 
-def good(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:
+def drop_bad_records(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:
     """The good rows of an input; an observed metric counts the bad ones and holds some: see `bad`."""
     record = F.col(KEPT)
     size = sum((F.coalesce(F.octet_length(record[name]), F.lit(0)) for name in ("key", "value")), F.lit(0))
     shown = F.struct(*(record[name].alias(name) for name in (*RAW, "reason")))
     # Ordered by offset because the function wants an order.
-    at = F.when(F.col(BAD) & (size <= BAD_BYTES), record.offset)
-    some = F.call_function("min_by", shown, at, F.lit(BAD_HELD))
+    at = F.when(F.col(BAD) & (size <= MAX_BAD_BYTES), record.offset)
+    some = F.call_function("min_by", shown, at, F.lit(MAX_BAD_HELD))
     # As text: the way of a metric's rows to Python is slow.
     watched = rows.observe(metric, F.count_if(BAD).alias("n"), F.to_json(some).alias("some"), *_counted(given))
     return watched.where(~F.col(BAD)).drop(KEPT, BAD)
 
 
-def raw(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:
+def count_heartbeats(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:
     """The rows of an input without a schema, all of them good; an observed metric counts the beats."""
     return rows.observe(metric, *_counted(given)).drop(KEPT, BAD)
 
 
-def parted(alive: DataFrame, gone: DataFrame) -> DataFrame:
+def union_values_and_tombstones(alive: DataFrame, gone: DataFrame) -> DataFrame:
     """Rows of records with values and of tombstones, so that Spark can tell: it runs nothing of those that a filter by
     `record.value` leaves out."""
     some, none = F.coalesce(f"{RECORD_COLUMN}.value", F.expr("X''")), F.lit(None).cast("binary")
@@ -202,9 +202,9 @@ def parted(alive: DataFrame, gone: DataFrame) -> DataFrame:
     return one.union(other)
 
 
-def tombstones(source: DataFrame, like: DataFrame, metric: str) -> DataFrame:
+def tombstone_rows(source: DataFrame, like: DataFrame, metric: str) -> DataFrame:
     """The records without a value, as rows of some columns: NULL in each but `event_time` and `record`."""
-    time, whole = _own(), F.struct(*RAW, *OWN, _own().alias(EVENT_TIME))
+    time, whole = _own(), F.struct(*RAW, *OWN_COLUMNS, _own().alias(EVENT_TIME))
     made = {EVENT_TIME: time, RECORD_COLUMN: whole}
     found = source.where("value IS NULL").select(
         *(made.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in like.schema.fields)
@@ -220,7 +220,7 @@ def _counted(given: Input) -> list[Column]:
     return [F.count_if(BEAT).alias("beats"), latest, *rows]
 
 
-def bad(metric: Any) -> tuple[int, list[dict[str, Any]] | None]:
+def parse_bad_metric(metric: Any) -> tuple[int, list[dict[str, Any]] | None]:
     """From the metric of `good`, a row of the JVM: how many records were bad, and all of them with the reason.
 
     None instead of the records if they are more than BAD_HELD, or large.
@@ -236,13 +236,13 @@ def bad(metric: Any) -> tuple[int, list[dict[str, Any]] | None]:
     return count, some
 
 
-def nullable(rows: DataFrame) -> DataFrame:
+def with_nullable_fields(rows: DataFrame) -> DataFrame:
     """Rows that say of no field that it is never NULL: Arrow takes no NULL for a struct that has such fields."""
     layout = rows.schema.json().replace('"nullable":false', '"nullable":true')
     return rows.to(StructType.fromJson(json.loads(layout)))
 
 
-def without_beats(rows: DataFrame) -> DataFrame:
+def drop_heartbeats(rows: DataFrame) -> DataFrame:
     """Drop heartbeats behind the watermark.
 
     A filter that does not name the event time is pushed below the watermark, and the beat would never count. The same
@@ -253,7 +253,7 @@ def without_beats(rows: DataFrame) -> DataFrame:
     return rows.where(wanted & (F.spark_partition_id() >= 0)).drop(BEAT)
 
 
-def rejected(source: DataFrame, given: Input, now: Column) -> DataFrame:
+def bad_records(source: DataFrame, given: Input, now: Column) -> DataFrame:
     """The bad records of a range of offsets: the columns of RECORD. It is for a batch that holds many."""
-    rows = decoded(source, given, now, combine=False).where(F.col(BAD))
+    rows = decode_records(source, given, now, combine=False).where(F.col(BAD))
     return rows.select(f"{KEPT}.*")

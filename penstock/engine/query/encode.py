@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from penstock.model.stream import Stream
 
 
-def encoded(stream: Stream, rows: DataFrame) -> DataFrame:
+def encode_rows(stream: Stream, rows: DataFrame) -> DataFrame:
     """The transform's rows as the outputs take them: of several outputs a struct each, NULL but for the row's."""
     outputs = stream.outputs
     if "" in outputs:
         found = rows.select(*outputs[""].columns())
         # Documents go as they are, and may have a NULL where the fields of a struct are never NULL.
-        return decode.nullable(found) if outputs[""].delivery == "upsert" else found
+        return decode.with_nullable_fields(found) if outputs[""].delivery == "upsert" else found
     if TAG not in (name.lower() for name in rows.columns):
         raise DeclarationError(
             f"stream {stream.name}: the transform's rows do not say which output they are for",
@@ -35,10 +35,10 @@ def encoded(stream: Stream, rows: DataFrame) -> DataFrame:
         F.when(F.col(TAG) == tag, F.struct(*output.columns())).alias(f"_{number}")
         for number, (tag, output) in enumerate(outputs.items())
     ]
-    return decode.nullable(rows.select(F.col(TAG).alias("_tag"), *structs))
+    return decode.with_nullable_fields(rows.select(F.col(TAG).alias("_tag"), *structs))
 
 
-def split(stream: Stream, rows: pa.Table) -> dict[str, pa.Table]:
+def split_by_output(stream: Stream, rows: pa.Table) -> dict[str, pa.Table]:
     """Encoded rows by the name of the output they are for."""
     outputs = stream.outputs
     if "" in outputs:

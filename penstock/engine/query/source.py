@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 EARLIEST = -2
 
 
-class Place(NamedTuple):
+class RecordPosition(NamedTuple):
     """Of one record."""
 
     topic: str
@@ -39,12 +39,12 @@ class Place(NamedTuple):
     offset: int
 
 
-def stream(
+def input_stream(
     spark: SparkSession,
     of: Stream,
     name: str,
     bootstrap: str,
-    without: Collection[Place] = (),
+    without: Collection[RecordPosition] = (),
     upto: TopicOffsets | None = None,
     reset: Reset | None = None,
     *,
@@ -68,17 +68,21 @@ def stream(
         reader = reader.option("maxOffsetsPerTrigger", most)
     starts = "earliest" if begun or reset is None else json.dumps(_starts(given, bootstrap, reset))
     reader = reader.option("startingOffsets", starts).option("groupIdPrefix", f"{of.group}-reader")
-    raw = left_out(_share(reader.load(), given), without)
-    raw = raw if upto is None else raw.where(before(upto))
+    raw = without_positions(_share(reader.load(), given), without)
+    raw = raw if upto is None else raw.where(is_before(upto))
     alive = raw.where("value IS NOT NULL") if given.splits_tombstones else raw
-    rows = decode.decoded(alive, given, F.current_timestamp())
-    rows = decode.good(rows, given, f"bad_{name}") if given.schema else decode.raw(rows, given, f"beats_{name}")
+    rows = decode.decode_records(alive, given, F.current_timestamp())
+    rows = (
+        decode.drop_bad_records(rows, given, f"bad_{name}")
+        if given.schema
+        else decode.count_heartbeats(rows, given, f"beats_{name}")
+    )
     delay = f"{of.output_mode.watermark_delay.total_seconds()} seconds"
-    found = decode.without_beats(_new(rows, name, reset).withWatermark(columnar.EVENT_TIME, delay))
+    found = decode.drop_heartbeats(_new(rows, name, reset).withWatermark(columnar.EVENT_TIME, delay))
     if alive is raw:
         return found
-    gone = decode.tombstones(raw, rows.drop(columnar.BEAT), f"gone_{name}")
-    return decode.parted(found, _new(gone, f"{name}_gone", reset))
+    gone = decode.tombstone_rows(raw, rows.drop(columnar.BEAT), f"gone_{name}")
+    return decode.union_values_and_tombstones(found, _new(gone, f"{name}_gone", reset))
 
 
 def _new(rows: DataFrame, name: str, reset: Reset | None) -> DataFrame:
@@ -86,7 +90,7 @@ def _new(rows: DataFrame, name: str, reset: Reset | None) -> DataFrame:
     if reset is None or reset.floor is None:
         return rows
     beat = F.col(columnar.BEAT) if columnar.BEAT in rows.columns else F.lit(False)
-    return above(rows.observe(f"old_{name}", F.count_if(~_above(reset.floor) & ~beat).alias("n")), reset)
+    return above_floor(rows.observe(f"old_{name}", F.count_if(~_above(reset.floor) & ~beat).alias("n")), reset)
 
 
 def _starts(given: Input, bootstrap: str, reset: Reset) -> TopicOffsets:
@@ -101,16 +105,16 @@ def _starts(given: Input, bootstrap: str, reset: Reset) -> TopicOffsets:
     }
 
 
-def batch(
-    spark: SparkSession, given: Input, bootstrap: str, of: PlannedBatch, without: Collection[Place] = ()
+def batch_records(
+    spark: SparkSession, given: Input, bootstrap: str, of: PlannedBatch, without: Collection[RecordPosition] = ()
 ) -> DataFrame:
     """The raw records that a batch took from an input."""
-    ends = read(given, of)
+    ends = batch_ends_of_input(given, of)
     starts = {t: {p: of.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
-    return left_out(between(spark, given, bootstrap, starts, ends), without)
+    return without_positions(records_between(spark, given, bootstrap, starts, ends), without)
 
 
-def between(
+def records_between(
     spark: SparkSession, given: Input, bootstrap: str, starts: TopicOffsets, ends: TopicOffsets, *, whole: bool = False
 ) -> DataFrame:
     """The raw records of an input from some offsets up to others. whole: whether it fails if some are gone."""
@@ -126,12 +130,12 @@ def _share(rows: DataFrame, given: Input) -> DataFrame:
     return rows if of == 1 else rows.where(F.col("partition") % of == n - 1)
 
 
-def left_out(rows: DataFrame, places: Collection[Place]) -> DataFrame:
+def without_positions(rows: DataFrame, places: Collection[RecordPosition]) -> DataFrame:
     """Records without those at some places."""
-    return rows.where(~at(places)) if places else rows
+    return rows.where(~is_at(places)) if places else rows
 
 
-def above(rows: DataFrame, reset: Reset | None) -> DataFrame:
+def above_floor(rows: DataFrame, reset: Reset | None) -> DataFrame:
     """Rows without those below the floor of a reset."""
     return rows if reset is None or reset.floor is None else rows.where(_above(reset.floor))
 
@@ -140,7 +144,7 @@ def _above(floor: int) -> Column:
     return F.unix_millis(columnar.EVENT_TIME) >= floor
 
 
-def before(ends: TopicOffsets, record: str = "") -> Column:
+def is_before(ends: TopicOffsets, record: str = "") -> Column:
     """Whether a record lies before the ends. record: of what struct its place is, with a dot; of none if empty."""
     topics, places, offsets = (F.col(f"{record}{name}") for name in ("topic", "partition", "offset"))
     parts = (
@@ -151,7 +155,7 @@ def before(ends: TopicOffsets, record: str = "") -> Column:
     return reduce(or_, parts, F.lit(False))
 
 
-def at(places: Collection[Place]) -> Column:
+def is_at(places: Collection[RecordPosition]) -> Column:
     """Whether a record lies at one of the places, one at least."""
     offsets: dict[tuple[str, int], list[int]] = {}
     for place in places:
@@ -163,13 +167,15 @@ def at(places: Collection[Place]) -> Column:
     return reduce(or_, parts)
 
 
-def read(given: Input, of: PlannedBatch) -> TopicOffsets:
+def batch_ends_of_input(given: Input, of: PlannedBatch) -> TopicOffsets:
     """The ends of a batch in the topics of one input."""
     topics = [given.topic.name] if given.topic else [t for t in of.ends if re.fullmatch(given.pattern, t)]
     return {topic: of.ends.get(topic, {}) for topic in topics}
 
 
-def begins(of: Stream, written: Mapping[str, Mapping[int, int]], bootstrap: str) -> dict[str, dict[int, int]]:
+def next_offsets_before_first_batch(
+    of: Stream, written: Mapping[str, Mapping[int, int]], bootstrap: str
+) -> dict[str, dict[int, int]]:
     """Next offsets of all inputs before the first batch: those that are written, else those of the first records.
 
     Nothing of a topic that the broker does not tell.
@@ -188,7 +194,9 @@ def begins(of: Stream, written: Mapping[str, Mapping[int, int]], bootstrap: str)
     return found
 
 
-def all_of(spark: SparkSession, topic: str, bootstrap: str, starts: TopicOffsets, ends: TopicOffsets) -> DataFrame:
+def topic_records(
+    spark: SparkSession, topic: str, bootstrap: str, starts: TopicOffsets, ends: TopicOffsets
+) -> DataFrame:
     """The raw records of a topic's offsets."""
     options = {**_settings(bootstrap), "subscribe": topic, "failOnDataLoss": "true"}
     reader = spark.read.format("kafka").options(**options)

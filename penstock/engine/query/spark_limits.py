@@ -14,22 +14,22 @@ from penstock.model.output_mode import KeyedState, StreamJoin, Timers
 if TYPE_CHECKING:
     from pyspark.errors import AnalysisException
 
-    from penstock.engine.jvm.bridge import Windows
+    from penstock.engine.jvm.bridge import EventTimeWindows
     from penstock.model.stream import Stream
 
 FOLD = "Fold"
-BY_TIME = (
+GROUP_BY_TIME = (
     'group by a window of event_time as well, F.window("event_time", ...): declare another time as the event time of '
     'the input; shift windows for days of another zone, F.window("event_time", "1 day", startTime="5 hours"), and say '
     "their phase in the output mode; for a value by key without an end take a Fold"
 )
 TWO_STREAMS = "make two streams with a topic between: the first writes absolute values by key, the second reads them"
 # Of Spark's message: what it means here, and what to do instead.
-WAYS = {
+REFUSALS = {
     "correctness' issue": ("a stateful step behind one that Spark cannot follow", f"use EmitFinal, or {TWO_STREAMS}"),
     "aggregations without watermark": (
         "an aggregate that never ends, as its groups have no event time",
-        BY_TIME,
+        GROUP_BY_TIME,
     ),
     "without a watermark in the join keys": (
         "an outer join without an end",
@@ -54,10 +54,10 @@ WAYS = {
 }
 
 
-def refused(stream: str, e: AnalysisException) -> DeclarationError | None:
+def explain_refusal(stream: str, e: AnalysisException) -> DeclarationError | None:
     """What to tell of a query that Spark refuses to start; None if the fault is another."""
     said = str(e)
-    for pattern, (what, hint) in WAYS.items():
+    for pattern, (what, hint) in REFUSALS.items():
         if re.search(pattern, said):
             first = said.splitlines()[0].partition(";")[0]
             return DeclarationError(
@@ -66,7 +66,7 @@ def refused(stream: str, e: AnalysisException) -> DeclarationError | None:
     return None
 
 
-def is_frame(stream: Stream, rows: object) -> None:
+def check_is_frame(stream: Stream, rows: object) -> None:
     """DeclarationError if a transform gave something else."""
     if not isinstance(rows, DataFrame):
         raise DeclarationError(
@@ -74,7 +74,7 @@ def is_frame(stream: Stream, rows: object) -> None:
         )
 
 
-def windows_fit(stream: Stream, found: Sequence[Windows]) -> None:
+def check_windows(stream: Stream, found: Sequence[EventTimeWindows]) -> None:
     """DeclarationError if the windows of a plan with one step end at other times than the output mode says."""
     output_mode = stream.output_mode
     if stream.stateful_steps > 1 or not output_mode.window_length:
@@ -93,7 +93,7 @@ def windows_fit(stream: Stream, found: Sequence[Windows]) -> None:
             )
 
 
-def times_fit(stream: Stream, untimed: Sequence[str], own: Sequence[str]) -> None:
+def check_event_times(stream: Stream, untimed: Sequence[str], own: Sequence[str]) -> None:
     """DeclarationError if groups of a plan have no event time, or it has a watermark of its own.
 
     untimed, own: as `jvm.untimed_groups` and `jvm.own_watermarks` give them.
@@ -110,11 +110,11 @@ def times_fit(stream: Stream, untimed: Sequence[str], own: Sequence[str]) -> Non
             f"stream {stream.name} uses {type(stream.output_mode).__name__} for groups without event time, so no "
             "record would ever be late, and their state would grow for ever",
             got=f"groups by {', '.join(untimed)}",
-            hint=BY_TIME,
+            hint=GROUP_BY_TIME,
         )
 
 
-def clocks_fit(stream: Stream, found: Sequence[str]) -> None:
+def check_timer_clocks(stream: Stream, found: Sequence[str]) -> None:
     """DeclarationError if state of a plan, by the names that `jvm.clocks` gives, lives by another than event time."""
     if strange := [clock for clock in found if not clock.startswith("EventTime")]:
         raise DeclarationError(
@@ -125,7 +125,7 @@ def clocks_fit(stream: Stream, found: Sequence[str]) -> None:
         )
 
 
-def timers_fit(stream: Stream, due: Sequence[str]) -> None:
+def check_due_timers(stream: Stream, due: Sequence[str]) -> None:
     """DeclarationError if keys of some folds are due at times, and nothing moves time. due: those folds."""
     if due and not stream.output_mode.heartbeat_schedule:
         raise DeclarationError(
@@ -135,7 +135,7 @@ def timers_fit(stream: Stream, due: Sequence[str]) -> None:
         )
 
 
-def check(stream: Stream, steps: Sequence[str]) -> None:
+def check_stateful_steps(stream: Stream, steps: Sequence[str]) -> None:
     """DeclarationError if the stateful steps of a plan, by Spark's names, are not what the stream promises."""
     output_mode = type(stream.output_mode).__name__
     joins, timers = "Join" in steps, any(step.startswith(("TransformWithState", "FlatMapGroups")) for step in steps)
@@ -162,7 +162,7 @@ def check(stream: Stream, steps: Sequence[str]) -> None:
             + TWO_STREAMS,
         )
     if "GlobalLimit" in steps:
-        what, hint = WAYS["Limits are not supported"]
+        what, hint = REFUSALS["Limits are not supported"]
         raise DeclarationError(f"stream {stream.name} asks for {what}, which ends after its first rows", hint=hint)
     missing = (isinstance(stream.output_mode, StreamJoin) and not joins) or (
         isinstance(stream.output_mode, Timers) and not timers

@@ -13,14 +13,14 @@ from penstock.control.repositories.data_loss import InMemoryDataLossLog
 from penstock.engine.checkpoint import plan_fingerprint, recovery
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.checkpoint.plan_fingerprint import PlanFingerprint
-from penstock.engine.commit.batches import Batches, Written
+from penstock.engine.commit.batches import BatchCommitter, BatchResult
 from penstock.engine.error_text import root_message
 from penstock.engine.jvm import bridge
-from penstock.engine.progress.caught_up import Through
-from penstock.engine.progress.metrics import Figures
+from penstock.engine.progress.caught_up import CaughtUpTracker
+from penstock.engine.progress.metrics import StreamMetrics
 from penstock.engine.query import source, spark_limits
-from penstock.engine.query.encode import encoded
-from penstock.engine.query.tables import Tables
+from penstock.engine.query.encode import encode_rows
+from penstock.engine.query.tables import StreamTables
 from penstock.engine.session import session_for
 from penstock.engine.state import fold
 from penstock.errors import Blocked, BrokerError, Wait
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # A failing query is tried again at once, then ever more slowly: a broker that is away must not fill the log.
-BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+RETRY_DELAYS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 # What only time or a person mends is looked at again after this.
-BLOCKED_FOR = 30.0
+BLOCKED_RETRY_S = 30.0
 # A batch that closes windows is planned by now, in seconds behind the one that moved time.
-NEXT_BATCH = 1.0
+NEXT_BATCH_S = 1.0
 # Seconds without a word on how far its topics reach after which a stream that is up is failing: Spark asks for minutes
 # before it gives up.
-SILENT = 15.0
+BROKER_SILENT_S = 15.0
 # The driver asks every fifth time that it looks after its streams. Held up by one of them, it has asked nobody.
-LOOKS = 6
+MAX_UNANSWERED_CHECKS = 6
 
 
 class StreamRun:
@@ -70,14 +70,14 @@ class StreamRun:
         for all that say so."""
         self.stream = stream
         self.offsets: dict[str, dict[int, int]] = {}
-        self._figures = Figures(figures)
-        self._through = Through(figures.behind_ms, waits=stream.output_mode.heartbeat_schedule is not None)
+        self._figures = StreamMetrics(figures)
+        self._through = CaughtUpTracker(figures.behind_ms, waits=stream.output_mode.heartbeat_schedule is not None)
         self._spark = session_for(spark, stream)
         self._bootstrap = bootstrap
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
         self._plan = PlanFingerprint(self._spark, stream.name, self._checkpoint.path)
-        self._tables = Tables(stream, checkpoint_root, bootstrap, self._loads)
-        self._batches = Batches(
+        self._tables = StreamTables(stream, checkpoint_root, bootstrap, self._loads)
+        self._batches = BatchCommitter(
             stream, self._spark, bootstrap, self._checkpoint, self._tables, book or InMemoryDataLossLog(), self._wrote,
             self._stands, upstream_streams,
         )  # fmt: skip
@@ -123,14 +123,14 @@ class StreamRun:
         try:
             self._checkpoint.check_reachable()
             self._batches.open()
-            self._through.anew()
+            self._through.reset()
             self._heard()
             # What was read before may be gone by now, or another topic's; a mark may be of what it was before a reset.
             mark, asked = self._batches.committed, self._batches.reset
             known = mark.offsets if mark.query == self._checkpoint.query_id else asked.starts if asked else {}
-            begins = source.begins(self.stream, known, self._bootstrap)
+            begins = source.next_offsets_before_first_batch(self.stream, known, self._bootstrap)
             self.offsets = begins or self.offsets
-            tables, left_out, reset = self._tables.frames(self._spark), self._batches.left_out, self._batches.reset
+            tables, left_out, reset = self._tables.frames(self._spark), self._batches.excluded, self._batches.reset
             begun = self._checkpoint.has_commits
             with fold.use_checkpoint(self.stream, self._checkpoint.path) as place:
                 rows = plan_fingerprint.build_frame(
@@ -141,7 +141,7 @@ class StreamRun:
             self._plan.check(state, restores=place.rebuilds)
             self._batches.folds.open(place, self._checkpoint.last_commit)
             writer = (
-                encoded(self.stream, rows)
+                encode_rows(self.stream, rows)
                 .writeStream.queryName(self.stream.name)
                 .outputMode(self.stream.output_mode.spark_mode)
                 .option("checkpointLocation", self._checkpoint.path)
@@ -157,7 +157,7 @@ class StreamRun:
                 self._plan.keep(state)
         except BaseException as e:
             self._batches.close()
-            if isinstance(e, AnalysisException) and (told := spark_limits.refused(self.stream.name, e)):
+            if isinstance(e, AnalysisException) and (told := spark_limits.explain_refusal(self.stream.name, e)):
                 raise told from e
             raise
         if self.figures.state == "starting":
@@ -181,7 +181,7 @@ class StreamRun:
         self._figures.set(state="stopped", rows_per_s=0.0)
 
     def _end(self, query: StreamingQuery, timeout: float = 30.0) -> None:
-        self._batches.settle(timeout)
+        self._batches.quiesce(timeout)
         try:
             query.stop()
         except StreamingQueryException as e:
@@ -189,12 +189,12 @@ class StreamRun:
             log.info("stream %s was stopped in the middle of a batch: %s", self.stream.name, root_message(e))
         self._catch_up()
 
-    def settle(self) -> None:
+    def process_all_available(self) -> None:
         """Wait until all that is there has been read and written, and the figures say so. For tests and tools."""
         assert self._query is not None
         self._query.processAllAvailable()
         # Processing ends with the last batch's commit; its progress comes after. Where no batch ran there is none.
-        while self._batches.given not in (None, self.figures.batch_id):
+        while self._batches.started_batch not in (None, self.figures.batch_id):
             time.sleep(0.01)
             self._catch_up()
             # A batch may have begun behind the last: if it failed, this says so.
@@ -257,7 +257,7 @@ class StreamRun:
             self._load_error = e
 
     def _loads(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
-        self._figures.lag(offsets, ends)
+        self._figures.set_lag(offsets, ends)
         if self.figures.lag:
             self._figures.set(state="loading")
         elif self.figures.state == "loading":
@@ -265,9 +265,9 @@ class StreamRun:
 
     def _rest(self) -> None:
         """See whether a stream that waits for the clock has closed the windows of its last batch."""
-        query, quiet = self._query, time.monotonic() - self._wrote_at >= NEXT_BATCH and not self._batches.busy_for()
-        if query is not None and quiet and self.stream.output_mode.heartbeat_schedule and bridge.rests(query):
-            self._through.rests()
+        query, quiet = self._query, time.monotonic() - self._wrote_at >= NEXT_BATCH_S and not self._batches.busy_for()
+        if query is not None and quiet and self.stream.output_mode.heartbeat_schedule and bridge.is_idle(query):
+            self._through.query_idle()
 
     def _becomes(self, state: str) -> None:
         """What its query does now; one that is ill stays so until it has shown that it is not."""
@@ -280,27 +280,27 @@ class StreamRun:
         if isinstance(cause, Blocked):
             self._blocked(cause)
             return
-        delay = BACKOFF[min(self._failures, len(BACKOFF) - 1)]
+        delay = RETRY_DELAYS_S[min(self._failures, len(RETRY_DELAYS_S) - 1)]
         self._failures += 1
         self._ill = True
         self._retry_at = time.monotonic() + delay
         message = root_message(cause)
         self._figures.set(state="failing", error=message, error_at=int(time.time() * 1000))
-        self._figures.add(restarts=1)
+        self._figures.increment(restarts=1)
         log.error("stream %s failed and is tried again in %g s: %s", self.stream.name, delay, message)
 
     def _blocked(self, why: Blocked) -> None:
-        self._retry_at = time.monotonic() + BLOCKED_FOR
+        self._retry_at = time.monotonic() + BLOCKED_RETRY_S
         self._ill = True
         if (self.figures.state, self.figures.error) != ("blocked", str(why)):
             log.error("stream %s is blocked: %s", self.stream.name, why)
             self._figures.set(state="blocked", error=str(why), error_at=int(time.time() * 1000))
 
-    def _wrote(self, batch: Written) -> None:
-        self._figures.add(rows_out=batch.rows, dead=batch.dead, late=batch.late)
+    def _wrote(self, batch: BatchResult) -> None:
+        self._figures.increment(rows_out=batch.rows, dead=batch.dead, late=batch.late)
         self.offsets = batch.offsets
         self._wrote_at = time.monotonic()
-        self._through.wrote(batch.offsets)
+        self._through.batch_written(batch.offsets)
 
     def _stands(self, why: Exception | None) -> None:
         """Say why the stream stands still, and since when; None if it goes on."""
@@ -323,8 +323,8 @@ class StreamRun:
         with self._catching_up:
             if (query := self._query) is None:
                 return
-            for progress in bridge.progress(query, self._figures.progress_at):
-                self._figures.take(progress)
+            for progress in bridge.recent_progress(query, self._figures.progress_at):
+                self._figures.add_progress(progress)
                 # A trigger that failed leaves none.
                 self._failures = 0
                 if self._ill:
@@ -335,9 +335,9 @@ class StreamRun:
         if all((t, p) in stable and (t, p) in ends for t, parts in offsets.items() for p in parts):
             self._heard()
         if self.figures.state != "loading":
-            self._figures.lag(offsets, ends, stable)
+            self._figures.set_lag(offsets, ends, stable)
             if self.active and self.offsets:
-                self._through.measured(at, ends, self.offsets)
+                self._through.add_measurement(at, ends, self.offsets)
 
     def _heard(self) -> None:
         """Take in that the broker answers for all that it reads."""
@@ -348,7 +348,7 @@ class StreamRun:
         if not self.active:
             return  # a query that has ended: the driver, which may be held up by another stream, has yet to say why
         silent_for = time.monotonic() - max(self._heard_at, self._wrote_at)
-        if self._looks > LOOKS and silent_for > SILENT:
+        if self._looks > MAX_UNANSWERED_CHECKS and silent_for > BROKER_SILENT_S:
             if self.figures.state in ("idle", "running"):
                 self._unheard = True
                 self._stands(
@@ -367,7 +367,7 @@ class StreamRun:
         self._catch_up()
         self._rest()
         self._listen()
-        self._figures.set(behind_ms=self._through.behind_ms, store=self._batches.stored)
+        self._figures.set(behind_ms=self._through.behind_ms, store=self._batches.store_status)
         if kept := self._batches.folds.kept:
             self._figures.set(state_rows=kept[0], state_bytes=kept[1])
-        return self._figures.report(self._batches.busy_for())
+        return self._figures.snapshot(self._batches.busy_for())

@@ -16,7 +16,7 @@ from urllib.parse import urlparse
 
 import pyarrow as pa
 
-from penstock.engine.commit.rejected import KEPT, origin
+from penstock.engine.commit.rejected import DEAD_LETTER_SCHEMA, origin_headers
 from penstock.errors import DeclarationError
 from penstock.settings import settings
 from penstock.tables.table_store import ROWS, Damaged, Manifest, Rows, TableFiles
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Ends = dict[int, int]
+PartitionOffsets = dict[int, int]
 # Next offsets of tables that are being read, by topic, and the ends they are read to, by topic and partition.
-Told = Callable[[dict[str, Ends], dict[tuple[str, int], int]], None]
+ReportLoading = Callable[[dict[str, PartitionOffsets], dict[tuple[str, int], int]], None]
 
 
-def folder_of(root: str, stream: str) -> Path:
+def tables_folder(root: str, stream: str) -> Path:
     """Where a stream's tables are: beside its checkpoint, or at home if that is not on a disk of this machine's."""
     place = urlparse(root)
     if place.scheme in ("", "file"):
@@ -52,7 +52,7 @@ def folder_of(root: str, stream: str) -> Path:
     return settings().home / "tables" / known / f"{stream}.tables"
 
 
-class KeptTable:
+class StreamTable:
     """One table of a stream: its folder and what feeds it."""
 
     def __init__(self, table: Table, stream: str, folder: Path, bootstrap: str) -> None:
@@ -60,9 +60,9 @@ class KeptTable:
         self._files = TableFiles(folder)
         self._feed: TableFeed | None = None
         # Dead letters of offsets below these are written.
-        self._written: Ends = {}
+        self._written: PartitionOffsets = {}
         self._taking = 0
-        self.offsets: Ends = {}
+        self.offsets: PartitionOffsets = {}
         """Those below which all dead letters are written once the last given ones are."""
 
     @property
@@ -74,7 +74,7 @@ class KeptTable:
         return self._files.manifest.topic
 
     @property
-    def next(self) -> Ends:
+    def next(self) -> PartitionOffsets:
         return dict(self._files.manifest.next)
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -111,7 +111,9 @@ class KeptTable:
         if not self._files.manifest.loaded:
             self._files.loaded(now.at)
 
-    def advance(self, query: str, batch: int, stopped: Callable[[], bool], told: Callable[[Ends], None]) -> None:
+    def advance(
+        self, query: str, batch: int, stopped: Callable[[], bool], told: Callable[[PartitionOffsets], None]
+    ) -> None:
         """Make the table that of a batch: as the topic is now, or as it was if the batch had it before."""
         manifest = self._files.manifest
         if (manifest.query, manifest.batch) == (query, batch):
@@ -123,12 +125,12 @@ class KeptTable:
         self.catch_up(now, stopped, lambda: told(now.ends))
         self._files.ready(query, batch, now.at)
 
-    def settle(self, mark: CommitMarker) -> None:
+    def load_progress(self, mark: CommitMarker) -> None:
         """Learn from the mark of the last batch which dead letters are written."""
         same = mark.topic_ids.get(self.topic) == self.id
         self._written = dict(mark.offsets.get(self.topic, {})) if same else {}
 
-    def dead(self, stream: str) -> list[dict[str, object]]:
+    def unwritten_dead_letters(self, stream: str) -> list[dict[str, object]]:
         """The oldest dead letters that no batch has written yet, as their topic takes them; `reason` beside."""
         found: list[dict[str, object]] = []
         self._taking, self.offsets = 0, self.next
@@ -140,13 +142,13 @@ class KeptTable:
                 break
             self._taking, before = self._taking + 1, dict(following)
             found += [
-                {**row, "headers": origin({**row, "topic": self.topic}, stream, "reason", row["reason"], ids)}
+                {**row, "headers": origin_headers({**row, "topic": self.topic}, stream, "reason", row["reason"], ids)}
                 for row in table.sort_by([("partition", "ascending"), ("offset", "ascending")]).to_pylist()
                 if row["offset"] >= self._written.get(row["partition"], 0)
             ]
         return found
 
-    def written(self) -> None:
+    def dead_letters_written(self) -> None:
         """A batch has written the dead letters that were given last."""
         self._files.without_dead(self._taking)
         self._taking, self._written = 0, self.offsets
@@ -175,16 +177,16 @@ class KeptTable:
         self._files.begin(Manifest(self._stream, self._table.schema, now.id, now.at, now.starts))
 
 
-class Tables:
+class StreamTables:
     """All tables of one stream; of a stream without any each call does nothing. told: how far loading is."""
 
-    def __init__(self, stream: Stream, root: str, bootstrap: str, told: Told) -> None:
+    def __init__(self, stream: Stream, root: str, bootstrap: str, told: ReportLoading) -> None:
         self._stream, self._told = stream, told
-        self._kept: dict[str, KeptTable] = {}
+        self._kept: dict[str, StreamTable] = {}
         self._stopped = False
         if stream.tables:
-            folder = folder_of(root, stream.name)
-            self._kept = {n: KeptTable(t, stream.name, folder / n, bootstrap) for n, t in stream.tables.items()}
+            folder = tables_folder(root, stream.name)
+            self._kept = {n: StreamTable(t, stream.name, folder / n, bootstrap) for n, t in stream.tables.items()}
 
     def load(self) -> None:
         """Read each table to the end that its topic has now, unless it once was; LeaseLost if it is stopped."""
@@ -212,27 +214,27 @@ class Tables:
         for name, kept in self._kept.items():
             kept.advance(query, batch, stopped, lambda ends, name=name: self._tell({name: ends}))  # type: ignore[misc]
 
-    def settle(self, mark: CommitMarker) -> None:
+    def load_progress(self, mark: CommitMarker) -> None:
         """mark: of the last batch in the store that takes dead letters."""
         for kept in self._kept.values():
-            kept.settle(mark)
+            kept.load_progress(mark)
 
-    def dead(self) -> tuple[dict[str, pa.Table], int, str]:
+    def unwritten_dead_letters(self) -> tuple[dict[str, pa.Table], int, str]:
         """Dead letters by topic, how many, and why the first one is."""
         found = {
-            t.dead_letter_topic.name: self._kept[name].dead(self._stream.name)
+            t.dead_letter_topic.name: self._kept[name].unwritten_dead_letters(self._stream.name)
             for name, t in self._stream.tables.items()
         }
-        rows = {topic: pa.Table.from_pylist(r, schema=KEPT) for topic, r in found.items() if r}
+        rows = {topic: pa.Table.from_pylist(r, schema=DEAD_LETTER_SCHEMA) for topic, r in found.items() if r}
         every = [row for r in found.values() for row in r]
         return rows, len(every), str(every[0]["reason"]) if every else ""
 
-    def written(self) -> None:
+    def dead_letters_written(self) -> None:
         for kept in self._kept.values():
-            kept.written()
+            kept.dead_letters_written()
 
     @property
-    def offsets(self) -> dict[str, Ends]:
+    def offsets(self) -> dict[str, PartitionOffsets]:
         """For the mark: below which offsets of each table's topic no dead letter waits any more."""
         return {kept.topic: kept.offsets for kept in self._kept.values()}
 
@@ -244,7 +246,7 @@ class Tables:
         for kept in self._kept.values():
             kept.close()
 
-    def _tell(self, ends: dict[str, Ends]) -> None:
+    def _tell(self, ends: dict[str, PartitionOffsets]) -> None:
         reading = {self._kept[name]: of for name, of in ends.items() if of}
         if reading:
             offsets = {kept.topic: kept.next for kept in reading}

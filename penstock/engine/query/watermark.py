@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.engine.query import source
-from penstock.engine.query.upstream import FREE, feeding
+from penstock.engine.query.upstream import NO_LIMIT, inputs_limited_by_upstream
 
 if TYPE_CHECKING:
     from penstock.engine.checkpoint.layout import PlannedBatch
     from penstock.engine.faults.batch_splitting import BatchSplitter
-    from penstock.engine.jvm.bridge import Execution
-    from penstock.engine.query.upstream import Feeds
+    from penstock.engine.jvm.bridge import BatchExecution
+    from penstock.engine.query.upstream import UpstreamProgress
     from penstock.model.stream import Stream
 
 
@@ -27,12 +27,14 @@ class Watermark:
     for a stream that waits for the clock: they are held where they are sent.
     """
 
-    def __init__(self, stream: Stream, splitter: BatchSplitter, feeds: Feeds | None = None, time: int = 0) -> None:
+    def __init__(
+        self, stream: Stream, splitter: BatchSplitter, feeds: UpstreamProgress | None = None, time: int = 0
+    ) -> None:
         self._stream, self._splitter, self._feeds, self._time = stream, splitter, feeds, time
         # Where the plan notes event times, and of which input.
         self._places: list[tuple[tuple[int, ...], str]] | None = None
 
-    def settle(self, batch: PlannedBatch, execution: Execution) -> int | None:
+    def cap(self, batch: PlannedBatch, execution: BatchExecution) -> int | None:
         """Move it. To be called when a batch has been computed and has not ended yet.
 
         How far in event time the stream had come before the batch, epoch ms, None if it cannot say: none of its rows,
@@ -40,11 +42,11 @@ class Watermark:
         """
         if self._places is None:
             # A query's plan keeps its shape, and to walk all of it each time costs a hundred calls to the JVM.
-            self._places = [(place, self._input(place, execution)) for place in execution.time_places()]
-        limits = self._feeds.limits(batch.batch_id, feeding(self._stream)) if self._feeds else {}
+            self._places = [(place, self._input(place, execution)) for place in execution.watermark_paths()]
+        limits = self._feeds.limits(batch.batch_id, inputs_limited_by_upstream(self._stream)) if self._feeds else {}
         cut = self._cut(batch) or self._splitter.is_split(batch)
         latest = [None if cut else self._latest(name, limits, batch, execution) for _, name in self._places]
-        moved = execution.hold_time([place for place, _ in self._places], latest)
+        moved = execution.cap_watermark([place for place, _ in self._places], latest)
         if not self._places:
             return None
         if self._stream.output_mode.drops_late:
@@ -53,21 +55,21 @@ class Watermark:
         self._time = max([self._time, *(at for at in moved if at is not None)])
         return had
 
-    def _input(self, place: tuple[int, ...], execution: Execution) -> str:
-        found = execution.metrics_below(place)
+    def _input(self, place: tuple[int, ...], execution: BatchExecution) -> str:
+        found = execution.metric_names_below(place)
         return next((name for name in self._stream.sources if self._metric(name) in found), "")
 
     def _metric(self, name: str) -> str:
         return f"bad_{name}" if self._stream.sources[name].schema else f"beats_{name}"
 
-    def _latest(self, name: str, limits: dict[str, int], batch: PlannedBatch, execution: Execution) -> int | None:
+    def _latest(self, name: str, limits: dict[str, int], batch: PlannedBatch, execution: BatchExecution) -> int | None:
         """Behind which time no record of an input moves the watermark."""
-        upto = FREE if not name or self._stream.sources[name].uses_record_timestamp else limits.get(name, FREE)
+        upto = NO_LIMIT if not name or self._stream.sources[name].uses_record_timestamp else limits.get(name, NO_LIMIT)
         if upto >= batch.at_ms:
             return batch.at_ms
         if (
             self._stream.output_mode.heartbeat_schedule
-            and (metric := execution.observed(self._metric(name))) is not None
+            and (metric := execution.observed_metric(self._metric(name))) is not None
         ):
             upto = max(upto, metric.getAs("alive_at") or 0)
         return min(batch.at_ms, upto) or None
@@ -82,7 +84,7 @@ class Watermark:
         for given in self._stream.sources.values() if limit else ():
             parts = [
                 end - batch.starts.get(topic, {}).get(partition, 0)
-                for topic, ends in source.read(given, batch).items()
+                for topic, ends in source.batch_ends_of_input(given, batch).items()
                 for partition, end in ends.items()
             ]
             if sum(parts) > limit - len(parts):

@@ -28,7 +28,7 @@ from pyspark.sql.types import DataType, StructType
 from penstock.codec.columnar import EVENT_TIME
 from penstock.engine.checkpoint import s3a
 from penstock.engine.checkpoint.recovery import damaged_checkpoint
-from penstock.engine.jvm.hadoop_fs import Folder
+from penstock.engine.jvm.hadoop_fs import HadoopFolder
 from penstock.engine.state import fold_query as folds
 from penstock.engine.state import keyed_store, object_store
 from penstock.engine.state.keyed_store import BATCHES_KEPT, HASH, DamagedState, PartManifest, StatePart
@@ -256,7 +256,7 @@ def fold_store(stream: str, spark: SparkSession, checkpoint: str) -> Folds | Obj
     """The state of a stream's folds, wherever its checkpoint lies."""
     if not s3a.is_object_store(checkpoint):
         return Folds(stream, checkpoint)
-    return ObjectFoldStore(stream, spark, checkpoint, Folder(spark, checkpoint).create)
+    return ObjectFoldStore(stream, spark, checkpoint, HadoopFolder(spark, checkpoint).create)
 
 
 class Folds:
