@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
-from penstock_runs import RunBackfill
-from penstock_timetables import AskedIntervals
+from penstock_commands import RunBackfill
+from penstock_timetables import OnDemandIntervals
 
 from penstock.catalog import partial_catalog
 from penstock.model.backfill import Backfill
@@ -25,10 +25,11 @@ ASKED = "It never runs by itself: it is declared to run when somebody asks."
 def filling(backfill: Backfill, archives: list[str]) -> DAG:
     """The DAG of one backfill. archives: those that may be its source."""
     source = backfill.reads[0].name
+    timetable = CronDataIntervalTimetable if backfill.scheduled else OnDemandIntervals
     with DAG(
         f"backfill_{backfill.name}",
         description=backfill.description or f"{source} into {backfill.target_topic}",
-        schedule=(CronDataIntervalTimetable if backfill.scheduled else AskedIntervals)(backfill.cron, timezone="UTC"),
+        schedule=timetable(backfill.cron, timezone="UTC"),
         # Of a day before it a run that is triggered would have no task, and succeed.
         start_date=datetime(1970, 1, 1, tzinfo=UTC),
         catchup=False,

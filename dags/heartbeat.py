@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from airflow.sdk import DAG
-from penstock_operators import KeepBeat
+from penstock_operators import SendHeartbeats
 
 with DAG(
     "heartbeat",
@@ -16,4 +16,4 @@ with DAG(
     tags=["penstock", "heartbeat"],
     doc_md="A trigger sends the beats while a run waits. Each hour, and after a release, a new run takes over.",
 ) as dag:
-    KeepBeat(task_id="beat")
+    SendHeartbeats(task_id="beat")

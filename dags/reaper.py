@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from airflow.sdk import DAG
-from penstock_operators import ReapDrivers
+from penstock_operators import EndOrphanedDrivers
 
 with DAG(
     "reaper",
@@ -16,4 +16,4 @@ with DAG(
     tags=["penstock"],
     doc_md="Every five minutes: drivers whose app is not declared, not wanted, or has another driver are ended.",
 ) as dag:
-    ReapDrivers(task_id="reap")
+    EndOrphanedDrivers(task_id="reap")

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from airflow.sdk import DAG, Param
-from penstock_runs import RebuildStream
+from penstock_commands import RebuildStream
 
 from penstock.catalog import partial_catalog
 from penstock.model.output_mode import KeyedState

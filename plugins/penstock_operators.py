@@ -66,22 +66,22 @@ class SuperviseStreams(BaseOperator):
     def execute(self, context: Context) -> None:
         from penstock.control import connect
         from penstock.errors import ControlError
-        from penstock.monitoring.health import lasting
+        from penstock.monitoring.health import failing_for_long
         from penstock.settings import settings
 
         self._owner = task_key(context)
         wrong: list[BrokenFile] = []
-        ill: list[str] = []
+        unhealthy: list[str] = []
         try:
             wrong = self._declare()
             for mistake in wrong:
                 self.log.error("app %s: its driver goes on with what it has read before: %s", self.app, mistake)
             step = self._supervisor().tick()
             self.log.info("app %s: %s", self.app, step.why)
-            ill = sorted(lasting(connect(), self.app))
+            unhealthy = sorted(failing_for_long(connect(), self.app))
         except ControlError as e:
             self.log.warning("app %s: nothing is known, so nothing is done: %s", self.app, e)
-        self._wait(time.time() + (BROKEN_EPOCH if wrong else settings().supervise_epoch), ill)
+        self._wait(time.time() + (BROKEN_EPOCH if wrong else settings().supervise_epoch), unhealthy)
 
     def resume(self, context: Context, event: dict[str, Any]) -> None:
         """Do what the trigger saw due, and end the run."""
@@ -90,7 +90,7 @@ class SuperviseStreams(BaseOperator):
 
         self._owner = task_key(context)
         self.log.info("app %s: %s: %s", self.app, event["do"], event["why"])
-        if event["do"] == "ill":
+        if event["do"] == "unhealthy":
             raise AirflowFailException(event["why"])
         try:
             if event["do"] == "epoch":
@@ -114,34 +114,34 @@ class SuperviseStreams(BaseOperator):
 
         if not self._owner:
             return
-        if why_not := self._goes_on():
+        if why_not := self._why_task_continues():
             self.log.info("app %s: its driver goes on: %s", self.app, why_not)
             return
         stop(connect(), self.app, self._owner, "its task was marked or cleared in Airflow", patience=3)
 
-    def _goes_on(self) -> str:
+    def _why_task_continues(self) -> str:
         """Why the task must be taken to go on; empty if it does not."""
-        from penstock_triggers import waits
+        from penstock_triggers import why_task_continues
 
         found: list[str] = []
         # This is a signal handler: what it interrupted may hold the connection to Airflow.
-        asking = Thread(target=lambda: found.append(waits(self._owner, "running")), daemon=True)
+        asking = Thread(target=lambda: found.append(why_task_continues(self._owner, "running")), daemon=True)
         asking.start()
         asking.join(STATE_PATIENCE)
         return found[0] if found else f"Airflow has not said within {STATE_PATIENCE:g} s whether its task was marked"
 
-    def _wait(self, until: float, ill: list[str]) -> None:
+    def _wait(self, until: float, unhealthy: list[str]) -> None:
         from penstock_triggers import StreamsTrigger
 
-        self.defer(trigger=StreamsTrigger(self.app, self._owner, until, ill), method_name="resume")
+        self.defer(trigger=StreamsTrigger(self.app, self._owner, until, unhealthy), method_name="resume")
 
     def _still_failing(self) -> None:
         """AirflowFailException if streams fail or wait; not while files cannot be read, as epochs are short then."""
         from penstock.catalog import mistakes_of_app, partial_catalog
         from penstock.control import connect
-        from penstock.monitoring.health import lasting
+        from penstock.monitoring.health import failing_for_long
 
-        found = lasting(connect(), self.app)
+        found = failing_for_long(connect(), self.app)
         if found and not mistakes_of_app(self.app, *partial_catalog()):
             raise AirflowFailException("; ".join(f"stream {name}: {why}" for name, why in sorted(found.items())))
 
@@ -200,24 +200,24 @@ class SuperviseStreams(BaseOperator):
         return [program, "--load-spark-defaults", *words]
 
 
-class KeepBeat(BaseOperator):
+class SendHeartbeats(BaseOperator):
     """Keeps the heartbeats of all windowed topics: reads the declarations afresh, then a trigger sends the beats."""
 
     ui_color = "#f0d7de"
 
     def execute(self, context: Context) -> None:  # noqa: ARG002
-        from penstock_triggers import BeatTrigger, declared_windows
+        from penstock_triggers import HeartbeatTrigger, declared_windows
 
         from penstock.settings import settings
 
         until = time.time() + settings().supervise_epoch
-        self.defer(trigger=BeatTrigger(declared_windows(), until), method_name="resume")
+        self.defer(trigger=HeartbeatTrigger(declared_windows(), until), method_name="resume")
 
     def resume(self, context: Context, event: dict[str, Any]) -> None:
         """The epoch is over; the next run goes on."""
 
 
-class ReapDrivers(BaseOperator):
+class EndOrphanedDrivers(BaseOperator):
     """Ends drivers that nobody owns and marks the dead as ended."""
 
     ui_color = "#e2e0d5"
@@ -299,23 +299,23 @@ class OperateCapture(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         if context["params"]["action"] != "check":
             self._ask(context)
-        return self._settled(time.time() + STARTING)
+        return self._wait_until_known(time.time() + STARTING)
 
-    def _settled(self, until: float) -> dict[str, Any]:
+    def _wait_until_known(self, until: float) -> dict[str, Any]:
         """What the capture says of itself. While nothing can be said of it, it is waited for in a trigger, until a time
         in epoch seconds at most; then it goes on in `resume`."""
-        from penstock_triggers import SettledTrigger
+        from penstock_triggers import CaptureStateTrigger
 
         from penstock.control import connect
         from penstock.errors import ControlError
-        from penstock.monitoring.health import settled
+        from penstock.monitoring.health import state_is_known
 
         with suppress(ControlError):
-            if time.time() < until and not settled(connect(), self.capture):
+            if time.time() < until and not state_is_known(connect(), self.capture):
                 self.log.info("capture %s: it is waited for", self.capture)
-                trigger = SettledTrigger(self.capture, until)
+                trigger = CaptureStateTrigger(self.capture, until)
                 self.defer(trigger=trigger, method_name="resume", kwargs={"until": until})
-        return self._checked()
+        return self._report_health()
 
     def _ask(self, context: Context) -> None:
         """Ask, and wait in a trigger; the answer goes to `resume`."""
@@ -337,9 +337,9 @@ class OperateCapture(BaseOperator):
         """The capture has answered, or something can be said of it; a release since may have taken its driver away."""
         if event["why_not"]:
             raise AirflowFailException(f"capture {self.capture}: {event['why_not']}")
-        return self._settled(time.time() + STARTING if until is None else until)
+        return self._wait_until_known(time.time() + STARTING if until is None else until)
 
-    def _checked(self) -> dict[str, Any]:
+    def _report_health(self) -> dict[str, Any]:
         """What the capture says of itself, for the run's XCom; AirflowFailException if it fails."""
         from penstock.control import connect
         from penstock.errors import ControlError

@@ -42,12 +42,12 @@ from penstock.host import process
 from penstock.logs import printable
 from penstock.model.capture import APP as CAPTURES
 from penstock.monitoring.dashboard import dead_letters, sink_actions
-from penstock.monitoring.dashboard.backfills import RUN_CURES, RUN_STATES
+from penstock.monitoring.dashboard.backfills import RUN_REMEDIES, RUN_STATES
 from penstock.monitoring.dashboard.dashboard_json import answer
 from penstock.monitoring.dashboard.fleet import Fleet, agent
 from penstock.monitoring.dashboard.history import HISTORY_MS, downsample
-from penstock.monitoring.dashboard.remediation import CURES
-from penstock.monitoring.dashboard.states import STATES, Limits
+from penstock.monitoring.dashboard.remediation import REMEDIES
+from penstock.monitoring.dashboard.states import STATES, StateLimits
 from penstock.settings import PROJECT, settings
 from penstock.supervision import launch, release
 from penstock.web import access, json_body
@@ -212,9 +212,9 @@ def get_overview(request: Request, user: GetUserDep) -> Response:
             raise
         allowed = False
     viewer: dict[str, Any] = {"name": user.get_name(), "may_act": allowed}
-    words = {"states": STATES, "cures": CURES, "run_states": RUN_STATES, "run_cures": RUN_CURES}
+    words = {"states": STATES, "remedies": REMEDIES, "run_states": RUN_STATES, "run_remedies": RUN_REMEDIES}
     disk_hash = _disk_hash(time.monotonic() // HASH_EVERY)
-    content = answer(connect(), Limits.of(settings()), viewer=viewer, disk_hash=disk_hash, **words)
+    content = answer(connect(), StateLimits.of(settings()), viewer=viewer, disk_hash=disk_hash, **words)
     return Response(content, media_type="application/json")
 
 

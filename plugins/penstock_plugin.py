@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
-from penstock_timetables import AskedIntervals
+from penstock_timetables import OnDemandIntervals
 
 Message = MutableMapping[str, Any]
 
@@ -23,7 +23,7 @@ async def page(
 
 class PenstockPlugin(AirflowPlugin):
     name = "penstock"
-    timetables: list[Any] = [AskedIntervals]  # noqa: RUF012
+    timetables: list[Any] = [OnDemandIntervals]  # noqa: RUF012
     fastapi_apps: list[Any] = [{"app": page, "url_prefix": "/penstock", "name": "Penstock"}]  # noqa: RUF012
     external_views: list[Any] = [  # noqa: RUF012
         {

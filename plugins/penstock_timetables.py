@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pendulum import FixedTimezone, Timezone
 
 
-class AskedIntervals(CronDataIntervalTimetable):
+class OnDemandIntervals(CronDataIntervalTimetable):
     """The data intervals of a cron line, for runs that are triggered and for Airflow's own backfills; the scheduler
     begins none by itself. For a DAG with `catchup=False`."""
 

@@ -28,7 +28,7 @@ RELEASES_EVERY = 5.0
 HANDOVER = 6.0
 # How often it is looked whether streams fail, and after how long a run says so: a broker or a store may be away for a
 # moment.
-ILL_EVERY, ILL_FOR = 5.0, 60.0
+FAILURES_EVERY, FAILING_FOR = 5.0, 60.0
 HANDOVER_PATIENCE = 60.0
 
 
@@ -37,20 +37,24 @@ def _event(payload: dict[str, Any]) -> TriggerEvent:
 
 
 class StreamsTrigger(BaseTrigger):
-    """Fires when something is to be done for an app, or at the end of the epoch; else looks on.
+    """Fires when the supervisor has something to do for an app, or at the end of the epoch.
 
-    owner: the task instance that waits; until: epoch seconds at which the run ends, whoever restarts meanwhile; ill:
-    streams that failed, were blocked or waited already when the run began.
-    The event is `{"do": "clear" | "launch" | "release" | "place" | "ill" | "epoch", "why": text, "evidence": fields of
-    supervision.facts.Evidence}`.
+    The event is `{"do": ..., "why": text, "evidence": fields of supervision.decision.facts.Evidence}`, where `do` is
+    one of "clear", "launch", "release", "place", "unhealthy" and "epoch".
+
+    Args:
+        app: Name of the app.
+        owner: The task instance that waits.
+        until: Epoch seconds at which the run ends, also if the triggerer restarts meanwhile.
+        unhealthy: Streams that were failing, blocked or waiting when the run began.
     """
 
-    def __init__(self, app: str, owner: str, until: float, ill: Sequence[str] = ()) -> None:
+    def __init__(self, app: str, owner: str, until: float, unhealthy: Sequence[str] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.app, self.owner, self.until, self.ill = app, owner, until, list(ill)
+        self.app, self.owner, self.until, self.unhealthy = app, owner, until, list(unhealthy)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        given = {"app": self.app, "owner": self.owner, "until": self.until, "ill": self.ill}
+        given = {"app": self.app, "owner": self.owner, "until": self.until, "unhealthy": self.unhealthy}
         return "penstock_triggers.StreamsTrigger", given
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -61,9 +65,9 @@ class StreamsTrigger(BaseTrigger):
             due = await self._due(control)
         except Exception:
             # Airflow now fails the task: that is nobody's wish to end the driver.
-            await self._let_go(control)
+            await self._disown_driver(control)
             raise
-        while not await self._let_go(control):
+        while not await self._disown_driver(control):
             await asyncio.sleep(RETRY)
         yield _event(due)
 
@@ -73,20 +77,20 @@ class StreamsTrigger(BaseTrigger):
         from penstock.settings import settings
         from penstock.supervision.decision.watch import Watch
 
-        watch, illness = Watch(control, self.app), Illness(control, self.app, self.ill)
+        watch, failures = Watch(control, self.app), FailureWatch(control, self.app, self.unhealthy)
         said = ""
         while True:
             try:
                 step = await asyncio.to_thread(watch.look)
                 says = step.why
-                fresh = await asyncio.to_thread(illness.look)
+                fresh = await asyncio.to_thread(failures.look)
             except ControlError as e:
                 step, says, fresh = None, f"nothing is known, so nothing is done: {e}", ""
             if step and step.do in ("clear", "launch", "release", "place"):
                 self.log.info("app %s: %s is due: %s", self.app, step.do, step.why)
                 return {"do": step.do, "why": step.why, "evidence": asdict(watch.evidence)}
             if fresh:
-                return {"do": "ill", "why": fresh, "evidence": None}
+                return {"do": "unhealthy", "why": fresh, "evidence": None}
             if step and time.time() >= self.until:
                 return {"do": "epoch", "why": step.why, "evidence": None}
             kind = "away" if step is None else step.do if step.do == "wait" else step.why
@@ -95,7 +99,7 @@ class StreamsTrigger(BaseTrigger):
                 said = kind
             await asyncio.sleep(settings().supervise_every)
 
-    async def _let_go(self, control: Control) -> bool:
+    async def _disown_driver(self, control: Control) -> bool:
         """Give up the driver before the event, so that only a person's mark finds it still owned. False if the control
         database is away."""
         from penstock.errors import ControlError
@@ -117,7 +121,7 @@ class StreamsTrigger(BaseTrigger):
         from penstock.errors import ControlError
         from penstock.supervision.reaper import stop
 
-        why_not = await asyncio.to_thread(waits, self.owner)
+        why_not = await asyncio.to_thread(why_task_continues, self.owner)
         if why_not:
             self.log.info("app %s: its driver goes on: %s", self.app, why_not)
             return
@@ -131,7 +135,7 @@ class StreamsTrigger(BaseTrigger):
         self.log.info("app %s: %s", self.app, "driver ended" if ended else "the driver is not ours, so it is left")
 
 
-def waits(owner: str, going: str = "deferred") -> str:
+def why_task_continues(owner: str, going: str = "deferred") -> str:
     """Why a task instance must be taken to go on, empty if Airflow says for certain that it does not.
 
     owner: as `penstock_operators.task_key` names it; going: its state while nobody has marked or cleared it.
@@ -147,7 +151,7 @@ def waits(owner: str, going: str = "deferred") -> str:
     return f"its task is {state}" if state == going else ""
 
 
-class Illness:
+class FailureWatch:
     """Sees a stream that begins to fail, is blocked or waits for its store, and stays so.
 
     known: those of which it is known already.
@@ -163,15 +167,15 @@ class Illness:
         from penstock.monitoring.health import failing
 
         now = time.monotonic()
-        if now - self._looked < ILL_EVERY:
+        if now - self._looked < FAILURES_EVERY:
             return ""
         found, self._looked = failing(self._control, self._app), now
         self._known &= found.keys()
         self._since = {name: self._since.get(name, now) for name in found.keys() - self._known}
-        return "; ".join(f"stream {n}: {found[n]}" for n, at in sorted(self._since.items()) if now - at >= ILL_FOR)
+        return "; ".join(f"stream {n}: {found[n]}" for n, at in sorted(self._since.items()) if now - at >= FAILING_FOR)
 
 
-class BeatTrigger(BaseTrigger):
+class HeartbeatTrigger(BaseTrigger):
     """Keeps the heartbeats going until the end of the epoch or the next release, whatever is away meanwhile.
 
     windows: what a fresh process read from the declarations, as `declared_windows` gives it.
@@ -182,7 +186,7 @@ class BeatTrigger(BaseTrigger):
         self.windows, self.until = windows, until
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "penstock_triggers.BeatTrigger", {"windows": self.windows, "until": self.until}
+        return "penstock_triggers.HeartbeatTrigger", {"windows": self.windows, "until": self.until}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from penstock.control import connect
@@ -297,7 +301,7 @@ def _windowed(windows: list[dict[str, Any]]) -> HeartbeatTopics:
     }
 
 
-class SettledTrigger(BaseTrigger):
+class CaptureStateTrigger(BaseTrigger):
     """Fires when it can be said how a capture is, or at `until`, epoch seconds."""
 
     def __init__(self, capture: str, until: float) -> None:
@@ -305,17 +309,17 @@ class SettledTrigger(BaseTrigger):
         self.capture, self.until = capture, until
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "penstock_triggers.SettledTrigger", {"capture": self.capture, "until": self.until}
+        return "penstock_triggers.CaptureStateTrigger", {"capture": self.capture, "until": self.until}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from penstock.control import connect
         from penstock.errors import ControlError
-        from penstock.monitoring.health import settled
+        from penstock.monitoring.health import state_is_known
 
         control = await asyncio.to_thread(connect)
         while time.time() < self.until:
             with suppress(ControlError):
-                if await asyncio.to_thread(settled, control, self.capture):
+                if await asyncio.to_thread(state_is_known, control, self.capture):
                     break
             await asyncio.sleep(RETRY)
         yield _event({"why_not": ""})

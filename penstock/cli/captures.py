@@ -19,8 +19,8 @@ from penstock.control.repositories.captures import CaptureRequest, Captures
 from penstock.errors import PenstockError
 from penstock.model.capture import APP
 from penstock.monitoring.dashboard.model import StreamView
-from penstock.monitoring.dashboard.snapshot_cache import take
-from penstock.monitoring.dashboard.states import Limits
+from penstock.monitoring.dashboard.platform_status import read_status
+from penstock.monitoring.dashboard.states import StateLimits
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
@@ -96,7 +96,7 @@ def show_state(names: Names = None, as_json: AsJson = False) -> None:
         wanted = captures(names)
         for mistake in [] if names or as_json else broken():
             console().print(Text(f"{mistake.path.stem} cannot be read: {mistake}", style="red"))
-        now = take(connect(), Limits.of(settings()))
+        now = read_status(connect(), StateLimits.of(settings()))
     rows = now.snap.captures
     streams = {s.name: s for s in now.streams if s.app == APP}
     if as_json:

@@ -24,7 +24,7 @@ from penstock.devstack import resource_usage
 from penstock.devstack.platform import Platform, as_running
 from penstock.errors import ControlError, HostError
 from penstock.monitoring.dashboard.model import Overview
-from penstock.monitoring.health import ill
+from penstock.monitoring.health import unhealthy
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
@@ -93,11 +93,13 @@ def status(as_json: AsJson = False) -> None:
     view, rows, away = _control(platform)
     used = resource_usage.parts(platform.parts, rows)
     runs = all(p.state == "running" for p in used) and not away
-    wrong = ill(s for app in view.apps for s in app.streams) if view else {}
+    wrong = unhealthy(s for app in view.apps for s in app.streams) if view else {}
     well = runs and not wrong
     if as_json:
         apps = [] if view is None else [asdict(app) for app in view.apps]
-        emit({"ok": well, "parts": [asdict(p) for p in used], "apps": apps, "control": away or "ok", "ill": wrong})
+        emit(
+            {"ok": well, "parts": [asdict(p) for p in used], "apps": apps, "control": away or "ok", "unhealthy": wrong}
+        )
         raise typer.Exit(0 if well else 1)
     out = console()
     out.print(_parts_table(used))

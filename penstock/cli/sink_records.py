@@ -20,8 +20,8 @@ from penstock.errors import PenstockError
 from penstock.kafka.dead_letters import Letter, read, shown
 from penstock.kafka.record_lookup import newest
 from penstock.model.topic import DEAD_LETTERS
-from penstock.monitoring.dashboard.snapshot_cache import take
-from penstock.monitoring.dashboard.states import Limits
+from penstock.monitoring.dashboard.platform_status import read_status
+from penstock.monitoring.dashboard.states import StateLimits
 from penstock.settings import settings
 from penstock.sinks.core.document import Documents
 
@@ -127,7 +127,7 @@ def state_of(
     with clear_errors():
         sinks, broken = _sinks()
         wanted = {_sink(name).name} if name else sinks.keys()
-        found = [one for one in take(connect(), Limits.of(settings())).streams if one.name in wanted]
+        found = [one for one in read_status(connect(), StateLimits.of(settings())).streams if one.name in wanted]
     if as_json:
         emit([asdict(one) for one in found])
     else:

@@ -19,7 +19,7 @@ from penstock.host import session
 from penstock.monitoring.dashboard.model import AppView, Overview, StreamView
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.snapshot import read
-from penstock.monitoring.dashboard.states import WELL, Limits
+from penstock.monitoring.dashboard.states import HEALTHY_STATES, StateLimits
 from penstock.monitoring.humanize import duration, first_line
 from penstock.settings import settings
 from penstock.supervision import release as releases
@@ -97,7 +97,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
     if stream.error:
         since = "" if stream.error_age_ms is None else f", {duration(stream.error_age_ms)} ago"
         out.print()
-        out.print(Text(f"{'past' if stream.state in WELL else 'last'} error{since}", style="bold"))
+        out.print(Text(f"{'past' if stream.state in HEALTHY_STATES else 'last'} error{since}", style="bold"))
         out.print(Text(stream.error))
 
 
@@ -217,7 +217,7 @@ def _log(control: Control, app_name: str) -> Path:
 
 
 def _view(control: Control | None = None) -> Overview:
-    return overview(read(control or connect()), Limits.of(settings()))
+    return overview(read(control or connect()), StateLimits.of(settings()))
 
 
 def _find(view: Overview, name: str) -> tuple[AppView, StreamView | None]:

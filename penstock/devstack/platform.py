@@ -30,8 +30,8 @@ from penstock.kafka.admin import ensure_topics
 from penstock.monitoring.dashboard.model import Overview
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.snapshot import read
-from penstock.monitoring.dashboard.states import Limits
-from penstock.monitoring.health import FAILING, by_state
+from penstock.monitoring.dashboard.states import StateLimits
+from penstock.monitoring.health import FAILING_STATES, summarize_states
 from penstock.settings import CLUSTER_MARK, Settings, settings
 from penstock.supervision import backends, launch
 from penstock.supervision.release import release
@@ -281,8 +281,8 @@ class Platform:
         said += "".join(f"; wrong: {mistake}" for mistake in wrong)
         self._amiss += wrong
         # What is new in an app of which a file is wrong may not start.
-        ill = (app.name for app in control.apps() if mistakes_of_app(app.name, catalog, wrong))
-        self._left_out.update(control.desired().keys() - catalog.supervised.keys(), *map(control.desired, ill))
+        incomplete = (app.name for app in control.apps() if mistakes_of_app(app.name, catalog, wrong))
+        self._left_out.update(control.desired().keys() - catalog.supervised.keys(), *map(control.desired, incomplete))
         return said
 
     def _take_up(self, control: Control, new: Set[str]) -> list[str]:
@@ -313,7 +313,7 @@ class Platform:
             if not waiting and (reading or not wanted):
                 step.say(f"{len(wanted)} streams, {sum(s.rows_in for s in wanted):,} records read")
                 return view
-            if not waiting or any(s.state not in FAILING for s in waiting):
+            if not waiting or any(s.state not in FAILING_STATES for s in waiting):
                 well_at = time.monotonic()
             if waiting and (time.monotonic() > deadline or time.monotonic() - well_at > GIVEN_UP):
                 raise HostError(
@@ -324,11 +324,11 @@ class Platform:
             if time.monotonic() > deadline:
                 step.say("all streams run, none has read a record yet")
                 return view
-            step.say(by_state(waiting) or "the first batches")
+            step.say(summarize_states(waiting) or "the first batches")
             time.sleep(1)
 
     def view(self, control: Control) -> Overview:
-        return overview(read(control), Limits.of(self.settings))
+        return overview(read(control), StateLimits.of(self.settings))
 
     # Down
 

@@ -1,4 +1,4 @@
-"""Which streams and captures are ill, for who must say so by an exit code or a failed run."""
+"""Which streams and captures are unhealthy, for who must say so by an exit code or a failed run."""
 
 from __future__ import annotations
 
@@ -7,45 +7,49 @@ from collections.abc import Iterable, Sequence
 
 from penstock.control import Control
 from penstock.monitoring.dashboard.model import StreamView
-from penstock.monitoring.dashboard.snapshot_cache import take
-from penstock.monitoring.dashboard.states import Limits, State
+from penstock.monitoring.dashboard.platform_status import read_status
+from penstock.monitoring.dashboard.states import State, StateLimits
 from penstock.settings import settings
 
 # Of what is wanted. The supervisor mends the first two by itself, or says why not.
-ILL: frozenset[State] = frozenset({"hung", "down", "failing", "blocked", "waiting", "queued"})
-FAILING: frozenset[State] = frozenset({"failing", "blocked", "waiting", "queued"})
-NAMED = 4
+UNHEALTHY_STATES: frozenset[State] = frozenset({"hung", "down", "failing", "blocked", "waiting", "queued"})
+FAILING_STATES: frozenset[State] = frozenset({"failing", "blocked", "waiting", "queued"})
+MAX_NAMES = 4
 # A store that is away for less is not worth a failed run.
-MOMENT_MS = 60_000
+SHORT_OUTAGE_MS = 60_000
 # Nothing is known of it yet, or not any more.
-UNSETTLED: frozenset[State] = frozenset({"down", "starting", "unknown"})
+UNKNOWN_STATES: frozenset[State] = frozenset({"down", "starting", "unknown"})
 
 
-def by_state(streams: Sequence[StreamView]) -> str:
+def summarize_states(streams: Sequence[StreamView]) -> str:
     """How many are in each state, and the first of them by name: a line also where there are many. Empty if none is."""
     counts = ", ".join(f"{n} {state}" for state, n in Counter(s.state for s in streams).items())
-    names = ", ".join(s.name for s in streams[:NAMED])
-    more = f" and {len(streams) - NAMED} more" if len(streams) > NAMED else ""
+    names = ", ".join(s.name for s in streams[:MAX_NAMES])
+    more = f" and {len(streams) - MAX_NAMES} more" if len(streams) > MAX_NAMES else ""
     return f"{counts}: {names}{more}" if streams else ""
 
 
-def ill(streams: Iterable[StreamView], states: frozenset[State] = ILL) -> dict[str, str]:
+def unhealthy(streams: Iterable[StreamView], states: frozenset[State] = UNHEALTHY_STATES) -> dict[str, str]:
     """What is wrong with wanted streams, by name."""
     return {s.name: f"{s.state}: {s.why}" for s in streams if s.desired == "on" and s.state in states}
 
 
 def failing(control: Control, app: str) -> dict[str, str]:
     """What is wrong with an app's streams that its driver cannot run, by name."""
-    return ill((s for s in take(control, Limits.of(settings())).streams if s.app == app), FAILING)
+    return unhealthy(
+        (s for s in read_status(control, StateLimits.of(settings())).streams if s.app == app), FAILING_STATES
+    )
 
 
-def lasting(control: Control, app: str) -> dict[str, str]:
+def failing_for_long(control: Control, app: str) -> dict[str, str]:
     """As `failing`, without streams whose stores have been away for a moment only."""
-    found = [s for s in take(control, Limits.of(settings())).streams if s.app == app]
-    return ill((s for s in found if s.state != "waiting" or (s.error_age_ms or 0) >= MOMENT_MS), FAILING)
+    found = [s for s in read_status(control, StateLimits.of(settings())).streams if s.app == app]
+    return unhealthy(
+        (s for s in found if s.state != "waiting" or (s.error_age_ms or 0) >= SHORT_OUTAGE_MS), FAILING_STATES
+    )
 
 
-def settled(control: Control, name: str) -> bool:
+def state_is_known(control: Control, name: str) -> bool:
     """Whether it can be said of a stream or capture how it is."""
-    found = [s for s in take(control, Limits.of(settings())).streams if s.name == name]
-    return bool(found) and (found[0].desired == "off" or found[0].state not in UNSETTLED)
+    found = [s for s in read_status(control, StateLimits.of(settings())).streams if s.name == name]
+    return bool(found) and (found[0].desired == "off" or found[0].state not in UNKNOWN_STATES)

@@ -1,7 +1,7 @@
 """Prometheus metrics: the streams as the control database knows them, the platform as the meter last measured it.
 
 Names and units follow Prometheus' conventions: base units, `_total` for counters. All are listed in STREAM, APP,
-DRIVER, CAPTURE, SINK, BACKFILL, VIEW and SAMPLED, with their HELP texts, and in `delays` and `served`. A control
+DRIVER, CAPTURE, SINK, BACKFILL, VIEW and SAMPLED_GAUGES, with their HELP texts, and in `delays` and `served`. A control
 database that is away gives `penstock_control_up 0` and no figures of streams, never a failing scrape.
 """
 
@@ -23,9 +23,9 @@ from penstock.errors import ControlError, HostError
 from penstock.model.view import views_instance
 from penstock.monitoring.collect.delays import NAME as DELAYS
 from penstock.monitoring.collect.samples import MIB, Sample, now_ms
-from penstock.monitoring.dashboard.model import RunView, SinkView, StreamView
-from penstock.monitoring.dashboard.snapshot_cache import UP, Moment, Moments
-from penstock.monitoring.dashboard.states import STATES
+from penstock.monitoring.dashboard.model import BackfillRunView, SinkView, StreamView
+from penstock.monitoring.dashboard.platform_status import PlatformStatus, PlatformStatusCache
+from penstock.monitoring.dashboard.states import HEALTHY_STATES, STATES
 from penstock.monitoring.view_metrics import REQUESTS, VIEW, requests, view
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ SINK = {
     "penstock_sink_written_total": "Documents written or deleted since its driver began.",
     "penstock_sink_conflicts_total": "Documents that the store had newer versions of, since its driver began.",
     "penstock_sink_retried_total": "Documents sent again, since its driver began.",
-    "penstock_sink_refused_total": "Documents that the store can never take, since its driver began.",
+    "penstock_sink_refused_total": "Documents that the store can never read_status, since its driver began.",
     "penstock_sink_bytes_total": "Bytes of documents sent since its driver began.",
     "penstock_sink_waits_total": "How often the store has asked to wait since its driver began.",
 }
@@ -129,7 +129,7 @@ def _labels(name: str) -> Labels:
     return (*common, _MORE[name]) if name in _MORE else common
 
 
-class Sampled(NamedTuple):
+class SampledGauge(NamedTuple):
     """A receipts' metric as a gauge: its name, the factor to the base unit, the label of what follows the dot."""
 
     name: str
@@ -138,24 +138,32 @@ class Sampled(NamedTuple):
     label: str = ""
 
 
-SAMPLED: dict[str, Sampled] = {
-    "cpu": Sampled("penstock_part_cpu_cores", 1, "CPU seconds used per second.", "part"),
-    "memory": Sampled("penstock_part_memory_bytes", MIB, "Resident memory of the part.", "part"),
-    "cpuBusy": Sampled("penstock_machine_cpu_busy_ratio", 1, "CPU time neither idle nor waiting for a disk."),
-    "cpuWait": Sampled("penstock_machine_cpu_wait_ratio", 1, "CPU time idle while waiting for a disk."),
-    "memoryAvailable": Sampled("penstock_machine_memory_available_bytes", MIB, "Memory available without swapping."),
-    "diskFree": Sampled("penstock_machine_disk_free_bytes", MIB, "Free space where the platform keeps its data."),
-    "diskBusy": Sampled("penstock_disk_busy_ratio", 1, "Time the disk had work.", "disk"),
-    "diskWaitTime": Sampled("penstock_disk_wait_seconds", 1e-3, "Mean time of a read or write.", "disk"),
-    "dbWaitTime": Sampled("penstock_control_round_trip_seconds", 1e-3, "Trivial query to the control database."),
-    "httpTime": Sampled("penstock_http_response_seconds", 1e-3, "GET of an endpoint of the platform.", "endpoint"),
-    "httpErrors": Sampled("penstock_http_failed", 1, "1 if the last GET of the endpoint failed.", "endpoint"),
-    "kafkaProduceTime": Sampled("penstock_kafka_produce_seconds", 1e-3, "Slowest acknowledged receipt of a sample."),
-    "kafkaAppendRate": Sampled("penstock_kafka_appended_per_second", 1, "Growth of the end offsets of all topics."),
-    "kafkaTopics": Sampled("penstock_kafka_topics", 1, "Topics."),
-    "kafkaPartitions": Sampled("penstock_kafka_partitions", 1, "Partitions."),
-    "kafkaUnderReplicated": Sampled("penstock_kafka_under_replicated_partitions", 1, "Partitions not fully in sync."),
-    "probeErrors": Sampled("penstock_probe_failed", 1, "1 if the meter's probe failed last time.", "probe"),
+SAMPLED_GAUGES: dict[str, SampledGauge] = {
+    "cpu": SampledGauge("penstock_part_cpu_cores", 1, "CPU seconds used per second.", "part"),
+    "memory": SampledGauge("penstock_part_memory_bytes", MIB, "Resident memory of the part.", "part"),
+    "cpuBusy": SampledGauge("penstock_machine_cpu_busy_ratio", 1, "CPU time neither idle nor waiting for a disk."),
+    "cpuWait": SampledGauge("penstock_machine_cpu_wait_ratio", 1, "CPU time idle while waiting for a disk."),
+    "memoryAvailable": SampledGauge(
+        "penstock_machine_memory_available_bytes", MIB, "Memory available without swapping."
+    ),
+    "diskFree": SampledGauge("penstock_machine_disk_free_bytes", MIB, "Free space where the platform keeps its data."),
+    "diskBusy": SampledGauge("penstock_disk_busy_ratio", 1, "Time the disk had work.", "disk"),
+    "diskWaitTime": SampledGauge("penstock_disk_wait_seconds", 1e-3, "Mean time of a read or write.", "disk"),
+    "dbWaitTime": SampledGauge("penstock_control_round_trip_seconds", 1e-3, "Trivial query to the control database."),
+    "httpTime": SampledGauge("penstock_http_response_seconds", 1e-3, "GET of an endpoint of the platform.", "endpoint"),
+    "httpErrors": SampledGauge("penstock_http_failed", 1, "1 if the last GET of the endpoint failed.", "endpoint"),
+    "kafkaProduceTime": SampledGauge(
+        "penstock_kafka_produce_seconds", 1e-3, "Slowest acknowledged receipt of a sample."
+    ),
+    "kafkaAppendRate": SampledGauge(
+        "penstock_kafka_appended_per_second", 1, "Growth of the end offsets of all topics."
+    ),
+    "kafkaTopics": SampledGauge("penstock_kafka_topics", 1, "Topics."),
+    "kafkaPartitions": SampledGauge("penstock_kafka_partitions", 1, "Partitions."),
+    "kafkaUnderReplicated": SampledGauge(
+        "penstock_kafka_under_replicated_partitions", 1, "Partitions not fully in sync."
+    ),
+    "probeErrors": SampledGauge("penstock_probe_failed", 1, "1 if the meter's probe failed last time.", "probe"),
 }
 CONTROL_UP = "penstock_control_up"
 
@@ -163,7 +171,7 @@ CONTROL_UP = "penstock_control_up"
 def exported() -> set[str]:
     """Every series name the endpoint can give, the meter's own `process_*` aside."""
     delays = (f"{DELAYS}_{kind}" for kind in ("bucket", "sum", "count"))
-    return {CONTROL_UP, *DECLARED, *delays, *REQUESTS, *(s.name for s in SAMPLED.values())}
+    return {CONTROL_UP, *DECLARED, *delays, *REQUESTS, *(s.name for s in SAMPLED_GAUGES.values())}
 
 
 class PlatformCollector(Collector):
@@ -174,12 +182,12 @@ class PlatformCollector(Collector):
 
     def __init__(
         self,
-        moments: Moments,
+        status_cache: PlatformStatusCache,
         sampled: Callable[[], Mapping[str, Sample]] = dict,
         *,
         keep: float = 60.0,
     ) -> None:
-        self.moments, self.sampled, self.keep = moments, sampled, keep
+        self.status_cache, self.sampled, self.keep = status_cache, sampled, keep
         self._was_up = True
 
     def describe(self) -> Iterable[Metric]:
@@ -188,8 +196,8 @@ class PlatformCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         try:
-            now: Moment | None = self.moments.read()
-            asked = ViewInstances(self.moments.control).request_metrics(60_000)
+            now: PlatformStatus | None = self.status_cache.read()
+            asked = ViewInstances(self.status_cache.control).request_metrics(60_000)
         except ControlError as e:
             now = None
             if self._was_up:
@@ -211,7 +219,7 @@ class PlatformCollector(Collector):
         oldest = now_ms() - self.keep * 1000
         for metric, sample in sorted(self.sampled().items()):
             kind, _, of = metric.partition(".")
-            shown = SAMPLED.get(kind)
+            shown = SAMPLED_GAUGES.get(kind)
             if shown and bool(of) == bool(shown.label) and sample.at_ms >= oldest:
                 labels = (shown.label,) if shown.label else ()
                 family = families.setdefault(shown.name, _family(shown.name, shown.help, labels))
@@ -244,7 +252,7 @@ def _stream(s: StreamView) -> Iterator[Value]:
         return f"penstock_stream_{name}", (s.name, s.app, *more), amount
 
     yield value("desired", float(s.desired == "on"))
-    yield value("up", float(s.state in UP))
+    yield value("up", float(s.state in HEALTHY_STATES))
     for state in STATES:
         yield value("state", float(s.state == state), state)
     if s.reported_age_ms is None:
@@ -267,7 +275,7 @@ def _stream(s: StreamView) -> Iterator[Value]:
         yield value("lag_records", topic.lag, topic.name)
 
 
-def _apps(now: Moment) -> Iterator[Value]:
+def _apps(now: PlatformStatus) -> Iterator[Value]:
     drivers = [d for d in now.snap.drivers.values() if d.state != "ended"]
     up = {
         d.incarnation
@@ -291,7 +299,7 @@ def _apps(now: Moment) -> Iterator[Value]:
         yield "penstock_driver_release", labels, d.release_seq
 
 
-def _capture(now: Moment, row: CaptureRow) -> Iterator[Value]:
+def _capture(now: PlatformStatus, row: CaptureRow) -> Iterator[Value]:
     def value(name: str, amount: float | None, *more: str) -> Value:
         return f"penstock_capture_{name}", (row.name, *more), amount
 
@@ -317,7 +325,7 @@ def _sink(s: SinkView) -> Iterator[Value]:
     def value(name: str, amount: float | None) -> Value:
         return f"penstock_sink_{name}", (s.name, s.app), amount
 
-    away = s.health_age_ms if s.health == "away" else 0 if s.state in UP else None
+    away = s.health_age_ms if s.health == "away" else 0 if s.state in HEALTHY_STATES else None
     yield value("store_away_seconds", _seconds(away))
     yield value("written_per_second", s.written_per_s)
     yield value("written_total", s.written)
@@ -328,7 +336,7 @@ def _sink(s: SinkView) -> Iterator[Value]:
     yield value("waits_total", s.waits)
 
 
-def _backfills(runs: Sequence[RunView]) -> Iterator[Value]:
+def _backfills(runs: Sequence[BackfillRunView]) -> Iterator[Value]:
     for name in sorted({run.name for run in runs}):
         of = [run for run in runs if run.name == name]
         live = [run for run in of if run.state in ("running", "waiting", "verifying")]

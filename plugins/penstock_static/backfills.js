@@ -53,7 +53,7 @@ class RunRow {
     );
   }
 
-  show(run, { now, run_states: states, run_cures: cures }) {
+  show(run, { now, run_states: states, run_remedies: remedies }) {
     const c = this.cells;
     const part = run.done == null ? "" : `${Math.floor(100 * run.done)} %`;
     text(this.name, run.name);
@@ -63,7 +63,7 @@ class RunRow {
     attr(this.why, "title", run.why);
     attr(this.node, "data-state", run.state);
     attr(this.node, "data-alarm", Boolean(run.alarm));
-    this.state.show(run.state, run.why, { states, cures });
+    this.state.show(run.state, run.why, { states, remedies });
     text(this.again, [run.dry && "dry run", run.tries > 1 && `try ${run.tries}`].filter(Boolean).join(", "));
     text(c.Files.first, of(run.files_done, run.files));
     attr(c.Files.cell, "title", exactly(run.files_done, run.files));

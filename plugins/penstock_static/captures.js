@@ -43,11 +43,11 @@ class CaptureRow {
     );
   }
 
-  show(capture, { viewer, states, cures }) {
+  show(capture, { viewer, states, remedies }) {
     const { snapshot, drift } = capture;
     attr(this.node, "data-state", capture.state);
     attr(this.node, "data-stale", capture.stale);
-    this.state.show(capture.state, capture.why, { states, cures });
+    this.state.show(capture.state, capture.why, { states, remedies });
     const part = snapshot ? ` ${Math.min(100, Math.floor((100 * snapshot[0]) / snapshot[1]))} %` : "";
     text(this.phase, capture.phase ? `${capture.phase}${part}` : "");
     const said = [

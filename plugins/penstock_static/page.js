@@ -146,11 +146,11 @@ const showLists = ({ actions, beats, now }) => {
   );
 };
 
-const showStates = ({ states, cures }) =>
-  replace("states", JSON.stringify([states, cures]), () => {
+const showStates = ({ states, remedies }) =>
+  replace("states", JSON.stringify([states, remedies]), () => {
     const all = document.createDocumentFragment();
     for (const [state, meaning] of Object.entries(states)) {
-      all.append(h("dt", {}, h("span", { class: "pill", "data-state": state }, state)), h("dd", {}, meaning, ...(cures[state] ? [" What to do: ", ...marked(cures[state]), /[.?]$/.test(cures[state]) ? "" : "."] : [])));
+      all.append(h("dt", {}, h("span", { class: "pill", "data-state": state }, state)), h("dd", {}, meaning, ...(remedies[state] ? [" What to do: ", ...marked(remedies[state]), /[.?]$/.test(remedies[state]) ? "" : "."] : [])));
     }
     return all;
   });

@@ -72,7 +72,7 @@ class SinkRow {
     this.holder = h("tr", { class: "unfolded", hidden: true }, h("td", { colspan: COLUMNS.length }));
   }
 
-  show(sink, { viewer, states, cures }) {
+  show(sink, { viewer, states, remedies }) {
     const c = this.cells;
     text(this.place, [sink.place, sink.app].filter(Boolean).join(" · "));
     attr(this.place, "title", sink.place);
@@ -82,7 +82,7 @@ class SinkRow {
     attr(this.node, "data-state", sink.state ?? "stopped");
     attr(this.node, "data-stale", sink.stale);
     attr(this.state.node, "hidden", !sink.state);
-    if (sink.state) this.state.show(sink.state, sink.why, { states, cures });
+    if (sink.state) this.state.show(sink.state, sink.why, { states, remedies });
     text(this.desired, sink.state ? `wanted ${sink.desired}` : f.DASH);
     const away = sink.health === "away";
     text(c.Store.first, sink.health === "unknown" ? f.DASH : sink.health);

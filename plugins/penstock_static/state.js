@@ -10,8 +10,8 @@ export class StateButton {
     this.node = h("button", { type: "button", class: "pill", "aria-haspopup": "dialog", onclick: () => this.explain() });
   }
 
-  show(state, why, { states, cures }) {
-    Object.assign(this, { state, why, meaning: states[state] ?? "", cure: cures[state] ?? "" });
+  show(state, why, { states, remedies }) {
+    Object.assign(this, { state, why, meaning: states[state] ?? "", cure: remedies[state] ?? "" });
     text(this.node, state);
     attr(this.node, "data-state", state);
     attr(this.node, "title", this.meaning);

@@ -58,7 +58,7 @@ class StreamRow {
     this.detail = null;
   }
 
-  show(stream, app, { viewer, states, cures }) {
+  show(stream, app, { viewer, states, remedies }) {
     this.stream = stream;
     this.viewer = viewer;
     const c = this.cells;
@@ -69,7 +69,7 @@ class StreamRow {
     attr(this.node, "data-state", stream.state);
     attr(this.node, "data-stale", stream.stale);
     attr(this.node, "data-alarm", stream.alarms?.length > 0);
-    this.state.show(stream.state, stream.why, { states, cures });
+    this.state.show(stream.state, stream.why, { states, remedies });
     text(this.desired, stream.desired === "on" ? "wanted on" : "wanted off");
     text(c.batch.first, f.age(stream.batch_age_ms));
     text(c.batch.second, stream.batch_ms == null ? "" : `took ${f.span(stream.batch_ms)}`);
@@ -169,9 +169,9 @@ class AppHead {
     );
   }
 
-  show(app, { viewer, states, cures, disk_hash: disk }) {
+  show(app, { viewer, states, remedies, disk_hash: disk }) {
     this.app = app;
-    this.state.show(app.state, app.why, { states, cures });
+    this.state.show(app.state, app.why, { states, remedies });
     text(this.why, app.why);
     const d = app.driver;
     const facts = [`release ${app.release_seq}`, f.plural(app.restarts, "restart")];

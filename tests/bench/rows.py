@@ -27,7 +27,7 @@ from penstock.host.ports import free_port
 from penstock.monitoring.dashboard.alarms import LATELY_MS
 from penstock.monitoring.dashboard.dashboard_json import answer
 from penstock.monitoring.dashboard.snapshot import read
-from penstock.monitoring.dashboard.states import Limits
+from penstock.monitoring.dashboard.states import StateLimits
 from penstock.settings import settings
 from penstock.supervision.decision.watch import Watch
 from penstock.supervision.lifecycle import HISTORY_EVERY
@@ -119,7 +119,7 @@ def main(count: int) -> None:
         filled(control, catalog)
         app = f"app-{count // PER_APP // 2:05}"
         mine = [figures(one) for one in catalog.supervised.values() if one.app == app]
-        limits = Limits.of(settings())
+        limits = StateLimits.of(settings())
         watch, supervisor = Watch(control, app), Supervisor(control, app, "bench", lambda _: ["false"])
         rows = [
             ["the page's data: read, made, written as JSON", f"{took(lambda: answer(control, limits)):.0f} ms"],

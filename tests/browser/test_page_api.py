@@ -397,4 +397,4 @@ def test_the_code_that_runs_and_the_code_on_disk_are_both_told(vera: httpx.Clien
     found = vera.get("/penstock/api/overview").json()
     assert {app["driver"]["spec_hash"] for app in found["apps"] if app["driver"]} == {"5d41402a"}
     assert len(found["disk_hash"]) == 64
-    assert found["cures"].keys() >= found["states"].keys()
+    assert found["remedies"].keys() >= found["states"].keys()

@@ -1,4 +1,4 @@
-"""What the operator page lets one look at: captures, states and their cures, records put aside, logs."""
+"""What the operator page lets one look at: captures, states and their remedies, records put aside, logs."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from penstock.control import Control
 from penstock.control import tables as s
 from penstock.control.repositories.backfills import KEEP_MS, BackfillRow
 from penstock.monitoring.dashboard.alarms import PAST_FOR, SILENT_MS
-from penstock.monitoring.dashboard.backfills import RUN_CURES, RUN_STATES, run_view
+from penstock.monitoring.dashboard.backfills import RUN_REMEDIES, RUN_STATES, run_view
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.snapshot import read
-from penstock.monitoring.dashboard.states import Limits
+from penstock.monitoring.dashboard.states import StateLimits
 from penstock.settings import PROJECT
 
 NOW = 1_800_000_000_000
@@ -143,7 +143,7 @@ def test_times_of_a_run() -> None:
 
 def test_the_overview_has_the_runs(control: Control) -> None:
     begin(control)
-    [run] = asdict(overview(read(control), Limits()))["runs"]
+    [run] = asdict(overview(read(control), StateLimits()))["runs"]
     assert (run["run"], run["state"], run["done"], run["tries"]) == (RUN, "running", 0.0, 1)
 
 
@@ -152,5 +152,5 @@ def test_what_to_do_in_a_state_is_what_the_docs_say() -> None:
         (PROJECT / "docs" / "operations.md").read_text().partition("## Backfills\n")[2].partition("\nPrometheus")[0]
     )
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
-    assert {state: cure for state, _, cure in rows[2:]} == RUN_CURES
-    assert RUN_STATES.keys() == RUN_CURES.keys()
+    assert {state: cure for state, _, cure in rows[2:]} == RUN_REMEDIES
+    assert RUN_STATES.keys() == RUN_REMEDIES.keys()

@@ -147,7 +147,7 @@ def test_nothing_of_the_control_database_is_forgotten(project: Path, control: Co
 
 @pytest.mark.usefixtures("airflow_home")
 def test_the_reaper_ends_no_driver_for_a_mistake(project: Path, control: Control) -> None:
-    from penstock_operators import ReapDrivers
+    from penstock_operators import EndOrphanedDrivers
 
     incarnation = control.claim("bank", None, host=session.host(), spec_hash="", owner="me", log="")
     assert incarnation
@@ -155,9 +155,9 @@ def test_the_reaper_ends_no_driver_for_a_mistake(project: Path, control: Control
     control.update_driver(incarnation, pid=pid, pid_started=started, state="running")
     context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="t", try_number=1)}
     broken(project, "jobs/bank/rates.py")
-    assert ReapDrivers(task_id="reap").execute(context) == []
+    assert EndOrphanedDrivers(task_id="reap").execute(context) == []
     (project / "jobs" / "bank" / "rates.py").unlink()
-    assert "not declared" in ReapDrivers(task_id="reap").execute(context)[0]
+    assert "not declared" in EndOrphanedDrivers(task_id="reap").execute(context)[0]
 
 
 @pytest.mark.usefixtures("airflow_home")

@@ -18,8 +18,8 @@ from penstock.engine import executor_check, executor_wait, session
 from penstock.errors import HostError, SettingError
 from penstock.host import ports, process
 from penstock.java import aot_cache
-from penstock.monitoring.dashboard.states import STATES, Limits, driver_state
-from penstock.monitoring.health import FAILING
+from penstock.monitoring.dashboard.states import STATES, StateLimits, driver_state
+from penstock.monitoring.health import FAILING_STATES
 from penstock.settings import CLUSTER_MARK, ExecutorResources, settings
 from tests.support import wait_until
 from tests.unit.meter_control import APP, filled
@@ -296,8 +296,8 @@ def test_a_queued_driver_says_what_it_waits_for_until_it_has_it(control: Control
         return row.state, row.reason
 
     row = replace(control.drivers()[0], state="queued", reason="two cores", alive_at=control.now())
-    assert driver_state(app, row, True, control.now(), Limits()) == ("queued", "two cores")
-    assert "queued" in FAILING & STATES.keys()
+    assert driver_state(app, row, True, control.now(), StateLimits()) == ("queued", "two cores")
+    assert "queued" in FAILING_STATES & STATES.keys()
     for lacking, state in (("", "launching"), ("two cores", "queued"), ("", "queued"), (None, "running")):
         control.report_driver_resources(incarnation, lacking)
         assert told() == (state, "two cores" if state == "queued" else None)

@@ -248,9 +248,9 @@ def test_the_form_releases_the_streams_app(control: Control, monkeypatch: pytest
 
 def test_the_reaper_knows_nothing_without_the_database(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.exceptions import AirflowSkipException
-    from penstock_operators import ReapDrivers
+    from penstock_operators import EndOrphanedDrivers
 
-    assert ReapDrivers(task_id="reap").execute(context()) == []
+    assert EndOrphanedDrivers(task_id="reap").execute(context()) == []
 
     def away() -> None:
         raise ControlError("away")
@@ -258,7 +258,7 @@ def test_the_reaper_knows_nothing_without_the_database(control: Control, monkeyp
     with monkeypatch.context() as m:
         m.setattr(control, "drivers", away)
         with pytest.raises(AirflowSkipException):
-            ReapDrivers(task_id="reap").execute(context())
+            EndOrphanedDrivers(task_id="reap").execute(context())
 
 
 def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
@@ -266,7 +266,7 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
 ) -> None:
     import penstock_triggers
     from airflow.sdk.exceptions import TaskDeferred
-    from penstock_operators import KeepBeat
+    from penstock_operators import SendHeartbeats
 
     from penstock.supervision.event_clock import heartbeats
 
@@ -294,10 +294,10 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
     monkeypatch.setattr(penstock_triggers, "RELEASES_EVERY", 0.0)
     control.sync(catalog.load())
     with pytest.raises(TaskDeferred) as deferred:
-        KeepBeat(task_id="beat").execute(context())
+        SendHeartbeats(task_id="beat").execute(context())
     path, kwargs = deferred.value.trigger.serialize()
-    assert path == "penstock_triggers.BeatTrigger"
-    event = asyncio.run(first(penstock_triggers.BeatTrigger(**json.loads(json.dumps(kwargs)))))
+    assert path == "penstock_triggers.HeartbeatTrigger"
+    event = asyncio.run(first(penstock_triggers.HeartbeatTrigger(**json.loads(json.dumps(kwargs)))))
     assert event == {"do": "epoch"}
     assert len(calls) == 8, "it ends only when no beat is due for a while"
     assert calls[-1] == {}

@@ -19,8 +19,8 @@ from penstock.monitoring.collect.meter import Meter, until_due
 from penstock.monitoring.collect.probes import Database, Http, Streams
 from penstock.monitoring.collect.samples import METRICS, Deltas, Sample, receipt, usable
 from penstock.monitoring.collect.sender import Sender
-from penstock.monitoring.dashboard.snapshot_cache import Moments
-from penstock.monitoring.dashboard.states import Limits
+from penstock.monitoring.dashboard.platform_status import PlatformStatusCache
+from penstock.monitoring.dashboard.states import StateLimits
 from tests.unit.meter_control import STREAM, collect, filled
 
 
@@ -152,7 +152,7 @@ def test_without_a_broker_the_sender_says_why_once_and_ends_at_once(caplog: pyte
 
 def test_figures_of_streams_come_from_the_control_database(control: Control) -> None:
     filled(control)
-    probe = Streams(Moments(control, keep=0))
+    probe = Streams(PlatformStatusCache(control, keep=0))
     first = dict(probe.measure())
     assert first["streamsWanted"] == 1
     assert first["streamsRunning"] == 1
@@ -168,7 +168,7 @@ def test_figures_of_streams_come_from_the_control_database(control: Control) -> 
 
 def test_an_old_report_is_no_figure(control: Control) -> None:
     filled(control)
-    probe = Streams(Moments(control, Limits(fresh_ms=50), keep=0))
+    probe = Streams(PlatformStatusCache(control, StateLimits(fresh_ms=50), keep=0))
     time.sleep(0.1)
     assert dict(probe.measure()) == {"streamsWanted": 1, "streamsRunning": 0}
 
@@ -176,7 +176,7 @@ def test_an_old_report_is_no_figure(control: Control) -> None:
 def test_a_stream_without_watermark_or_state_has_no_such_figure(control: Control) -> None:
     filled(control)
     control.report([ProgressRow(STREAM, "quality", "x", state="starting", watermark=0)], keep=False)
-    found = [s.metric for s in usable(Streams(Moments(control, keep=0)).measure(), 1)]
+    found = [s.metric for s in usable(Streams(PlatformStatusCache(control, keep=0)).measure(), 1)]
     assert sorted(found) == [f"rowsPerSecond.{STREAM}", "streamsRunning", "streamsWanted"]
 
 

@@ -16,9 +16,9 @@ from penstock.errors import ControlError
 from penstock.monitoring.dashboard.history import POINTS, downsample
 from penstock.monitoring.dashboard.model import CaptureView, Overview
 from penstock.monitoring.dashboard.overview import overview
-from penstock.monitoring.dashboard.remediation import CURES
+from penstock.monitoring.dashboard.remediation import REMEDIES
 from penstock.monitoring.dashboard.snapshot import Snapshot, read
-from penstock.monitoring.dashboard.states import STATES, Limits, State
+from penstock.monitoring.dashboard.states import STATES, State, StateLimits
 from penstock.monitoring.humanize import duration, first_line
 from penstock.settings import PROJECT, Settings
 from penstock.supervision.decision.decide import START_TIMEOUT
@@ -48,7 +48,7 @@ def seen(
     drivers = {driver.incarnation: driver} if driver else {}
     progress = {row.name: row} if row else {}
     known = {} if before is None else {"bundles": before}
-    return overview(Snapshot(NOW, [app], {app.name: wanted}, drivers, progress, before=known), Limits())
+    return overview(Snapshot(NOW, [app], {app.name: wanted}, drivers, progress, before=known), StateLimits())
 
 
 def state_of(view: Overview, name: str = "bundles") -> tuple[State, str]:
@@ -204,7 +204,7 @@ def test_some_figures_are_old_and_named() -> None:
         {"d1": DRIVER},
         {"bundles": ROW, "summaries": row(name="summaries", reported_at=NOW - 20_000)},
     )
-    view = overview(snap, Limits())
+    view = overview(snap, StateLimits())
     assert view.freshness.old == "some"
     assert "summaries (20 s)" in view.freshness.message
     assert "bundles" not in view.freshness.message
@@ -255,7 +255,7 @@ def test_read_takes_everything_from_a_control_database(control: Control) -> None
     control.hold_heartbeats("receipts", control.now() - 9_000, "bundles is down")
     control.hold_heartbeats("silent", None, "bundles is down")
     control.set_desired(["bundles"], "off", Actor("olga", "cli"), "for the night")
-    view = overview(read(control), Limits())
+    view = overview(read(control), StateLimits())
     assert view.apps[0].driver is not None
     assert view.apps[0].driver.reason == "killed"
     assert view.apps[0].streams[0].state == "stopped"
@@ -275,7 +275,9 @@ def test_read_says_when_the_database_is_away(tmp_path: Path) -> None:
 def test_limits_follow_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_STUCK_AFTER", "45")
     monkeypatch.setenv("PENSTOCK_PROGRESS_EVERY", "4")
-    assert Limits.of(Settings()) == Limits(stuck_ms=45_000, start_ms=int(START_TIMEOUT * 1000), fresh_ms=20_000)
+    assert StateLimits.of(Settings()) == StateLimits(
+        stuck_ms=45_000, start_ms=int(START_TIMEOUT * 1000), fresh_ms=20_000
+    )
 
 
 def _declare(control: Control) -> None:
@@ -353,8 +355,8 @@ def test_what_to_do_in_a_state_is_what_the_docs_say() -> None:
         [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()[3:] if line[:1] == "|"
     ]
     said = {state: cure for state, _, cure in rows}
-    assert said == {state: CURES[state] for state in said}
-    assert said.keys() == STATES.keys() <= CURES.keys()
+    assert said == {state: REMEDIES[state] for state in said}
+    assert said.keys() == STATES.keys() <= REMEDIES.keys()
 
 
 def captured(**changes: Any) -> CaptureView:
@@ -364,7 +366,7 @@ def captured(**changes: Any) -> CaptureView:
     app = AppRow("captures", release_seq=0, incarnation="d1", restarts=0)
     wanted: dict[str, dict[str, Desired]] = {"captures": {"accounts": "on", "late": "on"}}
     captures = {"accounts": replace(given, **changes)}
-    view = overview(Snapshot(NOW, [app], wanted, drivers, {"accounts": figures}, captures=captures), Limits())
+    view = overview(Snapshot(NOW, [app], wanted, drivers, {"accounts": figures}, captures=captures), StateLimits())
     known, unknown = view.captures
     assert (unknown.name, unknown.phase, unknown.lag_ms, unknown.drift, unknown.asked) == ("late", "", None, None, None)
     return known

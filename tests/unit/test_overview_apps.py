@@ -11,7 +11,7 @@ from penstock.control import AppRow, Desired, DriverRow, ProgressRow
 from penstock.monitoring.dashboard.model import Overview
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.snapshot import Snapshot
-from penstock.monitoring.dashboard.states import Limits, State
+from penstock.monitoring.dashboard.states import State, StateLimits
 from tests.unit.test_overview import APP, DRIVER, NOW, OFF, ROW, driver, row, seen, state_of
 
 
@@ -22,7 +22,7 @@ def fleet(
     wanted: dict[str, Desired] = {"bundles": "on", "fresh": "on"}
     progress = {one.name: one for one in rows}
     snap = Snapshot(NOW, [app], {"metrics": wanted}, {"d1": driver}, progress, changed=dict(changed or {}))
-    return overview(snap, Limits())
+    return overview(snap, StateLimits())
 
 
 def test_an_app_that_is_down_is_called_down_and_its_figures_not_merely_old() -> None:

@@ -22,9 +22,9 @@ from penstock.control.repositories.view_instances import ViewInstanceRow, ViewIn
 from penstock.errors import ControlError, HostError
 from penstock.host.ports import free_port
 from penstock.monitoring.collect.samples import Sample, now_ms
-from penstock.monitoring.dashboard import snapshot_cache
-from penstock.monitoring.dashboard.snapshot_cache import Moments
-from penstock.monitoring.dashboard.states import Limits
+from penstock.monitoring.dashboard import platform_status
+from penstock.monitoring.dashboard.platform_status import PlatformStatusCache
+from penstock.monitoring.dashboard.states import StateLimits
 from penstock.monitoring.prometheus import PlatformCollector, exported, serve
 from penstock.streams import Topic, View
 from penstock.views.api.request_metrics import RequestMetrics
@@ -59,7 +59,7 @@ def of(found: Series, name: str, **labels: str) -> float:
 
 
 def test_streams_apps_and_drivers_are_shown(control: Control) -> None:
-    text = scrape(PlatformCollector(Moments(filled(control))))
+    text = scrape(PlatformCollector(PlatformStatusCache(filled(control))))
     found = series(text)
     here = {"stream": STREAM, "app": APP}
     assert of(found, "penstock_control_up") == 1
@@ -84,12 +84,12 @@ def test_streams_apps_and_drivers_are_shown(control: Control) -> None:
 
 
 def test_a_launch_makes_no_new_series(control: Control) -> None:
-    before = series(scrape(PlatformCollector(Moments(filled(control))))).keys()
+    before = series(scrape(PlatformCollector(PlatformStatusCache(filled(control))))).keys()
     old = control.apps()[0].incarnation
     new = control.claim(APP, old, host="h", spec_hash="s", owner="o", log="l")
     assert new
     control.report_driver_resources(new, None)
-    found = series(scrape(PlatformCollector(Moments(control))))
+    found = series(scrape(PlatformCollector(PlatformStatusCache(control))))
     assert {key for key in found if key[0].startswith("penstock_driver")} <= before
     assert of(found, "penstock_app_drivers", app=APP) == 2
 
@@ -103,7 +103,7 @@ def test_captures_are_shown(control: Control) -> None:
             drift={"missing": 1, "differing": 2, "extra": 3, "rows": 100, "ended": 1.5e9, "explained": True},
         )
     )  # fmt: skip
-    found = series(scrape(PlatformCollector(Moments(control))))
+    found = series(scrape(PlatformCollector(PlatformStatusCache(control))))
     exact = {
         "polls_total": 7, "snapshot_rows": 90, "snapshot_rows_expected": 100, "owes": 1, "compared_rows": 100,
         "compared_time_seconds": 1.5e9, "drift_explained": 1, "aside_rows": 4,
@@ -132,7 +132,7 @@ def test_views_are_shown_with_the_requests_that_their_instances_answered(control
     counted.take({**asked, "path_params": {"view": "unheard-of"}}, 404, 0.0)
     counted.take({"headers": []}, 401, 0.0)
     instances.report_request_metrics(app, counted.samples())
-    found = series(scrape(PlatformCollector(Moments(control))))
+    found = series(scrape(PlatformCollector(PlatformStatusCache(control))))
     here = {"view": "fleet", "app": app}
     exact = {"rows": 40, "bytes": 900, "lag_records": 3}
     assert {name: of(found, f"penstock_view_{name}", **here) for name in exact} == exact
@@ -152,7 +152,7 @@ def test_views_are_shown_with_the_requests_that_their_instances_answered(control
     assert {name for name, _ in found if name.startswith("penstock_")} <= exported()
     with control.begin() as c:
         c.execute(update(tables.view_instance).values(alive_at=tables.view_instance.c.alive_at - 120_000))
-    gone = series(scrape(PlatformCollector(Moments(control))))
+    gone = series(scrape(PlatformCollector(PlatformStatusCache(control))))
     assert not any(name.startswith("penstock_view_request") for name, _ in gone)
 
 
@@ -163,10 +163,11 @@ def test_sinks_are_shown(control: Control) -> None:
         store = {"place": "elasticsearch:tests", "written": 40, "conflicts": 7, "bytes": 900, "written_per_s": 2.5}
         row = ProgressRow(STREAM, APP, incarnation, store=store | {"retried": 3, "refused": 1, "waits": 2}, **given)
         control.report([row], keep=False)
-        return series(scrape(PlatformCollector(Moments(control))))
+        return series(scrape(PlatformCollector(PlatformStatusCache(control))))
 
     assert not any(
-        name.startswith("penstock_sink") for name, _ in series(scrape(PlatformCollector(Moments(filled(control)))))
+        name.startswith("penstock_sink")
+        for name, _ in series(scrape(PlatformCollector(PlatformStatusCache(filled(control)))))
     )
     here = {"stream": STREAM, "app": APP}
     exact = {
@@ -189,7 +190,7 @@ def test_backfills_are_shown(control: Control) -> None:
     control.report_backfill("orders 2", state="waiting", why="for its target")
     control.begin_backfill("years", name="years", target="orders", owner="me", files=3)
     control.end_backfill("years", "failed", "no such bucket")
-    found = series(scrape(PlatformCollector(Moments(control))))
+    found = series(scrape(PlatformCollector(PlatformStatusCache(control))))
     exact = {
         "running": 2, "waiting": 1, "failed": 0, "silent": 0, "files": 48, "files_done": 3, "rows": 900,
         "rows_done": 100, "rows_per_second": 5, "left_seconds": 3,
@@ -203,7 +204,7 @@ def test_backfills_are_shown(control: Control) -> None:
 
 def test_the_exposition_is_sound(control: Control) -> None:
     sampled = {m: Sample(m, 1.0, now_ms()) for m in ("cpu.broker", "memory.broker", "dbWaitTime", "diskBusy.vda")}
-    text = scrape(PlatformCollector(Moments(filled(control)), lambda: sampled))
+    text = scrape(PlatformCollector(PlatformStatusCache(filled(control)), lambda: sampled))
     for family in text_string_to_metric_families(text):
         assert family.documentation, family.name
         assert family.type in ("gauge", "counter")
@@ -224,14 +225,14 @@ def test_samples_are_shown_in_base_units_while_they_are_fresh(control: Control) 
         "cpu.gone": Sample("cpu.gone", 1.0, now_ms() - 61_000),
         "stateRows.x": Sample("stateRows.x", 1.0, now_ms()),
     }
-    found = series(scrape(PlatformCollector(Moments(filled(control)), lambda: sampled, keep=60)))
+    found = series(scrape(PlatformCollector(PlatformStatusCache(filled(control)), lambda: sampled, keep=60)))
     assert of(found, "penstock_part_memory_bytes", part="broker") == 2 * 1024 * 1024
     assert of(found, "penstock_control_round_trip_seconds") == pytest.approx(0.005)
     assert not any(name == "penstock_part_cpu_cores" for name, _ in found)
 
 
 def test_an_absent_database_is_a_figure_not_a_failure(caplog: pytest.LogCaptureFixture) -> None:
-    away = Moments(Control(f"mysql+pymysql://penstock:secret@127.0.0.1:{free_port()}/x"), keep=0)
+    away = PlatformStatusCache(Control(f"mysql+pymysql://penstock:secret@127.0.0.1:{free_port()}/x"), keep=0)
     collector = PlatformCollector(away, lambda: {"cpuBusy": Sample("cpuBusy", 0.5, now_ms())})
     found = series(scrape(collector))
     assert {name: value for (name, _), value in found.items() if name.startswith("penstock")} == {
@@ -245,34 +246,34 @@ def test_an_absent_database_is_a_figure_not_a_failure(caplog: pytest.LogCaptureF
 
 def test_an_old_report_is_down_and_a_stream_without_one_too(control: Control) -> None:
     filled(control)
-    stale = series(scrape(PlatformCollector(Moments(control, Limits(stuck_ms=-1, fresh_ms=-1)))))
+    stale = series(scrape(PlatformCollector(PlatformStatusCache(control, StateLimits(stuck_ms=-1, fresh_ms=-1)))))
     assert of(stale, "penstock_stream_up", stream=STREAM, app=APP) == 0
     assert of(stale, "penstock_app_up", app=APP) == 0
     incarnation = control.apps()[0].incarnation
     assert incarnation
     control.report([ProgressRow(STREAM, APP, incarnation, state="failing", error="boom")], keep=False)
-    failing = series(scrape(PlatformCollector(Moments(control))))
+    failing = series(scrape(PlatformCollector(PlatformStatusCache(control))))
     assert of(failing, "penstock_stream_up", stream=STREAM, app=APP) == 0
     assert of(failing, "penstock_stream_state", stream=STREAM, app=APP, state="failing") == 1
     with control.engine.begin() as c:
         c.execute(tables.progress.delete())
-    found = series(scrape(PlatformCollector(Moments(control))))
+    found = series(scrape(PlatformCollector(PlatformStatusCache(control))))
     assert of(found, "penstock_stream_up", stream=STREAM, app=APP) == 0
     assert not any(name == "penstock_stream_batch_id" for name, _ in found)
 
 
 def test_the_database_is_read_once_for_scrapes_of_one_moment(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, moment = [], 0.0
-    real = snapshot_cache.take
+    real = platform_status.read_status
 
-    def counted(control: Control, limits: Limits) -> snapshot_cache.Moment:
+    def counted(control: Control, limits: StateLimits) -> platform_status.PlatformStatus:
         reads.append(moment)
         if moment > 5:
             raise ControlError("away")
         return real(control, limits)
 
-    monkeypatch.setattr(snapshot_cache, "take", counted)
-    shared = Moments(filled(control), keep=1.0, clock=lambda: moment)
+    monkeypatch.setattr(platform_status, "read_status", counted)
+    shared = PlatformStatusCache(filled(control), keep=1.0, clock=lambda: moment)
     threads = [threading.Thread(target=shared.read) for _ in range(4)]
     for t in threads:
         t.start()
@@ -292,7 +293,7 @@ def test_the_database_is_read_once_for_scrapes_of_one_moment(control: Control, m
 
 
 def test_a_port_that_is_taken_is_said(control: Control) -> None:
-    collector = PlatformCollector(Moments(filled(control)))
+    collector = PlatformCollector(PlatformStatusCache(filled(control)))
     port = free_port()
     stop = serve([collector], port)
     try:

@@ -22,7 +22,7 @@ def test_every_backfill_that_runs_has_its_dag(parsed: dict[str, Any]) -> None:
     for name, one in runs.items():
         dag = parsed["dags"][name]
         # Airflow's own backfill takes schedules with data intervals only.
-        assert dag["schedule"] == ("CronDataIntervalTimetable" if one.scheduled else "AskedIntervals")
+        assert dag["schedule"] == ("CronDataIntervalTimetable" if one.scheduled else "OnDemandIntervals")
         assert (dag["active"], dag["catchup"], dag["paused"]) == (1, False, False)
         assert dag["params"].keys() >= {"source", "begin", "end", "target", "rate", "dry_run"}
         wanted = sorted(found.archives) if one.copies_records else [one.reads[0].name]
@@ -49,7 +49,7 @@ def asked(**form: Any) -> Any:
 
 def test_a_backfill_runs_over_its_data_interval_or_what_the_form_says() -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from penstock_runs import RunBackfill
+    from penstock_commands import RunBackfill
 
     one = RunBackfill(task_id="run", backfill="replay", whole=False)
     said = " ".join(one.asked(asked()))
@@ -72,9 +72,9 @@ def test_a_backfill_runs_over_its_data_interval_or_what_the_form_says() -> None:
 def test_only_a_person_begins_a_backfill_and_a_range_has_its_days() -> None:
     import pendulum
     from airflow.timetables.base import DataInterval, TimeRestriction
-    from penstock_timetables import AskedIntervals
+    from penstock_timetables import OnDemandIntervals
 
-    one = AskedIntervals.deserialize(AskedIntervals("0 0 * * *", timezone="UTC").serialize())
+    one = OnDemandIntervals.deserialize(OnDemandIntervals("0 0 * * *", timezone="UTC").serialize())
     assert (one.summary, "0 0" in one.description) == ("when triggered", True)
     first, last = (pendulum.datetime(2026, 1, day) for day in (1, 3))
     never, all_of = TimeRestriction(first, None, catchup=False), TimeRestriction(first, last, catchup=True)
@@ -94,7 +94,7 @@ def test_only_a_person_begins_a_backfill_and_a_range_has_its_days() -> None:
 
 def test_a_backfill_that_is_refused_fails_for_good() -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from penstock_runs import RunBackfill
+    from penstock_commands import RunBackfill
 
     one = RunBackfill(task_id="run", backfill="replay", whole=False)
     with pytest.raises(AirflowFailException, match="interval is empty"):
@@ -104,7 +104,7 @@ def test_a_backfill_that_is_refused_fails_for_good() -> None:
 def test_what_a_command_logs_keeps_its_level_and_what_it_prints_last_is_what_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import penstock_runs
+    import penstock_commands
 
     script = """
 import logging
@@ -114,10 +114,10 @@ print('{"no record": 1}', flush=True)
 print("a" * 300, flush=True)
 logging.getLogger("x").warning("left out")
 """
-    monkeypatch.setattr(penstock_runs, "COMMAND", ("-c", script))
+    monkeypatch.setattr(penstock_commands, "COMMAND", ("-c", script))
     told: list[tuple[int, str]] = []
     kept = SimpleNamespace(log=lambda level, _, text: told.append((level, text)))
-    monkeypatch.setattr(penstock_runs.RebuildStream, "log", kept)
-    said = penstock_runs.RebuildStream(task_id="run").run_command([])
+    monkeypatch.setattr(penstock_commands.RebuildStream, "log", kept)
+    said = penstock_commands.RebuildStream(task_id="run").run_command([])
     assert said == "a" * 300
     assert told == [(logging.INFO, '{"no record": 1}'), (logging.INFO, said), (logging.WARNING, "left out")]

@@ -15,7 +15,7 @@ from penstock import catalog
 from penstock.control import Actor, Control, ProgressRow
 from penstock.devstack import platform
 from penstock.errors import HostError, ReleaseRefused
-from penstock.monitoring.health import UNSETTLED, settled
+from penstock.monitoring.health import UNKNOWN_STATES, state_is_known
 from penstock.supervision import supervisor
 from penstock.supervision.decision.facts import Evidence, facts_of
 from penstock.supervision.decision.watch import Watch
@@ -47,13 +47,15 @@ def report(control: Control, **states: str) -> None:
 # Failing streams
 
 
-def run(control: Control, monkeypatch: pytest.MonkeyPatch, ill: list[str], *, lasts: float = 5.0) -> dict[str, Any]:
-    """The event that ends the wait of a run that began with these streams ill."""
+def run(
+    control: Control, monkeypatch: pytest.MonkeyPatch, unhealthy: list[str], *, lasts: float = 5.0
+) -> dict[str, Any]:
+    """The event that ends the wait of a run that began with these streams unhealthy."""
     import penstock_triggers
 
-    monkeypatch.setattr(penstock_triggers, "ILL_EVERY", 0.01)
-    monkeypatch.setattr(penstock_triggers, "ILL_FOR", 0.1)
-    made = penstock_triggers.StreamsTrigger("chaos", "me", time.time() + lasts, ill)
+    monkeypatch.setattr(penstock_triggers, "FAILURES_EVERY", 0.01)
+    monkeypatch.setattr(penstock_triggers, "FAILING_FOR", 0.1)
+    made = penstock_triggers.StreamsTrigger("chaos", "me", time.time() + lasts, unhealthy)
     _, kwargs = made.serialize()
     assert control
     event: dict[str, Any] = asyncio.run(first(penstock_triggers.StreamsTrigger(**json.loads(json.dumps(kwargs)))))
@@ -76,7 +78,7 @@ def test_a_stream_that_begins_to_fail_fails_the_run(
 
     report(control, totals=state, finals="idle")
     event = run(control, monkeypatch, [])
-    assert event == {"do": "ill", "why": f"stream totals: {state}: {why}", "evidence": None}
+    assert event == {"do": "unhealthy", "why": f"stream totals: {state}: {why}", "evidence": None}
     with pytest.raises(AirflowFailException, match="no room"):
         operator().resume(context(), event)
 
@@ -115,7 +117,7 @@ def test_a_store_that_is_away_for_a_moment_fails_no_run(control: Control, monkey
         monkeypatch.setattr(task, "_command", lambda _: ["true"])
         with pytest.raises(TaskDeferred) as deferred:
             task.execute(context())
-        found: list[str] = deferred.value.trigger.ill
+        found: list[str] = deferred.value.trigger.unhealthy
         return found
 
     report(control, finals="idle")
@@ -136,13 +138,13 @@ def test_a_store_that_is_back_before_it_is_told_of_fails_no_run(
 
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    illness = penstock_triggers.Illness(control, "chaos", [])
+    failures = penstock_triggers.FailureWatch(control, "chaos", [])
     said = []
     # Away for 55 s, back, and away for 65 s.
     for second in range(0, 140, 5):
         now[0] = float(second)
         report(control, totals="idle" if 55 <= second < 70 else "waiting")
-        said.append(illness.look())
+        said.append(failures.look())
     assert [bool(text) for text in said] == [second >= 130 for second in range(0, 140, 5)]
     assert said[-1].startswith("stream totals: waiting: ")
 
@@ -155,7 +157,7 @@ def test_a_run_knows_what_failed_before(control: Control, monkeypatch: pytest.Mo
     monkeypatch.setattr(task, "_command", lambda _: ["true"])
     with pytest.raises(TaskDeferred) as deferred:
         task.execute(context())
-    assert deferred.value.trigger.ill == ["finals", "totals"]
+    assert deferred.value.trigger.unhealthy == ["finals", "totals"]
 
 
 # Captures that begin
@@ -165,16 +167,16 @@ def test_a_check_waits_for_a_driver_that_begins(control: Control) -> None:
     from airflow.sdk.exceptions import TaskDeferred
     from penstock_operators import OperateCapture
 
-    assert not settled(control, "totals"), "its driver has not reported yet"
+    assert not state_is_known(control, "totals"), "its driver has not reported yet"
     task = OperateCapture(task_id="t", capture="totals")
     with pytest.raises(TaskDeferred) as deferred:
         task.execute(context(action="check"))
     with pytest.raises(TaskDeferred) as again:
         task.resume(context(action="check"), {"why_not": ""}, **(deferred.value.kwargs or {}))
     assert again.value.kwargs == deferred.value.kwargs, "a release came between, and there is time left"
-    assert task.resume(context(action="check"), {"why_not": ""}, until=0.0)["state"] in UNSETTLED
+    assert task.resume(context(action="check"), {"why_not": ""}, until=0.0)["state"] in UNKNOWN_STATES
     report(control, totals="idle")
-    assert settled(control, "totals")
+    assert state_is_known(control, "totals")
     trigger = deferred.value.trigger
     _, kwargs = trigger.serialize()
     assert asyncio.run(first(type(trigger)(**json.loads(json.dumps(kwargs))))) == {"why_not": ""}
@@ -182,9 +184,9 @@ def test_a_check_waits_for_a_driver_that_begins(control: Control) -> None:
 
 
 def test_a_check_does_not_wait_for_ever(control: Control) -> None:  # noqa: ARG001
-    from penstock_triggers import SettledTrigger
+    from penstock_triggers import CaptureStateTrigger
 
-    assert asyncio.run(first(SettledTrigger("totals", 0.0))) == {"why_not": ""}
+    assert asyncio.run(first(CaptureStateTrigger("totals", 0.0))) == {"why_not": ""}
 
 
 # New streams

@@ -24,8 +24,8 @@ from penstock.monitoring.collect.host import Machine, Parts
 from penstock.monitoring.collect.probes import Database, Http, Kafka, Own, Streams
 from penstock.monitoring.collect.samples import RECEIPTS, Probe, Sample, now_ms, receipt, usable
 from penstock.monitoring.collect.sender import Sender
-from penstock.monitoring.dashboard.snapshot_cache import Moments
-from penstock.monitoring.dashboard.states import Limits
+from penstock.monitoring.dashboard.platform_status import PlatformStatusCache
+from penstock.monitoring.dashboard.states import StateLimits
 from penstock.monitoring.prometheus import PlatformCollector, serve
 from penstock.settings import Settings, settings
 
@@ -104,23 +104,23 @@ def until_due(now: float, every: float) -> float:
     return left if left > every / 50 else left + every
 
 
-def drivers_here(moments: Moments) -> dict[int, str]:
+def drivers_here(status_cache: PlatformStatusCache) -> dict[int, str]:
     """App by pid of the drivers on this host."""
     here = session.host()
-    rows = moments.read().snap.drivers.values()
+    rows = status_cache.read().snap.drivers.values()
     return {d.pid: d.app for d in rows if d.pid and d.state != "ended" and d.host == here}
 
 
-def build_probes(to: Settings, control: Control, moments: Moments, sender: Sender) -> list[Probe]:
+def build_probes(to: Settings, control: Control, status_cache: PlatformStatusCache, sender: Sender) -> list[Probe]:
     """The probes of a platform with these settings."""
     endpoints = {"airflow": f"{to.airflow_url}/api/v2/monitor/health", "page": f"{to.airflow_url}{PAGE}"}
     return [
         Machine(to.home),
-        Parts(to.home / "run", lambda: drivers_here(moments)),
+        Parts(to.home / "run", lambda: drivers_here(status_cache)),
         Database(control),
         Http(endpoints, optional=frozenset({"page"})),
         Kafka(to.bootstrap),
-        Streams(moments),
+        Streams(status_cache),
         Own(sender.produced),
     ]
 
@@ -130,15 +130,15 @@ def run(to: Settings | None = None, stop: Event | None = None) -> None:
     to = to or settings()
     stop = stop or Event()
     control = connect(to.control)
-    moments = Moments(control, Limits.of(to))
+    status_cache = PlatformStatusCache(control, StateLimits.of(to))
     sender = Sender(to.bootstrap, RECEIPTS)
     meter = Meter(
-        build_probes(to, control, moments, sender),
+        build_probes(to, control, status_cache, sender),
         sender.put,
         every=to.measure_every,
         environment=to.environment,
     )
-    collector = PlatformCollector(moments, meter.latest, keep=4 * to.measure_every)
+    collector = PlatformCollector(status_cache, meter.latest, keep=4 * to.measure_every)
     delays = Delays(to.bootstrap, to.delays)
     stop_serving = serve([collector, delays.histogram], to.metrics_port, to.metrics_host)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -172,7 +172,7 @@ def main() -> NoReturn:
     except PenstockError as e:
         log.error("%s", e)
         status = 1
-    # All is sent and said. To take the Kafka clients apart would need half a second more.
+    # All is sent and said. To read_status the Kafka clients apart would need half a second more.
     logging.shutdown()
     os._exit(status)
 

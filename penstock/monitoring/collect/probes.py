@@ -15,7 +15,8 @@ from penstock.kafka.admin import admin, end_offsets
 from penstock.kafka.client import connection, unreachable
 from penstock.monitoring.collect.samples import MIB, Deltas
 from penstock.monitoring.dashboard import snapshot
-from penstock.monitoring.dashboard.snapshot_cache import UP, Moments
+from penstock.monitoring.dashboard.platform_status import PlatformStatusCache
+from penstock.monitoring.dashboard.states import HEALTHY_STATES
 
 Pair = tuple[str, float | None]
 
@@ -144,14 +145,14 @@ class Streams:
 
     name = "streams"
 
-    def __init__(self, moments: Moments) -> None:
-        self.moments = moments
+    def __init__(self, status_cache: PlatformStatusCache) -> None:
+        self.status_cache = status_cache
         self._batches: dict[str, int | None] = {}
 
     def measure(self) -> Iterator[Pair]:
-        now = self.moments.read()
+        now = self.status_cache.read()
         yield "streamsWanted", sum(s.desired == "on" for s in now.streams)
-        yield "streamsRunning", sum(s.state in UP for s in now.streams)
+        yield "streamsRunning", sum(s.state in HEALTHY_STATES for s in now.streams)
         for s in now.streams:
             if s.reported_age_ms is None or s.reported_age_ms > now.limits.fresh_ms:
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.control.repositories.backfills import BackfillRow
 from penstock.monitoring.dashboard.alarms import run_alarm, silence
-from penstock.monitoring.dashboard.model import RunView
+from penstock.monitoring.dashboard.model import BackfillRunView
 
 RUN_STATES = {
     "running": "It reads and writes.",
@@ -16,7 +16,7 @@ RUN_STATES = {
     "done": "It came to its end.",
 }
 # The sentences of docs/operations.md, for where that file cannot be opened.
-RUN_CURES = {
+RUN_REMEDIES = {
     "running": "",
     "waiting": "wait; if it stays, mend what the reason names",
     "verifying": "",
@@ -27,11 +27,11 @@ RUN_CURES = {
 }
 
 
-def run_view(row: BackfillRow, now: int) -> RunView:
+def run_view(row: BackfillRow, now: int) -> BackfillRunView:
     """A run as the page shows it."""
     silent = silence(row, now)
     goes_on = row.ended_at is None and not silent
-    return RunView(
+    return BackfillRunView(
         row.run,
         row.name,
         row.begin,

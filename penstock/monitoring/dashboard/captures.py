@@ -11,8 +11,8 @@ from penstock.control import Control
 from penstock.control.repositories.captures import CaptureRow
 from penstock.model.topic import DEAD_LETTERS
 from penstock.monitoring.dashboard.model import StreamView
-from penstock.monitoring.dashboard.snapshot_cache import take
-from penstock.monitoring.dashboard.states import Limits
+from penstock.monitoring.dashboard.platform_status import read_status
+from penstock.monitoring.dashboard.states import StateLimits
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
@@ -22,7 +22,7 @@ MS = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
-class Health:
+class CaptureHealth:
     """fault: why the capture does not work, empty if it does; warnings: what is not as it should be."""
 
     fault: str = ""
@@ -30,13 +30,13 @@ class Health:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
-def health(control: Control, name: str) -> Health:
+def health(control: Control, name: str) -> CaptureHealth:
     """The health of a capture. ControlError while the control database is away: nothing is known then."""
-    now = take(control, Limits.of(settings()))
+    now = read_status(control, StateLimits.of(settings()))
     stream = next((s for s in now.streams if s.name == name), None)
     row = now.snap.captures.get(name)
     if stream is None:
-        return Health("the control database does not know it; does `streams_captures` run?")
+        return CaptureHealth("the control database does not know it; does `streams_captures` run?")
     figures = {
         "state": stream.state,
         "lag_ms": stream.watermark_age_ms,
@@ -44,10 +44,10 @@ def health(control: Control, name: str) -> Health:
         **(asdict(row) if row else {}),
     }
     if stream.desired == "off":
-        return Health(warnings=["it is stopped, as somebody wanted"], figures=figures)
+        return CaptureHealth(warnings=["it is stopped, as somebody wanted"], figures=figures)
     if stream.state in ("failing", "blocked", "down", "hung"):
-        return Health(f"{stream.state}: {stream.why}", figures=figures)
-    return Health(warnings=list(_warnings(stream, row, now.view.now)), figures=figures)
+        return CaptureHealth(f"{stream.state}: {stream.why}", figures=figures)
+    return CaptureHealth(warnings=list(_warnings(stream, row, now.view.now)), figures=figures)
 
 
 def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]:

@@ -7,9 +7,9 @@ from typing import Any
 from penstock.control import Control
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.snapshot import read
-from penstock.monitoring.dashboard.states import Limits
+from penstock.monitoring.dashboard.states import StateLimits
 
 
-def answer(control: Control, limits: Limits, **beside: Any) -> bytes:
+def answer(control: Control, limits: StateLimits, **beside: Any) -> bytes:
     """The page's data as JSON, with what is given beside it; ControlError when the database is away."""
     return overview(read(control), limits).as_json(**beside)

@@ -27,7 +27,7 @@ SHOWN = 2000
 
 
 @dataclass(frozen=True)
-class Letter:
+class DeadLetterView:
     """One record that was put aside. at: epoch ms; place: where it came from; key, value: their
     texts, cut; None is none. size: of the value, bytes. replay: the command that sends it again, empty if none does."""
 
@@ -50,7 +50,7 @@ def topics(kind: Kind, stream: str, read: Iterable[str], aside: Iterable[str] = 
     return [f"{stream}-late"] if kind == "late" else dead
 
 
-def newest(bootstrap: str, stream: str, wanted: Iterable[str], limit: int = LIMIT) -> list[Letter]:
+def newest(bootstrap: str, stream: str, wanted: Iterable[str], limit: int = LIMIT) -> list[DeadLetterView]:
     """The newest letters of a stream in some topics, newest first; a topic that is not there has none.
 
     BrokerError if the broker does not answer.
@@ -80,7 +80,7 @@ def newest(bootstrap: str, stream: str, wanted: Iterable[str], limit: int = LIMI
     return sorted(found, key=lambda one: (one.at, one.offset), reverse=True)[:limit]
 
 
-def _read(consumer: Consumer, at: list[TopicPartition]) -> Iterator[tuple[Letter, str]]:
+def _read(consumer: Consumer, at: list[TopicPartition]) -> Iterator[tuple[DeadLetterView, str]]:
     """The last records of some partitions, each with the stream that put it aside."""
     end = time.monotonic() + PATIENCE
     for place in at:
@@ -100,12 +100,12 @@ def _read(consumer: Consumer, at: list[TopicPartition]) -> Iterator[tuple[Letter
             raise BrokerError("a topic of dead letters cannot be read", got=error)
 
 
-def _letter(message: Message) -> tuple[Letter, str]:
+def _letter(message: Message) -> tuple[DeadLetterView, str]:
     headers = dict(message.headers() or ())
     said = {name: given.decode(errors="replace") for name, given in headers.items() if isinstance(given, bytes)}
     value = message.value()
     place = (message.topic() or "", message.partition() or 0, message.offset() or 0)
-    letter = Letter(
+    letter = DeadLetterView(
         *place,
         message.timestamp()[1],
         _place(said),

@@ -22,7 +22,7 @@ class TopicView:
 
 
 @dataclass(frozen=True)
-class GapView:
+class DataLossView:
     """What was not there of an input. records: not read, at most; None if nobody can know; accepted_by: who let the
     stream go on, or `its declaration`; None while it waits."""
 
@@ -70,7 +70,7 @@ class StreamView:
     """Records of its inputs that it went on without, at most"""
     lost_unknown: bool = False
     """It also went on without records that nobody can count."""
-    gaps: list[GapView] = field(default_factory=list)
+    gaps: list[DataLossView] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
     """Sentences, of a stream that runs: see `observe.alarms`. They are its `why` as well."""
     store: dict[str, Any] | None = None
@@ -126,7 +126,7 @@ class CaptureView:
     answer: str
 
 
-Health = Literal["reachable", "away", "unknown"]
+StoreHealth = Literal["reachable", "away", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class SinkView:
     stale: bool
     why: str
     place: str
-    health: Health
+    health: StoreHealth
     health_age_ms: int | None
     reason: str
     written_per_s: float | None
@@ -164,7 +164,7 @@ class SinkView:
 
 
 @dataclass(frozen=True)
-class RunView:
+class BackfillRunView:
     """A run of a backfill; see `control.backfills.BackfillRow` for what is as it was reported.
 
     state: `silent` if nothing was heard of a run that has not ended; done: how much of it, 0 to 1, None if nobody
@@ -210,7 +210,7 @@ class AppView:
 
 
 @dataclass(frozen=True)
-class Totals:
+class StreamTotals:
     """Over wanted streams whose figures are current; late, dead and restarts over all streams.
 
     lag: None if that of no stream is known; lag_unknown: wanted streams whose lag is not known now, and not in it.
@@ -230,7 +230,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Freshness:
+class ReportFreshness:
     """old: whether figures of `no`, `some` or `all` wanted streams are old; down: wanted apps whose driver is down or
     hung; title, message: what the reader is told of both, empty if all is well."""
 
@@ -246,13 +246,13 @@ class Freshness:
 class Overview:
     now: int
     apps: list[AppView]
-    totals: Totals
-    freshness: Freshness
+    totals: StreamTotals
+    freshness: ReportFreshness
     actions: list[Mapping[str, Any]]
     beats: list[Mapping[str, Any]]
     captures: list[CaptureView]
     sinks: list[SinkView]
-    runs: list[RunView]
+    runs: list[BackfillRunView]
     """of backfills"""
 
     def as_json(self, **beside: Any) -> bytes:

@@ -14,25 +14,33 @@ from penstock.monitoring.dashboard.backfills import run_view
 from penstock.monitoring.dashboard.model import (
     AppView,
     CaptureView,
+    DataLossView,
     DriverView,
-    Freshness,
-    GapView,
-    Health,
     Overview,
+    ReportFreshness,
     SinkView,
+    StoreHealth,
+    StreamTotals,
     StreamView,
     TopicView,
-    Totals,
 )
 from penstock.monitoring.dashboard.snapshot import Snapshot
-from penstock.monitoring.dashboard.states import STATES, WELL, Lacked, Limits, State, driver_state, stream_state
+from penstock.monitoring.dashboard.states import (
+    HEALTHY_STATES,
+    STATES,
+    State,
+    StateLimits,
+    UnreportedStream,
+    driver_state,
+    stream_state,
+)
 from penstock.monitoring.humanize import duration, host_name
 
 # Of each stream, the newest.
 GAPS = 20
 
 
-def overview(snap: Snapshot, limits: Limits) -> Overview:
+def overview(snap: Snapshot, limits: StateLimits) -> Overview:
     """The page's data model: every app and stream with its state and the reason for it."""
     apps = [_app(snap, app, limits) for app in snap.apps]
     streams = [stream for app in apps for stream in app.streams]
@@ -58,7 +66,7 @@ def _beat(snap: Snapshot, topic: str) -> Mapping[str, Any]:
     }
 
 
-def _app(snap: Snapshot, app: AppRow, limits: Limits) -> AppView:
+def _app(snap: Snapshot, app: AppRow, limits: StateLimits) -> AppView:
     desired = snap.desired.get(app.name, {})
     wanted = "on" in desired.values()
     driver = snap.drivers.get(app.incarnation) if app.incarnation else None
@@ -126,11 +134,11 @@ def _capture(snap: Snapshot, s: StreamView) -> CaptureView:
 
 
 def _sink(snap: Snapshot, s: StreamView, store: Mapping[str, Any]) -> SinkView:
-    health: Health = "unknown"
+    health: StoreHealth = "unknown"
     answered, since = store.get("answered_at"), None
     if s.state == "waiting":
         health, since = "away", s.error_age_ms
-    elif s.state in WELL and answered is not None:
+    elif s.state in HEALTHY_STATES and answered is not None:
         health, since = "reachable", max(0, snap.now - answered)
     current = s.rows_per_s is not None
     return SinkView(
@@ -166,11 +174,11 @@ def _stream(
     desired: Desired,
     of_driver: tuple[State, str],
     driver: DriverRow | None,
-    limits: Limits,
+    limits: StateLimits,
 ) -> StreamView:
     app, row = of.name, snap.progress.get(name)
     told = snap.reported_by.get(driver.incarnation, set()) if driver else set()
-    lacked = Lacked(snap.changed.get(name), of.refused_at, of.refused) if told and name not in told else None
+    lacked = UnreportedStream(snap.changed.get(name), of.refused_at, of.refused) if told and name not in told else None
     state, why = stream_state(desired, of_driver, driver, row, snap.now, limits, lacked)
     if row is None:
         error, error_at = (lacked.refused, lacked.refused_at) if lacked and state == "failing" else (None, None)
@@ -179,9 +187,9 @@ def _stream(
     gaps = snap.gaps_of.get(name, [])
     age = max(0, snap.now - row.reported_at)
     stale = desired == "on" and age > limits.fresh_ms
-    alarming = alarms(row, snap.before.get(name), snap.now) if state in WELL else []
+    alarming = alarms(row, snap.before.get(name), snap.now) if state in HEALTHY_STATES else []
     error_age = None if row.error_at is None else max(0, snap.now - row.error_at)
-    healed = state in WELL and (error_age is None or error_age > PAST_FOR)
+    healed = state in HEALTHY_STATES and (error_age is None or error_age > PAST_FOR)
     watermark = row.watermark or None  # 0 is Spark's "none yet", not the year 1970
     return StreamView(
         name,
@@ -216,10 +224,10 @@ def _stream(
     )
 
 
-def _gap(row: DataLossRow, now: int) -> GapView:
+def _gap(row: DataLossRow, now: int) -> DataLossView:
     place = (row.topic, row.what, row.partition, row.start, row.end, row.records)
     age = max(0, now - row.found_at)
-    return GapView(str(row.gap), *place, age, row.accepted_by, row.passed_at is not None)
+    return DataLossView(str(row.gap), *place, age, row.accepted_by, row.passed_at is not None)
 
 
 def _topic(name: str, known: Mapping[str, Any]) -> TopicView:
@@ -227,13 +235,13 @@ def _topic(name: str, known: Mapping[str, Any]) -> TopicView:
     return TopicView(name, known.get("lag"), len(offsets), offsets)
 
 
-def _totals(apps: list[AppView], streams: list[StreamView]) -> Totals:
+def _totals(apps: list[AppView], streams: list[StreamView]) -> StreamTotals:
     wanted = [s for s in streams if s.desired == "on"]
     current = [s for s in wanted if s.reported_age_ms is not None and not s.stale]
     # A capture reads no topic.
     measured = [s for s in wanted if s.app != CAPTURES_APP]
     lags = [s.lag for s in current if s.app != CAPTURES_APP and s.lag is not None]
-    return Totals(
+    return StreamTotals(
         streams=len(streams),
         wanted=len(wanted),
         healthy=sum(s.state in ("running", "idle") for s in wanted),
@@ -248,7 +256,7 @@ def _totals(apps: list[AppView], streams: list[StreamView]) -> Totals:
     )
 
 
-def _freshness(snap: Snapshot, apps: list[AppView], streams: list[StreamView]) -> Freshness:
+def _freshness(snap: Snapshot, apps: list[AppView], streams: list[StreamView]) -> ReportFreshness:
     newest = max((row.reported_at for row in snap.progress.values()), default=None)
     age = None if newest is None else max(0, snap.now - newest)
     down = [a for a in apps if a.desired == "on" and a.state in ("down", "hung")]
@@ -259,13 +267,13 @@ def _freshness(snap: Snapshot, apps: list[AppView], streams: list[StreamView]) -
     if others and len(old) == len(expected):
         youngest = min(s.reported_age_ms or 0 for s in old)
         said = f"No wanted stream has reported for {duration(youngest)}; its last figures are shown."
-        return Freshness("all", said, newest, age, "These figures are old", sorted(gone))
+        return ReportFreshness("all", said, newest, age, "These figures are old", sorted(gone))
     messages = [f"{a.name}: {a.why}." for a in down]
     title = ", ".join(f"{'app' if n else 'App'} {a.name} is {a.state}" for n, a in enumerate(down))
     if others:
         names = ", ".join(f"{s.name} ({duration(s.reported_age_ms or 0)})" for s in others)
         messages.append(f"Old figures, with the time since the last report: {names}.")
     how: Literal["no", "some", "all"] = "no" if not old else "all" if len(old) == len(expected) else "some"
-    return Freshness(
+    return ReportFreshness(
         how, " ".join(messages), newest, age, title or ("Some figures are old" if others else ""), sorted(gone)
     )

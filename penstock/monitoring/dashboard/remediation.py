@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-CURES = {
+REMEDIES = {
     "running": "",
     "idle": "",
     "starting": "wait some seconds",

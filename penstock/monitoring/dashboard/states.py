@@ -35,11 +35,11 @@ STATES: dict[State, str] = {
     "stopped": "Not wanted, and not running.",
 }
 # What went wrong before is past.
-WELL: tuple[State, ...] = ("running", "idle")
+HEALTHY_STATES: tuple[State, ...] = ("running", "idle")
 
 
 @dataclass(frozen=True)
-class Limits:
+class StateLimits:
     """stuck_ms: silence of a driver after which it is hung, start_ms: the same while it is being launched;
     fresh_ms: age up to which a figure is current."""
 
@@ -48,14 +48,16 @@ class Limits:
     fresh_ms: int = 10_000
 
     @classmethod
-    def of(cls, settings: Settings) -> Limits:
+    def of(cls, settings: Settings) -> StateLimits:
         # Five reports may fail to arrive before a figure is called old: less would flicker at each slow commit.
         fresh = max(10.0, 5 * settings.progress_every)
         starting = max(START_TIMEOUT, settings.stuck_after)  # as the supervisor has it
         return cls(int(settings.stuck_after * 1000), int(starting * 1000), int(fresh * 1000))
 
 
-def driver_state(app: AppRow, driver: DriverRow | None, wanted: bool, now: int, limits: Limits) -> tuple[State, str]:
+def driver_state(
+    app: AppRow, driver: DriverRow | None, wanted: bool, now: int, limits: StateLimits
+) -> tuple[State, str]:
     """State of an app's driver; `running` says no more than that it lives and is the right one."""
     if driver is None:
         return ("down", "no driver was launched yet") if wanted else ("stopped", "not wanted")
@@ -83,7 +85,7 @@ def driver_state(app: AppRow, driver: DriverRow | None, wanted: bool, now: int, 
 
 
 @dataclass(frozen=True)
-class Lacked:
+class UnreportedStream:
     """A wanted stream that its app's driver does not know. Times are epoch ms.
 
     since: when it was declared or started, None if that is not known; refused_at, refused: when and why the release
@@ -101,8 +103,8 @@ def stream_state(
     driver: DriverRow | None,
     row: ProgressRow | None,
     now: int,
-    limits: Limits,
-    lacked: Lacked | None = None,
+    limits: StateLimits,
+    lacked: UnreportedStream | None = None,
 ) -> tuple[State, str]:
     """State of a stream and the reason for it. lacked: of one that its driver does not report."""
     of_app, why = driver_state
@@ -134,7 +136,7 @@ def stream_state(
     return ("idle" if reported == "idle" else "running"), _held(row)
 
 
-def _lacked(of: Lacked, now: int, limits: Limits) -> tuple[State, str] | None:
+def _lacked(of: UnreportedStream, now: int, limits: StateLimits) -> tuple[State, str] | None:
     if of.refused_at is not None:
         ago = duration(max(0, now - of.refused_at))
         return "failing", f"the release that would bring it was refused {ago} ago: {first_line(of.refused)}"

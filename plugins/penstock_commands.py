@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COMMAND = ("-m", "penstock")
 
 
-class RunsCommand(BaseOperator):
+class CommandOperator(BaseOperator):
     """Its task fails for good if the command does, and is tried again if that may help."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -66,7 +66,7 @@ class RunsCommand(BaseOperator):
                 os.killpg(self._process.pid, signal.SIGTERM)
 
 
-class RunBackfill(RunsCommand):
+class RunBackfill(CommandOperator):
     """Runs a backfill. Params: source, begin, end, target, rate, dry_run, timestamps, unclosed, again.
 
     whole: whether it has no begin.
@@ -98,7 +98,7 @@ class RunBackfill(RunsCommand):
         return words + [f"--{name.replace('_', '-')}" for name in ("dry_run", "unclosed", "again") if params[name]]
 
 
-class RebuildStream(RunsCommand):
+class RebuildStream(CommandOperator):
     """Makes a stream's state anew of what its topics hold, as `penstock streams rebuild` does. Params: stream."""
 
     ui_color = "#e6dcf2"
