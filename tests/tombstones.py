@@ -74,5 +74,5 @@ def placed(table: pa.Table, events: list[Event]) -> pa.Table:
     """Rows of events with the columns that tell of their records."""
     table = table.set_column(table.column_names.index("offset"), "offset", pa.array([e.offset for e in events]))
     return table.append_column("tombstone", pa.array([e.tombstone for e in events])).append_column(
-        "ahead", pa.array([e.ahead for e in events])
+        "future", pa.array([e.ahead for e in events])
     )

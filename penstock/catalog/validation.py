@@ -17,7 +17,7 @@ from penstock.model.output import TopicOutput
 from penstock.model.stream import Stream
 from penstock.model.topic import POSITIONS, Topic, topic_name
 from penstock.model.view import View, views_instance
-from penstock.sinks.core import stream as sinking
+from penstock.sinks.core.stream import is_configured, sink_stream
 
 if TYPE_CHECKING:
     from penstock.model.capture import Capture
@@ -52,7 +52,7 @@ def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sin
         target = backfill.target.topic if isinstance(backfill.target, TopicOutput) else backfill.target
         if isinstance(target, Topic):
             _declare(target, backfill, topics)
-    made = [sinking.stream(sink, topics) for sink in sunk]
+    made = [sink_stream(sink, topics) for sink in sunk]
     _differently_named([*everything, *made])
     for stream in made:
         # A topic that only sinks read is another's, and stays as it is.
@@ -77,7 +77,7 @@ def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sin
         for topic in stream.topics():
             _declare(topic, stream, topics)
     _apps([*streams, *made, *filed], captured)
-    idle = [stream for stream, sink in zip(made, sunk, strict=True) if not sinking.is_given(sink)]
+    idle = [stream for stream, sink in zip(made, sunk, strict=True) if not is_configured(sink)]
     idle += filed if filed and not archiving.is_given() else []
     every = [*streams, *made, *filed]
     idle += [stream for stream in streams if not stream.enabled]

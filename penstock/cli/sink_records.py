@@ -23,7 +23,7 @@ from penstock.model.topic import DEAD_LETTERS
 from penstock.monitoring.dashboard.platform_status import read_status
 from penstock.monitoring.dashboard.states import StateLimits
 from penstock.settings import settings
-from penstock.sinks.core.document import Documents
+from penstock.sinks.core.document import DocumentOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,7 +153,7 @@ def _print(found: Sequence[StreamView], *, some: bool) -> None:
 
 
 def _is_sink(stream: Stream) -> bool:
-    return isinstance(stream.output, Documents)
+    return isinstance(stream.output, DocumentOutput)
 
 
 def _sinks() -> tuple[dict[str, Stream], dict[str, BrokenFile]]:

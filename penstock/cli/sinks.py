@@ -15,9 +15,8 @@ from penstock.cli.output import clear_errors, console, emit, unknown
 from penstock.errors import PenstockError
 from penstock.model.sink import Sink
 from penstock.model.topic import Topic
-from penstock.sinks.core import stream
-from penstock.sinks.core.preview import Explanation
-from penstock.sinks.core.preview import explain as explained
+from penstock.sinks.core.preview import SinkExplanation, explain_sink
+from penstock.sinks.core.stream import is_configured
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,13 +85,13 @@ def _checked(wanted: list[Sink], topics: Mapping[str, Topic]) -> bool:
     with session() as spark:
         for sink in wanted:
             try:
-                found = explained(sink, topics, spark)
+                found = explain_sink(sink, topics, spark)
             except PenstockError as e:
                 right = False
                 console().print(Text(f"✗ {sink.name}: {e}", style="red"))
                 continue
             said, style = f"{_target(sink)}, fields {', '.join(name for name, _ in found.fields)}", "green"
-            if not stream.is_given(sink):
+            if not is_configured(sink):
                 said += f"; it does not run: set PENSTOCK_{sink.store.upper()}_URL"
                 style = "yellow"
             console().print(Text(f"✓ {sink.name}: {said}", style=style))
@@ -105,7 +104,7 @@ def explain(name: Name, as_json: Annotated[bool, typer.Option("--json", help="Pr
     with clear_errors():
         [sink] = whole(*sinks([name]))
         with session() as spark:
-            found = explained(sink, partial_catalog()[0].topics, spark)
+            found = explain_sink(sink, partial_catalog()[0].topics, spark)
     if as_json:
         emit({"name": name, "target": _target(sink), **vars(found)})
         return
@@ -116,7 +115,7 @@ def _target(sink: Sink) -> str:
     return f"{sink.verb} into {'.'.join((sink.store, *sink.target))}"
 
 
-def _print(sink: Sink, found: Explanation) -> None:
+def _print(sink: Sink, found: SinkExplanation) -> None:
     out = console()
     topics = ", ".join(read.topic for read in sink.reads)
     out.print(Text.assemble((sink.name, "bold"), f": {topics} -> {_target(sink)}"))
@@ -125,9 +124,9 @@ def _print(sink: Sink, found: Explanation) -> None:
     out.print(Text("\nfields", style="bold"))
     for field, kind in found.fields:
         out.print(f"  {field} {kind}")
-    if found.made:
-        out.print(Text("\nwhat is made in the store", style="bold"))
-        emit(found.made)
+    if found.store_schema:
+        out.print(Text("\nwhat is created in the store", style="bold"))
+        emit(found.store_schema)
     out.print(Text("\nthe SELECT, as Spark is given it", style="bold"))
     out.print(sink.spliced.sql)
     out.print(Text("\nSpark's plan", style="bold"))

@@ -80,7 +80,7 @@ class Writer(Protocol):
 
     Calls do not overlap, and a batch is written before the next one is given. A store without commit markers may be
     closed while a batch is written that does not end. Not every writer is closed: a driver may be killed. If it has
-    `figures`, a dataclass of counts since it was opened, they are reported.
+    `counters`, a dataclass of counts since it was opened, they are reported.
     """
 
     def committed(self) -> CommitMarker:

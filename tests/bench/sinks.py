@@ -31,8 +31,8 @@ from penstock.kafka.admin import ensure_topics
 from penstock.model.sql import sink_file
 from penstock.model.topic import COMMITS
 from penstock.settings import settings
-from penstock.sinks.core import stream as statements
-from penstock.sinks.elasticsearch.indexes import template
+from penstock.sinks.core.stream import sink_stream
+from penstock.sinks.elasticsearch.indexes import index_template
 from penstock.sinks.elasticsearch.writer import IndexWriter
 from penstock.streams import Stream, Topic
 from penstock.testing import spark_session
@@ -74,7 +74,7 @@ class Place:
         return int(self.client.count(index=index)["count"])
 
     def drop(self, index: str) -> None:
-        for name in (index, f"{index}-graves"):
+        for name in (index, f"{index}-tombstones"):
             self.client.indices.delete(index=name, ignore_unavailable=True)
 
 
@@ -128,7 +128,7 @@ def documents() -> None:
 
 def helper(at: Place, made: list[dict[str, Any]]) -> float:
     """It knows neither versions nor deletes."""
-    at.client.indices.create(index="bench", **template(output("bench", fields=FIELDS), SHAPE)["template"])
+    at.client.indices.create(index="bench", **index_template(output("bench", fields=FIELDS), SHAPE)["template"])
     actions = ({"_index": "bench", "_id": str(one["id"]), "_source": one} for one in made)
     started = time.monotonic()
     for ok, said in helpers.parallel_bulk(at.client, actions, thread_count=PARALLEL, chunk_size=1000):
@@ -175,7 +175,7 @@ def declared(batch: int = 0) -> Stream:
         f"PARALLEL {PARALLEL}\nTOMBSTONES DELETE (CAST(record.key AS STRING))\nAS SELECT * FROM {TOPIC.name}",
         Path("bench.sql"),
     )
-    return statements.stream(sink)
+    return sink_stream(sink)
 
 
 @contextmanager

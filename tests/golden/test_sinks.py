@@ -22,13 +22,13 @@ from penstock.model.sink import Sink
 from penstock.model.sql.sink_file import parse
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic
-from penstock.sinks.core import stream as statements
 from penstock.sinks.core.document import OFFSET_BITS
-from penstock.sinks.core.preview import explain
+from penstock.sinks.core.preview import explain_sink
+from penstock.sinks.core.stream import sink_stream
 from penstock.sinks.influxdb.config import InfluxDB
-from penstock.sinks.influxdb.points import points
+from penstock.sinks.influxdb.points import read_points
 from penstock.sinks.mongodb import encode
-from penstock.sinks.mongodb.encode import Head
+from penstock.sinks.mongodb.encode import DocumentHeader
 from penstock.testing import Record, frames
 
 HERE = Path(__file__).parent
@@ -65,7 +65,7 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("case", CASES)
 def test_rows_are_made(case: dict[str, Any], spark: SparkSession) -> None:
     topics = {name: Topic(name, compacted=True) for name in case.get("compacted", ())}
-    stream = statements.stream(parse("\n".join(case["sink"]), PATH), topics)
+    stream = sink_stream(parse("\n".join(case["sink"]), PATH), topics)
     rows = transformed(stream, case["send"], spark)
     at = F.col("at").cast("string").alias("at") if "SUFFIX" in " ".join(case["sink"]) else F.lit(None).alias("at")
     found = rows.select("id", "version", "deleted", "refused", at, F.to_json("doc", JSON).alias("doc")).collect()
@@ -79,7 +79,7 @@ def test_rows_are_made(case: dict[str, Any], spark: SparkSession) -> None:
 def test_a_statement_is_refused_with_its_place(case: dict[str, Any], spark: SparkSession) -> None:
     topics = {name: Topic(name, compacted=True) for name in case["compacted"]}
     with pytest.raises(DeclarationError) as e:
-        explain(parse("\n".join(case["sink"]), PATH), topics, spark)
+        explain_sink(parse("\n".join(case["sink"]), PATH), topics, spark)
     assert str(e.value).startswith(case["said"])
     assert not spark.catalog.listTables()
 
@@ -122,26 +122,28 @@ def test_what_a_check_lets_through_is_written(target: str, spark: SparkSession) 
     more, refused = STORES[target]
     for columns in (*REFUSED_BY_ALL, *refused):
         with pytest.raises(DeclarationError, match=r"case\.sql:1:"):
-            explain(sink(columns), {}, spark)
+            explain_sink(sink(columns), {}, spark)
     taken = sink(f"{TAKEN}, {more}")
-    explain(taken, {}, spark)
-    stream = statements.stream(taken)
+    explain_sink(taken, {}, spark)
+    stream = sink_stream(taken)
     rows = encode_rows(stream, transformed(stream, [{"topic": "t", "key": "k", "value": "v"}], spark)).toArrow()
     match taken.store:
         case "elasticsearch":
             assert json.loads(rows["body"][0].as_py())["st"] == {"a": 1, "c": [{"b": 2}]}
         case "mongodb":
-            assert [one.refused for one in encode.encoded(rows["doc"].combine_chunks(), [Head("k", 1)])] == [""]
+            assert [
+                one.refused for one in encode.encode_documents(rows["doc"].combine_chunks(), [DocumentHeader("k", 1)])
+            ] == [""]
         case _:
             (output,) = stream.outputs.values()
             assert isinstance(output, InfluxDB)
-            found = points(output, rows)
+            found = read_points(output, rows)
             assert (found.refused, found.cells.num_rows) == ({}, len(found.fields) - 1)
 
 
 def test_rows_say_which_of_them_are_ahead_of_their_record(spark: SparkSession) -> None:
     text = "UPSERT INTO mongodb.d.c READ t AS JSON (at BIGINT) EVENT TIME timestamp_millis(at) AS SELECT at FROM t"
-    stream = statements.stream(parse(text, PATH))
+    stream = sink_stream(parse(text, PATH))
     values = ['{"at": 5500}', '{"at": 5000}', '{"at": 4000}', None]
     sent = [{"topic": "t", "key": "k", "value": v, "timestamp": 5000, "offset": n} for n, v in enumerate(values)]
     found = encode_rows(stream, transformed(stream, sent, spark)).toArrow().sort_by("offset")

@@ -112,8 +112,8 @@ def test_only_what_the_server_says_it_wrote_is_written(opened: Opened, proxy: Pr
         ([Fault(500)] * 3, Wait, "500"),
         ([Fault(429, {"Retry-After": "7"})], Wait, "429"),
         ([Fault(503, {"Retry-After": "Sun, 22 Nov 2026 12:00:00 GMT"})], Wait, "503"),
-        ([Fault(read=0.5)] * 3, Wait, "takes nothing for the moment; got: RemoteProtocolError"),
-        ([Fault(reaches=True)] * 3, Wait, "takes nothing for the moment"),
+        ([Fault(read=0.5)] * 3, Wait, "cannot take anything at present; got: RemoteProtocolError"),
+        ([Fault(reaches=True)] * 3, Wait, "cannot take anything at present"),
     ],
 )
 def test_a_batch_that_failed_may_be_written_again(
@@ -133,7 +133,7 @@ def test_a_request_is_made_again_a_few_times_before_the_batch_waits(opened: Open
     writer = opened()
     proxy.faults.extend([Fault(503), Fault(reaches=True)])
     assert write(writer, row(at=AT, v=1)) == 1
-    assert (writer.figures.written, writer.figures.retried) == (1, 2)
+    assert (writer.counters.written, writer.counters.retried) == (1, 2)
 
 
 @pytest.mark.parametrize(("after", "seconds"), [("7", 7), ("0", 1), ("²", 1), ("soon", 1)])
@@ -159,13 +159,13 @@ def test_a_server_that_is_away_is_waited_for_ever_longer(opened: Opened, influx:
 def test_requests_stay_small_whatever_the_lines(influx: Server, opened: Opened, proxy: Proxy) -> None:
     """The server refuses 25 MB, which no repetition mends."""
     rows = [row(at=AT + timedelta(milliseconds=n), v=f"{'y' * 6000}{n}") for n in range(1500)]
-    large = row(at=AT - timedelta(milliseconds=1), v="z" * LIMITS.request)
+    large = row(at=AT - timedelta(milliseconds=1), v="z" * LIMITS.request_bytes)
     huge = row(at=AT - timedelta(milliseconds=2), v="z" * 26_000_000)
     with pytest.raises(Refused) as e:
         write(opened(), *rows, large, huge, t=pa.string(), at=TIME, v=pa.string())
     assert e.value.rows == {OUTPUT.name: {1501: "it is larger than InfluxDB, or a proxy before it, takes"}}
     sizes = sorted(len(body) for _, body in proxy.seen)
-    assert sizes[-3] <= LIMITS.request < sizes[-2]
+    assert sizes[-3] <= LIMITS.request_bytes < sizes[-2]
     [series] = ask(influx, "SELECT count(v) FROM m")
     assert series["values"][0][1] == 1501
 
@@ -182,7 +182,7 @@ NAMES = (
     "\\=",
     "_field",
     "a,b=c d\\=e",
-    "x.graves",
+    "x.tombstones",
     "\\\\n",
 )
 # Of measurements; others are refused.
@@ -375,7 +375,7 @@ def test_a_deleted_point_stays_away_from_what_is_older_also_after_a_restart(infl
     assert points(influx) == [[T, 3], [T + 1000, 2]]
     assert write(writer, row(8, at=AT, v=4, t="x")) == 1
     assert sorted(points(influx)) == [[T, 3], [T, 4], [T + 1000, 2]]
-    assert writer.figures.conflicts == 3
+    assert writer.counters.conflicts == 3
 
 
 def test_a_mark_is_set_and_taken_away_again(influx: Server, opened: Opened) -> None:

@@ -16,7 +16,7 @@ from penstock.devstack.servers.mongodb import MongoDB as Server
 from penstock.errors import SinkError, Wait
 from penstock.model.output import NO_COMMIT, WriterOwner, open_store
 from penstock.settings import settings
-from penstock.sinks.core.document import Figures
+from penstock.sinks.core.writer import SinkCounters
 from penstock.sinks.mongodb import collections
 from penstock.sinks.mongodb.config import LIMITS, MongoDB
 from penstock.sinks.mongodb.writer import MongoWriter
@@ -81,7 +81,7 @@ def test_an_older_row_is_counted_and_an_equal_one_changes_nothing(opened: Opened
     assert write(writer, output, Row("a", 5, {"n": 5}), Row("b", 5, {"n": 6})) == 2
     assert write(writer, output, Row("a", 4, {"n": 4}), Row("b", 5, {"n": 6}), Row("c", 1, {"n": 1})) == 2
     assert there(database) == {"a": {"n": 5}, "b": {"n": 6}, "c": {"n": 1}}
-    assert writer.figures == Figures(written=4, conflicts=1, bytes=writer.figures.bytes)
+    assert writer.counters == SinkCounters(written=4, conflicts=1, bytes=writer.counters.bytes)
 
 
 def test_of_a_batch_the_newest_row_of_an_id_is_written(opened: Opened, database: Database[Any]) -> None:
@@ -105,12 +105,12 @@ def test_a_delete_is_remembered_through_a_restart(opened: Opened, database: Data
     assert there(database) == {"b": {"n": 5}}
     write(writer, output, Row("a", 8, {"n": 8}))
     assert there(database) == {"a": {"n": 8}, "b": {"n": 5}}
-    graves = database["c.graves"]
-    assert {d["_id"]: d["_v"] for d in graves.find()} == {"a": 7, "b": 4, "never there": 9}
-    buried = graves.find_one({"_id": "a"})
-    assert buried
-    assert abs(buried["_at"] - datetime.now(UTC)) < timedelta(minutes=10)
-    assert graves.index_information()["_at_1"]["expireAfterSeconds"] == LIMITS.grave_days * 86_400
+    tombstones = database["c.tombstones"]
+    assert {d["_id"]: d["_v"] for d in tombstones.find()} == {"a": 7, "b": 4, "never there": 9}
+    deleted = tombstones.find_one({"_id": "a"})
+    assert deleted
+    assert abs(deleted["_at"] - datetime.now(UTC)) < timedelta(minutes=10)
+    assert tombstones.index_information()["_at_1"]["expireAfterSeconds"] == LIMITS.tombstone_days * 86_400
 
 
 def test_what_the_transform_or_the_store_refuses_hurts_no_other_row(opened: Opened, database: Database[Any]) -> None:
@@ -139,13 +139,15 @@ def test_what_the_transform_or_the_store_refuses_hurts_no_other_row(opened: Open
         5: "its id has 4097 bytes, the store takes 4096",
         6: "its version is NULL",
         7: "a number has more than 34 digits",
-        8: "a document of this id that no sink wrote, without _v, is there",
+        8: "a document of this id that no sink wrote, without _v, exists",
         10: "neither",
     }
     assert set(there(database)) == {"foreign", "good", "i" * LIMITS.id_bytes}
-    assert writer.figures.refused == 9
-    assert writer.figures.written == 2
-    assert refused(writer, output, Row("foreign", 2)) == {0: "the document is none of a sink, without _v: it stays"}
+    assert writer.counters.refused == 9
+    assert writer.counters.written == 2
+    assert refused(writer, output, Row("foreign", 2)) == {
+        0: "the document was not written by a sink, without _v: it stays"
+    }
     assert there(database)["foreign"] == {"n": 0}
 
 
@@ -222,7 +224,7 @@ def test_suffixes_keep_times_apart_and_a_tombstone_finds_its_document(opened: Op
 
 @pytest.mark.parametrize(("unit", "name"), [("hour", "c-2026.11.22.10"), ("month", "c-2026.11"), ("year", "c-2026")])
 def test_units_of_suffixes(opened: Opened, unit: str, name: str) -> None:
-    assert opened(suffix=unit)[0]._layout.place(int(AT.timestamp() * 1e6)) == name
+    assert opened(suffix=unit)[0]._collections.name_at(int(AT.timestamp() * 1e6)) == name
 
 
 def test_documents_expire_by_their_time(opened: Opened, database: Database[Any]) -> None:
@@ -248,7 +250,7 @@ def test_what_is_there_is_never_changed(opened: Opened, database: Database[Any])
     assert database.c.index_information() == before
     database.c.insert_one({"_id": "b", "m": 1})
     database.c.insert_one({"_id": "c", "m": 1, "n": 7})
-    with pytest.raises(SinkError, match=r"index .'m',. cannot be made"):
+    with pytest.raises(SinkError, match=r"index .'m',. cannot be created"):
         write(*opened(unique=(("m",),)), Row("d", 1, {"n": 9}))
 
 
@@ -259,7 +261,7 @@ def test_a_collection_that_is_dropped_gets_its_indexes_again(
     write(writer, output, Row("a", 1, {"n": 1}))
     database.c.drop()
     write(writer, output, Row("a", 1, {"n": 1}))
-    monkeypatch.setattr(collections, "EVERY", 0)
+    monkeypatch.setattr(collections, "RECHECK_S", 0)
     write(writer, output, Row("a", 1, {"n": 1}))
     assert set(there(database)) == {"a"}
     assert database.c.index_information()["_at_1"]["expireAfterSeconds"] == 3600
@@ -314,10 +316,10 @@ def test_what_was_told_to_be_written_outlives_a_kill(
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("", "no MongoDB is known.*PENSTOCK_MONGODB_URL is not set"),
-        ("mongodb://u:se/cret@host", "no URL of a MongoDB.*%2F"),
-        ("http://host", "no URL of a MongoDB"),
-        ("mongodb://host/?w=0", "asks for no answers"),
+        ("", "URL of mongodb is not known.*PENSTOCK_MONGODB_URL"),
+        ("mongodb://u:se/cret@host", "not a valid URL.*%2F"),
+        ("http://host", "not a valid URL"),
+        ("mongodb://host/?w=0", "asks for no acknowledgements"),
     ],
 )
 @pytest.mark.usefixtures("home")

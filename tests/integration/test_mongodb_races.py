@@ -33,19 +33,19 @@ def opened(url: str, database: Database[Any]) -> Iterator[Opened]:
         yield made
 
 
-def test_a_delete_between_a_look_at_the_graves_and_the_write(
+def test_a_delete_between_a_look_at_the_tombstones_and_the_write(
     opened: Opened, database: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another writer's: it buries the id and finds nothing to remove, and then the older document comes."""
+    """Another writer's: it records the tombstone and finds nothing to delete, and then the older document comes."""
     (late, output), (other, _) = opened(), opened()
-    send = late._requests.send
+    send = late._requests.write
 
     def between(*given: Any) -> Any:
         monkeypatch.undo()
         write(other, output, Row("a", 9), Row("b", 2))
         return send(*given)
 
-    monkeypatch.setattr(late._requests, "send", between)
+    monkeypatch.setattr(late._requests, "write", between)
     write(late, output, Row("a", 5, {"n": 5}), Row("b", 5, {"n": 5}))
     assert there(database) == {"b": {"n": 5}}
 
@@ -56,7 +56,7 @@ def test_writes_between_a_look_at_the_versions_and_the_write(
     """Newer ones stay, older ones do not, whether or not something was there; what was deleted is there again."""
     (late, output), (other, _) = opened(), opened()
     write(other, output, *(Row(key, 1, {"n": 1}) for key in "cde"))
-    send = late._requests.send
+    send = late._requests.write
 
     def between(*given: Any) -> Any:
         monkeypatch.undo()
@@ -64,10 +64,10 @@ def test_writes_between_a_look_at_the_versions_and_the_write(
         write(other, output, *written, Row("e", 2))
         return send(*given)
 
-    monkeypatch.setattr(late._requests, "send", between)
+    monkeypatch.setattr(late._requests, "write", between)
     write(late, output, *(Row(key, 5, {"n": 5}) for key in "abcdef"))
     assert there(database) == {key: {"n": n} for key, n in zip("abcdef", (9, 5, 9, 5, 5, 5), strict=True)}
-    assert (late.figures.written, late.figures.conflicts) == (4, 2)
+    assert (late.counters.written, late.counters.conflicts) == (4, 2)
 
 
 def test_what_is_not_there_is_inserted(opened: Opened, database: Database[Any]) -> None:

@@ -20,7 +20,7 @@ from penstock.errors import SinkError
 from penstock.model.output import NO_COMMIT, WriterOwner
 from penstock.model.sql import sink_file
 from penstock.settings import PROJECT, settings
-from penstock.sinks.core import stream as statements
+from penstock.sinks.core.stream import sink_stream
 from penstock.sinks.influxdb.config import InfluxDB
 from penstock.sinks.influxdb.writer import InfluxWriter, open_database
 from penstock.testing import Record, create, running, send
@@ -29,7 +29,7 @@ from tests.influx import asked, documents, row, server
 pytestmark = pytest.mark.integration
 
 DASHBOARD = PROJECT / "docker" / "grafana" / "topic-quality.json"
-SINK = statements.stream(sink_file.read(PROJECT / "sql" / "sinks" / "quality-influxdb.sql"), {METRICS.name: METRICS})
+SINK = sink_stream(sink_file.read(PROJECT / "sql" / "sinks" / "quality-influxdb.sql"), {METRICS.name: METRICS})
 SECOND = 1_501_273_548_000
 
 

@@ -21,7 +21,7 @@ from penstock.kafka.admin import admin, partitions
 from penstock.model.sql import sink_file
 from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT, settings
-from penstock.sinks.core import stream as statements
+from penstock.sinks.core.stream import sink_stream
 from penstock.testing import Record, create, read, running, send
 from tests.elasticsearch import Server
 from tests.mongo import store
@@ -55,7 +55,7 @@ def run(
     settings.cache_clear()
 
     def one(name: str, called: str) -> None:
-        stream = replace(statements.stream(SINKS[name], catalog.load().topics), name=called)
+        stream = replace(sink_stream(SINKS[name], catalog.load().topics), name=called)
         with running(stream, spark, fresh_broker.bootstrap, tmp_path / called) as started:
             started.process_all_available()
             figures = started.figures
@@ -69,7 +69,7 @@ def run(
 
 
 def sent(broker: Broker, names: list[str], *records: Record) -> None:
-    streams = [statements.stream(SINKS[name], catalog.load().topics) for name in names]
+    streams = [sink_stream(SINKS[name], catalog.load().topics) for name in names]
     topics = {topic.name: topic for stream in streams for topic in stream.topics()}
     create(broker.bootstrap, *topics.values(), COMMITS)
     send(broker.bootstrap, list(records))

@@ -1,4 +1,4 @@
-"""Documents on their way out: a store that hangs, is away, or refuses some, and what becomes of the records."""
+"""DocumentOutput on their way out: a store that hangs, is away, or refuses some, and what becomes of the records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from penstock.kafka.dead_letters import read as read_letters
 from penstock.model.output import NO_COMMIT, CommitMarker, Output, WriterOwner
 from penstock.model.topic import COMMITS
 from penstock.settings import settings
-from penstock.sinks.core.document import Documents, Figures
+from penstock.sinks.core.document import DocumentOutput
+from penstock.sinks.core.writer import SinkCounters
 from penstock.streams import F, Input, Stateless, Stream, Topic
 from penstock.testing import Record, create, running, send
 from tests.support import wait_until
@@ -63,7 +64,7 @@ CABINETS: defaultdict[str, Cabinet] = defaultdict(Cabinet)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filed(Documents):
+class Filed(DocumentOutput):
     writer: ClassVar[str] = "tests.integration.test_sink_batches:open_cabinet"
 
     @property
@@ -77,7 +78,7 @@ class Filed(Documents):
 class Clerk:
     def __init__(self, output: Filed) -> None:
         self._output, self._cabinet = output, CABINETS[output.sink]
-        self.figures = Figures()
+        self.counters = SinkCounters()
 
     def committed(self) -> CommitMarker:
         return NO_COMMIT
@@ -91,7 +92,7 @@ class Clerk:
                 refused[number] = why
                 continue
             if row["id"].decode() in self._cabinet.newer:
-                self.figures = replace(self.figures, conflicts=self.figures.conflicts + 1)
+                self.counters = replace(self.counters, conflicts=self.counters.conflicts + 1)
                 continue
             self._cabinet.documents[row["id"].decode()] = row["body"]
             count += 1

@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from penstock.errors import Refused, SinkError, Wait
+from penstock.sinks.core.bulk import BulkOutcome
 from penstock.sinks.elasticsearch import bulk as elasticsearch_bulk
-from penstock.sinks.elasticsearch.bulk import Bulk, Outcome, item
+from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction, action
 from penstock.sinks.elasticsearch.client import connect
 from penstock.sinks.elasticsearch.config import LIMITS
 from penstock.sinks.elasticsearch.writer import IndexWriter
@@ -51,7 +52,7 @@ def test_an_older_version_changes_nothing_and_an_equal_one_is_written_again(open
     # Of one batch the newest, and of equals the last.
     assert give(writer, row("a", 9, {"n": 9}), row("a", 7, {"n": 7}), row("b", 2, {"n": 1}), row("b", 2, {"n": 2})) == 2
     assert search.documents("things") == {"a": {"n": 9}, "b": {"n": 2}}
-    assert (writer.figures.written, writer.figures.conflicts, writer.figures.refused) == (5, 1, 0)
+    assert (writer.counters.written, writer.counters.conflicts, writer.counters.refused) == (5, 1, 0)
 
 
 def test_what_was_deleted_stays_so_however_late_an_older_record_comes(opened: Opened, search: Server) -> None:
@@ -142,7 +143,7 @@ def test_hostile_rows_are_refused_each_with_its_reason_and_all_others_are_writte
     }.items():
         assert any(word.lower() in said[name].lower() for word in part.split("|")), f"{name}: {said[name]}"
     assert search.documents("things").keys() == {"good", "é" * 256, "last"}
-    assert (writer.figures.refused, e.value.written) == (len(rows) - 3, 3)
+    assert (writer.counters.refused, e.value.written) == (len(rows) - 3, 3)
 
 
 MAP = pa.map_(pa.string(), pa.string())
@@ -245,10 +246,10 @@ def test_spark_gives_what_is_written(opened: Opened, search: Server, spark: Spar
 def test_a_request_that_is_refused_as_a_whole_costs_only_the_item_to_blame(opened: Opened, search: Server) -> None:
     give(opened(), row("first", 1, {"n": 0}))
     client = connect(search.url)
-    bulk = Bulk(client, 1, lambda _: None)
-    items = [item("index", n, "things", "x" * 600 if n == 4 else str(n), 1, b'{"n": 1}') for n in range(9)]
-    made = Outcome()
-    bulk.run(items, made)
+    bulk = ElasticsearchBulk(client, 1, lambda _: None)
+    items = [action("index", n, "things", "x" * 600 if n == 4 else str(n), 1, b'{"n": 1}') for n in range(9)]
+    made = BulkOutcome[IndexAction]()
+    bulk.write(items, made)
     assert made.written == 8
     assert made.refused.keys() == {4}
     assert "Validation Failed" in made.refused[4]
@@ -265,11 +266,11 @@ def test_items_that_the_server_has_no_room_for_are_written_again_and_no_others(
     for _ in range(20):
         with suppress(Wait):
             give(writer, *rows)
-        if writer.figures.retried:
+        if writer.counters.retried:
             break
-    assert writer.figures.retried > 0, "the queue of two never was full"
+    assert writer.counters.retried > 0, "the queue of two never was full"
     assert wait_until(lambda: taken(writer, rows)) == 500
-    assert writer.figures.conflicts == 0
+    assert writer.counters.conflicts == 0
     assert len(search.documents("things")) == 500
 
 
@@ -277,7 +278,7 @@ def test_a_server_that_stays_busy_is_waited_for(
     opened: Opened, search: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when its disk is full: Elasticsearch answers 429 to each item then."""
-    monkeypatch.setattr(elasticsearch_bulk, "PAUSE", 0.001)
+    monkeypatch.setattr(elasticsearch_bulk, "PAUSE_S", 0.001)
     writer = opened()
     give(writer, row("a", 1, {"n": 1}))
     search.call("PUT", "things/_settings", {"index.blocks.read_only_allow_delete": True})
@@ -338,7 +339,7 @@ def test_an_index_that_somebody_deletes_is_made_again_as_declared(opened: Opened
     writer = opened()
     give(writer, row("a", 1, {"n": 1}))
     search.call("DELETE", "things")
-    search.call("DELETE", "things-graves")
+    search.call("DELETE", "things-tombstones")
     give(writer, row("b", 1, {"n": 1}), row("c", 1))
     index = search.call("GET", "things/_mapping")["things"]["mappings"]
     assert index["properties"]["n"] == {"type": "long"}
@@ -364,20 +365,20 @@ def test_a_document_lies_in_the_index_of_its_time_and_is_deleted_there(opened: O
     ]
 
 
-def test_indexes_and_graves_are_dropped_when_their_time_is_over(opened: Opened, search: Server) -> None:
+def test_indexes_and_tombstones_are_dropped_when_their_time_is_over(opened: Opened, search: Server) -> None:
     early = opened(suffix="day", expire_seconds=2 * 86400)
     days = [NOON - timedelta(days=n) for n in range(4)]
     # What would be dropped at once is not written.
     assert give(early, *[row(str(n), 1, {"n": n}, at=at) for n, at in enumerate(days)], row("gone", 1)) == 3
     search.call("PUT", "things-other")
-    search.call("POST", "things-graves/_refresh")
+    search.call("POST", "things-tombstones/_refresh")
     names = {index["index"] for index in search.call("GET", "_cat/indices/things*?format=json&h=index")}
-    assert names == {"things-2026.11.22", "things-2026.11.21", "things-2026.11.20", "things-graves", "things-other"}
+    assert names == {"things-2026.11.22", "things-2026.11.21", "things-2026.11.20", "things-tombstones", "things-other"}
     late = opened(suffix="day", expire_seconds=2 * 86400, now=NOON + timedelta(days=8))
     give(late)
     names = {index["index"] for index in search.call("GET", "_cat/indices/things*?format=json&h=index")}
-    assert names == {"things-graves", "things-other"}
-    assert search.documents("things-graves") == {}
+    assert names == {"things-tombstones", "things-other"}
+    assert search.documents("things-tombstones") == {}
 
 
 def test_a_mark_keeps_the_document_and_says_that_it_is_deleted(opened: Opened, search: Server) -> None:

@@ -165,7 +165,7 @@ def test_a_document_that_somebody_deletes_comes_back_with_its_record(search: Ser
         search.call("DELETE", f"tests/_doc/{key}")
     assert give(writer, row("a", 5, {"n": 5}), row("b", 4, {"n": 4}), row("c", 5, {"n": 5})) == 1
     assert search.documents("tests") == {"a": {"n": 5}}
-    assert writer.figures.conflicts == 2
+    assert writer.counters.conflicts == 2
     assert give(writer, row("a", 6, {"n": 6}), row("b", 5, {"n": 5})) == 2
     assert search.documents("tests") == {"a": {"n": 6}, "b": {"n": 5}}
     writer.close()

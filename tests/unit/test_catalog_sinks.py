@@ -13,8 +13,8 @@ from penstock.catalog.listing import catalog_rows
 from penstock.errors import DeclarationError
 from penstock.model.sql.sink_file import parse
 from penstock.settings import settings
-from penstock.sinks.core import stream
-from penstock.sinks.core.document import Documents
+from penstock.sinks.core.document import DocumentOutput
+from penstock.sinks.core.stream import sink_stream
 from tests.chaos.projects import other_project
 
 ORDERS = """UPSERT INTO mongodb.shop.orders READ orders AS JSON (id BIGINT) KEY (id)
@@ -126,12 +126,12 @@ def test_a_file_that_cannot_be_read_leaves_the_others(
 def test_a_store_is_told_what_its_clauses_say() -> None:
     text = """UPSERT INTO elasticsearch.tests READ tests AS JSON (id BIGINT) SUFFIX DAY (at) EXPIRE AFTER 2 DAYS
     TOMBSTONES IGNORE PARALLEL 3 FIELDS (id LONG) BATCH 10 EVERY 500 MILLISECONDS AS SELECT id, at FROM tests"""
-    made = stream.stream(parse(text, Path("tests.sql")))
+    made = sink_stream(parse(text, Path("tests.sql")))
     assert (made.every, made.max_records) == (0.5, 10)
     (read,) = made.sources.values()
     assert (read.event_time, read.max_ahead, read.record, read.tombstones) == ("record.timestamp", None, True, "keep")
     output = made.outputs[""]
-    assert isinstance(output, Documents)
+    assert isinstance(output, DocumentOutput)
     told = (
         output.name,
         output.suffix,
@@ -147,7 +147,7 @@ def test_a_store_is_told_what_its_clauses_say() -> None:
 def test_what_a_store_refuses_is_said_with_its_place() -> None:
     text = "\nUPSERT INTO elasticsearch.`A` READ tests AS TEXT AS SELECT text FROM tests"
     with pytest.raises(DeclarationError, match=r"^tests.sql:2:1: a name of an index has 'A' in it"):
-        stream.stream(parse(text, Path("tests.sql")))
+        sink_stream(parse(text, Path("tests.sql")))
 
 
 SHARED = """INSERT INTO mongodb.shop.clicks READ clicks SHARE {share} AS TEXT APP {app} AS SELECT text FROM clicks"""

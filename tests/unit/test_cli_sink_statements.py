@@ -110,7 +110,7 @@ def test_what_is_made_in_the_store_is_told(folder: Path) -> None:
     told = {name: [tuple(one.values()) for one in indexes] for name, indexes in found["indexes"].items()}
     assert (found["database"], told) == ("shop", {
         "orders": [(["id", "at"], True, None), (["_at"], False, 3600)],
-        "orders.graves": [(["_at"], False, 7 * 86_400)],
+        "orders.tombstones": [(["_at"], False, 7 * 86_400)],
     })  # fmt: skip
     found = made("influxdb.shop.orders", "TIME (at)")
     assert (found["measurement"], found["time"], found["fields"]) == ("orders", "at", {"id": "int64", "n": "int32"})

@@ -17,13 +17,13 @@ from penstock.cli import sink_records
 from penstock.control import Control, ProgressRow, connect
 from penstock.errors import DeclarationError
 from penstock.model.output import Output
-from penstock.sinks.core.document import Documents
+from penstock.sinks.core.document import DocumentOutput
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.support import forget
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shelf(Documents):
+class Shelf(DocumentOutput):
     writer: ClassVar[str] = "nowhere:none"
 
     @property

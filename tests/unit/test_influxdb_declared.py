@@ -13,8 +13,8 @@ from penstock.errors import DeclarationError, SinkError
 from penstock.settings import settings
 from penstock.sinks.core import connections
 from penstock.sinks.influxdb.config import InfluxDB
-from penstock.sinks.influxdb.existing_points import SPANS, questions
-from penstock.sinks.influxdb.points import made, points
+from penstock.sinks.influxdb.existing_points import SPANS, version_queries
+from penstock.sinks.influxdb.points import point_schema, read_points
 from penstock.sinks.influxdb.writer import InfluxWriter
 from tests.influx import documents, row
 
@@ -78,35 +78,35 @@ def test_what_cannot_be_declared_is_told_with_the_way_out(given: dict[str, Any],
 )
 def test_a_row_that_is_no_point_is_refused_alone(doc: dict[str, Any], why: str) -> None:
     good: dict[str, Any] = {"m": "m", "t": "t", "v": 1.0, "at": AT}
-    found = points(declared(), documents(row(**good), row(**{**good, **doc}), row(**good), **TYPES))
+    found = read_points(declared(), documents(row(**good), row(**{**good, **doc}), row(**good), **TYPES))
     assert list(found.refused) == [1]
     assert re.search(why, found.refused[1])
     assert set(found.cells["row"].to_pylist()) == {0, 2}
 
 
 def test_columns_are_known_as_spark_knows_them() -> None:
-    found = points(declared(tags=("T",), time="AT"), documents(row(m="m", t="x", v=1.0, at=AT), **TYPES))
+    found = read_points(declared(tags=("T",), time="AT"), documents(row(m="m", t="x", v=1.0, at=AT), **TYPES))
     assert (found.fields, [one.text() for one in found.series]) == (["v", "n"], [b"m,T=x"])
 
 
 def test_a_column_that_no_clause_names_must_not_have_the_name_of_a_version() -> None:
     output = declared(tags=())
     with pytest.raises(SinkError, match=r"a name that a field of InfluxDB cannot have; got: _version.v"):
-        points(output, documents(row(m="m"), **TYPES, **{"_version.v": pa.int64()}))
+        read_points(output, documents(row(m="m"), **TYPES, **{"_version.v": pa.int64()}))
 
 
 def test_what_the_transform_refused_keeps_its_reason() -> None:
-    found = points(declared(), documents(row(refused=b"no id \xff", m="m"), **TYPES))
+    found = read_points(declared(), documents(row(refused=b"no id \xff", m="m"), **TYPES))
     assert found.refused == {0: "no id \ufffd"}
 
 
 def test_a_deletion_that_names_no_point_deletes_none() -> None:
     """A tombstone has no columns: a point without tags at its own time would be another's."""
     gone = row(deleted=True, m="m")
-    for output, why in ((declared(), "and not which"), (declared(time=""), "and not which")):
-        found = points(output, documents(gone, row(deleted=True, m="m", at=AT, t="t"), **TYPES))
+    for output, why in ((declared(), "does not say which"), (declared(time=""), "does not say which")):
+        found = read_points(output, documents(gone, row(deleted=True, m="m", at=AT, t="t"), **TYPES))
         assert why in found.refused[0]
-    assert points(declared(tombstones="ignore"), documents(gone, **TYPES)).refused == {}
+    assert read_points(declared(tombstones="ignore"), documents(gone, **TYPES)).refused == {}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_deletion_that_names_no_point_deletes_none() -> None:
 def test_a_field_of_a_declared_type(kind: str, given: list[str | None], taken: list[bytes], refused: list[int]) -> None:
     rows = [row(m="m", at=AT, s=value, n=1) for value in given]
     output = declared(tags=(), fields=(("s", kind), ("n", "")))
-    found = points(output, documents(*rows, m=pa.string(), at=TIME, s=pa.string(), n=pa.int64()))
+    found = read_points(output, documents(*rows, m=pa.string(), at=TIME, s=pa.string(), n=pa.int64()))
     assert [text for text in found.cells["text"].to_pylist() if text != b"1i"] == taken
     assert sorted(found.refused) == refused
 
@@ -130,36 +130,37 @@ def test_a_field_of_a_declared_type(kind: str, given: list[str | None], taken: l
     ("given", "types", "said"),
     [
         ({"tags": ("u",)}, {}, "the SELECT has no column u; got: m, t, v, n, at"),
-        ({}, {"at": pa.int64()}, "at is no time; got: int64; hint: e.g. timestamp_millis"),
-        ({}, {"v": pa.list_(pa.int64())}, "v is no value of InfluxDB; got: list"),
-        ({}, {"t": pa.struct([("a", pa.int64())])}, "t is no name; got: struct"),
-        ({}, {"v": pa.duration("us")}, "v is no value of InfluxDB; got: duration"),
-        ({"fields": (("v", "float"),)}, {"v": pa.date32()}, "v is no value of InfluxDB; got: date32.*no float"),
+        ({}, {"at": pa.int64()}, "at is not a time; got: int64; hint: e.g. timestamp_millis"),
+        ({}, {"v": pa.list_(pa.int64())}, "v is not a value of InfluxDB; got: list"),
+        ({}, {"t": pa.struct([("a", pa.int64())])}, "t is not a name; got: struct"),
+        ({}, {"v": pa.duration("us")}, "v is not a value of InfluxDB; got: duration"),
+        ({"fields": (("v", "float"),)}, {"v": pa.date32()}, "v is not a value of InfluxDB; got: date32.*no float"),
     ],
 )
 def test_columns_of_no_use_stop_the_sink_with_the_way_out(
     given: dict[str, Any], types: dict[str, pa.DataType], said: str
 ) -> None:
     with pytest.raises(SinkError, match=said):
-        points(declared(**given), documents(row(), **{**TYPES, **types}))
+        read_points(declared(**given), documents(row(), **{**TYPES, **types}))
     with pytest.raises(SinkError, match=said):
-        made(declared(**given), documents(**{**TYPES, **types})["doc"].type)
+        point_schema(declared(**given), documents(**{**TYPES, **types})["doc"].type)
 
 
 def test_versions_are_asked_for_in_few_narrow_spans() -> None:
     minutes = [*range(60), *range(1_000_000, 1_000_060)]
     rows = [row(m="m", t=f"t{n % 100}", v=1.0, at=datetime.fromtimestamp(60 * n, UTC)) for n in minutes]
-    asked = "; ".join(questions(points(declared(), documents(*rows, **TYPES)))).split("; ")
+    asked = "; ".join(version_queries(read_points(declared(), documents(*rows, **TYPES)))).split("; ")
     assert len(asked) == 2 * 2  # 100 series in two statements, each of two spans
     assert max(text.count(" OR ") for text in asked) == 49
     assert all(
-        text.startswith('SELECT "_version", "_version.v", "_version.n" FROM "m", "m.graves" WHERE') for text in asked
+        text.startswith('SELECT "_version", "_version.v", "_version.n" FROM "m", "m.tombstones" WHERE')
+        for text in asked
     )
     long = [row(m="m", t=f"{n}" + "x" * 60_000, v=1.0, at=AT) for n in range(40)]
-    sizes = [len(text) for text in questions(points(declared(), documents(*long, **TYPES)))]
+    sizes = [len(text) for text in version_queries(read_points(declared(), documents(*long, **TYPES)))]
     assert (len(sizes), max(sizes) < 2_000_000) == (3, True)
     scattered = [row(m="m", t="t", v=1.0, at=datetime.fromtimestamp(3600 * n * n, UTC)) for n in range(200)]
-    [text] = questions(points(declared(), documents(*scattered, **TYPES)))
+    [text] = version_queries(read_points(declared(), documents(*scattered, **TYPES)))
     assert text.count("SELECT") <= SPANS
 
 
@@ -199,6 +200,6 @@ def test_a_connection_that_cannot_be_read_keeps_its_password(given: str, monkeyp
 
 @pytest.mark.parametrize("url", ["http://user:secr/et@h:8086", "user:secret@h:8086", "http://h:secret", "h:8086"])
 def test_what_is_no_url_is_told_without_the_password(url: str) -> None:
-    with pytest.raises(SinkError, match="the connection influxdb is no URL") as e:
+    with pytest.raises(SinkError, match="the connection influxdb is not a valid URL") as e:
         InfluxWriter(url, declared())
     assert "secr" not in str(e.value)

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.sinks.influxdb.config import InfluxDB
-from penstock.sinks.influxdb.existing_points import SCHEMA, current, known, newest
-from penstock.sinks.influxdb.points import DELETION, points
+from penstock.sinks.influxdb.existing_points import SCHEMA, drop_stale_cells, latest_cells, read_versions
+from penstock.sinks.influxdb.points import DELETION, read_points
 from tests.influx import documents, row
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -30,8 +30,8 @@ def kept(*rows: dict[str, Any], known: pa.Table | None = None) -> tuple[dict[str
     """Of each field that is written its row, and how many rows are older than what is there."""
     given = [{**one, "doc": {"t": "t", "at": AT, **one["doc"]}} for one in rows]
     cells: Any
-    cells, older = current(
-        newest(points(OUTPUT, documents(*given, **TYPES)).cells), there() if known is None else known
+    cells, older = drop_stale_cells(
+        latest_cells(read_points(OUTPUT, documents(*given, **TYPES)).cells), there() if known is None else known
     )
     written = zip(cells["field"].to_pylist(), cells["row"].to_pylist(), strict=True)
     return {FIELDS[field]: number for field, number in written}, older
@@ -64,17 +64,17 @@ def test_a_deletion_gives_way_to_anything_newer_of_its_point() -> None:
 
 
 def test_answers_are_read_to_the_last_digit_and_only_of_own_series() -> None:
-    found = points(OUTPUT, documents(row(1, t="t", at=AT, v=1), row(1, t="", at=AT, v=1), **TYPES))
+    found = read_points(OUTPUT, documents(row(1, t="t", at=AT, v=1), row(1, t="", at=AT, v=1), **TYPES))
     columns = ["time", "_version", "_version.v", "_version.w"]
 
     def series(name: str, values: list[Any], **tags: str) -> dict[str, Any]:
         return {"name": name, "tags": tags, "columns": columns, "values": [[7, *values]]}
 
-    table = known(
+    table = read_versions(
         found,
         [
             series("m", [None, 2**63 - 1, None], t="t", other=""),
-            series("m.graves", [3, None, None], t="t"),
+            series("m.tombstones", [3, None, None], t="t"),
             series("m", [None, 4, 5], t=""),
             series("m", [None, 9, 9], t="t", other="x"),
             series("n", [None, 9, 9], t="t"),

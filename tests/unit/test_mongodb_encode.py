@@ -16,9 +16,9 @@ from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
 from penstock.errors import DeclarationError, SinkError
-from penstock.sinks.mongodb.collections import made
+from penstock.sinks.mongodb.collections import collection_schema
 from penstock.sinks.mongodb.config import LIMITS, MongoDB
-from penstock.sinks.mongodb.encode import Head, encoded, fits
+from penstock.sinks.mongodb.encode import DocumentHeader, check_type, encode_documents
 
 EXACT: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 TIME = pa.timestamp("us", "UTC")
@@ -26,8 +26,8 @@ TIME = pa.timestamp("us", "UTC")
 
 def documents(rows: list[Any], kind: pa.DataType) -> list[Any]:
     """Each row's document, or why it is none."""
-    made = encoded(pa.array(rows, kind), [Head(f"{n}", n) for n in range(len(rows))])
-    return [one.refused or bson.decode(one.document, EXACT) for one in made]
+    made = encode_documents(pa.array(rows, kind), [DocumentHeader(f"{n}", n) for n in range(len(rows))])
+    return [one.error or bson.decode(one.document, EXACT) for one in made]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_types_keep_their_meaning(kind: pa.DataType, value: Any, stored: Any) ->
     found = documents(rows, whole)
     assert found == wanted
     assert type(found[0]["v"]) is type(stored)
-    made = encoded(pa.array(rows, whole)[3:], [Head("3", 3)])
+    made = encode_documents(pa.array(rows, whole)[3:], [DocumentHeader("3", 3)])
     assert bson.decode(made[0].document, EXACT) == wanted[3]
 
 
@@ -94,13 +94,15 @@ def test_one_wrong_row_is_refused_and_no_other() -> None:
 def test_text_that_is_not_utf8_is_refused() -> None:
     raw = pa.array([b"good", b"\xff\xfe", b"fine"], pa.binary())
     text = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
-    made = encoded(pa.StructArray.from_arrays([text], ["v"]), [Head(f"{n}", n) for n in range(3)])
-    assert [one.refused for one in made] == ["", "a text is not UTF-8", ""]
+    made = encode_documents(pa.StructArray.from_arrays([text], ["v"]), [DocumentHeader(f"{n}", n) for n in range(3)])
+    assert [one.error for one in made] == ["", "a text is not UTF-8", ""]
 
 
 def test_the_largest_document_is_stored_and_a_larger_one_refused() -> None:
     kind = pa.struct([("v", pa.large_string())])
-    room = LIMITS.document_bytes - len(encoded(pa.array([{"v": ""}], kind), [Head("0", 0)])[0].document)
+    room = LIMITS.document_bytes - len(
+        encode_documents(pa.array([{"v": ""}], kind), [DocumentHeader("0", 0)])[0].document
+    )
     large, larger, largest = documents([{"v": "x" * n} for n in (room, room + 1, 100 * 2**20)], kind)
     assert len(large["v"]) == room
     assert larger == "the document has 16777217 bytes, MongoDB takes 16777216"
@@ -109,7 +111,7 @@ def test_the_largest_document_is_stored_and_a_larger_one_refused() -> None:
 
 def test_ten_thousand_fields_are_stored() -> None:
     kind = pa.struct([(f"f{n}", pa.int32()) for n in range(10_000)])
-    fits(kind, "mongodb:d.c")
+    check_type(kind, "mongodb:d.c")
     [found] = documents([{f"f{n}": n for n in range(10_000)}], kind)
     assert len(found) == 10_002
 
@@ -143,13 +145,13 @@ def nested(depth: int) -> pa.DataType:
 def test_a_select_whose_rows_are_no_documents_is_refused(kind: pa.DataType, said: str) -> None:
     """Also by `sinks check`, before there is a batch."""
     with pytest.raises(SinkError, match=f"mongodb:d.c.*{said}"):
-        fits(kind, "mongodb:d.c")
+        check_type(kind, "mongodb:d.c")
     with pytest.raises(SinkError, match=said):
-        made(MongoDB(sink="s", database="d", collection="c"), cast("pa.StructType", kind))
+        collection_schema(MongoDB(sink="s", database="d", collection="c"), cast("pa.StructType", kind))
 
 
 def test_the_deepest_document_is_stored() -> None:
-    fits(nested(LIMITS.depth), "mongodb:d.c")
+    check_type(nested(LIMITS.depth), "mongodb:d.c")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_the_deepest_document_is_stored() -> None:
         ({"database": "é" * 32}, "longer than 63 bytes"),
         ({"collection": "$x"}, "has '\\$' in it"),
         ({"collection": "system.x"}, "begins with system."),
-        ({"collection": "x.graves"}, "ends with .graves"),
+        ({"collection": "x.tombstones"}, "ends with .tombstones"),
         ({"collection": "c" * 235}, "longer than"),
         ({"suffix": "day", "tombstones": "mark"}, "TOMBSTONES MARK with SUFFIX"),
         ({"indexes": ((),)}, "is none that can be made"),

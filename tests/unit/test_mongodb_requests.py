@@ -19,7 +19,8 @@ from pymongo.errors import (
 )
 
 from penstock.errors import SinkError, Wait
-from penstock.sinks.mongodb.bulk import TRIES, Item, Outcome, Requests
+from penstock.sinks.core.bulk import BulkOutcome
+from penstock.sinks.mongodb.bulk import TRIES, DocumentWrite, MongoRequests
 from penstock.sinks.mongodb.config import LIMITS
 
 Answer = Callable[[list[str]], None]
@@ -61,30 +62,32 @@ def fine(ids: list[str]) -> None:
     assert ids
 
 
-def items(*ids: str, size: int = 1) -> list[Item]:
-    return [Item(row, key, 1, DeleteOne({"_id": key}), size) for row, key in enumerate(ids)]
+def items(*ids: str, size: int = 1) -> list[DocumentWrite]:
+    return [DocumentWrite(row, key, 1, DeleteOne({"_id": key}), size) for row, key in enumerate(ids)]
 
 
 @pytest.fixture
-def requests() -> Iterator[Requests]:
-    made = Requests("host:1", 2, pause=0.001)
+def requests() -> Iterator[MongoRequests]:
+    made = MongoRequests("host:1", 2, pause_s=0.001)
     yield made
     made.close()
 
 
-def send(requests: Requests, fake: Fake, *ids: str) -> Outcome:
-    return requests.send(cast(Collection[Any], fake), items(*(ids or ("a", "b", "c"))))
+def send(requests: MongoRequests, fake: Fake, *ids: str) -> BulkOutcome[DocumentWrite]:
+    outcome = BulkOutcome[DocumentWrite]()
+    requests.write(cast(Collection[Any], fake), items(*(ids or ("a", "b", "c"))), outcome)
+    return outcome
 
 
 @pytest.mark.parametrize("code", [16500, 50, 10107, 11600, 91, 112])
-def test_only_the_items_that_found_no_room_are_sent_again(requests: Requests, code: int) -> None:
+def test_only_the_items_that_found_no_room_are_sent_again(requests: MongoRequests, code: int) -> None:
     fake = Fake(fails(code, "b"), fails(code, "b"), fine)
-    assert send(requests, fake) == Outcome()
+    assert send(requests, fake) == BulkOutcome[DocumentWrite]()
     assert requests.retried == 2
     assert fake.sent == {"a": 1, "b": 3, "c": 1}
 
 
-def test_a_server_that_stays_busy_is_left_alone(requests: Requests) -> None:
+def test_a_server_that_stays_busy_is_left_alone(requests: MongoRequests) -> None:
     fake = Fake(fails(16500, "b", said="Request rate is large"))
     with pytest.raises(Wait, match="16500 Request rate is large") as e:
         send(requests, fake)
@@ -93,28 +96,28 @@ def test_a_server_that_stays_busy_is_left_alone(requests: Requests) -> None:
     assert fake.sent == {"a": 1, "b": TRIES, "c": 1}
 
 
-def test_what_was_written_but_not_everywhere_is_written_again(requests: Requests) -> None:
+def test_what_was_written_but_not_everywhere_is_written_again(requests: MongoRequests) -> None:
     fake = Fake(fails(121, "a", unsure=True), fine)
     assert send(requests, fake).refused == {0: "MongoDB: 121 said"}
     assert fake.sent == {"a": 1, "b": 2, "c": 2}
 
 
 @pytest.mark.parametrize("error", [AutoReconnect("gone"), OperationFailure("stepped down", 189)])
-def test_a_request_without_an_answer_is_sent_again(requests: Requests, error: Exception) -> None:
+def test_a_request_without_an_answer_is_sent_again(requests: MongoRequests, error: Exception) -> None:
     fake = Fake(error, fine)
-    assert send(requests, fake) == Outcome()
+    assert send(requests, fake) == BulkOutcome[DocumentWrite]()
     assert requests.retried == 3
 
 
 @pytest.mark.parametrize("error", [ServerSelectionTimeoutError("none"), NetworkTimeout("slow")])
-def test_who_waited_long_already_waits_no_longer(requests: Requests, error: Exception) -> None:
+def test_who_waited_long_already_waits_no_longer(requests: MongoRequests, error: Exception) -> None:
     fake = Fake(error)
     with pytest.raises(Wait, match="host:1"):
         send(requests, fake)
     assert len(fake.sizes) == 1
 
 
-def test_the_client_s_own_state_is_left_out_of_what_is_told(requests: Requests) -> None:
+def test_the_client_s_own_state_is_left_out_of_what_is_told(requests: MongoRequests) -> None:
     """It is another each time, and a reason that stays is told once."""
     said = "h:1: refused (configured timeouts: connectTimeoutMS: 5.0ms), Timeout: 5s, Topology Description: <id: 6b>"
     with pytest.raises(Wait) as e:
@@ -122,7 +125,7 @@ def test_the_client_s_own_state_is_left_out_of_what_is_told(requests: Requests) 
     assert e.value.got == "h:1: refused"
 
 
-def test_a_slow_server_gets_smaller_requests_until_it_is_quick_again(requests: Requests) -> None:
+def test_a_slow_server_gets_smaller_requests_until_it_is_quick_again(requests: MongoRequests) -> None:
     ids = [f"{n}" for n in range(1000)]
     for _ in range(2):
         with pytest.raises(Wait):
@@ -134,7 +137,7 @@ def test_a_slow_server_gets_smaller_requests_until_it_is_quick_again(requests: R
 
 
 @pytest.mark.parametrize("blamed", [OperationFailure("no such name", 52), OverflowError("8 bytes"), KeyError("code")])
-def test_of_a_request_that_fails_as_a_whole_one_item_is_to_blame(requests: Requests, blamed: Exception) -> None:
+def test_of_a_request_that_fails_as_a_whole_one_item_is_to_blame(requests: MongoRequests, blamed: Exception) -> None:
     written: list[str] = []
 
     def answer(ids: list[str]) -> None:
@@ -156,10 +159,10 @@ def test_of_a_request_that_fails_as_a_whole_one_item_is_to_blame(requests: Reque
         ('E11000 duplicate key error index: d.c.$mail_1 dup key: { : "b" }', False),
     ],
 )
-def test_an_id_that_is_there_is_told_from_a_broken_index(requests: Requests, said: str, taken: bool) -> None:
+def test_an_id_that_is_there_is_told_from_a_broken_index(requests: MongoRequests, said: str, taken: bool) -> None:
     found = send(requests, Fake(fails(11000, "b", said=said)))
-    assert [item.id for item in found.taken] == (["b"] if taken else [])
-    assert [item.id for item, _ in found.bound] == ([] if taken else ["b"])
+    assert [item.id for item in found.conflicts] == (["b"] if taken else [])
+    assert [item.id for item, _ in found.duplicates] == ([] if taken else ["b"])
     assert found.refused == {}
 
 
@@ -168,21 +171,25 @@ def test_an_id_that_is_there_is_told_from_a_broken_index(requests: Requests, sai
     [
         (OperationFailure("Authentication failed.", 18), "user that may read and write there"),
         (fails(13, "b"), "user that may read and write there"),
-        (OperationFailure("unknown", 59), "refuses what is asked of it"),
+        (OperationFailure("unknown", 59), "refuses a request"),
         (ConfigurationError("what?"), "PENSTOCK_MONGODB_URL"),
     ],
 )
 def test_what_no_repetition_mends_is_said_with_its_cure(
-    requests: Requests, answer: Answer | Exception, said: str
+    requests: MongoRequests, answer: Answer | Exception, said: str
 ) -> None:
     with pytest.raises(SinkError, match=said):
         send(requests, Fake(answer))
 
 
-def test_requests_are_bounded_in_rows_and_bytes(requests: Requests) -> None:
+def test_requests_are_bounded_in_rows_and_bytes(requests: MongoRequests) -> None:
     rows = Fake(fine)
-    requests.send(cast(Collection[Any], rows), items(*(f"{n}" for n in range(2500))))
+    requests.write(cast(Collection[Any], rows), items(*(f"{n}" for n in range(2500))), BulkOutcome[DocumentWrite]())
     assert sorted(rows.sizes) == [500, 1000, 1000]
     large = Fake(fine)
-    requests.send(cast(Collection[Any], large), items("a", "b", "c", size=LIMITS.request_bytes // 2 + 1))
+    requests.write(
+        cast(Collection[Any], large),
+        items("a", "b", "c", size=LIMITS.request_bytes // 2 + 1),
+        BulkOutcome[DocumentWrite](),
+    )
     assert large.sizes == [1, 1, 1]

@@ -15,12 +15,13 @@ import pytest
 from penstock.errors import DeclarationError, PenstockError, SinkError, Wait
 from penstock.model.output import WriterOwner
 from penstock.settings import settings
-from penstock.sinks.core.chunking import parts
+from penstock.sinks.core.bulk import BulkOutcome
+from penstock.sinks.core.chunking import chunks
 from penstock.sinks.elasticsearch import bulk as elasticsearch_bulk
-from penstock.sinks.elasticsearch.bulk import Bulk, Item, Outcome, item
-from penstock.sinks.elasticsearch.client import connect, found
+from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction, action
+from penstock.sinks.elasticsearch.client import connect, get_documents
 from penstock.sinks.elasticsearch.config import LIMITS
-from penstock.sinks.elasticsearch.indexes import ends, template
+from penstock.sinks.elasticsearch.indexes import end_of_suffix, index_template
 from penstock.sinks.elasticsearch.mapping import differences, mapping
 from penstock.sinks.elasticsearch.writer import IndexWriter, open_index
 from tests.elasticsearch import SHAPE, give, output, row, shaped
@@ -71,7 +72,7 @@ def answering() -> Iterator[Answering]:
         ({"index": "Tests"}, "has 'T' in it"),
         ({"index": "a,b"}, "has ',' in it"),
         ({"index": "_all"}, "begins with"),
-        ({"index": "tests-graves"}, "ends with -graves"),
+        ({"index": "tests-tombstones"}, "ends with -tombstones"),
         ({"index": "x" * 250}, "longer than"),
         ({"index": "tests", "expire_seconds": 60}, "forgets whole indexes only"),
         ({"index": "tests", "suffix": "day", "tombstones": "mark"}, "cannot mark"),
@@ -171,12 +172,12 @@ def test_a_shape_that_no_document_can_have_is_refused() -> None:
     ],
 )
 def test_a_suffix_says_when_its_time_is_over(unit: str, suffix: str, end: datetime | None) -> None:
-    assert ends(suffix, unit) == end
+    assert end_of_suffix(suffix, unit) == end
 
 
 def test_a_template_is_for_its_own_indexes_and_no_others() -> None:
-    assert template(output("tests"), SHAPE)["index_patterns"] == ["tests"]
-    assert template(output("tests", suffix="day"), SHAPE)["index_patterns"] == [
+    assert index_template(output("tests"), SHAPE)["index_patterns"] == ["tests"]
+    assert index_template(output("tests", suffix="day"), SHAPE)["index_patterns"] == [
         "tests-19*.*.*",
         "tests-20*.*.*",
         "tests-21*.*.*",
@@ -184,21 +185,23 @@ def test_a_template_is_for_its_own_indexes_and_no_others() -> None:
 
 
 def test_requests_are_bounded_in_rows_and_bytes() -> None:
-    items = [item("index", n, "x", str(n), 1, b"x" * (3_000_000 if n == 2 else 10)) for n in range(2500)]
-    made = list(parts(items, LIMITS.rows, LIMITS.request_bytes))
+    items = [action("index", n, "x", str(n), 1, b"x" * (3_000_000 if n == 2 else 10)) for n in range(2500)]
+    made = list(chunks(items, LIMITS.rows, LIMITS.request_bytes, lambda one: one.size))
     assert [one for part in made for one in part] == items
     assert all(len(part) <= LIMITS.rows for part in made)
-    big = [item("index", n, "x", "k", 1, b"x" * (LIMITS.request_bytes - 500)) for n in range(3)]
-    assert [len(part) for part in parts(big, LIMITS.rows, LIMITS.request_bytes)] == [1, 1, 1]
+    big = [action("index", n, "x", "k", 1, b"x" * (LIMITS.request_bytes - 500)) for n in range(3)]
+    assert [len(part) for part in chunks(big, LIMITS.rows, LIMITS.request_bytes, lambda one: one.size)] == [1, 1, 1]
 
 
-def run(url: str, count: int, restore: Callable[[str], None] = lambda _: None) -> tuple[Outcome, PenstockError | None]:
+def run(
+    url: str, count: int, restore: Callable[[str], None] = lambda _: None
+) -> tuple[BulkOutcome[IndexAction], PenstockError | None]:
     client = connect(url)
-    bulk = Bulk(client, 2, restore)
-    made = Outcome()
-    items: list[Item] = [item("index", n, "things", str(n), 1, b'{"n":1}') for n in range(count)]
+    bulk = ElasticsearchBulk(client, 2, restore)
+    made = BulkOutcome[IndexAction]()
+    items: list[IndexAction] = [action("index", n, "things", str(n), 1, b'{"n":1}') for n in range(count)]
     try:
-        bulk.run(items, made)
+        bulk.write(items, made)
     except PenstockError as e:
         return made, e
     finally:
@@ -217,7 +220,7 @@ def ids(body: bytes) -> list[int]:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elasticsearch_bulk, "PAUSE", 0.001)
+    monkeypatch.setattr(elasticsearch_bulk, "PAUSE_S", 0.001)
 
 
 @pytest.mark.usefixtures("_quick")
@@ -240,7 +243,7 @@ def test_every_items_outcome_is_read(answering: Answering) -> None:
     assert failed is None
     assert asked == [[0, 1, 2, 3, 4, 5], [3, 4], [3]]
     assert restored == ["things"]
-    assert (made.written, len(made.older), made.retried) == (4, 1, 3)
+    assert (made.written, len(made.conflicts), made.retried) == (4, 1, 3)
     assert made.refused == {2: "document_parsing_exception: said document_parsing_exception; x: not a date"}
 
 
@@ -302,8 +305,8 @@ def test_what_is_too_much_by_itself_is_refused_and_what_is_too_much_now_is_waite
             SinkError,
             "user and password",
         ),
-        (200, b"<html>sign in</html>", False, SinkError, "no Elasticsearch"),
-        (200, {"items": []}, True, SinkError, "no Elasticsearch"),
+        (200, b"<html>sign in</html>", False, SinkError, "not an Elasticsearch"),
+        (200, {"items": []}, True, SinkError, "not an Elasticsearch"),
         (302, b"", False, SinkError, "lasticsearch"),
         (502, b"bad gateway", True, Wait, "Bad Gateway"),
     ],
@@ -323,11 +326,11 @@ def test_a_document_that_cannot_be_read_is_not_taken_for_one_that_is_not_there(a
     missing = {"error": {"type": "index_not_found_exception"}}
     unknown = {"error": {"type": "no_shard_available_action_exception"}}
     client = connect(answering(lambda *_: (200, {"docs": [{"_id": "a"}, missing]})))
-    assert found(client, "to look", "docs._id", index="x", ids=["a", "b"]) == [{"_id": "a"}, missing]
+    assert get_documents(client, "to look", "docs._id", index="x", ids=["a", "b"]) == [{"_id": "a"}, missing]
     client.close()
     client = connect(answering(lambda *_: (200, {"docs": [{"_id": "a"}, unknown]})))
     with pytest.raises(Wait, match="no_shard_available"):
-        found(client, "to look", "docs._id", index="x", ids=["a", "b"])
+        get_documents(client, "to look", "docs._id", index="x", ids=["a", "b"])
     client.close()
 
 
@@ -349,6 +352,6 @@ def test_no_url_or_a_wrong_one_says_what_to_set_and_keeps_the_password(monkeypat
         open_index(owner, [output("things")])
     monkeypatch.setenv("PENSTOCK_ELASTICSEARCH_URL", "http://me:secret/word@host")
     settings.cache_clear()
-    with pytest.raises(SinkError, match="no URL") as e:
+    with pytest.raises(SinkError, match="not a valid URL") as e:
         open_index(owner, [output("things")])
     assert "secret" not in str(e.value)

@@ -1,4 +1,4 @@
-"""Rows of one record are counted, wherever Arrow's batches end."""
+"""Rows of one record are add_row_index, wherever Arrow's batches end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.sink import NUMBER, WAY, WHOLE
-from penstock.sinks.core.row_index import counted
+from penstock.sinks.core.row_index import add_row_index
 
 ROW = tuple[str, int, int, str]
 
@@ -28,5 +28,5 @@ def test_numbers_are_the_same_however_the_rows_are_split(seed: int) -> None:
     cuts = sorted(chance.choices(range(len(rows) + 1), k=chance.choice([0, 1, 10, 60])))
     ends = zip([0, *cuts], [*cuts, len(rows)], strict=True)
     parts = [batch([place for place, _ in rows[start:end]]) for start, end in ends]
-    found = [number for part in counted(iter(parts)) for number in part.column(NUMBER).to_pylist()]
+    found = [number for part in add_row_index(iter(parts)) for number in part.column(NUMBER).to_pylist()]
     assert found == [number for _, number in rows]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from penstock.sinks.core.latest_per_key import Ahead, Row, newest
+from penstock.sinks.core.latest_per_key import FutureUpsert, VersionedRow, latest_per_key
 from tests.tombstones import Event, histories, left, placed, readings
 
 
@@ -32,7 +32,7 @@ def batch(*given: tuple[str, int, int]) -> pa.Table:
 def test_rows_of_one_record_with_one_id_are_refused() -> None:
     rows = batch(("a", 1, 0), ("b", 2, 1), ("b", 2, 1), ("b", 1, 0), ("a", 2, 1))
     refused: dict[int, str] = {}
-    [kept] = newest(rows, refused, id_bytes=100, tombstones="delete")
+    [kept] = latest_per_key(rows, refused, id_bytes=100, tombstones="delete")
     assert [(row.number, row.id) for row in kept] == [(3, "b"), (4, "a")]
     assert refused == dict.fromkeys((1, 2), "its record makes 2 rows of one id")
 
@@ -41,42 +41,42 @@ def test_what_is_refused_meanwhile_hides_nothing_older() -> None:
     rows = batch(("a", 3, 0), ("a", 1, 1), ("b", 1, 2), ("a", 2, 3), ("a", 2, 4), ("c", 1, 5))
     refused: dict[int, str] = {}
     found = []
-    for chosen in newest(rows, refused, id_bytes=100, tombstones="delete"):
+    for chosen in latest_per_key(rows, refused, id_bytes=100, tombstones="delete"):
         found.append([row.number for row in chosen])
         refused |= {number: "too long" for number in (0, 2, 4) if number in found[-1]}
     assert found == [[0, 2, 5], [4], [3]]
 
 
 class Shelf:
-    """A store in memory. graves: also what is remembered as ahead, with its place."""
+    """A store in memory. tombstones: also what is remembered as ahead, with its place."""
 
     def __init__(self) -> None:
-        self.documents: dict[str, Row] = {}
-        self.graves: dict[str, Row] = {}
+        self.documents: dict[str, VersionedRow] = {}
+        self.tombstones: dict[str, VersionedRow] = {}
 
     def write(self, events: Sequence[Event]) -> None:
         given = batch(*((e.key, e.version, e.offset) for e in events))
         given = given.set_column(2, "deleted", pa.array([e.tombstone for e in events]))
         table = placed(given, list(events))
-        [rows] = newest(table, {}, id_bytes=100, tombstones="delete", ahead=self.ahead)
+        [rows] = latest_per_key(table, {}, id_bytes=100, tombstones="delete", future_upserts=self.future_upserts)
         for row in rows:
-            there, grave = self.documents.get(row.id), self.graves.get(row.id)
+            there, tombstone = self.documents.get(row.id), self.tombstones.get(row.id)
             if row.deleted:
-                self._bury(row)
+                self._remember(row)
                 if there and there.version <= row.version:
                     del self.documents[row.id]
-            elif not any(one and one.version > row.version for one in (there, grave)):
+            elif not any(one and one.version > row.version for one in (there, tombstone)):
                 self.documents[row.id] = row
-            if row.ahead:
-                self._bury(row)
+            if row.future:
+                self._remember(row)
 
-    def ahead(self, ids: Sequence[str]) -> dict[str, Ahead]:
-        found = {key: self.graves[key] for key in ids if key in self.graves}
-        return {key: Ahead(row.version, row.place) for key, row in found.items() if not row.deleted}
+    def future_upserts(self, ids: Sequence[str]) -> dict[str, FutureUpsert]:
+        found = {key: self.tombstones[key] for key in ids if key in self.tombstones}
+        return {key: FutureUpsert(row.version, row.position) for key, row in found.items() if not row.deleted}
 
-    def _bury(self, row: Row) -> None:
-        if row.id not in self.graves or self.graves[row.id].version <= row.version:
-            self.graves[row.id] = row
+    def _remember(self, row: VersionedRow) -> None:
+        if row.id not in self.tombstones or self.tombstones[row.id].version <= row.version:
+            self.tombstones[row.id] = row
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -86,7 +86,7 @@ def test_a_tombstone_follows_what_lies_before_it_however_records_are_read(seed: 
     steps, shelf = histories(chance, 30, 6), Shelf()
     for events in readings(chance, steps):
         shelf.write(events)
-    assert {key: row.place[2] for key, row in shelf.documents.items()} == left(steps)
+    assert {key: row.position[2] for key, row in shelf.documents.items()} == left(steps)
 
 
 def test_a_version_stays_within_64_bits() -> None:
@@ -95,5 +95,5 @@ def test_a_version_stays_within_64_bits() -> None:
     events = [Event("a", 2**21 - 1, 2**42 - 1, 0, tombstone=False), Event("a", 2**21, 0, 0, tombstone=True)]
     given = placed(batch(("a", last, 2**21 - 1), ("a", 0, 2**21)), events)
     given = given.set_column(2, "deleted", pa.array([False, True]))
-    [[row]] = newest(given, {}, id_bytes=100, tombstones="delete")
+    [[row]] = latest_per_key(given, {}, id_bytes=100, tombstones="delete")
     assert (row.deleted, row.version) == (True, last)

@@ -29,10 +29,10 @@ MAX_REOPEN_WAIT_S = 30.0
 
 def writer_counts(writer: Writer | None) -> Counter[str]:
     """The counts of a writer; empty if it has none."""
-    figures: Any = getattr(writer, "figures", None)
-    if isinstance(figures, Counter):
-        return figures
-    return Counter(asdict(figures)) if is_dataclass(figures) and not isinstance(figures, type) else Counter()
+    counters: Any = getattr(writer, "counters", None)
+    if isinstance(counters, Counter):
+        return counters
+    return Counter(asdict(counters)) if is_dataclass(counters) and not isinstance(counters, type) else Counter()
 
 
 class BackgroundTask:

@@ -1,30 +1,20 @@
-"""What a store is given in several requests."""
+"""Splits what a store gets into requests of bounded size."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-class Sized(Protocol):
-    """Something of which it is known how many bytes it is."""
-
-    @property
-    def size(self) -> int: ...
-
-
-T = TypeVar("T", bound=Sized)
-
-
-def parts(items: Sequence[T], rows: int, size: int) -> Iterator[list[T]]:
-    """Items in requests of so many rows and bytes at most; one that is larger by itself has its own."""
-    part: list[T] = []
-    had = 0
-    for one in items:
-        if part and (len(part) == rows or had + one.size > size):
-            yield part
-            part, had = [], 0
-        part.append(one)
-        had += one.size
-    if part:
-        yield part
+def chunks(items: Sequence[T], count: int, total: int, size: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """Items in chunks of bounded count and total size; an item that is larger by itself has its own chunk."""
+    start = used = 0
+    for at, item in enumerate(items):
+        if at > start and (at - start == count or used + size(item) > total):
+            yield items[start:at]
+            start, used = at, 0
+        used += size(item)
+    if start < len(items):
+        yield items[start:]

@@ -1,6 +1,6 @@
-"""Where a store is: by a setting, an Airflow connection in the environment, or a part that `make up` started here.
+"""Resolves the URL of a store: from a setting, an Airflow connection in the environment, or a server of `make up`.
 
-`PENSTOCK_INFLUXDB_URL`, else `AIRFLOW_CONN_INFLUXDB` (a URI, or the JSON form), and so on. Passwords are in no message.
+`PENSTOCK_INFLUXDB_URL`, else `AIRFLOW_CONN_INFLUXDB` (a URI, or the JSON form), and so on. No message holds a password.
 """
 
 from __future__ import annotations
@@ -14,22 +14,29 @@ from penstock.errors import SinkError
 from penstock.host import process
 from penstock.settings import settings
 
-# What Airflow calls a connection to it, and what its client does.
-SCHEMES: Mapping[str, str] = {"influxdb": "http", "elasticsearch": "http", "mongo": "mongodb"}
-LOCAL: Mapping[str, str] = {"elasticsearch": "http", "mongodb": "mongodb", "influxdb": "http"}
-"""The scheme under which each store is known that `make up` can start."""
+# The scheme of an Airflow connection, and what the store's client expects.
+CLIENT_SCHEMES: Mapping[str, str] = {"influxdb": "http", "elasticsearch": "http", "mongo": "mongodb"}
+# The scheme of each store.
+STORE_SCHEMES: Mapping[str, str] = {"elasticsearch": "http", "mongodb": "mongodb", "influxdb": "http"}
+EXAMPLES: Mapping[str, str] = {
+    "elasticsearch": "http://user:password@host:9200",
+    "mongodb": "mongodb://user:password@host:27017",
+    "influxdb": "http://user:password@host:8086",
+}
 
 
 def url(store: str) -> str:
-    """Its URL with user and password; empty if none is known. SinkError if the connection given cannot be read."""
+    """The URL of a store with user and password; empty if none is set. SinkError if the connection is malformed."""
     variable = f"AIRFLOW_CONN_{store.upper()}"
-    if given := getattr(settings(), f"{store}_url").get_secret_value():
-        return str(given)
-    if given := os.environ.get(variable, "").strip():
+    if setting := getattr(settings(), f"{store}_url").get_secret_value():
+        return str(setting)
+    if connection := os.environ.get(variable, "").strip():
         try:
-            return _from_json(given, LOCAL[store]) if given.startswith("{") else _with_scheme(given)
+            if connection.startswith("{"):
+                return _url_of_json(connection, STORE_SCHEMES[store])
+            return _url_of_uri(connection)
         except (ValueError, KeyError, TypeError, AttributeError) as e:
-            # Its text may hold a password.
+            # The error's text may hold a password.
             raise SinkError(
                 f"connection {store} cannot be read",
                 got=f"{type(e).__name__} in {variable}",
@@ -37,21 +44,33 @@ def url(store: str) -> str:
             ) from None
     record = process.read(settings().home / "run", store)
     port = next(iter(record.ports.values()), None) if record else None
-    return f"{LOCAL[store]}://127.0.0.1:{port}" if port else ""
+    return f"{STORE_SCHEMES[store]}://127.0.0.1:{port}" if port else ""
 
 
-def _with_scheme(uri: str) -> str:
-    scheme, mark, rest = uri.partition("://")
-    if not mark:
+def required_url(store: str, output: str) -> str:
+    """The URL of a store. SinkError if none is set; output: the name of what is written there."""
+    if found := url(store):
+        return found
+    setting, connection = f"PENSTOCK_{store.upper()}_URL", f"AIRFLOW_CONN_{store.upper()}"
+    raise SinkError(
+        f"the URL of {store} is not known, so {output} cannot be written",
+        got=f"neither {setting} nor {connection} is set",
+        hint=f"set {setting} to {EXAMPLES[store]}, and restart the driver (penstock streams release)",
+    )
+
+
+def _url_of_uri(uri: str) -> str:
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
         raise ValueError(uri)
-    return f"{SCHEMES.get(scheme, scheme)}://{rest}"
+    return f"{CLIENT_SCHEMES.get(scheme, scheme)}://{rest}"
 
 
-def _from_json(text: str, scheme: str) -> str:
-    given = json.loads(text)
-    kind = str(given.get("schema") or "")
-    user = quote(str(given.get("login") or ""), safe="")
-    password = quote(str(given.get("password") or ""), safe="")
-    port = f":{int(given['port'])}" if given.get("port") else ""
+def _url_of_json(text: str, scheme: str) -> str:
+    connection = json.loads(text)
+    kind = str(connection.get("schema") or "")
+    user = quote(str(connection.get("login") or ""), safe="")
+    password = quote(str(connection.get("password") or ""), safe="")
+    port = f":{int(connection['port'])}" if connection.get("port") else ""
     account = f"{user}:{password}@" if user else ""
-    return f"{'https' if kind == 'https' else scheme}://{account}{given['host']}{port}"
+    return f"{'https' if kind == 'https' else scheme}://{account}{connection['host']}{port}"

@@ -1,11 +1,15 @@
-"""What a store gets of a sink's rows, whichever store it is.
+"""The rows that a store gets, whichever store it is.
 
-The transform of a sink gives rows of one shape: `doc STRUCT`, the columns of its SELECT; `id STRING`;
-`version BIGINT`; `deleted BOOLEAN`; `at TIMESTAMP`, from which the suffix of the place is made; `refused STRING`, why
-the row is none that a store can take, else NULL; `record STRUCT`, the record it was made of.
+The transform of a sink gives rows of one shape:
 
-A store writes a row only where it has no newer version of the same id, deleted or not. So to write rows again changes
-nothing, in whatever order.
+- `doc STRUCT`: the columns of its SELECT
+- `id STRING`, `version BIGINT`, `deleted BOOLEAN`
+- `at TIMESTAMP`: makes the suffix of the index or collection
+- `refused STRING`: why no store can take the row, else NULL
+- `record STRUCT`: the record that the row was made of
+
+A store writes a row only if it has no newer version of the same id, deleted or not. So writing rows again, in any
+order, changes nothing.
 """
 
 from __future__ import annotations
@@ -22,31 +26,27 @@ from penstock.model.topic import Topic, side_topic
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-# Where a row's record lies; a row that a store refuses is put aside as that record.
-ORIGIN = ("topic", "partition", "offset")
-# Milliseconds since 1970 in the upper bits, below 2^42 (the year 2109), and the lower bits of the offset.
+# The position of a row's record; a row that a store refuses becomes a dead letter of that record.
+POSITION = ("topic", "partition", "offset")
+# A version has milliseconds since 1970 in its upper bits, below 2^42 (the year 2109), then the offset's lower bits.
 OFFSET_BITS = 21
 LAST_MS = 2**42 - 1
 
 
-@dataclass(frozen=True)
-class Figures:
-    """What a writer has done since it was opened: rows written, rows that the store had newer versions of, items sent
-    again, rows refused, bytes of documents sent."""
-
-    written: int = 0
-    conflicts: int = 0
-    retried: int = 0
-    refused: int = 0
-    bytes: int = 0
-
-
 @dataclass(frozen=True, kw_only=True)
-class Documents(Output):
-    """A place in a store outside Kafka that takes documents by id and version.
+class DocumentOutput(Output):
+    """An index, a collection or a measurement of a store, which takes documents by id and version.
 
-    follows: whether a tombstone is newer than what lies before it in its partition, whatever time that names: rows then
-    say of which record they are.
+    Attributes:
+        sink: name of the sink.
+        connection: the store.
+        suffix: unit of time for which there is an index or collection each.
+        tombstones: what a record without a value does.
+        parallel: requests at a time.
+        expire_seconds: how long documents are kept; 0 for ever.
+        dead_letters: topic for records that the store refuses.
+        orders_tombstones: whether a tombstone is newer than what precedes it in its partition, whatever the time that
+            names. Rows then say what kind of record they are of.
     """
 
     sink: str
@@ -56,7 +56,7 @@ class Documents(Output):
     parallel: int = 2
     expire_seconds: int = 0
     dead_letters: str = ""
-    follows: bool = False
+    orders_tombstones: bool = False
 
     delivery: ClassVar[Delivery] = "upsert"
 
@@ -73,11 +73,13 @@ class Documents(Output):
         return side_topic(self.dead_letters or f"{self.sink}-dead-letter")
 
     def columns(self) -> list[Column]:
-        """`id BINARY, version BIGINT, deleted BOOLEAN, at TIMESTAMP, refused STRING`, the place of the record, `body`;
-        if it follows, also `tombstone BOOLEAN`, a record without a value, and `ahead BOOLEAN`, a version of a later
-        time than the record's own.
+        """The columns that a writer gets.
 
-        Text as bytes: a STRING of Spark need not be UTF-8, and Arrow's text must be.
+        `id BINARY, version BIGINT, deleted BOOLEAN, at TIMESTAMP, refused BINARY`, the position of the record and
+        `body`. If tombstones are ordered also `tombstone BOOLEAN`, for a record without a value, and `future BOOLEAN`,
+        for a version whose time is later than the record's.
+
+        Text is sent as bytes: a STRING of Spark need not be UTF-8, and Arrow's text must be.
         """
         return [
             F.col("id").cast("binary").alias("id"),
@@ -85,14 +87,18 @@ class Documents(Output):
             F.coalesce(F.col("deleted"), F.lit(False)).alias("deleted"),
             F.col("at").cast("timestamp").alias("at"),
             F.col("refused").cast("binary").alias("refused"),
-            *(self._following() if self.follows else ()),
-            *(F.col(f"record.{name}").alias(name) for name in ORIGIN),
+            *(self._order_columns() if self.orders_tombstones else ()),
+            *(F.col(f"record.{name}").alias(name) for name in POSITION),
             *self.body(),
         ]
 
-    def _following(self) -> list[Column]:
-        time, own = F.shiftright(F.col("version").cast("bigint"), OFFSET_BITS), F.unix_millis("record.timestamp")
-        return [F.isnull("record.value").alias("tombstone"), F.coalesce(time > own, F.lit(False)).alias("ahead")]
+    def _order_columns(self) -> list[Column]:
+        version_ms = F.shiftright(F.col("version").cast("bigint"), OFFSET_BITS)
+        record_ms = F.unix_millis("record.timestamp")
+        return [
+            F.isnull("record.value").alias("tombstone"),
+            F.coalesce(version_ms > record_ms, F.lit(False)).alias("future"),
+        ]
 
     def body(self) -> list[Column]:
         """What the store takes of `doc`, each with an alias."""

@@ -1,4 +1,4 @@
-"""What a sink will do, told before it does it: tried by Spark on no records, with what its store gets of them."""
+"""Explains a sink before it runs: Spark plans its statement, and its store checks the documents' type."""
 
 from __future__ import annotations
 
@@ -13,61 +13,67 @@ from penstock.model.schema import quoted, schema
 from penstock.model.sink import Read, Sink
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic
-from penstock.sinks.core import stream as statements
-from penstock.sinks.core.document import OFFSET_BITS, Documents
-from penstock.sinks.core.select import place_of, refusal
+from penstock.sinks.core.document import OFFSET_BITS, DocumentOutput
+from penstock.sinks.core.select import error_location, spark_error
+from penstock.sinks.core.stream import sink_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-# What tells of an output and a document's Arrow type what is created in the store.
-MADE = {
-    "elasticsearch": "penstock.sinks.elasticsearch.indexes:template",
-    "mongodb": "penstock.sinks.mongodb.collections:made",
-    "influxdb": "penstock.sinks.influxdb.points:made",
+# Functions of an output and a document's Arrow type: what is created in the store.
+SCHEMA_FUNCTIONS = {
+    "elasticsearch": "penstock.sinks.elasticsearch.indexes:index_template",
+    "mongodb": "penstock.sinks.mongodb.collections:collection_schema",
+    "influxdb": "penstock.sinks.influxdb.points:point_schema",
 }
 TOMBSTONES = {"delete": "deletes its document", "mark": "marks its document as deleted", "ignore": "does nothing"}
 
 
 @dataclass
-class Explanation:
-    """fields: of a document, each with its type; facts: a sentence each; made: what is created in the store, if it is
-    not there; plan: Spark's, of the SELECT and of tombstones."""
+class SinkExplanation:
+    """What a sink does.
+
+    Attributes:
+        fields: of a document, each with its type.
+        facts: a sentence each.
+        store_schema: what is created in the store if it does not exist.
+        plan: Spark's plan of the SELECT and of tombstones.
+    """
 
     fields: list[tuple[str, str]]
     facts: list[str] = field(default_factory=list)
-    made: Mapping[str, Any] = field(default_factory=dict)
+    store_schema: Mapping[str, Any] = field(default_factory=dict)
     plan: str = ""
 
 
-def explain(sink: Sink, topics: Mapping[str, Topic], spark: SparkSession) -> Explanation:
-    """Let Spark read the statement and its store the documents' type. DeclarationError says where it is wrong."""
+def explain_sink(sink: Sink, topics: Mapping[str, Topic], spark: SparkSession) -> SinkExplanation:
+    """Let Spark plan the statement and the store check the documents' type. DeclarationError has the location."""
     from pyspark.errors import PySparkException
 
-    stream = statements.stream(sink, topics)
+    stream = sink_stream(sink, topics)
     (output,) = stream.outputs.values()
-    assert isinstance(output, Documents)
-    frames = [_empty(read, spark) for read in sink.reads]
+    assert isinstance(output, DocumentOutput)
+    frames = [_no_records(read, spark) for read in sink.reads]
     try:
         rows = stream.transform(*frames)
         sent = rows.select(*output.columns())
     except PySparkException as e:
-        # A type that stands in the SELECT and not in a document.
-        raise refusal(sink.at("SELECT"), e) from e
+        # A type that a SELECT may have and a document may not.
+        raise spark_error(sink.at("SELECT"), e) from e
     fields = [(f.name, f.dataType.simpleString()) for f in rows.schema["doc"].dataType.fields]  # type: ignore[attr-defined]
     try:
         plan = sent._jdf.queryExecution().optimizedPlan().toString()
     except PySparkException as e:
-        # Of what is the same for all records Spark makes its value now.
-        raise refusal(place_of(sink, e), e) from e
-    _some(sink, frames)
-    return Explanation(fields, _facts(sink, stream, output), _made(sink, output, rows), plan)
+        # Spark evaluates constant expressions now.
+        raise spark_error(error_location(sink, e), e) from e
+    _check_any_rows(sink, frames)
+    return SinkExplanation(fields, _describe(sink, stream, output), _store_schema(sink, output, rows), plan)
 
 
-def _some(sink: Sink, frames: Sequence[DataFrame]) -> None:
-    """DeclarationError if no record of a topic makes a row: Spark reads none of it, so nothing of it is put aside."""
-    stream = statements.stream(replace(sink, tombstones="ignore", grave=()))
+def _check_any_rows(sink: Sink, frames: Sequence[DataFrame]) -> None:
+    """DeclarationError if no record of a topic makes a row: Spark would not read it, and report no dead letters."""
+    stream = sink_stream(replace(sink, tombstones="ignore", grave=()))
     for read, frame in zip(sink.reads, frames, strict=True):
         alone = stream.transform(*(one if one is frame else one.limit(0) for one in frames))
         leaves = alone._jdf.queryExecution().optimizedPlan().collectLeaves()
@@ -81,8 +87,8 @@ def _some(sink: Sink, frames: Sequence[DataFrame]) -> None:
             )
 
 
-def _empty(read: Read, spark: SparkSession) -> DataFrame:
-    """No records of a topic, as the transform gets them."""
+def _no_records(read: Read, spark: SparkSession) -> DataFrame:
+    """An empty frame of a topic, as the transform gets it."""
     (record,) = RECORD_FIELDS
     whole = record.type.ddl.removesuffix(">") + ",`event_time`:TIMESTAMP>"
     fields = schema(read.schema, read.topic) if read.schema else RAW_FIELDS
@@ -90,34 +96,34 @@ def _empty(read: Read, spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([], ", ".join([*columns, f"{quoted(record.name)} {whole}"]))
 
 
-def _made(sink: Sink, output: Documents, rows: DataFrame) -> Mapping[str, Any]:
+def _store_schema(sink: Sink, output: DocumentOutput, rows: DataFrame) -> Mapping[str, Any]:
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_type
 
     try:
         document = rows.schema["doc"].dataType
         shape = to_arrow_type(document, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
-        made = resolve_name(MADE[sink.store])(output, shape)
+        created = resolve_name(SCHEMA_FUNCTIONS[sink.store])(output, shape)
     except PySparkException as e:
-        raise refusal(sink.at("SELECT"), e) from e
+        raise spark_error(sink.at("SELECT"), e) from e
     except ValueError as e:
-        # Arrow has no array of nothing.
+        # Arrow has no array of type void.
         void = next((f.name for f in document if "void" in f.dataType.simpleString()), "")  # type: ignore[attr-defined]
         hint = "give it one: CAST(array() AS ARRAY<STRING>), CAST(map() AS MAP<STRING, STRING>)"
         raise DeclarationError(f"{sink.at('SELECT')}: {void} is of no type", got=e, hint=hint) from e
     except (DeclarationError, SinkError) as e:
         raise DeclarationError(f"{sink.at('FIELDS')}: {e.what}", got=e.got, hint=e.hint) from e
-    if double := next(_twice(document), ""):
+    if duplicate := next(_duplicate_fields(document), ""):
         raise DeclarationError(
             f"{sink.at('SELECT')}: two fields of a struct have one name, as capitals tell none apart",
-            got=double,
+            got=duplicate,
             hint="give each a name of its own by AS",
         )
-    return dict(made)
+    return dict(created)
 
 
-def _twice(kind: DataType) -> Iterator[str]:
-    """Names of fields that a struct has twice, but for capitals: a batch cannot be made of them."""
+def _duplicate_fields(kind: DataType) -> Iterator[str]:
+    """Names that a struct has twice, ignoring case: no Arrow batch can be made of it."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     match kind:
@@ -132,10 +138,10 @@ def _twice(kind: DataType) -> Iterator[str]:
         case _:
             inner = []
     for one in inner:
-        yield from _twice(one)
+        yield from _duplicate_fields(one)
 
 
-def _facts(sink: Sink, stream: Stream, output: Documents) -> list[str]:
+def _describe(sink: Sink, stream: Stream, output: DocumentOutput) -> list[str]:
     keys = ", ".join(sink.identity)
     if sink.verb == "insert":
         key = "topic, partition, offset and time of the record, and the row's number within it"
@@ -156,9 +162,9 @@ def _facts(sink: Sink, stream: Stream, output: Documents) -> list[str]:
             n, of = read.share
             facts.append(f"of {read.topic} it takes share {n} of {of}: partitions {n - 1}, {of + n - 1} and so on")
     if sink.verb == "upsert":
-        told = f", by {', '.join(sink.grave)}" if sink.grave else ""
-        facts.append(f"a record without a value {TOMBSTONES[sink.tombstones]}{told}")
-        if output.follows and (sink.version or any(read.event_time for read in sink.reads)):
+        keys = f", by {', '.join(sink.grave)}" if sink.grave else ""
+        facts.append(f"a record without a value {TOMBSTONES[sink.tombstones]}{keys}")
+        if output.orders_tombstones and (sink.version or any(read.event_time for read in sink.reads)):
             facts.append("it is newer than each record before it in its partition that is ahead of its own time")
         if sink.deleted_sql:
             where = f"a row where {' '.join(sink.deleted_sql.split())}"

@@ -1,7 +1,7 @@
-"""The rows of one record counted, in columns: Arrow batches in, Arrow batches out.
+"""Numbers the rows of each record, in columns: Arrow batches in, Arrow batches out.
 
-Spark makes the rows of a record one behind another, in the order of what was taken apart, so they get the same numbers
-each time the record is read.
+Spark makes the rows of a record one after another, in the order of the array that is exploded, so a row gets the same
+number each time the record is read.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def numbered(rows: DataFrame) -> DataFrame:
-    """Rows with `_number BIGINT`, from 0, of each among those of its record that went the same way; the record without
-    its headers, as Spark is slow to send lists."""
+def with_row_index(rows: DataFrame) -> DataFrame:
+    """Rows with `_number BIGINT`, from 0, among the rows of the same record and the same SELECT.
+
+    The record loses its headers, as Spark is slow to send lists.
+    """
     rows = rows.withColumn(WHOLE, F.col(WHOLE).dropFields("headers"))
-    layout = T.StructType([*rows.schema.fields])
-    return rows.mapInArrow(counted, layout.add(NUMBER, T.LongType(), nullable=False))
+    schema = T.StructType([*rows.schema.fields])
+    return rows.mapInArrow(add_row_index, schema.add(NUMBER, T.LongType(), nullable=False))
 
 
-def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of a task, one behind another, each with the column of numbers."""
+def add_row_index(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches of a task, in order, each with the column of numbers."""
     last: tuple[Any, ...] | None = None
     count = 0
     for batch in batches:
@@ -36,17 +38,17 @@ def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not size:
             continue
         record: Any = batch.column(WHOLE)
-        places = [record.field("topic"), record.field("partition"), record.field("offset"), batch.column(WAY)]
+        keys = [record.field("topic"), record.field("partition"), record.field("offset"), batch.column(WAY)]
         first = np.ones(size, np.bool_)
         first[1:] = False
-        for column in places:
+        for column in keys:
             values = column.dictionary_encode().indices.to_numpy()
             first[1:] |= values[1:] != values[:-1]
         at = np.arange(size)
-        began = np.maximum.accumulate(np.where(first, at, 0))
-        numbers = at - began
-        if last == tuple(column[0].as_py() for column in places):
-            # The record's rows went on from the batch before.
-            numbers[began == 0] += count
-        last, count = tuple(column[-1].as_py() for column in places), int(numbers[-1]) + 1
+        start = np.maximum.accumulate(np.where(first, at, 0))
+        numbers = at - start
+        if last == tuple(column[0].as_py() for column in keys):
+            # The first rows continue the last record of the batch before.
+            numbers[start == 0] += count
+        last, count = tuple(column[-1].as_py() for column in keys), int(numbers[-1]) + 1
         yield batch.append_column(NUMBER, pa.array(numbers, pa.int64()))

@@ -1,4 +1,4 @@
-"""The SELECT of a sink, run by Spark over views that are named as its topics."""
+"""Runs the SELECT of a sink in Spark, over views that have the names of its topics."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-# Two statements over one session must not see each other's views.
+# Two statements in one session must not see each other's views.
 LOCK = threading.Lock()
-# Nodes of Spark's plan that work on one row at a time.
-ROWS = {
+# Nodes of Spark's plan that process one row at a time.
+ROW_NODES = {
     "Project", "Filter", "Union", "SubqueryAlias", "Generate", "WithCTE", "CTERelationDef", "CTERelationRef", "View",
     "UnresolvedHint", "ResolvedHint", "OneRowRelation",
 }  # fmt: skip
@@ -34,23 +34,31 @@ REASONS = {
     "Sort": f"{ALONE}: no order",
     "Distinct": f"{ALONE}: no DISTINCT",
 }
-GROUPED = ("MISSING_GROUP_BY", "MISSING_AGGREGATION", "UNSUPPORTED_EXPR_FOR_WINDOW", "GROUP_BY_AGGREGATE")
-FIXES = {
-    **dict.fromkeys(GROUPED, STREAM),
+AGGREGATE_ERRORS = ("MISSING_GROUP_BY", "MISSING_AGGREGATION", "UNSUPPORTED_EXPR_FOR_WINDOW", "GROUP_BY_AGGREGATE")
+HINTS = {
+    **dict.fromkeys(AGGREGATE_ERRORS, STREAM),
     "AMBIGUOUS_REFERENCE": f"say of which table; {ALONE}, so of two topics take UNION ALL",
     "ASSIGNMENT_ARITY_MISMATCH": "give columns their names in the SELECT, by AS",
     "TABLE_OR_VIEW_NOT_FOUND": "name a topic of READ, in backticks if it has a dot or '-'",
     "UNRESOLVED_COLUMN": f"take a field that READ names, or a part of `{WHOLE}`; its own columns, in another clause",
 }
-STEADY = f"leave it out, or take a field of the record, {WHOLE}.timestamp or {WHOLE}.offset"
+DETERMINISTIC_HINT = f"leave it out, or take a field of the record, {WHOLE}.timestamp or {WHOLE}.offset"
 LINES = re.compile(r"\(line (\d+), pos (\d+)\)")
 
 
-def selected(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, bool]:
-    """What the SELECT makes of the records, by topic, and whether it makes several rows of one.
+def run_select(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, bool]:
+    """Run the SELECT.
 
-    Each row has `record` and the way it took behind its own columns. DeclarationError, with the place, if Spark or a
-    sink refuses it.
+    Args:
+        sink: its declaration.
+        views: the records of each topic.
+
+    Returns:
+        The rows, with `record` and the number of the SELECT that made them as last columns; and whether a record may
+        make several rows.
+
+    Raises:
+        DeclarationError: with the location, if Spark or a sink does not take the SELECT.
     """
     from pyspark.errors import PySparkException
 
@@ -63,20 +71,20 @@ def selected(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, boo
             plan = list(_nodes(plan_of(rows)))
             nodes = {node.nodeName() for node in plan}
             own = [node for node in plan if node.nodeName() != "View"]
-            moving = next((found for node in own for found in moments(node)), None)
-            shown = next((found for node in own for found in _ways(node)), None)
+            volatile = next((moment for node in own for moment in moments(node)), None)
+            exposed = next((text for node in own for text in _exposed_columns(node)), None)
         except PySparkException as e:
-            raise refusal(place_of(sink, e), e) from e
+            raise spark_error(error_location(sink, e), e) from e
         finally:
             for topic in views:
                 spark.catalog.dropTempView(topic)
-    if other := sorted(nodes - ROWS):
+    if other := sorted(nodes - ROW_NODES):
         what = REASONS.get(other[0], f"{ALONE}, and Spark makes {other[0]} of this")
         raise DeclarationError(f"{sink.at('SELECT')}: {what}", got=", ".join(other), hint=STREAM)
-    if moving:
-        said, at = moving
+    if volatile:
+        text, at = volatile
         place = sink.in_select(at) if at >= 0 else sink.at("SELECT")
-        raise DeclarationError(f"{place}: {MOMENT}", got=said, hint=STEADY)
+        raise DeclarationError(f"{place}: {MOMENT}", got=text, hint=DETERMINISTIC_HINT)
     names = [name.lower() for name in rows.columns]
     if names[-2:] != [WHOLE, WAY]:
         raise DeclarationError(
@@ -84,9 +92,11 @@ def selected(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, boo
             got=", ".join(rows.columns),
             hint="let every SELECT read a topic that READ names, or a SELECT that does",
         )
-    if shown:
+    if exposed:
         hint = "name the columns one by one"
-        raise DeclarationError(f"{sink.at('SELECT')}: here a star has the sink's own columns too", got=shown, hint=hint)
+        raise DeclarationError(
+            f"{sink.at('SELECT')}: here a star has the sink's own columns too", got=exposed, hint=hint
+        )
     if twice := sorted({name for name in names if names.count(name) > 1}):
         hint = "give each a name of its own by AS; the record itself is no part of a document, but record.offset may be"
         raise DeclarationError(f"{sink.at('SELECT')}: two columns have one name", got=", ".join(twice), hint=hint)
@@ -101,32 +111,40 @@ def selected(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, boo
     return rows, "Generate" in nodes
 
 
-def expression(
+def resolve_expression(
     sink: Sink, clause: str, frame: DataFrame, text: str, to: DataType | None = None
 ) -> tuple[Column, DataType]:
-    """A clause's expression over a frame, and its type; DeclarationError, with the clause's place, if it is none.
+    """A clause's expression over a frame, and its type.
 
-    to: what it is made, if that is wanted: NULL where it cannot be.
+    Args:
+        sink: its declaration.
+        clause: for errors.
+        frame: whose columns the expression may name.
+        text: the expression.
+        to: type to cast it to, if any; NULL where that fails.
+
+    Raises:
+        DeclarationError: with the clause's location, if Spark does not take the expression.
     """
     from pyspark.errors import PySparkException
 
     try:
-        found = F.expr(text)
-        made = frame.select(found)
-        kind = made.schema.fields[0].dataType
-        if moment := moment_of(made):
-            raise DeclarationError(f"{sink.at(clause)}: {MOMENT}", got=moment, hint=STEADY)
+        column = F.expr(text)
+        selected = frame.select(column)
+        kind = selected.schema.fields[0].dataType
+        if moment := moment_of(selected):
+            raise DeclarationError(f"{sink.at(clause)}: {MOMENT}", got=moment, hint=DETERMINISTIC_HINT)
         if to is not None:
             text_of_bytes = isinstance(kind, T.BinaryType) and not isinstance(to, T.BinaryType)
-            found = (found.cast("string") if text_of_bytes else found).try_cast(to)
-            kind = frame.select(found).schema.fields[0].dataType
-        return found, kind
+            column = (column.cast("string") if text_of_bytes else column).try_cast(to)
+            kind = frame.select(column).schema.fields[0].dataType
+        return column, kind
     except PySparkException as e:
-        raise refusal(sink.at(clause), e) from e
+        raise spark_error(sink.at(clause), e) from e
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
-    """Those of the statement itself, down to the views of its topics."""
+    """The nodes of the statement itself, down to the views of its topics."""
     yield plan
     if plan.nodeName() == "View":
         return
@@ -135,27 +153,27 @@ def _nodes(plan: Any) -> Iterator[Any]:
         yield from _nodes(children.apply(number))
 
 
-def _ways(node: Any) -> Iterator[str]:
-    """Its expressions that have a column of the sink's own in them, beside that column itself."""
-    found = node.expressions()
-    for number in range(found.size()):
-        expression = found.apply(number)
+def _exposed_columns(node: Any) -> Iterator[str]:
+    """The expressions of a node that contain a column of the sink's own, other than that column itself."""
+    expressions = node.expressions()
+    for number in range(expressions.size()):
+        expression = expressions.apply(number)
         names = [expression.references().toSeq().apply(n).name() for n in range(expression.references().size())]
         named = expression.nodeName() in ("Alias", "AttributeReference") and expression.name() == WAY
         if WAY in names and not named:
             yield str(expression.sql()).replace(f", {WAY}", "")
 
 
-def refusal(place: str, e: PySparkException) -> DeclarationError:
-    """What Spark says, without the text that it was given and what was put into that."""
-    said, condition = str(e.getMessage()), e.getCondition() or ""
-    what = f"{ALONE}: no aggregates" if condition.startswith(GROUPED) else "Spark does not take this"
-    got = said.split("\n")[0].split(" SQLSTATE:")[0].replace(f", `{WAY}`", "").replace(f"`{WAY}`, ", "")
-    hint = next((hint for name, hint in FIXES.items() if condition.startswith(name)), "mend the SQL")
+def spark_error(place: str, e: PySparkException) -> DeclarationError:
+    """Spark's error, without the text of the statement and what the sink added to it."""
+    message, condition = str(e.getMessage()), e.getCondition() or ""
+    what = f"{ALONE}: no aggregates" if condition.startswith(AGGREGATE_ERRORS) else "Spark does not take this"
+    got = message.split("\n")[0].split(" SQLSTATE:")[0].replace(f", `{WAY}`", "").replace(f"`{WAY}`, ", "")
+    hint = next((hint for name, hint in HINTS.items() if condition.startswith(name)), "mend the SQL")
     return DeclarationError(f"{place}: {what}", got=got, hint=hint)
 
 
-def place_of(sink: Sink, e: PySparkException) -> str:
+def error_location(sink: Sink, e: PySparkException) -> str:
     starts = [context.startIndex() for context in e.getQueryContext() or () if context.contextType().name == "SQL"]
     if starts and starts[0] >= 0:
         return sink.in_select(starts[0])

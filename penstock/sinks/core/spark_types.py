@@ -1,4 +1,4 @@
-"""Types of Spark that Arrow has no type of its own for, told by how Spark sends them."""
+"""Spark's types that Arrow has no type for, recognised by how Spark sends them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pyarrow as pa
 TAGS = {b"variant": "VARIANT", b"geometry": "GEOMETRY", b"geography": "GEOGRAPHY"}
 
 
-def own_kind(kind: pa.DataType) -> str:
-    """VARIANT, GEOMETRY or GEOGRAPHY, which come as structs of bytes; empty if it is none of them."""
+def spark_only_type(kind: pa.DataType) -> str:
+    """VARIANT, GEOMETRY or GEOGRAPHY, which are sent as structs of bytes; empty for all other types."""
     if not pa.types.is_struct(kind):
         return ""
     tagged = (tag for field in kind for tag, value in (field.metadata or {}).items() if value == b"true")

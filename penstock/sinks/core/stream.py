@@ -1,4 +1,4 @@
-"""A sink as a stream: an input for each topic it reads, the SELECT as transform, and the store's output."""
+"""Turns a sink into a stream: an input for each topic that it reads, the SELECT as transform, the store's output."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.model.output_mode import Stateless
 from penstock.model.sink import Read, Sink
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic
-from penstock.sinks.core.document import Documents
+from penstock.sinks.core.document import DocumentOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-OUTPUTS = {
+OUTPUT_CLASSES = {
     "elasticsearch": "penstock.sinks.elasticsearch.config:Elasticsearch",
     "mongodb": "penstock.sinks.mongodb.config:MongoDB",
     "influxdb": "penstock.sinks.influxdb.config:InfluxDB",
@@ -28,10 +28,12 @@ OUTPUTS = {
 
 
 @dataclass(frozen=True)
-class Transform:
-    """The transform of a sink: from the frames of its inputs, in order, to rows as `penstock.sinks.core.document` says.
+class SinkTransform:
+    """The transform of a sink: from the frames of its inputs, in order, to rows of a document output.
 
-    compacted: those of its topics that are, so that tombstones are to be reckoned with.
+    Attributes:
+        sink: its declaration.
+        compacted: those of its topics that are compacted, which will have tombstones.
     """
 
     sink: Sink
@@ -39,42 +41,41 @@ class Transform:
 
     @property
     def __signature__(self) -> Signature:
-        return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names(self.sink)])
+        return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in input_names(self.sink)])
 
     def __call__(self, *given: DataFrame, **named: DataFrame) -> DataFrame:
-        # Spark is imported where there are frames.
+        # Imports Spark, which is only needed where there are frames.
         from penstock.sinks.core import transform
 
-        frames = [*given, *(named[name] for name in names(self.sink)[len(given) :])]
-        return transform.transformed(self.sink, frames, self.compacted)
+        frames = [*given, *(named[name] for name in input_names(self.sink)[len(given) :])]
+        return transform.sink_rows(self.sink, frames, self.compacted)
 
 
-def names(sink: Sink) -> list[str]:
-    """The names of its inputs, in order."""
+def input_names(sink: Sink) -> list[str]:
+    """The names of a sink's inputs, in order."""
     return [f"topic_{number}" for number in range(1, len(sink.reads) + 1)]
 
 
-def stream(sink: Sink, topics: Mapping[str, Topic] | None = None) -> Stream:
-    """The stream that runs it. topics: as the project declares them. DeclarationError with its place in the file."""
+def sink_stream(sink: Sink, topics: Mapping[str, Topic] | None = None) -> Stream:
+    """The stream that runs a sink. topics: declared by the project. DeclarationError has the location in the file."""
     inputs, known = {}, topics or {}
     compacted = frozenset(read.topic for read in sink.reads if read.topic in known and known[read.topic].compacts)
-    _tombstones_fit(sink, compacted)
-    for name, read in zip(names(sink), sink.reads, strict=True):
-        with _placed(sink, f"READ {read.topic}"):
+    _check_tombstones(sink, compacted)
+    for name, read in zip(input_names(sink), sink.reads, strict=True):
+        with _located(sink, f"READ {read.topic}"):
             inputs[name] = _input(read, known.get(read.topic) or Topic(read.topic))
-    with _placed(sink, "INTO"):
-        made = output(sink)
-        found = Stream(
-            name=sink.name, app=sink.app, inputs=inputs, transform=Transform(sink, compacted), output=made,
+    with _located(sink, "INTO"):
+        stream = Stream(
+            name=sink.name, app=sink.app, inputs=inputs, transform=SinkTransform(sink, compacted), output=sink_output(sink),
             output_mode=Stateless(), every=sink.every.total_seconds(), max_records=sink.batch,
         )  # fmt: skip
-    # Not this file, but the statement's.
-    object.__setattr__(found, "location", sink.at("INTO"))
-    return found
+    # The location of the statement, not of this file.
+    object.__setattr__(stream, "location", sink.at("INTO"))
+    return stream
 
 
-def is_given(sink: Sink) -> bool:
-    """Whether it is known where its store is; where that cannot be read, its driver says why."""
+def is_configured(sink: Sink) -> bool:
+    """Whether its store has a URL; also if that is malformed, as then the driver reports it."""
     from penstock.sinks.core import connections
 
     try:
@@ -83,28 +84,28 @@ def is_given(sink: Sink) -> bool:
         return True
 
 
-def output(sink: Sink) -> Documents:
-    """Its place in its store."""
-    given: dict[str, Any] = {
+def sink_output(sink: Sink) -> DocumentOutput:
+    """The output of a sink."""
+    declared: dict[str, Any] = {
         "sink": sink.name,
         "connection": sink.store,
         "suffix": sink.suffix[0] if sink.suffix else None,
-        # Who ignores tombstones and says which rows go wants those gone.
+        # If tombstones are ignored, rows of DELETED WHEN delete their documents.
         "tombstones": "delete" if sink.deleted_sql and sink.tombstones == "ignore" else sink.tombstones,
-        "follows": sink.tombstones != "ignore",
+        "orders_tombstones": sink.tombstones != "ignore",
         "parallel": sink.parallel,
         "expire_seconds": int(sink.expire.total_seconds()) if sink.expire else 0,
         "dead_letters": sink.dead_letters or f"{sink.name}-dead-letter",
     }
     match sink.store:
         case "elasticsearch":
-            given |= {"index": sink.target[0], "fields": tuple(sink.fields.items())}
+            declared |= {"index": sink.target[0], "fields": tuple(sink.fields.items())}
         case "mongodb":
             database, collection = sink.target
-            given |= {"database": database, "collection": collection, "indexes": sink.indexes, "unique": sink.unique}
+            declared |= {"database": database, "collection": collection, "indexes": sink.indexes, "unique": sink.unique}
         case "influxdb":
             database, *measurement = sink.target
-            given |= {
+            declared |= {
                 "database": database,
                 "measurement": "".join(measurement),
                 "measurement_column": sink.measurement,
@@ -114,24 +115,24 @@ def output(sink: Sink) -> Documents:
                 "versioned": sink.version != "none",
             }
     try:
-        kind = resolve_name(OUTPUTS[sink.store])
+        kind = resolve_name(OUTPUT_CLASSES[sink.store])
     except (ImportError, AttributeError) as e:
         raise DeclarationError(f"nothing here writes to {sink.store}", got=str(e), hint="install it") from e
-    made = kind(**given)
-    assert isinstance(made, Documents)
-    return made
+    output = kind(**declared)
+    assert isinstance(output, DocumentOutput)
+    return output
 
 
-def _tombstones_fit(sink: Sink, compacted: frozenset[str]) -> None:
-    """Of a compacted topic every record that goes is a tombstone once: what that deletes must be known."""
-    lacking = [name for name in sink.identity if not sink.grave]
+def _check_tombstones(sink: Sink, compacted: frozenset[str]) -> None:
+    """Check that tombstones of compacted topics identify a document: every record deleted there becomes a tombstone."""
+    missing = [name for name in sink.identity if not sink.grave]
     if sink.store == "influxdb" and not sink.time:
-        lacking.append("time")
-    if sink.tombstones == "ignore" or not compacted or not lacking:
+        missing.append("time")
+    if sink.tombstones == "ignore" or not compacted or not missing:
         return
-    clause = "TOMBSTONES" if "TOMBSTONES" in sink.places else sink.clause_of(lacking[0]) if sink.identity else "INTO"
+    clause = "TOMBSTONES" if "TOMBSTONES" in sink.places else sink.clause_of(missing[0]) if sink.identity else "INTO"
     raise DeclarationError(
-        f"{sink.at(clause)}: a tombstone of topic {', '.join(sorted(compacted))} has no {', '.join(lacking)}",
+        f"{sink.at(clause)}: a tombstone of topic {', '.join(sorted(compacted))} has no {', '.join(missing)}",
         got=f"TOMBSTONES {sink.tombstones.upper()}",
         hint=f"say what stands for it: TOMBSTONES {sink.tombstones.upper()} (an expression over record.key, for each), "
         "or TOMBSTONES IGNORE",
@@ -143,12 +144,12 @@ def _input(read: Read, topic: Topic) -> Input:
     if read.format == "json":
         own |= {"schema": read.schema, "tombstones": "keep"}
         own.setdefault("event_time", "record.timestamp")
-    # An old record must come through whatever its time; a time that no version can have is told of the row.
+    # A record is read whatever its time; the row is refused if no version can have that time.
     return Input(topic, max_ahead=None, record=True, share=read.share, **own)
 
 
 @contextmanager
-def _placed(sink: Sink, clause: str) -> Iterator[None]:
+def _located(sink: Sink, clause: str) -> Iterator[None]:
     try:
         yield
     except DeclarationError as e:

@@ -1,4 +1,4 @@
-"""What a sink makes of its records: rows as `penstock.sinks.core.document` says."""
+"""The transform of a sink: records to rows of the shape that `penstock.sinks.core.document` describes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from penstock.model.schema import quoted, schema
 from penstock.model.sink import WAY, WHOLE
 from penstock.sinks.core import document_id
 from penstock.sinks.core.document import LAST_MS, OFFSET_BITS
-from penstock.sinks.core.document_id import Part
-from penstock.sinks.core.row_index import numbered
-from penstock.sinks.core.select import expression, selected
+from penstock.sinks.core.document_id import CheckedColumn
+from penstock.sinks.core.row_index import with_row_index
+from penstock.sinks.core.select import resolve_expression, run_select
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,15 +25,18 @@ if TYPE_CHECKING:
 OFFSET = f"(record.offset & {2**OFFSET_BITS - 1})"
 
 
-def transformed(sink: Sink, frames: Sequence[DataFrame], compacted: Set[str] = frozenset()) -> DataFrame:
-    """The rows of a sink. frames: of its inputs, in order, with `record`, and NULL in all else of a tombstone.
+def sink_rows(sink: Sink, frames: Sequence[DataFrame], compacted: Set[str] = frozenset()) -> DataFrame:
+    """The rows of a sink.
 
-    compacted: those of its topics that are.
+    Args:
+        sink: its declaration.
+        frames: of its inputs, in order, with `record`; a tombstone has NULL in all other columns.
+        compacted: those of its topics that are compacted.
     """
     views = {}
     for read, frame in zip(sink.reads, frames, strict=True):
         if read.event_time:
-            expression(sink, f"EVENT TIME {read.topic}", frame, read.event_time)
+            resolve_expression(sink, f"EVENT TIME {read.topic}", frame, read.event_time)
         fields = {
             "json": [F.col(quoted(f.name)) for f in (schema(read.schema, read.topic) if read.schema else ())],
             "text": [F.col("record.value").cast("string").alias("text")],
@@ -41,127 +44,130 @@ def transformed(sink: Sink, frames: Sequence[DataFrame], compacted: Set[str] = f
         }[read.format]
         alive = frame.where("record.value IS NOT NULL")
         views[read.topic] = alive.select(*fields, WHOLE, F.lit("").alias(WAY))
-    rows, several = selected(sink, views)
-    made = _documents(sink, numbered(rows) if several and sink.verb == "insert" else rows, len(rows.columns) - 2)
+    rows, several = run_select(sink, views)
+    indexed = with_row_index(rows) if several and sink.verb == "insert" else rows
+    documents = _document_rows(sink, indexed, len(rows.columns) - 2)
     if sink.verb == "insert" or sink.tombstones == "ignore":
-        return made
-    gone = reduce(
+        return documents
+    tombstones = reduce(
         lambda one, other: one.union(other), (frame.where("record.value IS NULL").select(WHOLE) for frame in frames)
     )
-    return made.union(_graves(sink, gone, rows.schema.fields[:-2], compacted))
+    return documents.union(_tombstone_rows(sink, tombstones, rows.schema.fields[:-2], compacted))
 
 
-def _documents(sink: Sink, rows: DataFrame, count: int) -> DataFrame:
+def _document_rows(sink: Sink, rows: DataFrame, count: int) -> DataFrame:
     fields = rows.schema.fields[:count]
     names = [F.col(quoted(field.name)) for field in fields]
     deleted = F.lit(False)
     if sink.deleted_sql:
-        said, kind = expression(sink, "DELETED", rows.select(*names), sink.deleted_sql)
+        value, kind = resolve_expression(sink, "DELETED", rows.select(*names), sink.deleted_sql)
         if kind.simpleString() != "boolean":
             hint = "write a condition, as DELETED WHEN (deleted)"
             raise DeclarationError(
                 f"{sink.at('DELETED')}: this is true or false of no row", got=sink.deleted_sql, hint=hint
             )
-        deleted = F.coalesce(said, deleted)
+        deleted = F.coalesce(value, deleted)
     if sink.verb == "insert":
         key = document_id.of_record(rows)
     else:
-        key = _key(sink, [_keyed(sink, fields, name) for name in sink.identity], "")
-    version, at = _event_version(sink), Part(F.col("record.event_time"), F.lit(None).cast("string"))
+        key = _document_id(sink, [_key_field(sink, fields, name) for name in sink.identity], "")
+    version, at = _event_version(sink), CheckedColumn(F.col("record.event_time"), F.lit(None).cast("string"))
     if sink.version and sink.version != "none":
-        version = _version(_column(sink, fields, "VERSION", sink.version), sink)
+        version = _declared_version(_field(sink, fields, "VERSION", sink.version), sink)
     if sink.suffix:
-        field = _column(sink, fields, "SUFFIX", sink.suffix[1])
+        field = _field(sink, fields, "SUFFIX", sink.suffix[1])
         if not _is_time(field.dataType):
-            raise _unfit(sink, "SUFFIX", field, "a TIMESTAMP")
+            raise _type_error(sink, "SUFFIX", field, "a TIMESTAMP")
         time = F.col(quoted(field.name)).cast("timestamp")
-        at = Part(time, F.when(time.isNull(), F.lit(f"the time of SUFFIX, {field.name}, is NULL")))
-    wrong = [_text(sink), key.wrong, version.wrong, at.wrong]
+        at = CheckedColumn(time, F.when(time.isNull(), F.lit(f"the time of SUFFIX, {field.name}, is NULL")))
+    errors = [_text_error(sink), key.error, version.error, at.error]
     return rows.select(
         F.struct(*names).alias("doc"), key.value.alias("id"), version.value.alias("version"), deleted.alias("deleted"),
-        at.value.alias("at"), F.coalesce(*wrong).alias("refused"), WHOLE,
+        at.value.alias("at"), F.coalesce(*errors).alias("refused"), WHOLE,
     )  # fmt: skip
 
 
-def _graves(sink: Sink, gone: DataFrame, fields: Sequence[StructField], compacted: Set[str]) -> DataFrame:
-    """Rows of tombstones: NULL in each field but those that make the id, if it is said what stands for them."""
-    keys = {name: _keyed(sink, fields, name) for name in sink.identity}
-    said: dict[str, Column] = {}
+def _tombstone_rows(sink: Sink, tombstones: DataFrame, fields: Sequence[StructField], compacted: Set[str]) -> DataFrame:
+    """Rows of tombstones: NULL in each field but those of the id, for which TOMBSTONES gives expressions."""
+    keys = {name: _key_field(sink, fields, name) for name in sink.identity}
+    key_values: dict[str, Column] = {}
     for field, text in zip(keys.values(), sink.grave, strict=False):
-        said[field.name], _ = expression(sink, "TOMBSTONES", gone, text, field.dataType)
-    names = [said.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in fields]
-    version, why = _event_version(sink), ""
+        key_values[field.name], _ = resolve_expression(sink, "TOMBSTONES", tombstones, text, field.dataType)
+    names = [key_values.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in fields]
+    version, reason = _event_version(sink), ""
     if keys and not sink.grave:
-        why = f"a tombstone has no {', '.join(keys)}: say TOMBSTONES DELETE (...) over record.key, or TOMBSTONES IGNORE"
+        reason = (
+            f"a tombstone has no {', '.join(keys)}: say TOMBSTONES DELETE (...) over record.key, or TOMBSTONES IGNORE"
+        )
     elif sink.store == "influxdb" and not sink.time:
-        why = "a tombstone does not say of which time its point is: say TIME (column), or TOMBSTONES IGNORE"
-    elif sink.version not in ("", "none") and not _is_time(_column(sink, fields, "VERSION", sink.version).dataType):
-        why = f"a tombstone has no {sink.version}, so it is not known whether it is newer: say TOMBSTONES IGNORE"
+        reason = "a tombstone does not say of which time its point is: say TIME (column), or TOMBSTONES IGNORE"
+    elif sink.version not in ("", "none") and not _is_time(_field(sink, fields, "VERSION", sink.version).dataType):
+        reason = f"a tombstone has no {sink.version}, so it is not known whether it is newer: say TOMBSTONES IGNORE"
         if compacted:
             raise DeclarationError(
                 f"{sink.at('VERSION')}: a tombstone of topic {', '.join(sorted(compacted))} has no {sink.version}",
                 got=f"TOMBSTONES {sink.tombstones.upper()}",
                 hint="say TOMBSTONES IGNORE and DELETED WHEN (...), or leave VERSION out: the event time is taken",
             )
-    key = _key(sink, list(keys.values()), "doc.")
+    key = _document_id(sink, list(keys.values()), "doc.")
     at = F.col("record.event_time")
-    wrong = [F.lit(why or None).cast("string"), key.wrong, version.wrong]
-    return gone.select(F.struct(*names).alias("doc"), WHOLE).select(
+    errors = [F.lit(reason or None).cast("string"), key.error, version.error]
+    return tombstones.select(F.struct(*names).alias("doc"), WHOLE).select(
         "doc", key.value.alias("id"), version.value.alias("version"), F.lit(True).alias("deleted"),
-        at.alias("at"), F.coalesce(*wrong).alias("refused"), WHOLE,
+        at.alias("at"), F.coalesce(*errors).alias("refused"), WHOLE,
     )  # fmt: skip
 
 
-def _key(sink: Sink, columns: Sequence[StructField], place: str) -> Part:
-    """The id, of columns that stand at a place."""
-    found = [(f.name, F.col(f"{place}{quoted(f.name)}"), f.dataType) for f in columns]
+def _document_id(sink: Sink, columns: Sequence[StructField], prefix: str) -> CheckedColumn:
+    """The id, made of columns. prefix: of their names."""
+    values = [(f.name, F.col(f"{prefix}{quoted(f.name)}"), f.dataType) for f in columns]
     if sink.store == "influxdb":
         time = [] if sink.time else [("event time", F.col("record.event_time"), T.TimestampType())]
-        return document_id.of_values([*found, *time], absent=True)
-    return document_id.of_values(found, absent=False) if found else document_id.of_key()
+        return document_id.of_values([*values, *time], nullable=True)
+    return document_id.of_values(values, nullable=False) if values else document_id.of_key()
 
 
-def _keyed(sink: Sink, fields: Sequence[StructField], name: str) -> StructField:
+def _key_field(sink: Sink, fields: Sequence[StructField], name: str) -> StructField:
     clause = sink.clause_of(name)
-    field = _column(sink, fields, clause, name)
+    field = _field(sink, fields, clause, name)
     if isinstance(field.dataType, (T.ArrayType, T.MapType, T.StructType, T.VariantType)):
-        raise _unfit(sink, clause, field, "a column with one value")
+        raise _type_error(sink, clause, field, "a column with one value")
     return field
 
 
-def _event_version(sink: Sink) -> Part:
-    """Of the event time's milliseconds and the offset's lower bits; without versions it orders the rows of a batch."""
-    found = _timed(F.col("record.event_time"), "the event time")
+def _event_version(sink: Sink) -> CheckedColumn:
+    """The event time's milliseconds and the offset's lower bits; without versions it orders the rows of a batch."""
+    version = _version_of_time(F.col("record.event_time"), "the event time")
     if sink.version != "none":
-        return found
+        return version
     ms = F.greatest(F.lit(0), F.least(F.unix_millis("record.event_time"), F.lit(LAST_MS)))
-    return Part(_packed(ms), F.lit(None).cast("string"))
+    return CheckedColumn(_version_number(ms), F.lit(None).cast("string"))
 
 
-def _packed(ms: Column) -> Column:
+def _version_number(ms: Column) -> Column:
     return F.shiftleft(ms, OFFSET_BITS).bitwiseOR(F.expr(OFFSET))
 
 
-def _timed(time: Column, what: str) -> Part:
+def _version_of_time(time: Column, what: str) -> CheckedColumn:
     ms = F.unix_millis(time.cast("timestamp"))
     outside = F.concat(F.lit(f"{what} is none that a version can have, 1970 to 2109: "), time.cast("string"))
-    wrong = F.when(time.isNull(), F.lit(f"{what} is NULL")).when(~ms.between(0, LAST_MS), outside)
-    return Part(F.when(ms.between(0, LAST_MS), _packed(ms)), wrong)
+    error = F.when(time.isNull(), F.lit(f"{what} is NULL")).when(~ms.between(0, LAST_MS), outside)
+    return CheckedColumn(F.when(ms.between(0, LAST_MS), _version_number(ms)), error)
 
 
-def _version(field: StructField, sink: Sink) -> Part:
+def _declared_version(field: StructField, sink: Sink) -> CheckedColumn:
     column = F.col(quoted(field.name))
     if _is_time(field.dataType):
-        return _timed(column, f"the version, {field.name},")
+        return _version_of_time(column, f"the version, {field.name},")
     if not isinstance(field.dataType, T.IntegralType):
-        raise _unfit(sink, "VERSION", field, "a whole number or a TIMESTAMP")
+        raise _type_error(sink, "VERSION", field, "a whole number or a TIMESTAMP")
     below = F.concat(F.lit(f"the version, {field.name}, is below 0: "), column.cast("string"))
-    wrong = F.when(column.isNull(), F.lit(f"the version, {field.name}, is NULL")).when(column < 0, below)
-    return Part(column.cast("bigint"), wrong)
+    error = F.when(column.isNull(), F.lit(f"the version, {field.name}, is NULL")).when(column < 0, below)
+    return CheckedColumn(column.cast("bigint"), error)
 
 
-def _text(sink: Sink) -> Column:
-    """Why the value of a record is no text, where it is read as one."""
+def _text_error(sink: Sink) -> Column:
+    """Why the value of a record read as text is not text."""
     topics = [read.topic for read in sink.reads if read.format == "text"]
     if not topics:
         return F.lit(None).cast("string")
@@ -173,7 +179,7 @@ def _is_time(kind: DataType) -> bool:
     return isinstance(kind, (T.TimestampType, T.TimestampNTZType))
 
 
-def _column(sink: Sink, fields: Sequence[StructField], clause: str, name: str) -> StructField:
+def _field(sink: Sink, fields: Sequence[StructField], clause: str, name: str) -> StructField:
     for field in fields:
         if field.name.lower() == name.lower():
             return field
@@ -183,6 +189,6 @@ def _column(sink: Sink, fields: Sequence[StructField], clause: str, name: str) -
     )
 
 
-def _unfit(sink: Sink, clause: str, field: StructField, wanted: str) -> DeclarationError:
+def _type_error(sink: Sink, clause: str, field: StructField, wanted: str) -> DeclarationError:
     got = f"{field.name} {field.dataType.simpleString().upper()}"
     return DeclarationError(f"{sink.at(clause)}: {clause} needs {wanted}", got=got, hint="cast it in the SELECT")

@@ -1,14 +1,10 @@
-"""Bulk requests: bounded, several at once, and the outcome of every item read."""
+"""Bulk requests to Elasticsearch, and what the answers mean for each document."""
 
 from __future__ import annotations
 
-import random
 import re
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Literal
 
@@ -16,189 +12,153 @@ import orjson
 from elasticsearch import ApiError
 from elasticsearch import Elasticsearch as Client
 
-from penstock.errors import PenstockError, SinkError, Wait
-from penstock.sinks.core.chunking import parts
-from penstock.sinks.elasticsearch.client import BUSY, PATIENCE, asking, error_of, meant, reaching, reason
+from penstock.errors import SinkError, Wait
+from penstock.sinks.core.bulk import (
+    OK,
+    BulkOutcome,
+    BulkSettings,
+    BulkWriter,
+    ItemResult,
+    ItemStatus,
+    RequestRejected,
+    refuse_all,
+)
+from penstock.sinks.elasticsearch.client import (
+    BUSY,
+    SHARD_TIMEOUT,
+    error_body,
+    error_for_status,
+    error_reason,
+    request_errors,
+    transport_errors,
+)
 from penstock.sinks.elasticsearch.config import LIMITS
 
 TRIES = 6
-# Before the second try, doubled before each later one.
-PAUSE = 0.1
-# The index, or this sink's right to it, is to blame, and no document of it.
-CONDITIONS = frozenset({"cluster_block_exception", "index_closed_exception", "security_exception"})
-LOAD = frozenset({"es_rejected_execution_exception", "circuit_breaking_exception"})
-# Elasticsearch calls it too busy when one request alone is more than it ever takes.
+PAUSE_S = 0.1
+# The fault is the index's, or this sink's right to it, and no document's.
+INDEX_ERRORS = frozenset({"cluster_block_exception", "index_closed_exception", "security_exception"})
+LOAD_ERRORS = frozenset({"es_rejected_execution_exception", "circuit_breaking_exception"})
+# Elasticsearch also says that it is busy if one request alone is more than it ever takes.
 TOO_LARGE = re.compile(r"operation_bytes=(\d+), max_\w+_bytes=(\d+)|would be \[(\d+)/.*?limit of \[(\d+)/")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Item:
-    """One document of a request. row: its number in the batch."""
+class IndexAction:
+    """One document of a bulk request. row: its row's number in the batch; header, document: lines of the request."""
 
     row: int
     index: str
-    head: bytes
-    body: bytes | None
+    header: bytes
+    document: bytes | None
 
     @property
     def size(self) -> int:
-        return len(self.head) + len(self.body or b"") + 2
+        return len(self.header) + len(self.document or b"") + 2
 
 
-def item(action: Literal["index", "delete"], row: int, index: str, key: str, version: int, body: bytes | None) -> Item:
+def action(
+    kind: Literal["index", "delete"], row: int, index: str, key: str, version: int, document: bytes | None
+) -> IndexAction:
+    """A write or delete of a document, unless the index has a greater version of it."""
     meta = {"_index": index, "_id": key, "version": version, "version_type": "external_gte"}
-    return Item(row, index, orjson.dumps({action: meta}), body)
+    return IndexAction(row, index, orjson.dumps({kind: meta}), document)
 
 
-@dataclass
-class Outcome:
-    """What became of items. older: those that the store has a newer version of; refused: why, by row's number."""
+class ElasticsearchBulk:
+    """Sends documents. restore_index: creates an index again that somebody has deleted."""
 
-    written: int = 0
-    older: list[Item] = field(default_factory=list)
-    retried: int = 0
-    bytes: int = 0
-    refused: dict[int, str] = field(default_factory=dict)
-
-    def add(self, other: Outcome) -> None:
-        self.written += other.written
-        self.older += other.older
-        self.retried += other.retried
-        self.bytes += other.bytes
-        self.refused |= other.refused
-
-
-class Bulk:
-    """Sends items. restore: makes an index that is gone again."""
-
-    def __init__(self, client: Client, parallel: int, restore: Callable[[str], None]) -> None:
+    def __init__(self, client: Client, parallel: int, restore_index: Callable[[str], None]) -> None:
+        settings = BulkSettings(parallel, LIMITS.rows, LIMITS.request_bytes, TRIES, PAUSE_S)
+        self._bulk = BulkWriter[IndexAction](settings, self._refuse_or_wait)
         self._client = client
-        self._restore = restore
-        self._pool = ThreadPoolExecutor(max(1, parallel), thread_name_prefix="bulk")
+        self._restore_index = restore_index
 
-    def run(self, items: Sequence[Item], made: Outcome) -> None:
-        """Write items; it returns when the outcome of each is known, and is in `made`.
-
-        Wait if the store had too much to do for some of them, a few times, SinkError if it refuses all: the others may
-        be written.
-        """
-        outcomes = [(part, Outcome()) for part in parts(items, LIMITS.rows, LIMITS.request_bytes)]
-        failed, stopped = list[PenstockError](), threading.Event()
-
-        def settle(part: Sequence[Item], outcome: Outcome) -> None:
-            try:
-                if not stopped.is_set():
-                    self._settle(part, outcome)
-            except PenstockError:
-                # Each request to a server that hangs would take its time.
-                stopped.set()
-                raise
-
-        for done in [self._pool.submit(settle, part, outcome) for part, outcome in outcomes]:
-            try:
-                done.result()
-            except PenstockError as e:
-                failed.append(e)
-        for _, outcome in outcomes:
-            made.add(outcome)
-        if failed:
-            raise next((e for e in failed if not isinstance(e, Wait)), failed[0])
+    def write(self, actions: Sequence[IndexAction], outcome: BulkOutcome[IndexAction]) -> None:
+        """See `BulkWriter.write`. A conflict is a document of which the index has a newer version."""
+        self._bulk.write(actions, outcome, self._request)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._bulk.close()
 
-    def _settle(self, items: Sequence[Item], made: Outcome) -> None:
-        for tried in range(TRIES):
-            if tried:
-                made.retried += len(items)
-                time.sleep(PAUSE * 2 ** (tried - 1) * random.uniform(0.5, 1.5))
-            busy: dict[Item, str] = {}
-            broken: dict[Item, str] = {}
-            for one, status, error in self._send(items, made):
-                kind = error.get("type")
-                if not error:
-                    made.written += 1
-                elif kind == "version_conflict_engine_exception":
-                    made.older.append(one)
-                elif kind in CONDITIONS and status not in BUSY:
-                    raise meant(f"to write to {one.index}", status, {"error": error})
-                elif kind == "index_not_found_exception":
-                    self._restore(one.index)
-                    busy[one] = reason(error)
-                elif status in BUSY and not _too_large(error):
-                    busy[one] = reason(error)
-                elif status >= HTTPStatus.INTERNAL_SERVER_ERROR and status not in BUSY:
-                    broken[one] = reason(error)
-                else:
-                    made.refused[one.row] = reason(error)
-            items = [*busy, *broken]
-            if not items:
-                return
-        if not busy and self._healthy(items[0].index):
-            # A document on which a healthy server fails each time would hold up all others.
-            made.refused |= {one.row: why for one, why in broken.items()}
-            return
-        why = next(iter({**busy, **broken}.values()))
-        raise Wait("Elasticsearch takes some documents not now", got=why, seconds=1.0)
-
-    def _send(self, items: Sequence[Item], made: Outcome) -> Iterator[tuple[Item, int, Mapping[str, Any]]]:
-        """Each item with its status and error. A request that is refused as a whole is halved, to the item to blame."""
-        lines = [line for one in items for line in (one.head, one.body) if line is not None]
-        body = b"\n".join([*lines, b""])
-        made.bytes += len(body)
+    def _request(self, actions: Sequence[IndexAction]) -> list[ItemResult]:
+        lines = [line for one in actions for line in (one.header, one.document) if line is not None]
         try:
-            answer = self._post(body)
+            answer = self._post(b"\n".join([*lines, b""]))
         except ApiError as e:
-            if _blamed(e) and len(items) > 1:
-                middle = len(items) // 2
-                yield from self._send(items[:middle], made)
-                yield from self._send(items[middle:], made)
-            elif _blamed(e) or e.status_code in BUSY:
-                status = e.status_code if e.status_code in BUSY else HTTPStatus.BAD_REQUEST
-                said = error_of(e.body) or {"type": HTTPStatus(e.status_code).phrase, "reason": str(e.body)[:200]}
-                yield from ((one, status, said) for one in items)
-            else:
-                raise meant("a request", e.status_code, e.body) from e
-            return
-        told = answer.get("items", ()) if isinstance(answer, Mapping) else ()
-        if len(told) != len(items):
-            raise SinkError("what answers is no Elasticsearch", got=str(answer)[:200])
-        for one, named in zip(items, told, strict=True):
-            [found] = named.values()
-            yield one, found["status"], found.get("error") or {}
+            error = error_body(e.body) or {"type": HTTPStatus(e.status_code).phrase, "reason": str(e.body)[:200]}
+            if _is_rejected(e):
+                raise RequestRejected(ItemResult(ItemStatus.REFUSED, error_reason(error))) from e
+            if e.status_code in BUSY:
+                return [ItemResult(ItemStatus.RETRY, error_reason(error))] * len(actions)
+            raise error_for_status("a request", e.status_code, e.body) from e
+        items = answer.get("items", ()) if isinstance(answer, Mapping) else ()
+        if len(items) != len(actions):
+            raise SinkError("the server is not an Elasticsearch", got=str(answer)[:200])
+        results = []
+        for one, by_kind in zip(actions, items, strict=True):
+            [item] = by_kind.values()
+            results.append(self._result(one, item["status"], item.get("error") or {}))
+        return results
+
+    def _result(self, one: IndexAction, status: int, error: Mapping[str, Any]) -> ItemResult:
+        kind = error.get("type")
+        if not error:
+            return OK
+        if kind == "version_conflict_engine_exception":
+            return ItemResult(ItemStatus.CONFLICT)
+        if kind in INDEX_ERRORS and status not in BUSY:
+            raise error_for_status(f"to write to {one.index}", status, {"error": error})
+        reason = error_reason(error)
+        if kind == "index_not_found_exception":
+            self._restore_index(one.index)
+            return ItemResult(ItemStatus.RETRY, reason)
+        if status in BUSY and not _is_too_large(error):
+            return ItemResult(ItemStatus.RETRY, reason)
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR and status not in BUSY:
+            return ItemResult(ItemStatus.FAILED, reason)
+        return ItemResult(ItemStatus.REFUSED, reason)
+
+    def _refuse_or_wait(self, left: Sequence[tuple[IndexAction, ItemResult]]) -> dict[int, str]:
+        busy = [result for _, result in left if result.status is ItemStatus.RETRY]
+        if not busy and self._is_healthy(left[0][0].index):
+            # A document on which a healthy server fails each time would block all others.
+            return refuse_all(left)
+        reason = (busy or [left[0][1]])[0].reason
+        raise Wait("Elasticsearch cannot take some documents at present", got=reason, seconds=1.0)
 
     def _post(self, body: bytes) -> object:
-        with reaching():
+        with transport_errors():
             return self._client.perform_request(
                 "POST",
                 "/_bulk",
-                params={"filter_path": "errors,items.*.status,items.*.error", "timeout": PATIENCE},
+                params={"filter_path": "errors,items.*.status,items.*.error", "timeout": SHARD_TIMEOUT},
                 headers={"accept": "application/json", "content-type": "application/x-ndjson"},
                 body=body,
             ).body
 
-    def _healthy(self, index: str) -> bool:
-        with asking("to look at its health"):
-            found = self._client.cluster.health(index=index, wait_for_status="yellow", timeout="5s")
-            return not found["timed_out"]
+    def _is_healthy(self, index: str) -> bool:
+        with request_errors("to read its health"):
+            health = self._client.cluster.health(index=index, wait_for_status="yellow", timeout="5s")
+            return not health["timed_out"]
 
 
-def _blamed(e: ApiError) -> bool:
-    """Whether a request was refused for what is in it."""
+def _is_rejected(e: ApiError) -> bool:
+    """Whether a request was refused because of what is in it."""
     if e.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return True
-    error = error_of(e.body)
+    error = error_body(e.body)
     if e.status_code == HTTPStatus.TOO_MANY_REQUESTS:
-        return _too_large(error)
-    return e.status_code == HTTPStatus.BAD_REQUEST and bool(error) and error.get("type") not in CONDITIONS
+        return _is_too_large(error)
+    return e.status_code == HTTPStatus.BAD_REQUEST and bool(error) and error.get("type") not in INDEX_ERRORS
 
 
-def _too_large(error: Mapping[str, Any]) -> bool:
-    """Whether it was refused for its own size, whatever else the server does."""
-    if error.get("type") not in LOAD:
+def _is_too_large(error: Mapping[str, Any]) -> bool:
+    """Whether a request was refused for its own size, whatever else the server is doing."""
+    if error.get("type") not in LOAD_ERRORS:
         return False
-    if found := TOO_LARGE.search(str(error.get("reason", ""))):
-        size, most = (int(number) for number in found.groups() if number is not None)
-        return size > most
-    wanted, limit = error.get("bytes_wanted"), error.get("bytes_limit")
-    return isinstance(wanted, int) and isinstance(limit, int) and wanted > limit
+    if match := TOO_LARGE.search(str(error.get("reason", ""))):
+        size, limit = (int(number) for number in match.groups() if number is not None)
+        return size > limit
+    wanted, most = error.get("bytes_wanted"), error.get("bytes_limit")
+    return isinstance(wanted, int) and isinstance(most, int) and wanted > most

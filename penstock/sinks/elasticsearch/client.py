@@ -1,4 +1,4 @@
-"""The client of an Elasticsearch, and what its refusals mean."""
+"""The client of an Elasticsearch, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from elasticsearch import ApiError, Elasticsearch, UnsupportedProductError
 
 from penstock.errors import PenstockError, SinkError, Wait
 
-VARIABLE = "PENSTOCK_ELASTICSEARCH_URL"
-# A request that takes longer is taken for lost; to write it again changes nothing.
-TIMEOUT = 30.0
-# How long the server itself may wait for a shard, before it says that it has none.
-PATIENCE = "10s"
+URL_SETTING = "PENSTOCK_ELASTICSEARCH_URL"
+# A request that takes longer counts as lost; writing it again changes nothing.
+TIMEOUT_S = 30.0
+# How long the server may wait for a shard.
+SHARD_TIMEOUT = "10s"
 BUSY = frozenset(
     {
         HTTPStatus.REQUEST_TIMEOUT,
@@ -28,48 +28,48 @@ BUSY = frozenset(
         HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
-# Of conditions that somebody has put an index into.
-FIXES = {
+# For states that somebody has put an index into.
+HINTS = {
     "cluster_block_exception": "when it may be written to again, unset the block in its settings (index.blocks.*, or "
     "cluster.blocks.* of the cluster's); the batch is written again",
     "index_closed_exception": "open the index (POST <index>/_open); the batch is written again",
 }
-ACCOUNT = f"see that the user and password in {VARIABLE} may do that, and start the driver anew"
+ACCOUNT_HINT = f"check that the user and password in {URL_SETTING} may do that, and restart the driver"
 
 
 def connect(url: str) -> Elasticsearch:
-    """A client; it asks nothing yet. SinkError, which keeps what may be a password to itself, if it is no URL."""
-    # It tells of every request, and warns of each that fails; so does whoever makes them.
+    """A client; it sends nothing yet. SinkError, without what may be a password, if the URL is malformed."""
+    # It logs every request and every failure; so do the callers.
     logging.getLogger("elastic_transport").setLevel(logging.ERROR)
-    # As the machine trusts, and SSL_CERT_FILE says; by itself it knows public authorities only.
+    # Trusts the machine's authorities and SSL_CERT_FILE; by default the client knows public authorities only.
     secure: dict[str, Any] = {"ssl_context": ssl.create_default_context()} if url.startswith("https:") else {}
     try:
-        return Elasticsearch(url, request_timeout=TIMEOUT, max_retries=0, retry_on_timeout=False, **secure)
+        return Elasticsearch(url, request_timeout=TIMEOUT_S, max_retries=0, retry_on_timeout=False, **secure)
     except ValueError:
         raise SinkError(
-            f"{VARIABLE} is no URL of an Elasticsearch",
+            f"{URL_SETTING} is not a valid URL",
             hint="write it as http://user:password@host:9200, in the password %2F for /, %3F for ?, %23 for # and %40 "
             "for @",
         ) from None
 
 
 @contextmanager
-def asking(what: str) -> Iterator[None]:
-    """The client's errors as the platform's: Wait if it is away or has too much to do, else SinkError."""
+def request_errors(what: str) -> Iterator[None]:
+    """Turns the client's errors into Wait, if the server is away or busy, or else SinkError. what: was asked."""
     try:
-        with reaching():
+        with transport_errors():
             yield
     except ApiError as e:
-        raise meant(what, e.status_code, e.body) from e
+        raise error_for_status(what, e.status_code, e.body) from e
 
 
 @contextmanager
-def reaching() -> Iterator[None]:
-    """As `asking`, but for what the server itself says against a request."""
+def transport_errors() -> Iterator[None]:
+    """As `request_errors`, but lets through what the server itself answers."""
     try:
         yield
     except UnsupportedProductError as e:
-        raise SinkError("what answers is no Elasticsearch", got=str(e)[:200], hint=f"set {VARIABLE} to one") from e
+        raise SinkError("the server is not an Elasticsearch", got=str(e)[:200], hint=f"set {URL_SETTING} to one") from e
     except TlsError as e:
         raise SinkError(
             "Elasticsearch's certificate is not trusted",
@@ -77,16 +77,27 @@ def reaching() -> Iterator[None]:
             hint="let SSL_CERT_FILE name its authority",
         ) from e
     except SerializationError as e:
-        raise SinkError("what answers is no Elasticsearch", got=e.message[:300], hint=f"set {VARIABLE} to one") from e
+        raise SinkError(
+            "the server is not an Elasticsearch", got=e.message[:300], hint=f"set {URL_SETTING} to one"
+        ) from e
     except TransportError as e:
         raise Wait("Elasticsearch does not answer", got=e.message[:300], seconds=1.0) from e
 
 
-def found(client: Elasticsearch, what: str, answer: str, **wanted: Any) -> list[dict[str, Any]]:
-    """Documents by their ids, as they are now. answer: fields of each that are told; one without any is left out, and
-    one without its index has none but an `error`. Wait if one cannot be read, which is not to say that it is not
-    there."""
-    with asking(what):
+def get_documents(client: Elasticsearch, what: str, answer: str, **wanted: Any) -> list[dict[str, Any]]:
+    """Documents by their ids.
+
+    Args:
+        client: of the server.
+        what: is asked, for errors.
+        answer: the fields of each that are returned. A document that has none of them is left out; one whose index does
+            not exist has an `error`.
+        wanted: parameters of the request.
+
+    Raises:
+        Wait: a document cannot be read, which does not mean that it does not exist.
+    """
+    with request_errors(what):
         docs = client.mget(**wanted, filter_path=f"{answer},docs.error.type").get("docs", [])
     for doc in docs:
         error = doc.get("error", {}).get("type", "index_not_found_exception")
@@ -95,28 +106,28 @@ def found(client: Elasticsearch, what: str, answer: str, **wanted: Any) -> list[
     return list(docs)
 
 
-def meant(what: str, status: int, body: object) -> PenstockError:
-    """What an answer means for which the documents are not to blame."""
-    said = f"{status} {reason(error_of(body)) or str(body)[:300]}"
+def error_for_status(what: str, status: int, body: object) -> PenstockError:
+    """The error for an answer of which no document is the cause."""
+    answer = f"{status} {error_reason(error_body(body)) or str(body)[:300]}"
     if status in BUSY:
-        return Wait("Elasticsearch asks to wait", got=said, seconds=1.0)
-    if hint := FIXES.get(error_of(body).get("type", "")):
-        return SinkError(f"Elasticsearch refused {what}", got=said, hint=hint)
+        return Wait("Elasticsearch asks to wait", got=answer, seconds=1.0)
+    if hint := HINTS.get(error_body(body).get("type", "")):
+        return SinkError(f"Elasticsearch refused {what}", got=answer, hint=hint)
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return SinkError(f"Elasticsearch forbids {what}", got=said, hint=ACCOUNT)
-    return SinkError(f"Elasticsearch refused {what}", got=said, hint="see its message; the batch is written again")
+        return SinkError(f"Elasticsearch forbids {what}", got=answer, hint=ACCOUNT_HINT)
+    return SinkError(f"Elasticsearch refused {what}", got=answer, hint="see its message; the batch is written again")
 
 
-def error_of(body: object) -> Mapping[str, Any]:
+def error_body(body: object) -> Mapping[str, Any]:
     error = body.get("error") if isinstance(body, Mapping) else None
     return error if isinstance(error, Mapping) else {}
 
 
-def reason(error: Mapping[str, Any]) -> str:
-    """An error with what caused it, in one line."""
-    said: list[str] = []
+def error_reason(error: Mapping[str, Any]) -> str:
+    """An error with its causes, in one line."""
+    reasons: list[str] = []
     cause: Any = error
-    while isinstance(cause, Mapping) and len(said) < 4:
-        said.append(f"{cause.get('type', '')}: {cause.get('reason') or ''}".strip(": "))
+    while isinstance(cause, Mapping) and len(reasons) < 4:
+        reasons.append(f"{cause.get('type', '')}: {cause.get('reason') or ''}".strip(": "))
         cause = cause.get("caused_by")
-    return "; ".join(dict.fromkeys(part for part in said if part))[:500]
+    return "; ".join(dict.fromkeys(part for part in reasons if part))[:500]

@@ -1,7 +1,7 @@
-"""Elasticsearch as a sink's store: what is declared of it, and what it takes.
+"""Declares an Elasticsearch index as a sink's output, and its limits.
 
-A document is the columns of the SELECT as JSON, under its id and with its version as the document's own (external).
-What was deleted is kept as id and version in `<index>-graves`.
+A document has the columns of the SELECT as JSON, under its id, with its version as external version. The ids and
+versions of deleted documents are kept in `<index>-tombstones`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ import orjson
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F
 from penstock.model.output import JSON
-from penstock.sinks.core.document import Documents
+from penstock.sinks.core.document import DocumentOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-MARKED, GRAVES = "deleted", "-graves"
-PATTERNS = {"hour": "%Y.%m.%d.%H", "day": "%Y.%m.%d", "month": "%Y.%m", "year": "%Y"}
-UNFIT = re.compile(r'[\\/*?"<>|\s,#:A-Z]')
+DELETED_FIELD, TOMBSTONE_SUFFIX = "deleted", "-tombstones"
+SUFFIX_FORMATS = {"hour": "%Y.%m.%d.%H", "day": "%Y.%m.%d", "month": "%Y.%m", "year": "%Y"}
+FORBIDDEN = re.compile(r'[\\/*?"<>|\s,#:A-Z]')
 TYPE = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What Elasticsearch holds, and how much of it one request gets.
+class ElasticsearchLimits:
+    """Limits of Elasticsearch, and of one request.
 
-    document_bytes: it takes requests of 100 MB, and a node with a small heap far less. suffix_years: an index for each
-    strange time would be the end of its cluster.
+    Attributes:
+        document_bytes: Elasticsearch takes requests of 100 MB, and a node with a small heap far less.
+        suffix_years: an index for every wrong time would overload a cluster.
+        tombstone_days: how long the version of a delete is kept.
     """
 
     document_bytes: int = 16 * 1024 * 1024
@@ -40,15 +42,20 @@ class Limits:
     suffix_years: tuple[int, int] = (1970, 2199)
     rows: int = 1000
     request_bytes: int = 5 * 1024 * 1024
-    grave_days: int = 7
+    tombstone_days: int = 7
 
 
-LIMITS = Limits()
+LIMITS = ElasticsearchLimits()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elasticsearch(Documents):
-    """An index. fields: what it is told of fields, by name (`a.b` within a struct): a type, or a mapping as JSON."""
+class Elasticsearch(DocumentOutput):
+    """An index.
+
+    Attributes:
+        index: its name, without a suffix.
+        fields: mappings of fields, by name (`a.b` within a struct): a type, or a mapping as JSON.
+    """
 
     connection: str = "elasticsearch"
     index: str
@@ -57,60 +64,60 @@ class Elasticsearch(Documents):
     writer: ClassVar[str] = "penstock.sinks.elasticsearch.writer:open_index"
 
     def __post_init__(self) -> None:
-        if wrong := _unfit(self.index):
-            raise DeclarationError(f"a name of an index {wrong}", got=repr(self.index), hint="choose another name")
+        if wrong := _name_error(self.index):
+            raise DeclarationError(f"the name of an index {wrong}", got=repr(self.index), hint="choose another name")
         if self.expire_seconds and not self.suffix:
             raise DeclarationError(
-                f"{self.name} shall forget documents, and Elasticsearch forgets whole indexes only",
+                f"{self.name} cannot expire single documents: Elasticsearch drops whole indexes only",
                 got="EXPIRE AFTER without SUFFIX",
                 hint="add SUFFIX DAY (a time): indexes whose time is over are dropped",
             )
         if self.suffix and self.tombstones == "mark":
             raise DeclarationError(
-                f"{self.name} cannot mark documents: a tombstone does not say in which of its indexes one lies",
+                f"{self.name} cannot mark documents: a tombstone does not say which of the indexes holds one",
                 got="TOMBSTONES MARK with SUFFIX",
                 hint="TOMBSTONES DELETE, which looks for it, or leave SUFFIX out",
             )
         for name, kind in self.fields:
-            self.told(name, kind)
+            self.field_mapping(name, kind)
 
-    def told(self, name: str, kind: str) -> dict[str, object]:
-        """The mapping that FIELDS gives a field. DeclarationError if it is none."""
+    def field_mapping(self, name: str, kind: str) -> dict[str, object]:
+        """The mapping that FIELDS gives a field. DeclarationError if it is malformed."""
         try:
-            found = orjson.loads(kind) if kind.startswith("{") else {"type": kind}
+            mapping = orjson.loads(kind) if kind.startswith("{") else {"type": kind}
         except ValueError:
-            found = {}
-        if not TYPE.fullmatch(str(found.get("type", ""))):
+            mapping = {}
+        if not TYPE.fullmatch(str(mapping.get("type", ""))):
             raise DeclarationError(
-                f"field {name} of {self.name} has no type of Elasticsearch",
+                f"field {name} of {self.name} has no valid type of Elasticsearch",
                 got=kind,
                 hint='give one, e.g. keyword, or a mapping: {"type": "keyword", "ignore_above": 256}',
             )
-        return dict(found)
+        return dict(mapping)
 
     @property
     def name(self) -> str:
         return f"elasticsearch:{self.index}"
 
     @property
-    def graves(self) -> str:
-        return self.index + GRAVES
+    def tombstone_index(self) -> str:
+        return self.index + TOMBSTONE_SUFFIX
 
     def body(self) -> list[Column]:
-        """`body BINARY`, the document as JSON, and `shape`, always NULL: a list of them, for their type."""
+        """`body BINARY`, the document as JSON, and `shape`, an array of documents, always NULL, for their type."""
         doc = F.col("doc")
         if self.tombstones == "mark":
-            doc = doc.withField(MARKED, F.coalesce(F.col("deleted"), F.lit(False)))
-        # Not a document that is NULL: Arrow refuses one whose fields are never NULL.
+            doc = doc.withField(DELETED_FIELD, F.coalesce(F.col("deleted"), F.lit(False)))
+        # An array, as Arrow refuses a NULL struct whose fields are not nullable.
         return [F.to_json(doc, JSON).cast("binary").alias("body"), F.when(F.lit(False), F.array(doc)).alias("shape")]
 
 
-def _unfit(name: str) -> str:
+def _name_error(name: str) -> str:
     if not name:
         return "is empty"
-    if found := UNFIT.search(name):
+    if found := FORBIDDEN.search(name):
         return f"has {found[0]!r} in it"
-    if name[0] in "-_+." or name.endswith(GRAVES):
-        return f"begins with -, _, + or ., or ends with {GRAVES}"
+    if name[0] in "-_+." or name.endswith(TOMBSTONE_SUFFIX):
+        return f"begins with -, _, + or ., or ends with {TOMBSTONE_SUFFIX}"
     room = LIMITS.index_bytes - len("-2026.11.22.21")
     return f"is longer than {room} bytes" if len(name.encode()) > room else ""

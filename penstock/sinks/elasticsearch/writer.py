@@ -5,182 +5,168 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError, Refused, SinkError, Wait
-from penstock.model.output import NO_COMMIT, CommitMarker, Output, Writer, WriterOwner
-from penstock.sinks.core import connections
-from penstock.sinks.core.document import Figures
-from penstock.sinks.core.latest_per_key import LAST, Row, newest
-from penstock.sinks.elasticsearch.bulk import Bulk, Item, Outcome, item
-from penstock.sinks.elasticsearch.client import VARIABLE, connect
+from penstock.errors import PenstockError
+from penstock.model.output import Output, Writer, WriterOwner
+from penstock.sinks.core.bulk import BulkOutcome
+from penstock.sinks.core.connections import required_url
+from penstock.sinks.core.latest_per_key import LAST_VERSION, VersionedRow, latest_per_key
+from penstock.sinks.core.writer import BatchResult, DocumentWriter
+from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction, action
+from penstock.sinks.elasticsearch.client import connect
 from penstock.sinks.elasticsearch.config import LIMITS, Elasticsearch
-from penstock.sinks.elasticsearch.indexes import Layout
-from penstock.sinks.elasticsearch.tombstones import Graves
+from penstock.sinks.elasticsearch.indexes import IndexManager
+from penstock.sinks.elasticsearch.tombstones import TombstoneIndex
 
 log = logging.getLogger(__name__)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Between two looks for what has expired.
-HOUSEKEEPING = 3600.0
-LONGEST_WAIT = 30.0
-MARK = b'{"deleted":true}'
+HOUSEKEEPING_S = 3600.0
+# The document of a tombstone, where documents are marked.
+DELETED_DOCUMENT = b'{"deleted":true}'
 
 
 def open_index(owner: WriterOwner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG001
     (output,) = outputs
     assert isinstance(output, Elasticsearch)
-    if not (url := connections.url(output.connection)):
-        raise SinkError(
-            f"no Elasticsearch is known to write {output.name} to",
-            got=f"{VARIABLE} is not set",
-            hint="set it to http://user:password@host:9200, and start the driver anew (penstock streams release)",
-        )
-    return IndexWriter(url, output)
+    return IndexWriter(required_url(output.connection, output.name), output)
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a batch does to the store: documents to send, deletes to remember first, rows that are older than theirs."""
+class WritePlan:
+    """What rows do to the store. deletes: rows to remember as deleted first; stale: rows older than their delete."""
 
-    items: list[Item]
-    deletes: list[Row]
-    older: int
+    actions: list[IndexAction]
+    deletes: list[VersionedRow]
+    stale: int
 
 
-class IndexWriter:
-    """Writes documents and deletes them, newest version wins.
+class IndexWriter(DocumentWriter):
+    """Writes documents and deletes them; the newest version wins.
 
     Nothing fences another writer of the index: each write and delete carries its version, so the order in which two
-    come does not matter. url: of the server, with user and password where it asks for them.
+    arrive does not matter.
+
+    Args:
+        url: of the server, with user and password if it asks for them.
+        output: what is written.
+        clock: the time, for what expires.
     """
+
+    product = "Elasticsearch"
 
     def __init__(
         self, url: str, output: Elasticsearch, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
+        super().__init__(output)
         self.output = output
         self._clock = clock
         self._client = connect(url)
-        self._layout = Layout(self._client, output)
-        self._bulk = Bulk(self._client, output.parallel, self._restore)
-        self._graves = Graves(self._client, self._bulk, output) if output.tombstones != "ignore" else None
-        self._buries = output.tombstones == "delete"
-        self._conflicts = 0
-        self._looked = -HOUSEKEEPING
-        self._waits = 0
-        self.figures = Figures()
+        self._indexes = IndexManager(self._client, output)
+        self._bulk = ElasticsearchBulk(self._client, output.parallel, self._restore_index)
+        self._tombstones = TombstoneIndex(self._client, self._bulk, output) if output.tombstones != "ignore" else None
+        # What remembers deletes; where tombstones only mark documents, nothing is deleted.
+        self._deletes = self._tombstones if output.tombstones == "delete" else None
+        self._housekept = -HOUSEKEEPING_S
 
-    def committed(self) -> CommitMarker:
-        """NO_COMMIT: a batch that is run again is written again, and changes nothing."""
-        return NO_COMMIT
+    def _write_batch(self, table: pa.Table, result: BatchResult) -> None:
+        self._indexes.prepare(table.schema.field("shape").type.value_type)
+        if self._deletes:
+            self._deletes.ensure()
+        for chosen in latest_per_key(
+            table,
+            result.refused,
+            id_bytes=LIMITS.id_bytes,
+            tombstones=self.output.tombstones,
+            future_upserts=self._tombstones.future_upserts if self._tombstones else lambda _: {},
+        ):
+            plan = self._plan(chosen, table, result.refused)
+            result.conflicts += plan.stale
+            self._record(plan.deletes, result)
+            conflicts = self._send(plan.actions, result)
+            conflicts += self._recheck_refused(plan.actions, result)
+            self._rewrite_missing({row.number: row for row in chosen}, conflicts, result)
+            self._record([row for row in chosen if row.future and not row.deleted], result)
 
-    def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:  # noqa: ARG002
-        """Write one batch; the number of documents written or deleted.
-
-        Wait if Elasticsearch is away or busy, Refused, after all others are written, for rows that it never takes,
-        SinkError for anything else.
-        """
-        table = rows.get(self.output.name)
-        if table is None:
-            return 0
-        made = Outcome()
+    def _send(self, actions: Sequence[IndexAction], result: BatchResult) -> list[IndexAction]:
+        """Send documents; those of which the store has newer versions."""
+        outcome = BulkOutcome[IndexAction]()
         try:
-            self._write(table, made)
-        except Wait as e:
-            self._waits += 1
-            e.seconds = min(LONGEST_WAIT, 2.0 ** min(self._waits - 1, 10))
-            made.refused.clear()  # the batch is given again
-            raise
+            self._bulk.write(actions, outcome)
         finally:
-            self._count(made)
-        self._waits = 0
-        self._housekeeping()
-        if made.refused:
-            raise Refused(
-                f"{self.output.name}: documents that Elasticsearch never takes",
-                rows={self.output.name: dict(sorted(made.refused.items()))},
-                written=made.written,
+            result.written += outcome.written
+            result.retried += outcome.retried
+            result.bytes += outcome.bytes
+            result.refused |= outcome.refused
+        return outcome.conflicts
+
+    def _recheck_refused(self, actions: Sequence[IndexAction], result: BatchResult) -> list[IndexAction]:
+        """Check that the documents are to blame for their refusal, not what somebody put in the place of the index.
+
+        Documents that were refused for fields that are added now are sent again; those that conflict are returned.
+        """
+        refused = [one for one in actions if one.row in result.refused]
+        if not refused or not self._indexes.recheck(sorted({one.index for one in refused})):
+            return []
+        for one in refused:
+            result.refused.pop(one.row, None)
+        return self._send(refused, result)
+
+    def _record(self, rows: Sequence[VersionedRow], result: BatchResult) -> None:
+        rows = [row for row in rows if row.number not in result.refused]
+        if self._tombstones and rows:
+            outcome = self._tombstones.record(rows, self._clock())
+            result.retried += outcome.retried
+            result.bytes += outcome.bytes
+
+    def _rewrite_missing(
+        self, rows: Mapping[int, VersionedRow], conflicts: Sequence[IndexAction], result: BatchResult
+    ) -> None:
+        """Write documents again that conflict with a document that does not exist.
+
+        Somebody deleted that by hand, and its index remembers the next version for a while. What the sink itself
+        deleted has a tombstone.
+        """
+        upserts = {one.row: one for one in conflicts if one.document is not None}
+        there = self._indexes.existing([(one.index, rows[number].id) for number, one in upserts.items()])
+        missing = [rows[number] for number, one in upserts.items() if (one.index, rows[number].id) not in there]
+        stale = self._deletes.stale_rows(missing) if self._deletes else set()
+        rewritten = [row for row in missing if row.number not in stale]
+        result.conflicts += len(conflicts) - len(rewritten)
+        actions = [
+            action(
+                "index", row.number, upserts[row.number].index, row.id, min(row.version + 1, LAST_VERSION),
+                upserts[row.number].document,
             )
-        return made.written
+            for row in rewritten
+        ]  # fmt: skip
+        result.conflicts += len(self._send(actions, result))
 
-    def _write(self, table: pa.Table, made: Outcome) -> None:
-        self._layout.prepare(table.schema.field("shape").type.value_type)
-        if self._graves and self._buries:
-            self._graves.prepare()
-        tombstones, ahead = self.output.tombstones, self._graves.ahead if self._graves else lambda _: {}
-        for chosen in newest(table, made.refused, id_bytes=LIMITS.id_bytes, tombstones=tombstones, ahead=ahead):
-            work = self._work(chosen, table, made.refused)
-            self._remember(work.deletes, made)
-            self._conflicts += work.older
-            self._bulk.run(work.items, made)
-            self._believed(work.items, made)
-            self._restored({row.number: row for row in chosen}, made)
-            self._remember([row for row in chosen if row.ahead and not row.deleted], made)
-
-    def _believed(self, items: Sequence[Item], made: Outcome) -> None:
-        """See that documents are to blame for it that they were refused, and not what stands in the place of the index
-        since it was looked at; what was refused for fields that are added now is sent again."""
-        refused = [one for one in items if one.row in made.refused]
-        if refused and self._layout.look(sorted({one.index for one in refused})):
-            for one in refused:
-                made.refused.pop(one.row, None)
-            self._bulk.run(refused, made)
-
-    def _remember(self, rows: Sequence[Row], made: Outcome) -> None:
-        rows = [row for row in rows if row.number not in made.refused]
-        if not self._graves or not rows:
-            return
-        self._graves.prepare()
-        dug = self._graves.dig(rows, self._clock())
-        made.retried += dug.retried
-        made.bytes += dug.bytes
-
-    def _restored(self, rows: Mapping[int, Row], made: Outcome) -> None:
-        """Write again what is older than a document that is not there: somebody deleted that by hand, and its index
-        remembers the next version for a while. What a sink deletes has a grave."""
-        upserts = {one.row: one for one in made.older if one.body is not None}
-        self._conflicts += len(made.older) - len(upserts)
-        there = self._layout.there([(one.index, rows[number].id) for number, one in upserts.items()])
-        gone = [rows[number] for number, one in upserts.items() if (one.index, rows[number].id) not in there]
-        buried = self._graves.over(gone) if self._graves and self._buries else set()
-        again = {row.number: row for row in gone if row.number not in buried}
-        self._conflicts += len(upserts) - len(again)
-        made.older = []
-        self._bulk.run(
-            [
-                item("index", number, upserts[number].index, row.id, min(row.version + 1, LAST), upserts[number].body)
-                for number, row in again.items()
-            ],
-            made,
-        )
-        self._conflicts += len(made.older)
-        made.older = []
-
-    def _work(self, chosen: Sequence[Row], table: pa.Table, refused: dict[int, str]) -> Work:
+    def _plan(self, chosen: Sequence[VersionedRow], table: pa.Table, refused: dict[int, str]) -> WritePlan:
         bodies = table["body"].to_pylist()
-        keep = [row for row in chosen if self._fits(row, bodies, refused)]
-        deleted = [row for row in keep if row.deleted]
-        alive = [row for row in keep if not row.deleted]
-        older = self._graves.over(alive) if self._graves and self._buries else set()
-        homes = self._layout.homes([row.id for row in deleted]) if deleted and self.output.suffix else {}
-        items: list[Item] = []
-        for row in keep:
-            if row.number in older:
+        rows = [row for row in chosen if self._is_writable(row, bodies, refused)]
+        deleted = [row for row in rows if row.deleted]
+        stale = self._deletes.stale_rows([row for row in rows if not row.deleted]) if self._deletes else set()
+        holders = self._indexes.holders([row.id for row in deleted]) if deleted and self.output.suffix else {}
+        actions: list[IndexAction] = []
+        for row in rows:
+            if row.number in stale:
                 continue
-            if row.deleted and self._buries:
-                places = homes.get(row.id, []) if self.output.suffix else [self.output.index]
-                items += [item("delete", row.number, place, row.id, row.version, None) for place in places]
+            if row.deleted and self._deletes:
+                indexes = holders.get(row.id, []) if self.output.suffix else [self.output.index]
+                actions += [action("delete", row.number, index, row.id, row.version, None) for index in indexes]
             else:
-                body = bodies[row.number] or MARK
-                items.append(item("index", row.number, self._index(row), row.id, row.version, body))
-        self._layout.ensure(sorted({one.index for one in items if one.body}))
-        return Work(items, deleted if self._buries else [], len(older))
+                document = bodies[row.number] or DELETED_DOCUMENT
+                actions.append(action("index", row.number, self._index(row), row.id, row.version, document))
+        self._indexes.ensure(sorted({one.index for one in actions if one.document}))
+        return WritePlan(actions, deleted if self._deletes else [], len(stale))
 
-    def _fits(self, row: Row, bodies: Sequence[bytes | None], refused: dict[int, str]) -> bool:
-        """Whether a row is written; one that never can be is refused, one whose time is over is left out."""
+    def _is_writable(self, row: VersionedRow, bodies: Sequence[bytes | None], refused: dict[int, str]) -> bool:
+        """Whether a row is written. One that never can be is refused, one that has expired is left out."""
         if row.deleted:
             return True
         body = bodies[row.number]
@@ -190,48 +176,36 @@ class IndexWriter:
             refused[row.number] = f"its document has {len(body)} bytes, {LIMITS.document_bytes} are taken"
         elif self.output.suffix:
             first, last = LIMITS.suffix_years
+            start, end = _micros(datetime(first, 1, 1, tzinfo=UTC)), _micros(datetime(last + 1, 1, 1, tzinfo=UTC))
             if row.at is None:
                 refused[row.number] = "its time is NULL, so there is no index for it"
-            elif (
-                not _micros(datetime(first, 1, 1, tzinfo=UTC)) <= row.at < _micros(datetime(last + 1, 1, 1, tzinfo=UTC))
-            ):
+            elif not start <= row.at < end:
                 refused[row.number] = f"its time is outside of {first} to {last}"
-            elif (oldest := self._layout.oldest(self._clock())) and row.at < _micros(oldest):
+            elif (oldest := self._indexes.oldest(self._clock())) and row.at < _micros(oldest):
                 return False
         return row.number not in refused
 
-    def _index(self, row: Row) -> str:
+    def _index(self, row: VersionedRow) -> str:
         if not self.output.suffix:
             return self.output.index
         assert row.at is not None
-        return self._layout.index_of(EPOCH + timedelta(microseconds=row.at))
+        return self._indexes.index_of(EPOCH + timedelta(microseconds=row.at))
 
-    def _restore(self, index: str) -> None:
-        if index == self.output.graves and self._graves:
-            self._graves.restore()
+    def _restore_index(self, index: str) -> None:
+        if index == self.output.tombstone_index and self._tombstones:
+            self._tombstones.create()
         else:
-            self._layout.restore(index)
-
-    def _count(self, made: Outcome) -> None:
-        now = self.figures
-        self.figures = replace(
-            now,
-            written=now.written + made.written,
-            conflicts=self._conflicts,
-            retried=now.retried + made.retried,
-            refused=now.refused + len(made.refused),
-            bytes=now.bytes + made.bytes,
-        )
+            self._indexes.restore(index)
 
     def _housekeeping(self) -> None:
-        """Forget what has expired, now and then; that it cannot holds up no document."""
-        if time.monotonic() - self._looked < HOUSEKEEPING:
+        """Delete what has expired, once an hour; a failure holds up no document."""
+        if time.monotonic() - self._housekept < HOUSEKEEPING_S:
             return
-        self._looked = time.monotonic()
+        self._housekept = time.monotonic()
         try:
-            self._layout.expire(self._clock())
-            if self._graves:
-                self._graves.expire(self._clock())
+            self._indexes.expire(self._clock())
+            if self._tombstones:
+                self._tombstones.expire(self._clock())
         except PenstockError as e:
             log.warning("elasticsearch: %s keeps what has expired for now: %s", self.output.name, e)
 

@@ -1,7 +1,8 @@
-"""InfluxDB 1.x as a place for a sink's rows.
+"""Declares an InfluxDB 1.x measurement as a sink's output, and its limits.
 
-A point is its measurement, tags and time. Each of its fields is of the newest row that gave it a value, in whatever
-order they came: the field's version is kept beside it, as the field `_version.<field>`. A NULL says nothing of a field.
+A point is identified by its measurement, tags and time. Each of its fields has the value of the newest row that gave it
+one, in whatever order rows came: the field's version is kept beside it, as the field `_version.<field>`. A NULL leaves
+a field as it is.
 """
 
 from __future__ import annotations
@@ -13,47 +14,57 @@ from typing import TYPE_CHECKING, ClassVar
 
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F
-from penstock.sinks.core.document import Documents
+from penstock.sinks.core.document import DocumentOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-# A name of a field that says how new another field is; alone, when a point was deleted.
+# The field with the version of another field; alone, the version of a deletion.
 VERSION = "_version"
-# Of a field of every point where tombstones mark.
-DELETED = "deleted"
-# Behind a measurement's name: what was deleted of it.
-GRAVES = ".graves"
-# InfluxDB takes neither as the name of a tag or field, or drops what is in it.
+# The field that marks deleted points.
+DELETED_FIELD = "deleted"
+# The suffix of the measurement with the tombstones of another one.
+TOMBSTONE_SUFFIX = ".tombstones"
+# InfluxDB refuses these as names of a tag or field, or drops their values.
 RESERVED = {"time", "_field", "_measurement", VERSION}
 TYPES = {"integer", "float", "string", "boolean"}
-# InfluxDB takes the backslash away from a measurement's name, and the point for one of another measurement.
+# InfluxDB drops the backslash of a measurement's name, so that the point belongs to another measurement.
 ESCAPES = re.compile(r'\\[,= "]')
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What InfluxDB 1.x holds. Times in µs since 1970; key: bytes of a measurement with its tags; request: bytes."""
+class InfluxDBLimits:
+    """Limits of InfluxDB 1.x, and of one request.
 
-    first: int = -9_223_372_036_854_775
-    last: int = 9_223_372_036_854_775
-    key: int = 65_535
-    # Less than a reverse proxy takes by default (nginx: 1 MiB), and than InfluxDB does (25 MB).
-    request: int = 1_000_000
-    # What InfluxDB's own documentation advises for one request.
-    lines: int = 5000
+    Attributes:
+        first_us, last_us: times of points, µs since 1970.
+        key_bytes: of a measurement with its tags.
+        request_bytes: less than a reverse proxy takes by default (nginx: 1 MiB), and than InfluxDB does (25 MB).
+        request_lines: what InfluxDB's own documentation advises.
+    """
+
+    first_us: int = -9_223_372_036_854_775
+    last_us: int = 9_223_372_036_854_775
+    key_bytes: int = 65_535
+    request_bytes: int = 1_000_000
+    request_lines: int = 5000
 
 
-LIMITS = Limits()
+LIMITS = InfluxDBLimits()
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfluxDB(Documents):
+class InfluxDB(DocumentOutput):
     """A measurement of a database, or one for each value of a column.
 
-    tags, time: columns; time: the row's `at` if empty. fields: columns with the type each is written as (integer,
-    float, string, boolean, or empty for its own); every other column if there are none. versioned: False writes each
-    row as it comes, without asking what is there: for rows that are never changed.
+    Attributes:
+        database: its database.
+        measurement: its name; empty if `measurement_column` gives it.
+        tags: columns.
+        fields: columns with the type each is written as: integer, float, string, boolean, or empty for its own. Every
+            other column if there are none.
+        time: a column; the row's `at` if empty.
+        versioned: False writes each row as it comes, without reading what exists: for rows that never change.
     """
 
     connection: str = "influxdb"
@@ -68,35 +79,38 @@ class InfluxDB(Documents):
     writer: ClassVar[str] = "penstock.sinks.influxdb.writer:open_database"
 
     def __post_init__(self) -> None:
-        said = next(self._amiss(), None)
-        if said:
-            what, got, hint = said
+        if mistake := next(self._mistakes(), None):
+            what, got, hint = mistake
             raise DeclarationError(f"sink {self.sink}: {what}", got=got, hint=hint)
 
-    def _amiss(self) -> Iterator[tuple[str, object, str]]:
+    def _mistakes(self) -> Iterator[tuple[str, object, str]]:
         names = [*self.tags, *(name for name, _ in self.fields)]
         if not self.database or bool(self.measurement) == bool(self.measurement_column):
             given = (self.database, self.measurement, self.measurement_column)
             hint = "UPSERT INTO influxdb.<database>.<measurement>, or influxdb.<database> and MEASUREMENT (column)"
-            yield "no database and one measurement", given, hint
-        if self.measurement and (why := unfit(self.measurement)):
+            yield "not a database and one measurement", given, hint
+        if self.measurement and (why := measurement_error(self.measurement)):
             yield why, self.measurement, "give it another name"
         if self.suffix or self.expire_seconds:
-            hint = "leave SUFFIX and EXPIRE out; how long a database keeps its points says its retention policy"
-            yield "InfluxDB keeps times apart by itself", self.suffix or f"EXPIRE {self.expire_seconds} s", hint
-        if wrong := [name for name in names if reserved(name)]:
+            hint = "leave SUFFIX and EXPIRE out; the retention policy of the database says how long points are kept"
+            yield "InfluxDB partitions by time itself", self.suffix or f"EXPIRE {self.expire_seconds} s", hint
+        if wrong := [name for name in names if is_reserved(name)]:
             yield "a name that a tag or field of InfluxDB cannot have", wrong[0], "give the column another name: AS"
-        if self.tombstones == "mark" and DELETED in names:
-            yield f"a column named {DELETED}, which MARK writes", DELETED, "give the column another name: AS"
+        if self.tombstones == "mark" and DELETED_FIELD in names:
+            yield (
+                f"a column named {DELETED_FIELD}, which MARK writes",
+                DELETED_FIELD,
+                "give the column another name: AS",
+            )
         special = [*names, *(name for name in (self.time, self.measurement_column) if name)]
         if len(set(special)) < len(special):
             yield (
-                "a column that is two things at once",
+                "a column with two roles",
                 ", ".join(special),
                 "a tag, a field, the time or the measurement",
             )
-        if strange := [kind for _, kind in self.fields if kind and kind not in TYPES]:
-            yield "no type of a field", strange[0], f"one of {', '.join(sorted(TYPES))}"
+        if unknown := [kind for _, kind in self.fields if kind and kind not in TYPES]:
+            yield "not a type of a field", unknown[0], f"one of {', '.join(sorted(TYPES))}"
 
     @property
     def name(self) -> str:
@@ -111,23 +125,23 @@ class InfluxDB(Documents):
         return [F.col("doc")]
 
 
-def reserved(name: str) -> bool:
-    """Whether a tag or field cannot be called so. What a backslash stands before cannot be escaped by another."""
+def is_reserved(name: str) -> bool:
+    """Whether a tag or field cannot have a name. A character behind a backslash cannot be escaped by another."""
     return name in RESERVED or name.startswith(f"{VERSION}.") or not name.isprintable() or not name or "\\" in name
 
 
-def unfit(measurement: str) -> str:
-    """Why InfluxDB has no measurement of exactly this name; empty if it can have one."""
+def measurement_error(measurement: str) -> str:
+    """Why InfluxDB cannot have a measurement of exactly this name; empty if it can."""
     if not measurement:
         return "its measurement has no name"
     if measurement.startswith("#"):
         return f"its measurement would make a comment of its line: {measurement[:100]}"
     if ESCAPES.search(measurement):
         return f"its measurement has a backslash before a comma, a blank, = or a quotation mark: {measurement[:100]!r}"
-    return ending(measurement)
+    return line_end_error(measurement)
 
 
-def ending(name: str) -> str:
+def line_end_error(name: str) -> str:
     """Why a measurement or the value of a tag does not stay within its line; empty if it does."""
     if name.endswith("\\") or any(c < " " or c == "\x7f" for c in name):
         return f"a name with a control character, or a backslash at its end: {name[:100]!r}"

@@ -1,7 +1,8 @@
-"""A batch's rows as points of InfluxDB, in columns.
+"""Turns a batch's rows into points of InfluxDB, in columns.
 
-A cell is a field that a row gives a point: `series INT` and `field INT`, indexes (DELETION for a row that deletes its
-point), `time BIGINT` in µs, `version BIGINT`, `row BIGINT` and `text BINARY`, the value as a line has it.
+A cell is the value that a row gives a field of a point: `series INT` and `field INT`, indexes (the field is DELETION for
+a row that deletes its point), `time BIGINT` in µs, `version BIGINT`, `row BIGINT` and `text BINARY`, the value as a
+line has it.
 """
 
 from __future__ import annotations
@@ -14,20 +15,28 @@ import pyarrow as pa
 from pyarrow import compute
 
 from penstock.errors import SinkError
-from penstock.sinks.core.spark_types import own_kind
-from penstock.sinks.influxdb.config import DELETED, GRAVES, LIMITS, InfluxDB, ending, reserved, unfit
+from penstock.sinks.core.spark_types import spark_only_type
+from penstock.sinks.influxdb.config import (
+    DELETED_FIELD,
+    LIMITS,
+    TOMBSTONE_SUFFIX,
+    InfluxDB,
+    is_reserved,
+    line_end_error,
+    measurement_error,
+)
 
-# Its stubs know neither bytes nor plain numbers.
+# Its stubs accept neither bytes nor plain numbers.
 pc: Any = compute
 DELETION = -1
 POINT = ["series", "time"]
 CELL = [*POINT, "field"]
-KINDS = {"integer": pa.int64(), "float": pa.float64(), "string": pa.binary(), "boolean": pa.bool_()}
+ARROW_TYPES = {"integer": pa.int64(), "float": pa.float64(), "string": pa.binary(), "boolean": pa.bool_()}
 
 
 @dataclass(frozen=True)
 class Series:
-    """A measurement with its tags; an empty one is none."""
+    """A measurement with its tags; an empty tag counts as absent."""
 
     measurement: str
     tags: tuple[tuple[str, str], ...]
@@ -36,15 +45,15 @@ class Series:
     def present(self) -> list[tuple[str, str]]:
         return [(tag, value) for tag, value in self.tags if value]
 
-    def text(self, behind: str = "") -> bytes:
-        """As a line begins; behind: what the measurement's name gets behind it."""
+    def line_prefix(self, suffix: str = "") -> bytes:
+        """The beginning of a line. suffix: of the measurement's name."""
         tags = "".join(f",{_escaped(tag, ',= ')}={_escaped(value, ',= ')}" for tag, value in sorted(self.present))
-        return (_escaped(self.measurement + behind, ", ") + tags).encode()
+        return (_escaped(self.measurement + suffix, ", ") + tags).encode()
 
 
 @dataclass
 class Points:
-    """The cells of a batch, and why rows of it are none, by number."""
+    """The cells of a batch. refused: why rows make no point, by number."""
 
     series: list[Series] = field(default_factory=list)
     fields: list[str] = field(default_factory=list)
@@ -52,22 +61,21 @@ class Points:
     cells: pa.Table = field(default_factory=lambda: pa.table({}))
 
 
-def points(output: InfluxDB, rows: pa.Table) -> Points:
-    """The cells of rows as `Documents.columns` gives them. SinkError if a column is missing or of no use."""
-    return _Reader(output, rows.combine_chunks()).read()
+def read_points(output: InfluxDB, rows: pa.Table) -> Points:
+    """The cells of rows as `DocumentOutput.columns` gives them. SinkError if a column is missing or cannot be used."""
+    return _PointReader(output, rows.combine_chunks()).read()
 
 
-def made(output: InfluxDB, shape: pa.StructType) -> dict[str, Any]:
-    """What is made of an output: points of a measurement, and which columns are what of them. SinkError if columns of
-    that shape can never be those of a point."""
+def point_schema(output: InfluxDB, shape: pa.StructType) -> dict[str, Any]:
+    """The measurement of an output, and the role of its columns. SinkError if such columns make no point."""
     own = {f.name.lower(): str(f.type) for f in shape}
     fields = output.fields_among(f.name for f in shape)
     columns = {
         "doc": pa.array([{}], shape), "refused": pa.nulls(1, pa.binary()),
         "deleted": pa.array([False]), "at": pa.nulls(1, pa.timestamp("us", "UTC")), "version": pa.array([0]),
     }  # fmt: skip
-    # A row without values shows what becomes of their types.
-    points(output, pa.table(columns))
+    # A row without values checks the types.
+    read_points(output, pa.table(columns))
     return {
         "database": output.database,
         "measurement": output.measurement or f"each value of {output.measurement_column}",
@@ -78,7 +86,7 @@ def made(output: InfluxDB, shape: pa.StructType) -> dict[str, Any]:
     }
 
 
-class _Reader:
+class _PointReader:
     def __init__(self, output: InfluxDB, rows: pa.Table) -> None:
         self._output, self._rows, self._count = output, rows, rows.num_rows
         doc = rows["doc"]
@@ -94,10 +102,10 @@ class _Reader:
         deleted = pc.and_(self._rows["deleted"], output.tombstones != "ignore")
         ignored = pc.and_(self._rows["deleted"], output.tombstones == "ignore")
         time = self._micros(output.time) if output.time else _micros(self._rows["at"])
-        told = pc.is_valid(time) if output.time else pa.repeat(pa.scalar(value=False), self._count)
-        self._refuse(pc.and_not(deleted, told), lambda _: "it says that a point is gone, and not which")
+        has_time = pc.is_valid(time) if output.time else pa.repeat(pa.scalar(value=False), self._count)
+        self._refuse(pc.and_not(deleted, has_time), lambda _: "it deletes a point and does not say which")
         self._refuse(pc.and_(pc.is_null(time), pc.invert(ignored)), lambda _: "its point has no time")
-        out = pc.or_(pc.less(time, LIMITS.first), pc.greater(time, LIMITS.last))
+        out = pc.or_(pc.less(time, LIMITS.first_us), pc.greater(time, LIMITS.last_us))
         self._refuse(out, lambda at: f"its time is outside the years 1677 to 2262: {time[at]} µs")
         series = self._series(pc.invert(ignored))
         self._cells(series, time, deleted, ignored)
@@ -124,7 +132,7 @@ class _Reader:
             add(name, values, here)
         self._refuse(pc.and_(here, pc.invert(given)), lambda _: "all fields of its point are NULL")
         if self._output.tombstones == "mark":
-            add(DELETED, pc.cast(deleted, pa.string()).cast(pa.binary()), pc.invert(ignored))
+            add(DELETED_FIELD, pc.cast(deleted, pa.string()).cast(pa.binary()), pc.invert(ignored))
         if self._output.tombstones == "delete":
             add("", pa.repeat(pa.scalar(b""), self._count), deleted)
         refused = pa.array(sorted(found.refused), pa.int64())
@@ -133,7 +141,7 @@ class _Reader:
 
     def _fields(self) -> Sequence[tuple[str, str]]:
         found = self._output.fields_among(f.name for f in self._doc.type)
-        if wrong := [name for name, _ in found if reserved(name)]:
+        if wrong := [name for name, _ in found if is_reserved(name)]:
             raise SinkError(
                 f"sink {self._output.sink}: a name that a field of InfluxDB cannot have",
                 got=wrong[0],
@@ -142,7 +150,7 @@ class _Reader:
         return found
 
     def _column(self, name: str) -> Any:
-        # As in Spark, capitals or not.
+        # As in Spark, case is ignored.
         if name.lower() not in self._columns:
             raise SinkError(
                 f"sink {self._output.sink}: the SELECT has no column {name}",
@@ -151,9 +159,9 @@ class _Reader:
             )
         return pc.struct_field(self._doc, [self._columns[name.lower()]])
 
-    def _useless(self, name: str, kind: str) -> SinkError:
+    def _unusable(self, name: str, kind: str) -> SinkError:
         return SinkError(
-            f"sink {self._output.sink}: {name} is no value of InfluxDB",
+            f"sink {self._output.sink}: {name} is not a value of InfluxDB",
             got=kind,
             hint="take its parts as columns of their own, or its text: to_json, or a cast to STRING",
         )
@@ -164,14 +172,14 @@ class _Reader:
             return values.cast(pa.int64())
         if not (pa.types.is_timestamp(values.type) or pa.types.is_date(values.type)):
             raise SinkError(
-                f"sink {self._output.sink}: {name} is no time",
+                f"sink {self._output.sink}: {name} is not a time",
                 got=str(values.type),
                 hint="e.g. timestamp_millis(column)",
             )
         return _micros(values)
 
     def _series(self, wanted: Any) -> Any:
-        """The number of each row's series; rows whose names InfluxDB cannot have are refused."""
+        """The number of each row's series; rows with impossible names are refused."""
         output, found = self._output, self._points
         named = (
             self._names(output.measurement_column)
@@ -184,7 +192,7 @@ class _Reader:
         for at, (names, is_wanted) in enumerate(zip(rows, wanted.to_pylist(), strict=True)):
             one = known.get(names)
             if one is None:
-                made = self._one(names)
+                made = self._new_series(names)
                 one = known[names] = made if isinstance(made, str) else len(found.series)
                 if isinstance(made, Series):
                     found.series.append(made)
@@ -193,33 +201,37 @@ class _Reader:
             numbers.append(one if isinstance(one, int) else 0)
         return pa.array(numbers, pa.int32())
 
-    def _one(self, names: Sequence[bytes | None]) -> Series | str:
-        """A series, or why it is none."""
+    def _new_series(self, names: Sequence[bytes | None]) -> Series | str:
+        """A series, or why it is impossible."""
         try:
             measurement, *values = [(name or b"").decode() for name in names]
         except UnicodeDecodeError:
             return "its measurement or a tag of it is not UTF-8"
         tags = tuple(zip(self._output.tags, values, strict=True))
-        if why := unfit(measurement) or next(filter(None, (ending(value) for _, value in tags)), ""):
+        if why := measurement_error(measurement) or next(
+            filter(None, (line_end_error(value) for _, value in tags)), ""
+        ):
             return why
         made = Series(measurement, tags)
-        if (size := len(made.text(GRAVES))) > LIMITS.key:
-            return f"its measurement and tags take {size} bytes, InfluxDB has {LIMITS.key}"
+        if (size := len(made.line_prefix(TOMBSTONE_SUFFIX))) > LIMITS.key_bytes:
+            return f"its measurement and tags take {size} bytes, InfluxDB has {LIMITS.key_bytes}"
         return made
 
     def _names(self, name: str) -> list[bytes | None]:
         values = self._column(name)
-        if kind := _unfit(values.type):
-            raise SinkError(f"sink {self._output.sink}: {name} is no name", got=kind, hint="take a STRING or a number")
+        if kind := _type_error(values.type):
+            raise SinkError(
+                f"sink {self._output.sink}: {name} is not a name", got=kind, hint="take a STRING or a number"
+            )
         return list((values if _is_text(values.type) else values.cast(pa.string())).cast(pa.binary()).to_pylist())
 
     def _values(self, name: str, kind: str, here: Any) -> Any:
-        """Values as a line has them; rows with one that InfluxDB does not have are refused."""
+        """Values as a line has them; rows with a value that InfluxDB does not have are refused."""
         values = self._column(name)
-        if wrong := _unfit(values.type):
-            raise self._useless(name, wrong)
+        if wrong := _type_error(values.type):
+            raise self._unusable(name, wrong)
         if kind and not pa.types.is_null(values.type):
-            values = self._as(name, kind, values, here)
+            values = self._cast_values(name, kind, values, here)
         type_ = values.type
         if pa.types.is_integer(type_):
             return _bytes_of(pc.binary_join_element_wise(pc.cast(values, pa.string()), "i", ""))
@@ -235,22 +247,22 @@ class _Reader:
         quote = pa.scalar(b'"')
         return pc.binary_join_element_wise(quote, raw, quote, pa.scalar(b""))
 
-    def _as(self, name: str, kind: str, values: Any, here: Any) -> Any:
-        wanted = KINDS[kind]
+    def _cast_values(self, name: str, kind: str, values: Any, here: Any) -> Any:
+        wanted = ARROW_TYPES[kind]
         if kind == "string":
             return values if _is_text(values.type) else pc.cast(values, pa.string())
         if values.type == wanted or (kind == "float" and pa.types.is_decimal(values.type)):
             return values
         if pa.types.is_binary(values.type):
-            raise self._useless(name, f"BINARY, which is no {kind}")
+            raise self._unusable(name, f"BINARY, which is no {kind}")
         text = values.cast(pa.string()) if _is_text(values.type) else values
         try:
             return pc.cast(text, wanted)
         except pa.ArrowNotImplementedError:
-            raise self._useless(name, f"{values.type}, which is no {kind}") from None
+            raise self._unusable(name, f"{values.type}, which is no {kind}") from None
         except pa.ArrowInvalid:
             pass
-        # Some value is none: one by one.
+        # Some value cannot be cast: cast them one by one.
         made = [_cast(value, wanted) for value in text]
         strange = pa.array([new is None and old.is_valid for new, old in zip(made, text, strict=True)])
         self._refuse(pc.and_(here, strange), lambda at: f"its field {name} is no {kind}: {str(text[at])[:100]}")
@@ -261,9 +273,9 @@ class _Reader:
             self._points.refused.setdefault(at, why(at))
 
 
-def _unfit(kind: pa.DataType) -> str:
-    """The type of a column that no point can have; empty if it can."""
-    return own_kind(kind) or (str(kind) if pa.types.is_nested(kind) or pa.types.is_duration(kind) else "")
+def _type_error(kind: pa.DataType) -> str:
+    """The name of a type that no point can have; empty for all others."""
+    return spark_only_type(kind) or (str(kind) if pa.types.is_nested(kind) or pa.types.is_duration(kind) else "")
 
 
 def _micros(times: Any) -> Any:

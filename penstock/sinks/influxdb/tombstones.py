@@ -1,7 +1,7 @@
-"""Tombstones of InfluxDB behind upserts that are ahead of their record's own time.
+"""Orders InfluxDB's tombstones behind future upserts.
 
-Where the record of the newest such upsert of a point lies is kept beside its grave: the fields `_ahead`, its version,
-and `_place` of `<measurement>.graves`.
+The position of the record of a point's newest future upsert is kept beside its tombstone: the fields `_future`, its
+version, and `_position` of `<measurement>.tombstones`.
 """
 
 from __future__ import annotations
@@ -13,94 +13,104 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import compute
 
-from penstock.sinks.core.document import ORIGIN
-from penstock.sinks.core.latest_per_key import Ahead, Row, following
+from penstock.sinks.core.chunking import chunks
+from penstock.sinks.core.document import POSITION
+from penstock.sinks.core.latest_per_key import FutureUpsert, VersionedRow, raise_tombstones
 from penstock.sinks.influxdb.client import quoted
-from penstock.sinks.influxdb.config import GRAVES
-from penstock.sinks.influxdb.existing_points import STATEMENTS, pieces, where
+from penstock.sinks.influxdb.config import LIMITS, TOMBSTONE_SUFFIX
+from penstock.sinks.influxdb.existing_points import STATEMENTS, series_condition
 from penstock.sinks.influxdb.points import Points
 
-# Its stubs know neither bytes nor plain numbers.
+# Its stubs accept neither bytes nor plain numbers.
 pc: Any = compute
-AHEAD, PLACE = "_ahead", "_place"
+FUTURE_FIELD, POSITION_FIELD = "_future", "_position"
 # A series, by its number, and a time.
 Point = tuple[int, int]
 
 
-def concerned(found: Points, given: pa.Table) -> dict[Point, list[Row]]:
-    """The rows of each point that are tombstones, or ahead."""
-    if "ahead" not in given.column_names:
+def rows_to_order(points: Points, table: pa.Table) -> dict[Point, list[VersionedRow]]:
+    """The rows of each point that are tombstones or future upserts."""
+    if "future" not in table.column_names:
         return {}
-    told: Any = given
-    numbers = pc.indices_nonzero(pc.or_(told["tombstone"], told["ahead"]))
-    cells = found.cells.filter(pc.is_in(found.cells["row"], numbers.cast(pa.int64())))
-    points: dict[int, Point] = {
+    columns: Any = table
+    numbers = pc.indices_nonzero(pc.or_(columns["tombstone"], columns["future"]))
+    cells = points.cells.filter(pc.is_in(points.cells["row"], numbers.cast(pa.int64())))
+    point_of: dict[int, Point] = {
         row: (series, time)
         for series, time, row in zip(*(cells[n].to_pylist() for n in ("series", "time", "row")), strict=True)
     }
-    made: dict[Point, list[Row]] = {}
-    for number, point in points.items():
-        version, tombstone, ahead, *place = (
-            given[name][number].as_py() for name in ("version", "tombstone", "ahead", *ORIGIN)
+    rows: dict[Point, list[VersionedRow]] = {}
+    for number, point in point_of.items():
+        version, tombstone, future, *position = (
+            table[name][number].as_py() for name in ("version", "tombstone", "future", *POSITION)
         )
-        row = Row(number, "", version, tombstone, point[1], (place[0], place[1], place[2]), tombstone, ahead)
-        made.setdefault(point, []).append(row)
-    return made
+        row = VersionedRow(
+            number, "", version, tombstone, point[1], (position[0], position[1], position[2]), tombstone, future
+        )
+        rows.setdefault(point, []).append(row)
+    return rows
 
 
-def questions(found: Points, points: Iterable[Point]) -> Iterator[str]:
-    """Requests for what is kept of some points."""
+def future_queries(points: Points, wanted: Iterable[Point]) -> Iterator[str]:
+    """Requests for the remembered future upserts of some points."""
     times: dict[int, list[int]] = {}
-    for series, time in points:
+    for series, time in wanted:
         times.setdefault(series, []).append(time)
     statements = [
-        f"SELECT {quoted(AHEAD)}, {quoted(PLACE)} FROM {quoted(found.series[n].measurement + GRAVES)} "
-        f"WHERE time >= {min(some)}u AND time <= {max(some)}u AND ({where(found.series[n])}) GROUP BY *"
+        f"SELECT {quoted(FUTURE_FIELD)}, {quoted(POSITION_FIELD)} "
+        f"FROM {quoted(points.series[n].measurement + TOMBSTONE_SUFFIX)} "
+        f"WHERE time >= {min(some)}u AND time <= {max(some)}u AND ({series_condition(points.series[n])}) GROUP BY *"
         for n, some in times.items()
     ]
-    for together in pieces(statements, STATEMENTS, len):
+    for together in chunks(statements, STATEMENTS, LIMITS.request_bytes, lambda text: len(text) + 1):
         yield "; ".join(together)
 
 
-def known(found: Points, answers: Iterable[Mapping[str, Any]]) -> dict[Point, Ahead]:
-    """What the answers say, by point."""
-    numbers = {(one.measurement + GRAVES, frozenset(one.present)): n for n, one in enumerate(found.series)}
-    kept: dict[Point, Ahead] = {}
+def read_future_upserts(points: Points, answers: Iterable[Mapping[str, Any]]) -> dict[Point, FutureUpsert]:
+    """The future upserts of the answers, by point."""
+    numbers = {(one.measurement + TOMBSTONE_SUFFIX, frozenset(one.present)): n for n, one in enumerate(points.series)}
+    found: dict[Point, FutureUpsert] = {}
     for answer in answers:
         tags = frozenset((k, v) for k, v in answer.get("tags", {}).items() if v)
         if (series := numbers.get((answer["name"], tags))) is None:
             continue
-        for time, version, place in answer["values"]:
-            if version is not None and place is not None:
-                kept[series, time] = Ahead(version, tuple(json.loads(place)))
-    return kept
+        for time, version, position in answer["values"]:
+            if version is not None and position is not None:
+                found[series, time] = FutureUpsert(version, tuple(json.loads(position)))
+    return found
 
 
-def raised(found: Points, rows: Mapping[Point, Sequence[Row]], kept: Mapping[Point, Ahead]) -> pa.Table:
-    """The cells, those of tombstones newer than what is ahead and lies before them."""
-    made = {row.number: row.version for point, some in rows.items() for row in following(some, kept.get(point))}
-    cells: Any = found.cells
-    old = zip(cells["row"].to_pylist(), cells["version"].to_pylist(), strict=True)
-    versions = pa.array([made.get(row, version) for row, version in old], pa.int64())
-    raised: pa.Table = cells.set_column(cells.column_names.index("version"), "version", versions)
+def raise_tombstone_cells(
+    points: Points, rows: Mapping[Point, Sequence[VersionedRow]], remembered: Mapping[Point, FutureUpsert]
+) -> pa.Table:
+    """The cells; those of tombstones are made newer than the future upserts before them."""
+    versions = {
+        row.number: row.version for point, some in rows.items() for row in raise_tombstones(some, remembered.get(point))
+    }
+    cells: Any = points.cells
+    present = zip(cells["row"].to_pylist(), cells["version"].to_pylist(), strict=True)
+    column = pa.array([versions.get(row, version) for row, version in present], pa.int64())
+    raised: pa.Table = cells.set_column(cells.column_names.index("version"), "version", column)
     return raised
 
 
-def lines(
-    found: Points, rows: Mapping[Point, Sequence[Row]], kept: Mapping[Point, Ahead], refused: Mapping[int, str]
+def future_upsert_lines(
+    points: Points,
+    rows: Mapping[Point, Sequence[VersionedRow]],
+    remembered: Mapping[Point, FutureUpsert],
+    refused: Mapping[int, str],
 ) -> list[tuple[bytes, int]]:
-    """A line for each point with an upsert that is ahead of what is kept of it, with the row's number."""
-    made = []
+    """A line and the row's number for each point whose newest future upsert is newer than the remembered one."""
+    lines = []
     for (series, time), some in rows.items():
-        early = [row for row in some if row.ahead and not row.deleted and row.number not in refused]
-        if not early:
+        upserts = [row for row in some if row.future and not row.deleted and row.number not in refused]
+        if not upserts:
             continue
-        last = max(early, key=lambda row: row.version)
-        if (before := kept.get((series, time))) and before.version >= last.version:
+        last = max(upserts, key=lambda row: row.version)
+        if (before := remembered.get((series, time))) and before.version >= last.version:
             continue
-        place = json.dumps(last.place).replace("\\", "\\\\").replace('"', '\\"').encode()
-        begin = found.series[series].text(GRAVES)
-        made.append(
-            (b'%s %s=%di,%s="%s" %d' % (begin, AHEAD.encode(), last.version, PLACE.encode(), place, time), last.number)
-        )
-    return made
+        position = json.dumps(last.position).replace("\\", "\\\\").replace('"', '\\"').encode()
+        prefix = points.series[series].line_prefix(TOMBSTONE_SUFFIX)
+        fields = (FUTURE_FIELD.encode(), last.version, POSITION_FIELD.encode(), position)
+        lines.append((b'%s %s=%di,%s="%s" %d' % (prefix, *fields, time), last.number))
+    return lines

@@ -1,4 +1,4 @@
-"""A sink's collections and indexes: made as declared, never changed."""
+"""Manages the collections and indexes of a sink: creates them as declared, and never changes one."""
 
 from __future__ import annotations
 
@@ -15,82 +15,84 @@ from pymongo.errors import OperationFailure
 
 from penstock.errors import SinkError
 from penstock.model.sink import Unit
-from penstock.sinks.mongodb.config import AT, DUPLICATE, GRAVES, LIMITS, Keys, MongoDB
-from penstock.sinks.mongodb.encode import fits
+from penstock.sinks.mongodb.config import AT, DUPLICATE_KEY, LIMITS, TOMBSTONE_SUFFIX, Keys, MongoDB
+from penstock.sinks.mongodb.encode import check_type
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Of suffixes: each is a collection, and a clock that is wrong by centuries must not make many.
+# Of suffixes: a wrong clock must not create many collections.
 YEARS = (1970, 2199)
 FIRST, LAST = ((datetime(year, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1) for year in (1970, 2200))
-# Seconds until a collection is looked at again: dropped, the next write would make it without its indexes.
-EVERY = 60.0
-SUFFIXES: dict[Unit, str] = {"year": "%Y", "month": "%Y.%m", "day": "%Y.%m.%d", "hour": "%Y.%m.%d.%H"}
+# Time until a collection is checked again: if it was dropped, a write would create it without its indexes.
+RECHECK_S = 60.0
+SUFFIX_FORMATS: dict[Unit, str] = {"year": "%Y", "month": "%Y.%m", "day": "%Y.%m.%d", "hour": "%Y.%m.%d.%H"}
 SUFFIX = re.compile(r"[0-9]{4}(\.[0-9]{2}){0,3}")
-# Options of an index that change which documents it takes, or which of them are one.
-PARTIAL = ("sparse", "partialFilterExpression", "collation")
+# Options of an index that change which documents it holds, or which of them are equal.
+FORBIDDEN_OPTIONS = ("sparse", "partialFilterExpression", "collation")
 
 
 @dataclass(frozen=True)
-class Index:
-    """seconds: after which a document expires, from the time that it is by."""
+class IndexSpec:
+    """An index. seconds: after which a document expires, counted from the indexed time."""
 
     keys: Keys
     unique: bool = False
     seconds: int | None = None
 
-    def difference(self, there: dict[str, Any]) -> str:
-        """What of an index of these keys is other than declared."""
-        if bool(there.get("unique")) != self.unique:
-            return f"unique is {bool(there.get('unique'))}, declared is {self.unique}"
-        if there.get("expireAfterSeconds") != self.seconds:
-            return f"expireAfterSeconds is {there.get('expireAfterSeconds')}, declared is {self.seconds}"
-        return next((f"it has {name}" for name in PARTIAL if there.get(name)), "")
+    def difference(self, present: dict[str, Any]) -> str:
+        """How an existing index of these keys differs from the declaration; empty if it does not."""
+        if bool(present.get("unique")) != self.unique:
+            return f"unique is {bool(present.get('unique'))}, declared is {self.unique}"
+        if present.get("expireAfterSeconds") != self.seconds:
+            return f"expireAfterSeconds is {present.get('expireAfterSeconds')}, declared is {self.seconds}"
+        return next((f"it has {name}" for name in FORBIDDEN_OPTIONS if present.get(name)), "")
 
 
-# Of what was deleted.
-GRAVE = Index((AT,), seconds=LIMITS.grave_days * 24 * 60 * 60)
+TOMBSTONE_INDEX = IndexSpec((AT,), seconds=LIMITS.tombstone_days * 24 * 60 * 60)
 
 
-def declared(output: MongoDB) -> list[Index]:
-    """The indexes of each collection of a sink."""
-    indexes = [Index(keys) for keys in output.indexes] + [Index(keys, unique=True) for keys in output.unique]
+def index_specs(output: MongoDB) -> list[IndexSpec]:
+    """The indexes that each collection of a sink must have."""
+    indexes = [IndexSpec(keys) for keys in output.indexes] + [IndexSpec(keys, unique=True) for keys in output.unique]
     if output.expire_seconds:
-        indexes.append(Index((AT,), seconds=output.expire_seconds))
+        indexes.append(IndexSpec((AT,), seconds=output.expire_seconds))
     return indexes
 
 
-def made(output: MongoDB, shape: pa.StructType) -> dict[str, Any]:
-    """What is made of an output: collections with their indexes. SinkError if documents of that shape can never be
-    stored."""
-    fits(shape, output.name)
+def collection_schema(output: MongoDB, shape: pa.StructType) -> dict[str, Any]:
+    """The collections and indexes that are created for an output. SinkError if such documents can never be stored."""
+    check_type(shape, output.name)
     name = output.collection
     suffixed = f"{name}-<{output.suffix}>" if output.suffix else name
-    wanted = {suffixed: declared(output), **({f"{name}{GRAVES}": [GRAVE]} if output.tombstones == "delete" else {})}
+    wanted = {
+        suffixed: index_specs(output),
+        **({f"{name}{TOMBSTONE_SUFFIX}": [TOMBSTONE_INDEX]} if output.tombstones == "delete" else {}),
+    }
     collections = {collection: [asdict(index) for index in indexes] for collection, indexes in wanted.items()}
     return {"database": output.database, "indexes": collections}
 
 
-class Layout:
-    """Of one sink's collections in its database."""
+class CollectionManager:
+    """Creates one sink's collections in its database."""
 
     def __init__(self, database: Database[Any], output: MongoDB) -> None:
         self._database, self._output = database, output
-        self._seen: dict[str, float] = {}
-        self._indexes = declared(output)
+        self._checked: dict[str, float] = {}
+        self._indexes = index_specs(output)
 
     @property
-    def graves(self) -> str:
-        return f"{self._output.collection}{GRAVES}"
+    def tombstones(self) -> str:
+        return f"{self._output.collection}{TOMBSTONE_SUFFIX}"
 
-    def place(self, at_micros: int | None) -> str:
-        """The collection of a row of that time."""
+    def name_at(self, at_micros: int | None) -> str:
+        """The name of the collection for a row of that time."""
         if not self._output.suffix:
             return self._output.collection
         assert at_micros is not None
-        return f"{self._output.collection}-{EPOCH + timedelta(microseconds=at_micros):{SUFFIXES[self._output.suffix]}}"
+        at = EPOCH + timedelta(microseconds=at_micros)
+        return f"{self._output.collection}-{at.strftime(SUFFIX_FORMATS[self._output.suffix])}"
 
-    def places(self) -> list[str]:
-        """The collections that there are."""
+    def existing(self) -> list[str]:
+        """The names of the collections that exist."""
         base = self._output.collection
         found = self._database.list_collection_names()
         if not self._output.suffix:
@@ -98,32 +100,32 @@ class Layout:
         return [name for name in found if name.startswith(f"{base}-") and SUFFIX.fullmatch(name[len(base) + 1 :])]
 
     def ensure(self, name: str) -> None:
-        """Make a collection and its indexes as declared. SinkError if what is there is otherwise."""
-        if monotonic() - self._seen.get(name, -EVERY) < EVERY:
+        """Create a collection and its indexes as declared. SinkError if what exists differs."""
+        if monotonic() - self._checked.get(name, -RECHECK_S) < RECHECK_S:
             return
         for there in self._database.list_collections(filter={"name": name}):
-            self._plain(name, there)
-        for index in [GRAVE] if name == self.graves else self._indexes:
-            self._index(name, index)
-        self._seen[name] = monotonic()
+            self._check_plain(name, there)
+        for index in [TOMBSTONE_INDEX] if name == self.tombstones else self._indexes:
+            self._ensure_index(name, index)
+        self._checked[name] = monotonic()
 
-    def _plain(self, name: str, there: Mapping[str, Any]) -> None:
+    def _check_plain(self, name: str, there: Mapping[str, Any]) -> None:
         options = there.get("options", {})
         kind = there.get("type", "collection")
         wrong = [f"a {kind}"] if kind != "collection" else []
-        # With one of another collation two ids may be taken for one.
+        # With another collation two ids may be equal.
         wrong += [what for what in ("capped", "timeseries", "collation", "clusteredIndex") if options.get(what)]
         if wrong:
             raise SinkError(
-                f"{self._output.database}.{name} is no plain collection",
+                f"{self._output.database}.{name} is not a plain collection",
                 got=wrong[0],
                 hint="write into another collection, or drop it",
             )
 
-    def _index(self, name: str, index: Index) -> None:
+    def _ensure_index(self, name: str, index: IndexSpec) -> None:
         collection = self._database[name]
         for called, there in collection.index_information().items():
-            # A hashed or text index of the same columns is another.
+            # A hashed or text index of the same columns is a different one.
             if there["key"] != [(key, 1) for key in index.keys]:
                 continue
             if wrong := index.difference(there):
@@ -133,15 +135,15 @@ class Layout:
                     hint=f'drop it (db["{name}"].dropIndex("{called}")), or declare it as it is',
                 )
             return
-        given: dict[str, Any] = {"expireAfterSeconds": index.seconds} if index.seconds is not None else {}
+        options: dict[str, Any] = {"expireAfterSeconds": index.seconds} if index.seconds is not None else {}
         try:
-            collection.create_index([(key, 1) for key in index.keys], unique=index.unique, **given)
+            collection.create_index([(key, 1) for key in index.keys], unique=index.unique, **options)
         except OperationFailure as e:
-            # Of its name there is another, or documents that are there break it.
-            if e.code not in (DUPLICATE, 67, 85, 86):
+            # Another index has its name, or existing documents violate it.
+            if e.code not in (DUPLICATE_KEY, 67, 85, 86):
                 raise
             raise SinkError(
-                f"index {index.keys} cannot be made on {self._output.database}.{name}",
+                f"index {index.keys} cannot be created on {self._output.database}.{name}",
                 got=str(e)[:500],
-                hint="mend the documents or drop the other index, or declare it otherwise",
+                hint="correct the documents, drop the other index, or declare it differently",
             ) from e

@@ -1,7 +1,7 @@
-"""MongoDB as a sink's store: what is declared of it, and what it takes.
+"""Declares a MongoDB collection as a sink's output, and its limits.
 
-A document is `_id`, the id as text; the columns of the SELECT; `_v`, its version; and `_at`, its time, where it
-expires. What was deleted is kept as `_id` and `_v` in `<collection>.graves`.
+A document has `_id`, the id as text; the columns of the SELECT; `_v`, its version; and `_at`, its time, if it expires.
+`_id` and `_v` of deleted documents are kept in `<collection>.tombstones`.
 """
 
 from __future__ import annotations
@@ -11,26 +11,30 @@ from typing import TYPE_CHECKING, ClassVar
 
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F
-from penstock.sinks.core.document import Documents
+from penstock.sinks.core.document import DocumentOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 Keys = tuple[str, ...]
 
-VERSION, AT, MARKED, GRAVES = "_v", "_at", "deleted", ".graves"
-# In the collection of graves: where the record of an upsert lies whose version is ahead of the record's own time.
-AHEAD = "ahead"
-OWN = ("_id", VERSION, AT)
-# The error of a unique index.
-DUPLICATE = 11000
+VERSION, AT, DELETED_FIELD, TOMBSTONE_SUFFIX = "_v", "_at", "deleted", ".tombstones"
+# In the collection of tombstones: the position of the record of a future upsert.
+POSITION = "position"
+OWN_FIELDS = ("_id", VERSION, AT)
+# The code of a violated unique index.
+DUPLICATE_KEY = 11000
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What MongoDB holds. id_bytes: its own is the document's, but an id is sent several times in a request.
+class MongoDBLimits:
+    """Limits of MongoDB, and of one request.
 
-    name_bytes: of a database; namespace_bytes: of database, dot, collection and what the sink adds to its name.
+    Attributes:
+        id_bytes: MongoDB's own limit is the document's, but an id is sent several times in a request.
+        name_bytes: of a database.
+        namespace_bytes: of database, dot, collection and what the sink adds to its name.
+        tombstone_days: how long the version of a delete is kept.
     """
 
     document_bytes: int = 16 * 1024 * 1024
@@ -41,15 +45,22 @@ class Limits:
     namespace_bytes: int = 235
     rows: int = 1000
     request_bytes: int = 8 * 1024 * 1024
-    grave_days: int = 7
+    tombstone_days: int = 7
 
 
-LIMITS = Limits()
+LIMITS = MongoDBLimits()
 
 
 @dataclass(frozen=True, kw_only=True)
-class MongoDB(Documents):
-    """A collection. indexes, unique: columns of each index that it must have, ascending."""
+class MongoDB(DocumentOutput):
+    """A collection.
+
+    Attributes:
+        database: its database.
+        collection: its name, without a suffix.
+        indexes: columns of each index, ascending.
+        unique: columns of each unique index, ascending.
+    """
 
     connection: str = "mongodb"
     database: str
@@ -60,27 +71,32 @@ class MongoDB(Documents):
     writer: ClassVar[str] = "penstock.sinks.mongodb.writer:open_collection"
 
     def __post_init__(self) -> None:
-        for wrong, got in (
-            (_unfit(self.database, '/\\. "$*<>:|?\0', LIMITS.name_bytes), self.database),
-            (_unfit(self.collection, "$\0", LIMITS.namespace_bytes - len(self.database.encode())), self.collection),
+        for error, got in (
+            (_name_error(self.database, '/\\. "$*<>:|?\0', LIMITS.name_bytes), self.database),
+            (
+                _name_error(self.collection, "$\0", LIMITS.namespace_bytes - len(self.database.encode())),
+                self.collection,
+            ),
             ("begins with system." if self.collection.startswith("system.") else "", self.collection),
-            ("ends with .graves" if self.collection.endswith(GRAVES) else "", self.collection),
+            ("ends with .tombstones" if self.collection.endswith(TOMBSTONE_SUFFIX) else "", self.collection),
         ):
-            if wrong:
-                raise DeclarationError(f"a name of MongoDB {wrong}", got=repr(got), hint="choose another name")
+            if error:
+                raise DeclarationError(
+                    f"the name of a database or collection {error}", got=repr(got), hint="choose another name"
+                )
         if self.suffix and self.tombstones == "mark":
             raise DeclarationError(
-                f"a tombstone of {self.name} cannot tell which collection its document is in",
+                f"a tombstone of {self.name} does not say which collection holds its document",
                 got="TOMBSTONES MARK with SUFFIX",
                 hint="TOMBSTONES DELETE, which looks for it, or leave SUFFIX out",
             )
-        twice = set(self.indexes) & set(self.unique)
+        repeated = set(self.indexes) & set(self.unique)
         for keys in (*self.indexes, *self.unique):
-            if not keys or keys in twice or keys == ("_id",) or len(set(keys)) < len(keys):
+            if not keys or keys in repeated or keys == ("_id",) or len(set(keys)) < len(keys):
                 raise DeclarationError(
-                    f"an index of {self.name} is none that can be made",
+                    f"an index of {self.name} cannot be created",
                     got=keys,
-                    hint="name different columns, none of it twice; _id has its own index",
+                    hint="name different columns, none of it repeated; _id has its own index",
                 )
 
     @property
@@ -91,9 +107,9 @@ class MongoDB(Documents):
         return [F.col("doc")]
 
 
-def _unfit(name: str, signs: str, size: int) -> str:
+def _name_error(name: str, characters: str, size: int) -> str:
     if not name:
         return "is empty"
-    if found := [sign for sign in signs if sign in name]:
+    if found := [character for character in characters if character in name]:
         return f"has {found[0]!r} in it"
     return f"is longer than {size} bytes" if len(name.encode()) > size else ""

@@ -1,0 +1,238 @@
+"""Bulk writes: bounded requests, some at a time, retried with backoff, with the outcome of every item.
+
+A store gives a `BulkWriter` a function that sends one request. The function returns one result per item, or raises
+`RequestRejected` if the store rejects the request because of something in it. Such a request is bisected until the item
+to blame stands alone.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Generic, Protocol, TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+
+from penstock.errors import PenstockError, Wait
+from penstock.sinks.core.chunking import chunks
+
+
+class BulkItem(Protocol):
+    """One write of a bulk request. row: its row's number in the batch; size: bytes of the request."""
+
+    @property
+    def row(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+Item = TypeVar("Item", bound=BulkItem)
+# Sends one request; see `BulkWriter.write`.
+Send = Callable[[Sequence[Item]], Iterable["ItemResult"]]
+# The reasons of items to refuse that are left after the last try, by row; or it raises `Wait`.
+GiveUp = Callable[[Sequence[tuple[Item, "ItemResult"]]], dict[int, str]]
+
+
+class ItemStatus(Enum):
+    """What a store did with an item."""
+
+    WRITTEN = auto()
+    CONFLICT = auto()  # what is there is in the way: a newer version, or the same id
+    DUPLICATE = auto()  # a unique index is in the way
+    REFUSED = auto()
+    RETRY = auto()  # the store has too much to do
+    FAILED = auto()  # the store failed on this item, which may be the item's fault
+
+
+@dataclass(frozen=True, slots=True)
+class ItemResult:
+    """The status of an item, with the store's reason."""
+
+    status: ItemStatus
+    reason: str = ""
+
+
+OK = ItemResult(ItemStatus.WRITTEN)
+
+
+class RequestRejected(Exception):
+    """The store rejects a whole request because of something in it."""
+
+    def __init__(self, result: ItemResult) -> None:
+        super().__init__(result.reason)
+        self.result = result
+
+
+class RequestTimedOut(Wait):
+    """The store did not answer in time: requests get smaller, as the same one would take as long again."""
+
+
+class Retryable(Exception):
+    """A request failed in a way that an immediate retry may cure."""
+
+
+@dataclass
+class BulkOutcome(Generic[Item]):
+    """What became of items.
+
+    Attributes:
+        written: number of items written.
+        conflicts: items whose id has another version in the store.
+        duplicates: items that break a unique index, with the store's reason.
+        refused: the store's reason, by the row's number.
+        retried: number of items sent again.
+        bytes: bytes sent.
+    """
+
+    written: int = 0
+    conflicts: list[Item] = field(default_factory=list)
+    duplicates: list[tuple[Item, str]] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
+    retried: int = 0
+    bytes: int = 0
+
+    def add(self, other: BulkOutcome[Item]) -> None:
+        self.written += other.written
+        self.conflicts += other.conflicts
+        self.duplicates += other.duplicates
+        self.refused |= other.refused
+        self.retried += other.retried
+        self.bytes += other.bytes
+
+
+def retrying(tries: int, pause_s: float) -> Retrying:
+    """Retries what raises `Retryable`: the pause doubles, with jitter; the last error is raised."""
+
+    def pause(state: RetryCallState) -> float:
+        return float(pause_s * 2 ** (state.attempt_number - 1) * random.uniform(0.5, 1.5))
+
+    return Retrying(
+        stop=stop_after_attempt(tries), wait=pause, sleep=time.sleep, retry=retry_if_exception_type(Retryable),
+        reraise=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BulkSettings:
+    """How a store takes bulk requests.
+
+    Attributes:
+        parallel: requests at a time.
+        rows: most items of a request.
+        request_bytes: most bytes of a request, but for an item that is larger by itself.
+        tries: how often an item is sent before the batch waits.
+        pause_s: pause before the first retry; it doubles.
+    """
+
+    parallel: int
+    rows: int
+    request_bytes: int
+    tries: int = 1
+    pause_s: float = 0.1
+
+
+def refuse_all(left: Sequence[tuple[Item, ItemResult]]) -> dict[int, str]:
+    return {item.row: result.reason for item, result in left}
+
+
+class BulkWriter(Generic[Item]):
+    """Sends items to a store.
+
+    Args:
+        settings: of the store.
+        give_up: called with the items that are left after the last try, and their results; by default it refuses them.
+    """
+
+    def __init__(self, settings: BulkSettings, give_up: GiveUp[Item] = refuse_all) -> None:
+        self.settings = settings
+        self._give_up = give_up
+        self._rows = settings.rows
+        self._pool = ThreadPoolExecutor(max(1, settings.parallel), thread_name_prefix="bulk")
+
+    def write(self, items: Sequence[Item], outcome: BulkOutcome[Item], send: Send[Item]) -> None:
+        """Write items. It returns once no request is under way: one that ended later could undo a later batch.
+
+        Args:
+            items: to write; order among them is not kept.
+            outcome: gets what became of the items, also if an error is raised.
+            send: sends one request; one result per item, in order. It raises `RequestRejected`, `RequestTimedOut`,
+                `Wait`, or `SinkError` if no item is to blame.
+
+        Raises:
+            Wait: the store does not take some of the items for now; others may be written.
+            SinkError: the store takes none of them.
+        """
+        stopped = threading.Event()
+        parts = [
+            (part, BulkOutcome[Item]())
+            for part in chunks(items, self._rows, self.settings.request_bytes, lambda item: item.size)
+        ]
+        futures = [self._pool.submit(self._write_part, part, done, send, stopped) for part, done in parts]
+        wait(futures)
+        for _, done in parts:
+            outcome.add(done)
+        errors = [error for future in futures if (error := future.exception())]
+        if errors:
+            raise next((error for error in errors if not isinstance(error, Wait)), errors[0])
+        self._rows = min(self._rows * 2, self.settings.rows)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _write_part(
+        self, items: Sequence[Item], outcome: BulkOutcome[Item], send: Send[Item], stopped: threading.Event
+    ) -> None:
+        if stopped.is_set():
+            return
+        try:
+            self._write_with_retries(items, outcome, send)
+        except PenstockError as e:
+            # Each request to a store that hangs would take its time.
+            stopped.set()
+            if isinstance(e, RequestTimedOut):
+                self._rows = max(self._rows // 4, 1)
+            raise
+
+    def _write_with_retries(self, items: Sequence[Item], outcome: BulkOutcome[Item], send: Send[Item]) -> None:
+        left: list[tuple[Item, ItemResult]] = [(item, OK) for item in items]
+        try:
+            for attempt in retrying(self.settings.tries, self.settings.pause_s):
+                with attempt:
+                    if attempt.retry_state.attempt_number > 1:
+                        outcome.retried += len(left)
+                    if left := _send_once([item for item, _ in left], outcome, send):
+                        raise Retryable
+        except Retryable:
+            outcome.refused |= self._give_up(left)
+
+
+def _send_once(items: Sequence[Item], outcome: BulkOutcome[Item], send: Send[Item]) -> list[tuple[Item, ItemResult]]:
+    """Send one request; the items to send again, with their results."""
+    outcome.bytes += sum(item.size for item in items)
+    try:
+        results = list(send(items))
+    except RequestRejected as e:
+        if len(items) > 1:
+            half = len(items) // 2
+            return [*_send_once(items[:half], outcome, send), *_send_once(items[half:], outcome, send)]
+        results = [e.result]
+    left = []
+    for item, result in zip(items, results, strict=True):
+        match result.status:
+            case ItemStatus.WRITTEN:
+                outcome.written += 1
+            case ItemStatus.CONFLICT:
+                outcome.conflicts.append(item)
+            case ItemStatus.DUPLICATE:
+                outcome.duplicates.append((item, result.reason))
+            case ItemStatus.REFUSED:
+                outcome.refused[item.row] = result.reason
+            case ItemStatus.RETRY | ItemStatus.FAILED:
+                left.append((item, result))
+    return left
