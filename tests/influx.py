@@ -42,8 +42,9 @@ def row(version: int = 1, *, deleted: bool = False, refused: bytes | None = None
 
 
 def documents(*rows: dict[str, Any], **types: Any) -> pa.Table:
-    """Rows as `DocumentOutput.columns` gives them. types: of the columns of the SELECT; a row has NULL in what it leaves
-    out."""
+    """Rows as `DocumentOutput.columns` gives them.
+
+    types: of the columns of the SELECT; a row has NULL in what it leaves out."""
     count = len(rows)
     columns: dict[str, Any] = {
         "id": pa.array([b"id"] * count, pa.binary()),

@@ -165,7 +165,7 @@ class Keeper:
             writer.commit(
                 replace(state, open=hours, closed=closed, garbage={**state.garbage, **dict.fromkeys(gone, now)})
             )
-            writer.figures.closed += 1
+            writer.counters.closed += 1
         self._ends.pop(hour, None)
 
     def _joined(self, hour: str, files: Sequence[File]) -> tuple[list[File], list[File]]:

@@ -76,7 +76,7 @@ class ArchiveWriter:
     """The one writer of an archive. Whoever changes its state holds `lock`."""
 
     def __init__(self, output: Archived, store: Store) -> None:
-        self.figures = Figures()
+        self.counters = Figures()
         self.lock = threading.RLock()
         self.store = store
         store.ready()
@@ -125,7 +125,7 @@ class ArchiveWriter:
         """Write records of an hour under a new name."""
         data, key = parquet.parquet(table), self.name(hour)
         self.store.put(key, data)
-        self.figures.files += 1
+        self.counters.files += 1
         return File(key, len(data), parquet.spans_of(table))
 
     def name(self, hour: str) -> str:
@@ -174,8 +174,8 @@ class ArchiveWriter:
         return rows
 
     def _count(self, given: pa.Table | None, written: int) -> None:
-        self.figures.written += written
-        self.figures.again += (0 if given is None else given.num_rows) - written
+        self.counters.written += written
+        self.counters.again += (0 if given is None else given.num_rows) - written
 
 
 def _behind(

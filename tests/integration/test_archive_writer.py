@@ -121,7 +121,7 @@ def test_a_batch_that_comes_again_otherwise_cut_adds_nothing(store: Store) -> No
     assert give(writer, to, batch(0, 1, 2)) == 0
     assert give(writer, to, batch(1, 2, 3, 4), 7) == 2
     assert [row["offset"] for row in there(store)] == [0, 1, 2, 3, 4]
-    assert (writer.figures.written, writer.figures.again) == (5, 5)
+    assert (writer.counters.written, writer.counters.again) == (5, 5)
 
 
 def test_a_topic_made_again_begins_anew(store: Store) -> None:

@@ -86,7 +86,7 @@ def test_a_row_that_is_no_point_is_refused_alone(doc: dict[str, Any], why: str) 
 
 def test_columns_are_known_as_spark_knows_them() -> None:
     found = read_points(declared(tags=("T",), time="AT"), documents(row(m="m", t="x", v=1.0, at=AT), **TYPES))
-    assert (found.fields, [one.text() for one in found.series]) == (["v", "n"], [b"m,T=x"])
+    assert (found.fields, [one.line_prefix() for one in found.series]) == (["v", "n"], [b"m,T=x"])
 
 
 def test_a_column_that_no_clause_names_must_not_have_the_name_of_a_version() -> None:

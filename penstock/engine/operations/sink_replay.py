@@ -129,4 +129,4 @@ def _one(
 
 def _conflicts(writer: Writer) -> int:
     """How many rows the store had newer versions of, if the writer counts them."""
-    return int(getattr(getattr(writer, "figures", None), "conflicts", 0))
+    return int(getattr(getattr(writer, "counters", None), "conflicts", 0))

@@ -66,8 +66,8 @@ def sink_stream(sink: Sink, topics: Mapping[str, Topic] | None = None) -> Stream
             inputs[name] = _input(read, known.get(read.topic) or Topic(read.topic))
     with _located(sink, "INTO"):
         stream = Stream(
-            name=sink.name, app=sink.app, inputs=inputs, transform=SinkTransform(sink, compacted), output=sink_output(sink),
-            output_mode=Stateless(), every=sink.every.total_seconds(), max_records=sink.batch,
+            name=sink.name, app=sink.app, inputs=inputs, transform=SinkTransform(sink, compacted),
+            output=sink_output(sink), output_mode=Stateless(), every=sink.every.total_seconds(), max_records=sink.batch,
         )  # fmt: skip
     # The location of the statement, not of this file.
     object.__setattr__(stream, "location", sink.at("INTO"))

@@ -1,6 +1,6 @@
 """Turns a batch's rows into points of InfluxDB, in columns.
 
-A cell is the value that a row gives a field of a point: `series INT` and `field INT`, indexes (the field is DELETION for
+A cell is the value that a row gives a field of a point: `series INT` and `field INT`, indexes (`field` is DELETION for
 a row that deletes its point), `time BIGINT` in µs, `version BIGINT`, `row BIGINT` and `text BINARY`, the value as a
 line has it.
 """
