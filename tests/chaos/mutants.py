@@ -162,18 +162,16 @@ MUTANTS = [
     Mutant("no change of sinks", stores=("elasticsearch", "mongodb", "influxdb")),
     Mutant(
         "a version is not compared",
-        "penstock/sinks/mongodb/writer.py",
-        'wanted = {"_id": row.id, VERSION: {"$lte": Int64(row.version)}}',
-        'wanted = {"_id": row.id}',
+        "penstock/sinks/mongodb/versions.py",
+        '{"_id": row.id, VERSION: {"$lte": Int64(row.version)}}',
+        '{"_id": row.id}',
         stores=("mongodb",),
     ),
     Mutant(
         "an item of a partly failed bulk is taken as written",
         "penstock/sinks/elasticsearch/bulk.py",
-        """                else:
-                    made.refused[one.row] = reason(error)""",
-        """                else:
-                    made.written += 1""",
+        "        return ItemResult(ItemStatus.REFUSED, reason)",
+        "        return OK",
         stores=("elasticsearch",),
     ),
     Mutant(
@@ -184,10 +182,10 @@ MUTANTS = [
         stores=("mongodb",),
     ),
     Mutant(
-        "graves are not looked at",
+        "tombstones are not read",
         "penstock/sinks/influxdb/existing_points.py",
-        'there = pc.max_element_wise(own, joined["grave"])',
-        "there = own",
+        'newest = pc.max_element_wise(own, joined["tombstone"])',
+        "newest = own",
         stores=("influxdb",),
     ),
     Mutant("no change of agents", test=AGENTS),

@@ -141,11 +141,11 @@ def test_what_a_check_lets_through_is_written(target: str, spark: SparkSession) 
             assert (found.refused, found.cells.num_rows) == ({}, len(found.fields) - 1)
 
 
-def test_rows_say_which_of_them_are_ahead_of_their_record(spark: SparkSession) -> None:
+def test_rows_say_which_of_them_have_a_later_time_than_their_record(spark: SparkSession) -> None:
     text = "UPSERT INTO mongodb.d.c READ t AS JSON (at BIGINT) EVENT TIME timestamp_millis(at) AS SELECT at FROM t"
     stream = sink_stream(parse(text, PATH))
     values = ['{"at": 5500}', '{"at": 5000}', '{"at": 4000}', None]
     sent = [{"topic": "t", "key": "k", "value": v, "timestamp": 5000, "offset": n} for n, v in enumerate(values)]
     found = encode_rows(stream, transformed(stream, sent, spark)).toArrow().sort_by("offset")
-    assert found["ahead"].to_pylist() == [True, False, False, False]
+    assert found["future"].to_pylist() == [True, False, False, False]
     assert found["tombstone"].to_pylist() == [False, False, False, True]

@@ -99,7 +99,7 @@ def test_what_is_made_in_the_store_is_told(folder: Path) -> None:
             "AS SELECT id, n, record.timestamp AS at FROM orders"
         )
         forget()
-        return json.loads(said("explain", "orders", "--json").output)["made"]
+        return json.loads(said("explain", "orders", "--json").output)["store_schema"]
 
     found = made("elasticsearch.orders", "KEY (id) SUFFIX DAY (at)")
     assert (found["index_patterns"][2], found["template"]["aliases"]) == ("orders-21*.*.*", {"orders": {}})

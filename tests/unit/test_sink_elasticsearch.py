@@ -26,6 +26,8 @@ from penstock.sinks.elasticsearch.mapping import differences, mapping
 from penstock.sinks.elasticsearch.writer import IndexWriter, open_index
 from tests.elasticsearch import SHAPE, give, output, row, shaped
 
+pytestmark = pytest.mark.processes
+
 Answer = tuple[int, object]
 Answering = Callable[[Callable[[str, bytes], Answer]], str]
 OK = {"index": {"status": 201}}
@@ -74,7 +76,7 @@ def answering() -> Iterator[Answering]:
         ({"index": "_all"}, "begins with"),
         ({"index": "tests-tombstones"}, "ends with -tombstones"),
         ({"index": "x" * 250}, "longer than"),
-        ({"index": "tests", "expire_seconds": 60}, "forgets whole indexes only"),
+        ({"index": "tests", "expire_seconds": 60}, "drops whole indexes only"),
         ({"index": "tests", "suffix": "day", "tombstones": "mark"}, "cannot mark"),
         ({"index": "tests", "fields": (("name", "key word"),)}, "field name"),
         ({"index": "tests", "fields": (("name", '{"type": 1'),)}, "field name"),

@@ -11,6 +11,8 @@ from penstock.errors import SinkError
 from penstock.monitoring.dashboard import sink_actions
 from tests.support import forget
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

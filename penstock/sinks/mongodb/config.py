@@ -96,7 +96,7 @@ class MongoDB(DocumentOutput):
                 raise DeclarationError(
                     f"an index of {self.name} cannot be created",
                     got=keys,
-                    hint="name different columns, none of it repeated; _id has its own index",
+                    hint="name each column and each index once; _id has its own index",
                 )
 
     @property
