@@ -10,7 +10,7 @@ FIND = for p in python3.11 python3 python; do \
 PYTHON ?= $(shell $(FIND))
 BOOTSTRAP = $(PYTHON) penstock/bootstrap.py
 PENSTOCK = .venv/bin/penstock
-PART ?=
+SERVER ?=
 STORES ?=
 CLUSTER ?=
 TESTS ?=
@@ -39,8 +39,8 @@ up: env ## start the platform, or adopt what runs of it; more of it: STORES="ela
 status: env ## what runs: pids, ports, CPU, memory, streams
 	@$(PENSTOCK) status
 
-logs: env ## follow the logs; of one part: make logs PART=broker
-	@$(PENSTOCK) logs $(PART) --follow
+logs: env ## follow the logs; of one part: make logs SERVER=broker
+	@$(PENSTOCK) logs $(SERVER) --follow
 
 down: env ## stop everything, keep the data
 	@$(PENSTOCK) down

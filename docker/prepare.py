@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from penstock.devstack.doctor import Check, examine
+from penstock.devstack.doctor import DoctorCheck, examine
 from penstock.devstack.platform import Platform
 from penstock.java import jars
 
@@ -13,7 +13,7 @@ from penstock.java import jars
 NEEDED = ("Java", "Spark", "Jars of connector", "Declarations")
 
 
-def faults(checks: Iterable[Check]) -> list[str]:
+def faults(checks: Iterable[DoctorCheck]) -> list[str]:
     """What is wrong with the image, a line each."""
     found = {check.name: check for check in checks if check.name in NEEDED}
     wrong = [f"{c.name}: {c.found}; hint: {c.hint}" for c in found.values() if c.state == "fail"]

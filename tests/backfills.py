@@ -13,7 +13,7 @@ from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
 from penstock.backfill.run import Outcome, run
 from penstock.backfill.writer import HEADER
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, RowsQuery, Topic, TopicOutput

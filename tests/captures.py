@@ -20,7 +20,8 @@ from penstock.capture.polling.poller import Poller
 from penstock.capture.source.mysql import MySQL as Engine
 from penstock.control import Control, ProgressRow, tables
 from penstock.control.repositories.captures import CaptureRow, Captures
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.model.capture import APP, parse
 from penstock.testing import Record, read, send, table
 from tests.mysql import MySQL

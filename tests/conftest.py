@@ -16,7 +16,8 @@ from xdist.scheduler import LoadFileScheduling
 
 from penstock.control import Control, connect
 from penstock.devstack.servers.elasticsearch import Elasticsearch
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.engine.session import JAVA_OPTIONS
 from penstock.errors import HostError
 from penstock.host import ports

@@ -17,8 +17,8 @@ from typing import ClassVar
 import pymysql
 
 from penstock.devstack import debian_packages
-from penstock.devstack.servers.base import Part, owner_option, quietly
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.base import ManagedServer, check_passes, owner_option
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.errors import HostError
 from penstock.host import ports, process
 from penstock.host.files import publish
@@ -96,7 +96,7 @@ def _mirror() -> str:
     return mirrors[0]
 
 
-class MySQL(Part):
+class MySQL(ManagedServer):
     """A private MySQL 9 with the databases and the user of the platform's MariaDB."""
 
     name: str = "mysql"
@@ -145,7 +145,7 @@ class MySQL(Part):
         ]  # fmt: skip
 
     def ready(self) -> bool:
-        return ports.listens(self.port) and quietly(self._select, pymysql.Error)
+        return ports.listens(self.port) and check_passes(self._select, pymysql.Error)
 
     def _select(self) -> bool:
         connection = pymysql.connect(

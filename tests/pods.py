@@ -26,7 +26,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from penstock.devstack.servers.base import Group, Part
+from penstock.devstack.servers.base import ManagedServer, ServerGroup
 from penstock.host import files, ports, process
 from penstock.java import runtime
 from penstock.settings import PROJECT, settings
@@ -51,7 +51,7 @@ def programs() -> Path:
     return target
 
 
-class Etcd(Part):
+class Etcd(ManagedServer):
     name, label = "etcd", "etcd"
 
     def __init__(self, home: Path) -> None:
@@ -80,7 +80,7 @@ class Etcd(Part):
         return False
 
 
-class ApiServer(Part):
+class ApiServer(ManagedServer):
     """Its admission as it comes: accounts must be there, and pods what their namespace asks of them."""
 
     name, label = "apiserver", "Kubernetes's API server"
@@ -140,7 +140,7 @@ class ApiServer(Part):
         return done.stderr if fails else done.stdout
 
 
-class Kubernetes(Group):
+class Kubernetes(ServerGroup):
     """An API server with its etcd."""
 
     def __init__(self, home: Path) -> None:
@@ -151,7 +151,7 @@ class Kubernetes(Group):
         self.api = ApiServer(home, self.etcd)
 
     @property
-    def parts(self) -> list[Part]:
+    def servers(self) -> list[ManagedServer]:
         return [self.etcd, self.api]
 
     def start(self) -> bool:

@@ -13,7 +13,8 @@ from penstock.capture.checks.ordering import Proof
 from penstock.capture.output.position import Position, Snapshot
 from penstock.capture.polling.poller import Poller
 from penstock.capture.reconcile.digest_index import Reconcile
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.kafka.limits import Limit, Message
 from penstock.model.capture import parse

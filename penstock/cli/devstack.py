@@ -88,21 +88,27 @@ def _print_streams(out: Console, view: Overview) -> None:
 
 
 def status(as_json: AsJson = False) -> None:
-    """What runs: parts with pid, port, age, CPU and memory; apps and streams. Exit code 1 unless all is well."""
+    """What runs: servers with pid, port, age, CPU and memory; apps and streams. Exit code 1 unless all is well."""
     platform = Platform(as_running(settings()))
     view, rows, away = _control(platform)
-    used = resource_usage.parts(platform.parts, rows)
+    used = resource_usage.measure(platform.servers, rows)
     runs = all(p.state == "running" for p in used) and not away
     wrong = unhealthy(s for app in view.apps for s in app.streams) if view else {}
     well = runs and not wrong
     if as_json:
         apps = [] if view is None else [asdict(app) for app in view.apps]
         emit(
-            {"ok": well, "parts": [asdict(p) for p in used], "apps": apps, "control": away or "ok", "unhealthy": wrong}
+            {
+                "ok": well,
+                "servers": [asdict(p) for p in used],
+                "apps": apps,
+                "control": away or "ok",
+                "unhealthy": wrong,
+            }
         )
         raise typer.Exit(0 if well else 1)
     out = console()
-    out.print(_parts_table(used))
+    out.print(_servers_table(used))
     if view:
         out.print()
         _print_streams(out, view)
@@ -111,7 +117,7 @@ def status(as_json: AsJson = False) -> None:
     if not any(p.state == "running" for p in used):
         out.print("Nothing runs; `make up` starts it.")
     elif not runs:
-        out.print("Not all parts run; `make up` starts what is missing.", style="yellow")
+        out.print("Not all servers run; `make up` starts what is missing.", style="yellow")
     for name, why in wrong.items():
         out.print(Text(f"{name}: {why}", style="red"))
     raise typer.Exit(0 if well else 1)
@@ -125,9 +131,9 @@ def _control(platform: Platform) -> tuple[Overview | None, list[DriverRow], str]
         return None, [], str(e)
 
 
-def _parts_table(used: list[resource_usage.PartUse]) -> Any:
+def _servers_table(used: list[resource_usage.ServerUsage]) -> Any:
     numbers = ["pid", "up", "CPU", "memory"]
-    made = table(["part", "state", *numbers, "ports"], right=numbers)
+    made = table(["server", "state", *numbers, "ports"], right=numbers)
     colours = {"running": "green", "crashed": "red", "stopped": "bright_black"}
     for p in used:
         made.add_row(
@@ -149,15 +155,15 @@ def _ports(ports: Mapping[str, int] | None) -> str:
 
 
 def logs(
-    part: Annotated[
+    server: Annotated[
         list[str] | None, typer.Argument(help="Parts, as `penstock status` names them; all if none is given.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines, until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines of each.")] = 20,
 ) -> None:
-    """The logs of the parts and of the drivers."""
+    """The logs of the servers and of the drivers."""
     with clear_errors():
-        chosen = _logs(part or [])
+        chosen = _logs(server or [])
     at: dict[str, int] = {}
     for name, path in chosen.items():
         at[name] = path.stat().st_size if path.exists() else 0
@@ -166,8 +172,8 @@ def logs(
     while follow:
         try:
             time.sleep(0.5)
-            # A part that was started anew, or a new driver, has a new file.
-            for name, path in _logs(part or [], chosen).items():
+            # A server that was started anew, or a new driver, has a new file.
+            for name, path in _logs(server or [], chosen).items():
                 start = at.get(name, 0) if chosen.get(name) == path else 0
                 at[name] = _emit_new(name if len(chosen) > 1 else "", path, start)
                 chosen[name] = path
@@ -189,12 +195,12 @@ def _emit_new(name: str, path: Path, start: int) -> int:
 
 
 def _logs(wanted: list[str], known: Mapping[str, Path] | None = None) -> dict[str, Path]:
-    """Log files by part; of each app the newest driver's."""
-    found = {part.name: part.log for part in Platform().parts}
+    """Log files by server; of each app the newest driver's."""
+    found = {server.name: server.log for server in Platform().servers}
     for path in sorted(settings().logs.glob("driver-*-2*.log")):
         found["driver-" + path.stem.removeprefix("driver-").rsplit("-", 1)[0]] = path
     if lacking := [name for name in wanted if name not in found and name not in (known or {})]:
-        raise HostError("there is no such part", got=", ".join(lacking), hint=f"take one of: {', '.join(found)}")
+        raise HostError("there is no such server", got=", ".join(lacking), hint=f"take one of: {', '.join(found)}")
     return {name: path for name, path in found.items() if not wanted or name in wanted}
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 
 from penstock.control import ProgressRow
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.jvm import bridge
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session

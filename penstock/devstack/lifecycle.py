@@ -1,4 +1,4 @@
-"""What is started, waited for and stopped: one part, or several together."""
+"""What is started, waited for and stopped: one server, or several together."""
 
 from __future__ import annotations
 

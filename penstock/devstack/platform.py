@@ -18,9 +18,10 @@ from penstock.control import Actor, Control, connect
 from penstock.devstack.demo_database import Demo
 from penstock.devstack.servers import mariadb_binaries, stores
 from penstock.devstack.servers.airflow import Airflow, ApiServer
-from penstock.devstack.servers.base import Part, stop_together
-from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
-from penstock.devstack.servers.spark import Cluster, Master
+from penstock.devstack.servers.base import ManagedServer, stop_together
+from penstock.devstack.servers.kafka import Broker, Brokers
+from penstock.devstack.servers.mariadb import MariaDB
+from penstock.devstack.servers.spark import Master, SparkCluster
 from penstock.engine.checkpoint import s3a
 from penstock.errors import ControlError, HostError, PenstockError, ReleaseRefused
 from penstock.host import ports, process, session
@@ -40,15 +41,15 @@ GIB = 1024**3
 NEEDED_DISK = 3 * GIB
 DRAIN = 15.0
 """Seconds drivers get to end their batch when the platform goes down."""
-FIRST_FIGURES = 240.0
+STREAMS_TIMEOUT = 240.0
 """Seconds until every wanted stream must have reported."""
-GIVEN_UP = 45.0
+FAILING_TIMEOUT = 45.0
 """Seconds after which streams that fail are no longer waited for, if all others run."""
 FRESH_MS = 60_000
 """Age of a last batch up to which it counts as of now."""
 
 
-class Step(Protocol):
+class ProgressStep(Protocol):
     """Where a step tells how far it is."""
 
     def tick(self, done: int, total: int) -> None:
@@ -58,13 +59,13 @@ class Step(Protocol):
         """What is going on, or what came out."""
 
 
-class Report(Protocol):
+class ProgressReporter(Protocol):
     """Shows the steps to somebody."""
 
-    def step(self, title: str) -> AbstractContextManager[Step]: ...
+    def step(self, title: str) -> AbstractContextManager[ProgressStep]: ...
 
 
-class Meter(Part):
+class Meter(ManagedServer):
     """Measures the platform; a process of its own."""
 
     name: str = "meter"
@@ -90,7 +91,7 @@ class Meter(Part):
 
 
 def as_running(given: Settings) -> Settings:
-    """Settings with the ports on which parts of this home run now, whatever the environment says today."""
+    """Settings with the ports on which servers of this home run now, whatever the environment says today."""
     ports: dict[str, int] = {}
     for name, use, option in (
         (Broker.name, "kafka", "kafka_port"),
@@ -113,44 +114,44 @@ def as_running(given: Settings) -> Settings:
 
 
 def _brokers(s: Settings) -> list[Broker]:
-    return Brokers(s.home, s.broker_ports).parts if s.cluster else [Broker(s.home, s.kafka_port)]
+    return Brokers(s.home, s.broker_ports).servers if s.cluster else [Broker(s.home, s.kafka_port)]
 
 
 class Platform:
-    """The parts of this machine's platform. A broker or database named in the settings is used as it is."""
+    """The servers of this machine's platform. A broker or database named in the settings is used as it is."""
 
     def __init__(self, given: Settings | None = None) -> None:
         self.settings = s = given or settings()
         self.brokers = [] if s.kafka_bootstrap else _brokers(s)
         # A master elsewhere may be given even so.
         own = s.cluster and s.spark_master == s.own_master
-        self.spark = Cluster(s.home, s.spark_port) if own else None
+        self.spark = SparkCluster(s.home, s.spark_port) if own else None
         self.mariadb = None if s.control_url.get_secret_value() else MariaDB(s.home, s.mariadb_port)
         self.stores = stores.chosen(s)
         self.airflow = Airflow(s.home, s.airflow_port, s.project)
         self.meter = Meter(s.home, s.metrics_port)
         # What of the declarations cannot run now, and the streams that are not waited for because of it.
-        self._amiss: list[PenstockError] = []
+        self._problems: list[PenstockError] = []
         self._left_out: set[str] = set()
 
     @property
-    def parts(self) -> list[Part]:
+    def servers(self) -> list[ManagedServer]:
         """In the order in which they start."""
-        return [*self.stored, *self.stores, *self.placed, *self.airflow.parts, self.meter]
+        return [*self.data_servers, *self.stores, *self.spark_servers, *self.airflow.servers, self.meter]
 
     @property
-    def stored(self) -> list[Part]:
+    def data_servers(self) -> list[ManagedServer]:
         """What keeps the platform's own data: the brokers and the control database."""
         return [*self.brokers, *([self.mariadb] if self.mariadb else [])]
 
     @property
-    def placed(self) -> list[Part]:
+    def spark_servers(self) -> list[ManagedServer]:
         """What runs the tasks of drivers: Spark's master and workers."""
-        return [*self.spark.parts] if self.spark else []
+        return [*self.spark.servers] if self.spark else []
 
     # Up
 
-    def up(self, report: Report) -> Overview:
+    def up(self, report: ProgressReporter) -> Overview:
         """Start what does not run, and wait for the first figures. Safe to repeat, and after a start cut off.
 
         HostError says what stands in the way, and the way out.
@@ -158,7 +159,7 @@ class Platform:
         private(self.settings.home)
         with self._alone():
             with report.step("Checking this machine") as step:
-                self._keep_to_it()
+                self._check_cluster_mark()
                 step.say(self._check())
             if self.settings.cluster:
                 (self.settings.home / CLUSTER_MARK).touch()
@@ -167,16 +168,16 @@ class Platform:
             self._start_stores(report)
             with report.step("Creating tables and topics as declared") as step:
                 step.say(self._declare(*load_partial(self.settings.project, combiners=False)))
-            if self.placed:
-                self._start_all(report, self.placed, "Starting the Spark cluster")
-            self._start_all(report, self.airflow.parts, "Starting Airflow")
+            if self.spark_servers:
+                self._start_all(report, self.spark_servers, "Starting the Spark cluster")
+            self._start_all(report, self.airflow.servers, "Starting Airflow")
             self._start_all(report, [self.meter], "Starting the meter")
             with report.step("Waiting for the first figures of the streams") as step:
-                view = self._first_figures(connect(self.settings.control), step)
-            if self._amiss:
+                view = self._wait_for_streams(connect(self.settings.control), step)
+            if self._problems:
                 raise HostError(
                     "not all that is declared runs",
-                    got="; ".join(map(str, self._amiss)),
+                    got="; ".join(map(str, self._problems)),
                     hint="mend it, then `make up` again; all else runs",
                 )
             return view
@@ -198,13 +199,13 @@ class Platform:
                     hint="make room, or choose other places: PENSTOCK_HOME for data, PENSTOCK_CACHE for downloads",
                 )
         found = runtime.find()
-        for part in self.parts:
-            if not part.running():
-                part.ports_free()
+        for server in self.servers:
+            if not server.running():
+                server.ports_free()
         note = f" ({found.note})" if found.note else ""
         return f"Java {found.version} from {found.source}{note}"
 
-    def _keep_to_it(self) -> None:
+    def _check_cluster_mark(self) -> None:
         """Data of one broker is not that of three: HostError if the home was first started in the other way."""
         s, mark = self.settings, self.settings.home / CLUSTER_MARK
         marked, one = mark.exists(), (s.home / "kafka" / "data" / "meta.properties").exists()
@@ -221,7 +222,7 @@ class Platform:
                 hint="leave PENSTOCK_CLUSTER out, choose another place by PENSTOCK_HOME, or give it up: `make clean`",
             )
 
-    def _fetch(self, report: Report) -> None:
+    def _fetch(self, report: ProgressReporter) -> None:
         wanted: list[tuple[str, str]] = [("connector", "Spark's Kafka connector")]
         if self.brokers:
             wanted.insert(0, ("broker", "Kafka"))
@@ -236,12 +237,12 @@ class Platform:
         if self.mariadb and not self.mariadb.running():
             with report.step("Looking for MariaDB") as step:
                 step.say(f"from {mariadb_binaries.find(step.tick).source}")
-        for part in self.stores:
-            if part.name in jars.SETS and jars.missing(part.name):
-                with report.step(f"Fetching {part.label.removeprefix('the ')}") as step:
-                    jars.ensure(part.name, step.tick)
+        for server in self.stores:
+            if server.name in jars.SETS and jars.missing(server.name):
+                with report.step(f"Fetching {server.label.removeprefix('the ')}") as step:
+                    jars.ensure(server.name, step.tick)
 
-    def _train(self, report: Report) -> None:
+    def _train(self, report: ProgressReporter) -> None:
         if not aot_cache.missing():
             return
         with report.step("Preparing a fast start of drivers, once: one minute or two") as step:
@@ -251,20 +252,22 @@ class Platform:
             except HostError as e:
                 step.say(f"left out: {e}")
 
-    def _start_stores(self, report: Report) -> None:
-        for parts in (self.stored, self.stores):
-            if parts:
-                self._start_all(report, parts, f"Starting {' and '.join(p.label.removeprefix('the ') for p in parts)}")
+    def _start_stores(self, report: ProgressReporter) -> None:
+        for servers in (self.data_servers, self.stores):
+            if servers:
+                self._start_all(
+                    report, servers, f"Starting {' and '.join(p.label.removeprefix('the ') for p in servers)}"
+                )
 
-    def _start_all(self, report: Report, parts: Sequence[Part], title: str) -> None:
+    def _start_all(self, report: ProgressReporter, servers: Sequence[ManagedServer], title: str) -> None:
         with report.step(title) as step:
-            started = [part for part in parts if part.start()]
-            for part in parts:
-                step.say(f"waiting for {part.label}")
-                part.wait()
-            runs = "they run already" if len(parts) > 1 else "it runs already"
-            some = f"started {len(started)} of {len(parts)}, the others run already"
-            step.say("" if len(started) == len(parts) else some if started else runs)
+            started = [server for server in servers if server.start()]
+            for server in servers:
+                step.say(f"waiting for {server.label}")
+                server.wait()
+            runs = "they run already" if len(servers) > 1 else "it runs already"
+            some = f"started {len(started)} of {len(servers)}, the others run already"
+            step.say("" if len(started) == len(servers) else some if started else runs)
 
     def _declare(self, catalog: Catalog, wrong: Sequence[BrokenFile]) -> str:
         control = connect(self.settings.control)
@@ -275,17 +278,17 @@ class Platform:
             Demo(self.mariadb.url_of("demo"), self.settings.project / "sql" / "tables").create()
         done = ensure_topics(catalog.topics.values(), self.settings.bootstrap)
         # What is new finds its tables and topics.
-        taken = self._take_up(control, control.desired().keys() - before.keys())
+        taken = self._release_apps_of(control, control.desired().keys() - before.keys())
         said = f"{len(catalog.topics)} topics" + (f", {len(done)} created or changed" if done else "")
         said += f"; released for what is new: {', '.join(taken)}" if taken else ""
         said += "".join(f"; wrong: {mistake}" for mistake in wrong)
-        self._amiss += wrong
+        self._problems += wrong
         # What is new in an app of which a file is wrong may not start.
         incomplete = (app.name for app in control.apps() if mistakes_of_app(app.name, catalog, wrong))
         self._left_out.update(control.desired().keys() - catalog.supervised.keys(), *map(control.desired, incomplete))
         return said
 
-    def _take_up(self, control: Control, new: Set[str]) -> list[str]:
+    def _release_apps_of(self, control: Control, new: Set[str]) -> list[str]:
         """Release the apps whose running drivers do not know a stream or capture that is new; their names."""
         taken = []
         for app in control.apps():
@@ -297,13 +300,13 @@ class Platform:
                 release(control, app.name, Actor("make up", "cli"), f"new: {', '.join(fresh)}")
                 taken.append(app.name)
             except ReleaseRefused as e:
-                self._amiss.append(e)
+                self._problems.append(e)
                 self._left_out |= set(fresh)
         return taken
 
-    def _first_figures(self, control: Control, step: Step) -> Overview:
+    def _wait_for_streams(self, control: Control, step: ProgressStep) -> Overview:
         """Wait until every wanted stream runs and the first of them has read something."""
-        deadline, well_at = time.monotonic() + FIRST_FIGURES, time.monotonic()
+        deadline, well_at = time.monotonic() + STREAMS_TIMEOUT, time.monotonic()
         while True:
             view = self.view(control)
             streams = [s for app in view.apps for s in app.streams if s.name not in self._left_out]
@@ -315,7 +318,7 @@ class Platform:
                 return view
             if not waiting or any(s.state not in FAILING_STATES for s in waiting):
                 well_at = time.monotonic()
-            if waiting and (time.monotonic() > deadline or time.monotonic() - well_at > GIVEN_UP):
+            if waiting and (time.monotonic() > deadline or time.monotonic() - well_at > FAILING_TIMEOUT):
                 raise HostError(
                     "not every stream runs",
                     got="; ".join(f"{s.name} is {s.state}" + (f": {s.why}" if s.why else "") for s in waiting),
@@ -332,7 +335,7 @@ class Platform:
 
     # Down
 
-    def down(self, report: Report) -> None:
+    def down(self, report: ProgressReporter) -> None:
         """Stop everything, drivers included; data stays."""
         if not self.settings.home.exists():
             return
@@ -350,7 +353,7 @@ class Platform:
             with report.step("Stopping Kafka, MariaDB and the stores") as step:
                 # Brokers at once: the last of a quorum has nobody to hand over to.
                 ran = [stop_together(self.brokers)]
-                ran += [part.stop() for part in (self.mariadb, *self.stores) if part]
+                ran += [server.stop() for server in (self.mariadb, *self.stores) if server]
                 ran += [process.stop_recorded(self.settings.home / "run")]
                 step.say("" if any(ran) else "they did not run")
 
@@ -371,7 +374,7 @@ class Platform:
         for row in rows:
             with suppress(ControlError):
                 control.end_driver(row.incarnation, "the platform was taken down", "asked")
-        strays = self._strays()
+        strays = self._unrecorded_sessions()
         for leader in strays:
             session.of_leader(leader).kill()
         if not rows and not strays:
@@ -379,7 +382,7 @@ class Platform:
         drained = len(rows) - len(killed)
         return f"{drained} drained" + (f", {len(killed) + len(strays)} killed" if killed or strays else "")
 
-    def _strays(self) -> set[int]:
+    def _unrecorded_sessions(self) -> set[int]:
         """Leaders of sessions that run a driver of this home, though the database does not say so."""
         found = set()
         for one in psutil.process_iter():
@@ -389,7 +392,7 @@ class Platform:
                     found.add(os.getsid(one.pid))
         return found - {os.getsid(0)}
 
-    def clean(self, report: Report) -> None:
+    def clean(self, report: ProgressReporter) -> None:
         """Take it down and remove its data; downloads stay in the cache."""
         home = self.settings.home.resolve()
         if home in (Path.home(), Path("/"), self.settings.project) or home in self.settings.project.parents:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import psutil
 
 from penstock.control import DriverRow
-from penstock.devstack.servers.base import Part
+from penstock.devstack.servers.base import ManagedServer
 
 SAMPLE = 0.5
 
 
 @dataclass(frozen=True)
-class PartUse:
-    """A part as it is now. cpu: percent of one core; memory: bytes, shared ones counted by share; up: seconds."""
+class ServerUsage:
+    """A server as it is now. cpu: percent of one core; memory: bytes, shared ones counted by share; up: seconds."""
 
     name: str
     state: str  # running | stopped | crashed
@@ -27,9 +27,9 @@ class PartUse:
     memory: int | None = None
 
 
-def parts(which: list[Part], rows: list[DriverRow], seconds: float = SAMPLE) -> list[PartUse]:
-    """Every part, and every driver as `driver-<app>`; takes so many seconds to see what each uses."""
-    found = {part.name: (part, record.session.processes() if (record := part.record) else []) for part in which}
+def measure(which: list[ManagedServer], rows: list[DriverRow], seconds: float = SAMPLE) -> list[ServerUsage]:
+    """Every server, and every driver as `driver-<app>`; takes so many seconds to see what each uses."""
+    found = {server.name: (server, record.session.processes() if (record := server.record) else []) for server in which}
     sessions = {f"driver-{row.app}": (row, row.session.processes()) for row in rows}
     everyone = [p for _, members in [*found.values(), *sessions.values()] for p in members]
     before = {p.pid: _cpu(p) for p in everyone}
@@ -37,20 +37,20 @@ def parts(which: list[Part], rows: list[DriverRow], seconds: float = SAMPLE) -> 
     time.sleep(seconds if everyone else 0)
     took = time.monotonic() - began
 
-    def use(name: str, pid: int | None, members: list[psutil.Process], ports: dict[str, int]) -> PartUse:
+    def use(name: str, pid: int | None, members: list[psutil.Process], ports: dict[str, int]) -> ServerUsage:
         cpu = sum(max(0.0, _cpu(p) - before[p.pid]) for p in members)
         leader = next((p for p in members if p.pid == pid), members[0])
-        return PartUse(
+        return ServerUsage(
             name, "running", pid, ports, _up(leader), round(100 * cpu / took, 1), sum(memory(p) for p in members)
         )
 
     out = []
-    for part, members in found.values():
-        record, alive = part.record, part.running()
+    for server, members in found.values():
+        record, alive = server.record, server.running()
         if alive and record and members:
-            out.append(use(part.name, alive.pid, members, dict(record.ports)))
+            out.append(use(server.name, alive.pid, members, dict(record.ports)))
         else:
-            out.append(PartUse(part.name, "crashed" if record else "stopped", ports=dict(part.ports)))
+            out.append(ServerUsage(server.name, "crashed" if record else "stopped", ports=dict(server.ports)))
     out += [use(name, row.pid, members, {}) for name, (row, members) in sessions.items() if members]
     return out
 

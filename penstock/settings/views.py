@@ -4,7 +4,7 @@ from pydantic import BaseModel, Field, SecretStr
 
 
 class ViewSettings(BaseModel):
-    """ViewInstances of the views."""
+    """Instances of the views."""
 
     views_instances: int = Field(
         1, ge=0, le=64, description="processes that share the partitions of the views; 0 serves none"

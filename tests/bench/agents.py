@@ -25,7 +25,8 @@ import psutil
 
 from penstock import catalog
 from penstock.control import Control, DriverRow
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.simulators.kafka_io import Out
 from penstock.host.ports import free_port
 from penstock.java import aot_cache

@@ -30,7 +30,7 @@ from penstock.archive.writer import ArchiveWriter
 from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
 from penstock.backfill.run import run
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.host.ports import free_port
 from penstock.model.output import CommitMarker
 from penstock.object_store.bucket import Store

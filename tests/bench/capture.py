@@ -24,8 +24,9 @@ import typer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from pymysql.cursors import SSCursor
 
-from penstock.devstack.servers.base import Part
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.base import ManagedServer
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.kafka.admin import ensure_topics
 from penstock.model.capture import APP
@@ -190,7 +191,7 @@ def snapshot(rows: int = ROWS, pairs: int = 3) -> None:
     write("capture-snapshot", f"{about}\n\n{table(['', 'rows/s', 'of the bare one', 'peak, MiB'], found)}")
 
 
-def _processes(part: Part) -> list[psutil.Process]:
+def _processes(part: ManagedServer) -> list[psutil.Process]:
     found = part.running()
     return [found] if found else []
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.devstack.servers.base import Part
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.base import ManagedServer
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host import ports
 from penstock.host.ports import free_port
 from penstock.java import jars, runtime
@@ -99,7 +99,7 @@ class LoggedMariaDB(MariaDB):
     )
 
 
-class Debezium(Part):
+class Debezium(ManagedServer):
     """One connector that captures one table of the database `demo` into `topic`, as flat JSON rows."""
 
     name: str = "connect"

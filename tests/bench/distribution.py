@@ -13,7 +13,7 @@ import os
 import sys
 from statistics import median
 
-from penstock.devstack.servers.spark import Cluster
+from penstock.devstack.servers.spark import SparkCluster
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.settings import settings
@@ -30,7 +30,7 @@ def run(at: Place, layout: tuple[int, int, int]) -> Measured:
     workers, cores, partitions = layout
     # Heap as a worker of that size gives it; together it is the same.
     memory = f"{512 * cores}m"
-    with Cluster(at.folder, free_port(2 + 2 * workers), workers=workers, cores=cores, memory=memory) as cluster:
+    with SparkCluster(at.folder, free_port(2 + 2 * workers), workers=workers, cores=cores, memory=memory) as cluster:
         given = {
             "PENSTOCK_SPARK_MASTER": cluster.url, "PENSTOCK_APP_CORES": "2", "PENSTOCK_EXECUTOR_CORES": str(cores),
             "PENSTOCK_EXECUTOR_MEMORY": memory, "SHUFFLE_PARTITIONS": str(partitions),

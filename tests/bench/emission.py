@@ -21,7 +21,8 @@ from rich.progress import track
 
 from penstock import catalog
 from penstock.control import Actor
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from penstock.streams import Stream

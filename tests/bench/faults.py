@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.devstack.servers.base import Part
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.base import ManagedServer
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from tests.bench.common import spread, table, write
@@ -22,7 +22,7 @@ from tests.chaos.clustered import Clustered, clustered, executors_of, pause
 from tests.support import wait_until
 
 
-def killed(place: Clustered, part: Part) -> float:
+def killed(place: Clustered, part: ManagedServer) -> float:
     seconds = place.recovers(part.kill)
     place.back(part)
     return seconds

@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 
 
 def main(minutes: float) -> None:
-    used = resource_usage.parts(Platform().parts, connect().drivers(), seconds=60 * minutes)
+    used = resource_usage.measure(Platform().servers, connect().drivers(), seconds=60 * minutes)
     missing = [p.name for p in used if p.state != "running"]
     if missing:
         raise SystemExit(f"not running: {', '.join(missing)}; `make up` first")

@@ -16,8 +16,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from penstock import catalog
 from penstock.control import DriverRow
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.devstack.servers.spark import Cluster
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
+from penstock.devstack.servers.spark import SparkCluster
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions
@@ -71,7 +72,7 @@ def ours(at: Place, job: str, **settings: str) -> Measured:
     return measured(at, job, settings)
 
 
-def measured(at: Place, job: str, settings: Mapping[str, str], cluster: Cluster | None = None) -> Measured:
+def measured(at: Place, job: str, settings: Mapping[str, str], cluster: SparkCluster | None = None) -> Measured:
     """The same. cluster: where its executors are, whose processes count too."""
     app, names, _ = EVERY[job]
     with tempfile.TemporaryDirectory() as folder:
@@ -121,9 +122,9 @@ def cpu_of(one: psutil.Process) -> float:
     return 0.0
 
 
-def _processes(cluster: Cluster | None) -> list[psutil.Process]:
+def _processes(cluster: SparkCluster | None) -> list[psutil.Process]:
     """Those of a cluster's daemons and of the executors that they started."""
-    records = [part.record for part in cluster.parts] if cluster else []
+    records = [part.record for part in cluster.servers] if cluster else []
     return [one for record in records if record for one in record.session.processes()]
 
 

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.object_store.bucket import Store

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS
 from jobs.presence.counts import STREAM
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.operations.rebuild import RebuildResult, rebuild
 from penstock.engine.session import session_for
 from penstock.host.ports import free_port

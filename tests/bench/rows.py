@@ -21,7 +21,7 @@ from sqlalchemy import insert, update
 
 from penstock.control import Control, DriverRow, ProgressRow
 from penstock.control import tables as s
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host import session
 from penstock.host.ports import free_port
 from penstock.monitoring.dashboard.alarms import LATELY_MS

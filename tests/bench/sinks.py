@@ -24,7 +24,7 @@ from elasticsearch import helpers
 
 from penstock.control import ProgressRow
 from penstock.devstack.servers.elasticsearch import Elasticsearch as Part
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.query.stream_run import StreamRun
 from penstock.host.ports import free_port
 from penstock.kafka.admin import ensure_topics

@@ -22,8 +22,9 @@ import typer
 from confluent_kafka import Producer
 from pymongo import MongoClient, ReplaceOne
 
-from penstock.devstack.servers.base import Part
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.base import ManagedServer
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.mongodb import MongoDB as Server
 from penstock.host import ports
 from penstock.host.ports import free_port
@@ -66,7 +67,7 @@ jars.SETS["mongodb-connect"] = jars.JarSet(
 )
 
 
-class Connector(Part):
+class Connector(ManagedServer):
     """Kafka Connect, standalone, with MongoDB's own sink connector: the topic by replaceOne with upsert."""
 
     name: str = "mongodb-connect"

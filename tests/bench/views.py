@@ -24,7 +24,7 @@ from typing import Any
 import uvloop
 from confluent_kafka import Producer
 
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.host.ports import free_port
 from tests.bench.common import quantile, table, write
 from tests.support import wait_until

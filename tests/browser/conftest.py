@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, expect, sync_playwright
 
 from penstock.control import Actor, Control
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from tests.browser.chromium import NoChromiumError, find
 from tests.browser.instance import TOKEN

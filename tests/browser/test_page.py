@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, expect
 from sqlalchemy import update
 
 from penstock.control import Control, tables
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.mariadb import MariaDB
 from tests.browser.conftest import View
 from tests.browser.scene import APPS, Scene
 from tests.browser.server import Server

@@ -19,7 +19,8 @@ from confluent_kafka import Producer
 
 from penstock.control import Control
 from penstock.control.repositories.captures import Captures
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.kafka.admin import ensure_topics
 from penstock.settings import PROJECT
 from penstock.streams import Topic

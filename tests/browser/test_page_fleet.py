@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from penstock.control import Control
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BrokerError
 from penstock.monitoring.dashboard.fleet import KEEP, SHOWN
 from penstock.views import runner

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from penstock.control.repositories.captures import Captures
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.settings import PROJECT
 from tests.browser.scene import Scene
 from tests.browser.server import Server

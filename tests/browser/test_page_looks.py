@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from playwright.sync_api import Locator, Route, expect
 
 from penstock.control import Control
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.kafka.admin import ensure_topics
 from penstock.streams import Topic
 from tests.browser.conftest import View

@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, expect
 
 from penstock.control import Control
 from penstock.devstack.servers.influxdb import InfluxDB
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.errors import HostError
 from penstock.kafka.admin import ensure_topics
 from penstock.streams import Topic

@@ -12,9 +12,10 @@ from pathlib import Path
 import psutil
 
 from penstock.control import DriverRow, ProgressRow
-from penstock.devstack.servers.base import Part
-from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
-from penstock.devstack.servers.spark import Cluster, Worker, state
+from penstock.devstack.servers.base import ManagedServer
+from penstock.devstack.servers.kafka import Broker, Brokers
+from penstock.devstack.servers.mariadb import MariaDB
+from penstock.devstack.servers.spark import SparkCluster, Worker, state
 from penstock.host.ports import free_port
 from penstock.kafka.admin import admin
 from penstock.settings import BROKERS
@@ -121,13 +122,13 @@ class Flowing:
     def leads(self) -> Broker:
         """The broker that leads the first partition of the numbers."""
         found = admin(self.bootstrap).list_topics(TOPIC, timeout=10).topics[TOPIC].partitions[0].leader
-        return self.brokers.parts[found - 1]
+        return self.brokers.servers[found - 1]
 
-    def back(self, part: Part) -> None:
+    def back(self, part: ManagedServer) -> None:
         """Start a part that was killed."""
         part.start()
         part.wait()
-        if part in self.brokers.parts:
+        if part in self.brokers.servers:
             self.replicate()
 
     def replicate(self) -> None:
@@ -142,7 +143,7 @@ class Flowing:
 class Clustered(Flowing):
     """On a cluster."""
 
-    def __init__(self, brokers: Brokers, cluster: Cluster, apps: Drivers) -> None:
+    def __init__(self, brokers: Brokers, cluster: SparkCluster, apps: Drivers) -> None:
         super().__init__(brokers, apps)
         self.cluster = cluster
 
@@ -170,7 +171,7 @@ class Clustered(Flowing):
         return sum(w["state"] == "ALIVE" for w in state(self.cluster.master.page).get("workers", ()))
 
 
-def pause(part: Part) -> None:
+def pause(part: ManagedServer) -> None:
     """SIGSTOP a part and all that it has started, as if its host were gone from the network."""
     suspend(_members(part))
 
@@ -181,18 +182,18 @@ def suspend(processes: Iterable[psutil.Process]) -> None:
             one.suspend()
 
 
-def resume(part: Part) -> None:
+def resume(part: ManagedServer) -> None:
     for one in _members(part):
         with suppress(psutil.NoSuchProcess):
             one.resume()
 
 
-def executors_of(worker: Part) -> list[psutil.Process]:
+def executors_of(worker: ManagedServer) -> list[psutil.Process]:
     """What a worker has started."""
     return [one for one in _members(worker) if one != worker.running()]
 
 
-def _members(part: Part) -> list[psutil.Process]:
+def _members(part: ManagedServer) -> list[psutil.Process]:
     record = part.record
     return record.session.processes() if record else []
 
@@ -214,7 +215,7 @@ def clustered(mariadb: MariaDB, home: Path, **more: object) -> Iterator[Clustere
     with (
         Brokers(home, [first + 2 * i for i in range(BROKERS)]) as brokers,
         drivers(brokers, mariadb, home, CHAOS, **settings) as apps,
-        Cluster(cores=2, memory="2g") as cluster,
+        SparkCluster(cores=2, memory="2g") as cluster,
         closing(Clustered(brokers, cluster, apps)) as made,
     ):
         made.begin()

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from penstock import catalog
 from penstock.control import Control, DriverRow
-from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
+from penstock.devstack.servers.kafka import Broker, Brokers
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.errors import BrokerError
 from penstock.host import session
 from penstock.supervision import launch

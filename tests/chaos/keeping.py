@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from penstock.control import DriverRow
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.s3 import S3
 from penstock.settings import PROJECT, settings
 from penstock.testing import Record, latest, read, send

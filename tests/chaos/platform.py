@@ -17,8 +17,9 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from penstock.control import Actor, Control, DriverRow
 from penstock.devstack.servers.airflow import Airflow
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.devstack.servers.spark import Cluster
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
+from penstock.devstack.servers.spark import SparkCluster
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from penstock.testing import read
@@ -217,7 +218,7 @@ def started(home: Path, deploy: str = "client") -> Iterator[Platform]:
             given |= {"PENSTOCK_SPARK_PORT": port, "PENSTOCK_APP_CORES": 1}
         control = stack.enter_context(deployed(CHAOS, broker, mariadb, home, **given))
         if deploy == "cluster":
-            stack.enter_context(Cluster(cores=2, memory="2g"))
+            stack.enter_context(SparkCluster(cores=2, memory="2g"))
         numbers = Numbers(broker.bootstrap)
         numbers.start()
         airflow = stack.enter_context(Airflow(home, free_port(), CHAOS))

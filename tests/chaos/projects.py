@@ -11,7 +11,8 @@ import pytest
 
 from penstock import catalog
 from penstock.control import Control
-from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
+from penstock.devstack.servers.kafka import Broker, Brokers
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.kafka.admin import ensure_topics
 from tests.support import forget, forget_jobs
 

@@ -19,7 +19,8 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from penstock.control import DriverRow
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from penstock.testing import read, table

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from penstock.control import Control
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.kafka.admin import admin, log_ends
 from penstock.settings import PROJECT
 from penstock.streams import Archive, Topic

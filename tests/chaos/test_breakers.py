@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.devstack.servers.base import Part
+from penstock.devstack.servers.base import ManagedServer
 from penstock.engine.session import submit_conf
 from penstock.settings import settings
 from penstock.supervision import launch
@@ -44,7 +44,7 @@ def test_api_server_gone(platform: Platform) -> None:
 def test_a_part_of_airflow_killed(platform: Platform, part: str, seconds: float) -> None:
     """And the driver while there is none."""
     before = platform.works()
-    killed: Part = getattr(platform.airflow, part)
+    killed: ManagedServer = getattr(platform.airflow, part)
     killed.kill()
     platform.goes_on(before, seconds)
     assert before.session.kill()

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.model.capture import APP
 from penstock.testing import read, table
 from tests.captures import connect

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from penstock.control import DriverRow
-from penstock.devstack.servers.kafka_mariadb import Brokers, MariaDB
-from penstock.devstack.servers.spark import Cluster, state
+from penstock.devstack.servers.kafka import Brokers
+from penstock.devstack.servers.mariadb import MariaDB
+from penstock.devstack.servers.spark import SparkCluster, state
 from penstock.host.ports import free_port
 from penstock.settings import BROKERS, PROJECT, settings
 from penstock.supervision import backends
@@ -42,7 +43,7 @@ def apps(brokers: Brokers, mariadb: MariaDB, tmp_path: Path) -> Iterator[Drivers
         yield made
 
 
-def executors(cluster: Cluster, app: str) -> int:
+def executors(cluster: SparkCluster, app: str) -> int:
     """How many executors an app has, as the workers tell it."""
     found = state(cluster.master.page)
     mine = {a["id"] for a in found.get("activeapps", ()) if a["name"] == f"penstock-{app}"}
@@ -60,7 +61,7 @@ def test_an_app_for_which_nothing_is_left_says_so_and_goes_on_by_itself(apps: Dr
         row = apps.row(d.incarnation)
         return (row.reason or "") if row.state == "queued" else ""
 
-    with Cluster(cores=1, memory="1g") as cluster:
+    with SparkCluster(cores=1, memory="1g") as cluster:
         first = apps.launch("quality")
         apps.wait_running(first)
         assert executors(cluster, "quality") == 2
@@ -79,7 +80,7 @@ def test_an_app_for_which_nothing_is_left_says_so_and_goes_on_by_itself(apps: Dr
 
 
 def test_records_are_counted_once_whichever_worker_or_broker_dies(apps: Drivers, brokers: Brokers) -> None:
-    with Cluster(cores=2, memory="2g") as cluster:
+    with SparkCluster(cores=2, memory="2g") as cluster:
         counted = Counted(apps.bootstrap, 20261124, "first", "second")
         d = apps.launch("quality")
         apps.wait_running(d, 180)
@@ -106,19 +107,19 @@ def test_records_are_counted_once_whichever_worker_or_broker_dies(apps: Drivers,
         wait_until(lambda: executors(cluster, "quality") == 2, what="the master knows the app again")
         # One of three brokers.
         counted.produce(20_000)
-        brokers.parts[0].kill()
+        brokers.servers[0].kill()
         goes_on()
-        brokers.parts[0].start()
-        brokers.parts[0].wait()
+        brokers.servers[0].start()
+        brokers.servers[0].wait()
         # Two of three: nothing can be written until one is back.
         counted.produce(20_000)
-        for part in brokers.parts[:2]:
+        for part in brokers.servers[:2]:
             part.kill()
-        brokers.parts[1].start()
-        brokers.parts[1].wait()
+        brokers.servers[1].start()
+        brokers.servers[1].wait()
         goes_on()
-        brokers.parts[0].start()
-        brokers.parts[0].wait()
+        brokers.servers[0].start()
+        brokers.servers[0].wait()
         goes_on()
 
 
@@ -190,7 +191,7 @@ def test_a_worker_dies_while_the_master_is_away(place: Clustered) -> None:
 
 
 def test_each_of_three_brokers_dies(place: Clustered) -> None:
-    for part in place.brokers.parts:
+    for part in place.brokers.servers:
         place.recovers(part.kill)
         place.back(part)
     place.exact()
@@ -198,7 +199,7 @@ def test_each_of_three_brokers_dies(place: Clustered) -> None:
 
 def test_streams_say_so_while_two_of_three_brokers_are_away(place: Clustered) -> None:
     """Nothing can be written until one is back, and nobody has to do anything then."""
-    away = place.brokers.parts[:2]
+    away = place.brokers.servers[:2]
     for part in away:
         part.kill()
     wait_until(place.failing, 90, what="both streams say that they fail")

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from penstock.control import DriverRow
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.settings import PROJECT
 from penstock.testing import Record, latest, read, send
 from tests.chaos.counted import Counted

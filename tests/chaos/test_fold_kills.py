@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.simulators import presence as crowd
 from penstock.settings import PROJECT
 from penstock.streams import Topic

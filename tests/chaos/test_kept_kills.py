@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from penstock.control import DriverRow
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.s3 import S3
 from tests.archived import server
 from tests.chaos.drivers import signal_session

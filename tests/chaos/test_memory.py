@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock.control import Actor, DriverRow
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.supervision.reaper import clear
 from penstock.testing import read
 from tests.chaos.drivers import Drivers, drivers

@@ -13,7 +13,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from penstock.control import DriverRow
-from penstock.devstack.servers.kafka_mariadb import Brokers, MariaDB
+from penstock.devstack.servers.kafka import Brokers
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from tests.chaos.clustered import Flowing

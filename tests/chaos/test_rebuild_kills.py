@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from penstock import catalog
 from penstock.control import Actor, Control
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.errors import Blocked
 from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from penstock.devstack.servers.base import Part
-from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
+from penstock.devstack.servers.base import ManagedServer
+from penstock.devstack.servers.kafka import Broker, Brokers
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.errors import PenstockError
 from penstock.host.ports import free_port
 from penstock.supervision import launch
@@ -76,7 +77,7 @@ def slow(home: Path, seconds: float, when: str) -> Iterator[Slow]:
     def slowed(command: Sequence[str]) -> list[str]:
         return on_a_disk(command, seconds, when)
 
-    def of(part: type[Part]) -> Callable[[Any], list[str]]:
+    def of(part: type[ManagedServer]) -> Callable[[Any], list[str]]:
         own: Callable[[Any], list[str]] = part.command
         return lambda self: slowed(own(self))
 

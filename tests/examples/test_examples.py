@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import catalog
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.testing import Case, cases
 
 HERE = Path(__file__).parent

@@ -10,7 +10,8 @@ import pytest
 
 from penstock.devstack.demo_database import Demo
 from penstock.devstack.servers.elasticsearch import Elasticsearch
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from tests.captures import Source

@@ -19,7 +19,7 @@ from penstock import catalog
 from penstock.capture import factory
 from penstock.cli import app
 from penstock.devstack.demo_database import Demo
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.simulators import agents_topics
 from penstock.devstack.simulators.agents import Plan
 from penstock.model.topic import COMMITS, POSITIONS

@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from penstock.devstack.demo_database import Demo
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.model.capture import APP as CAPTURES
 from penstock.settings import PROJECT

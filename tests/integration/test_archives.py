@@ -19,7 +19,7 @@ from penstock.archive.stream import stream
 from penstock.archive.verify import verify
 from penstock.catalog import discovery
 from penstock.cli import app
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.s3 import S3
 from penstock.model.archive import Archive
 from penstock.model.topic import COMMITS, Topic

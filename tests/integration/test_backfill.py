@@ -22,7 +22,7 @@ from penstock.backfill import run as running
 from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
 from penstock.backfill.run import run
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BackfillError, DeclarationError, InputNotReady, LeaseLost, SinkError, Wait
 from penstock.kafka.admin import admin, end_offsets
 from penstock.object_store.endpoint import Endpoint

@@ -20,7 +20,8 @@ from confluent_kafka import TopicPartition
 
 from penstock.control import Actor
 from penstock.devstack.servers.airflow import Airflow
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host import process
 from penstock.host.ports import free_port
 from penstock.kafka.admin import admin, log_ends

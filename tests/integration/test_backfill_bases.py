@@ -23,7 +23,7 @@ from penstock.archive import hour_closer
 from penstock.archive.stream import stream
 from penstock.backfill.job import Job
 from penstock.backfill.run import Outcome, run
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.errors import InputNotReady
 from penstock.kafka.admin import admin, log_ends
 from penstock.object_store.endpoint import Endpoint

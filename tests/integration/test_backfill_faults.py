@@ -16,7 +16,7 @@ import pytest
 
 from penstock.backfill import retry
 from penstock.backfill.progress import Figures
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.errors import InputNotReady, SinkError, Wait
 from penstock.object_store import bucket as stores
 from penstock.object_store.bucket import Store

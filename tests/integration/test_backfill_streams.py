@@ -20,7 +20,7 @@ from jobs.quality.kept import COUNTS
 from penstock.backfill.archive_source import Archived
 from penstock.backfill.job import Job
 from penstock.backfill.run import Outcome, run
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.operations.recompute import recompute_rows
 from penstock.errors import BackfillError, DeclarationError
 from penstock.object_store.endpoint import Endpoint

@@ -14,7 +14,7 @@ from penstock.backfill import run as running
 from penstock.backfill import transform as making
 from penstock.backfill import writer
 from penstock.backfill.progress import Figures
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BackfillError, InputNotReady
 from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.limits import Batch, Message

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.checkpoint.offset_log import OffsetMapping
 from penstock.errors import BrokerError

@@ -13,7 +13,7 @@ import pytest
 from penstock.capture import factory
 from penstock.capture.polling.poller import Poller
 from penstock.capture.source.base import SourceError
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.model.capture import parse
 from penstock.testing import Record, read, send, table
 from tests.captures import until

@@ -22,7 +22,7 @@ from penstock.capture.source.base import Database, SourceError
 from penstock.capture.source.mysql import MySQL
 from penstock.capture.source.postgres import PostgreSQL
 from penstock.capture.source.sqlite import SQLite
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.model.capture import Capture, parse
 from tests.captures import connect

@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 from penstock.capture.output.encode import encode
 from penstock.capture.polling.keyset_queries import Pages
 from penstock.capture.source.mysql import MySQL
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.model.capture import parse
 from tests.captures import Source, connect, polled, until
 from tests.mysql import MySQL as Server

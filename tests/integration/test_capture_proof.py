@@ -11,7 +11,7 @@ from penstock.capture.checks.paging_checks import Unproven
 from penstock.capture.polling.keyset_queries import Pages, Query
 from penstock.capture.source.base import SourceError
 from penstock.capture.source.mysql import MySQL
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.mariadb import MariaDB
 from tests.captures import connect
 from tests.paged import DELAY, Table
 

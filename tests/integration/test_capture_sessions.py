@@ -16,7 +16,7 @@ import pytest
 from penstock.capture.polling.poller import Poller
 from penstock.capture.source import mysql
 from penstock.capture.source.mysql import MySQL
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from tests.captures import Source, connect, opened, until
 from tests.support import wait_until

@@ -19,7 +19,7 @@ from penstock.capture.output.encode import encode
 from penstock.capture.polling.keyset_queries import Pages
 from penstock.capture.source.mysql import MySQL
 from penstock.capture.source.postgres import PostgreSQL
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.model.capture import Capture, parse
 from tests.captures import connect, opened

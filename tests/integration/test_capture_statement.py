@@ -12,7 +12,7 @@ import pytest
 from penstock.capture import explain, factory
 from penstock.capture.polling.keyset_queries import Pages
 from penstock.capture.source.base import SourceError
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.model.capture import Capture, parse
 from tests.captures import Source, connect, polled, until

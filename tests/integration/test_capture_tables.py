@@ -15,7 +15,7 @@ from penstock.capture.checks.table_structure import cascades, shape
 from penstock.capture.polling.poller import Poller
 from penstock.capture.source.base import Database, SourceError
 from penstock.capture.source.engines import ENGINES
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.model.capture import Capture, parse
 from tests.captures import Source, opened, polled, until, url_of
 

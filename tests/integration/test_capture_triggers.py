@@ -13,7 +13,7 @@ from penstock.capture.checks.introspection import told
 from penstock.capture.checks.triggers import triggers
 from penstock.capture.source.base import Database
 from penstock.capture.source.engines import ENGINES
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.model.capture import parse
 from tests.captures import url_of

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from penstock import catalog
 from penstock.control import Control
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.query.stream_run import StreamRun
 from penstock.kafka.admin import admin, end_offsets
 from penstock.streams import EmitFinal, F, Input, Stateless, Stream, Topic, TopicOutput

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.control.repositories.data_loss import InMemoryDataLossLog
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint import layout
 from penstock.engine.faults.poison import PoisonRecords
 from penstock.engine.query.source import RecordPosition

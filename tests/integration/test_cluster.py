@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.engine import executor_check
 from penstock.settings import settings
 from tests.chaos.clustered import clustered

@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import JSON, text
 
 from penstock.control import Control, schema, tables
-from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.devstack.servers.mariadb import MariaDB
 
 pytestmark = pytest.mark.integration
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from penstock.cli import app
 from penstock.devstack.demo_database import Demo
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.settings import PROJECT, settings
 from penstock.streams import Topic
 from penstock.testing.topics import Record, create, read, send

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from penstock.catalog import build
 from penstock.cli import app, dead_letters
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.kafka import replay as replays
 from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.dead_letters import Letter

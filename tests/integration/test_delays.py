@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.monitoring.collect import delays
 from penstock.monitoring.collect.delays import Delays
 from penstock.streams import Topic

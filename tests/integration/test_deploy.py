@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from penstock.control import Actor, DriverRow
-from penstock.devstack.servers.kafka_mariadb import Brokers, MariaDB
-from penstock.devstack.servers.spark import Cluster, Worker
+from penstock.devstack.servers.kafka import Brokers
+from penstock.devstack.servers.mariadb import MariaDB
+from penstock.devstack.servers.spark import SparkCluster, Worker
 from penstock.host.ports import free_port
 from penstock.supervision import cluster_drivers, launch
 from penstock.supervision.supervisor import Supervisor
@@ -32,7 +33,7 @@ ME = Actor("deploy test", "cli")
 class Deployed(Clustered):
     """The app in a cluster, and supervisors of it."""
 
-    def __init__(self, brokers: Brokers, made: Cluster, apps: Drivers, home: Path) -> None:
+    def __init__(self, brokers: Brokers, made: SparkCluster, apps: Drivers, home: Path) -> None:
         super().__init__(brokers, made, apps)
         self._home = home
         self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
@@ -96,7 +97,7 @@ def deployed(mariadb: MariaDB, home: Path, **more: object) -> Iterator[Deployed]
     with (
         Brokers(home, [free_port(2)]) as brokers,
         drivers(brokers, mariadb, home, CHAOS, **settings) as apps,
-        Cluster(cores=3, memory="2g") as made,
+        SparkCluster(cores=3, memory="2g") as made,
         closing(Deployed(brokers, made, apps, home)) as place,
     ):
         place.begin()
@@ -177,7 +178,7 @@ def test_without_room_it_is_queued_and_without_a_master_it_says_so(
     p = Platform(tmp_path)
     supervisor = Supervisor(p.control, "a", "one", lambda incarnation: submission("a", incarnation))
     try:
-        with Cluster(port=port, workers=1, cores=1, memory="1g") as made:
+        with SparkCluster(port=port, workers=1, cores=1, memory="1g") as made:
             supervisor.tick()
             d = p.driver()
             assert (d.pid, d.master) == (None, made.url)

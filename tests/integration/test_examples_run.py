@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import catalog
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.query.stream_run import StreamRun
 from penstock.model.stream import Stream
 from penstock.streams import EmitFinal, F, TopicOutput

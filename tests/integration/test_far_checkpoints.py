@@ -104,7 +104,7 @@ def told(monkeypatch: pytest.MonkeyPatch, **given: str) -> None:
     settings.cache_clear()
 
 
-def found() -> doctor.Check:
+def found() -> doctor.DoctorCheck:
     [check] = [one for one in doctor.examine(Platform(settings())) if one.name == "Checkpoints"]
     return check
 

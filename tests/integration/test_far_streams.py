@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.kafka.admin import admin
 from penstock.model.topic import COMMITS
 from penstock.object_store.bucket import Store

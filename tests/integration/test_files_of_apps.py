@@ -15,7 +15,8 @@ import pytest
 
 from penstock.control import Control, DriverRow
 from penstock.devstack.servers.airflow import Airflow
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.kafka.admin import admin, partitions
 from penstock.streams import Topic

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock import catalog
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.query.stream_run import StreamRun

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from penstock.control import ProgressRow
 from penstock.control.repositories.data_loss import DataLoss, InMemoryDataLossLog
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.query.encode import split_by_output
 from penstock.engine.query.stream_run import StreamRun

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.devstack.servers.influxdb import InfluxDB as Server
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.settings import PROJECT, settings
 from penstock.sinks.influxdb.config import InfluxDB
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput

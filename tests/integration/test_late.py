@@ -13,7 +13,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 from penstock import catalog
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.model.output_mode import OutputMode
 from penstock.streams import EmitFinal, F, Input, Stream, Timers, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BrokerError
 from penstock.kafka import cleanup
 from penstock.kafka.admin import admin, partitions

@@ -17,7 +17,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from penstock.control import Control, ProgressRow
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.engine.progress.metrics import StreamMetrics
 from penstock.errors import HostError
 from penstock.host import process

@@ -65,10 +65,10 @@ class Commands:
         assert done.returncode == code, f"{words}: {done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
-    def parts(self) -> dict[str, dict[str, Any]]:
+    def servers(self) -> dict[str, dict[str, Any]]:
         command = [sys.executable, "-m", "penstock", "status", "--json"]
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False)
-        return {part["name"]: part for part in json.loads(done.stdout)["parts"]}
+        return {part["name"]: part for part in json.loads(done.stdout)["servers"]}
 
 
 @pytest.fixture(params=[pytest.param((), marks=pytest.mark.long, id="all"), pytest.param(HEAVY, id="some")])
@@ -165,7 +165,7 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     assert {path.name for path in penstock.home.iterdir()} <= OURS
     assert "records read" in said
     assert "sign in as admin" in said
-    first = penstock.parts()
+    first = penstock.servers()
     assert {p["state"] for p in first.values()} == {"running"}
     assert {"broker", "mariadb", "airflow-api", "meter", "driver-quality", "driver-metrics"} <= first.keys()
     wait_until(lambda: "open" in penstock("archives", "show", "receipts-archive"), every=1, what="receipts are kept")
@@ -189,12 +189,12 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
 
     assert "runs already, on another port" in penstock("up", ports=False, code=1)
     penstock("up")
-    assert {n: p["pid"] for n, p in penstock.parts().items()} == {n: p["pid"] for n, p in first.items()}
+    assert {n: p["pid"] for n, p in penstock.servers().items()} == {n: p["pid"] for n, p in first.items()}
 
     (penstock.project / "jobs" / "metrics" / "copied.py").write_text(NEW_STREAM)
     (penstock.project / "sql" / "captures" / "names.sql").write_text(NEW_CAPTURE)
     assert "released for what is new: captures, metrics" in penstock("up")
-    released = penstock.parts()
+    released = penstock.servers()
     assert {n for n, p in released.items() if p["pid"] != first[n]["pid"]} == {"driver-captures", "driver-metrics"}
     runs = penstock.home / "airflow" / "airflow.db"
     ended = {"success", "failed"}
@@ -204,14 +204,14 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
 
     for name in ("broker", "mariadb", "airflow-scheduler", "meter"):
         os.kill(first[name]["pid"], signal.SIGKILL)
-    wait_until(lambda: penstock.parts()["broker"]["state"] == "crashed")
+    wait_until(lambda: penstock.servers()["broker"]["state"] == "crashed")
     with closing(sqlite3.connect(runs, timeout=30)) as c, c:
         c.execute(OLD_RUN)
     penstock("up")
     with closing(sqlite3.connect(runs, timeout=30)) as c:
         assert c.execute("select count(*) from dag_run where run_id = 'old'").fetchone() == (0,), "history stays short"
         assert c.execute("select count(*) from dag_run").fetchone() > (0,), "and recent runs stay"
-    mended = penstock.parts()
+    mended = penstock.servers()
     assert {p["state"] for p in mended.values()} == {"running"}
     assert mended["airflow-api"]["pid"] == first["airflow-api"]["pid"]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.kafka.commit_marker import Marks, forget_mark, mark_of
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.output import CommitMarker

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.faults.batch_splitting import HEAP_DIVISOR
 from penstock.engine.jvm import bridge
 from penstock.engine.query.stream_run import StreamRun

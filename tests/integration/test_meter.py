@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.control import Control
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BrokerError
 from penstock.host import ports
 from penstock.kafka.admin import end_offsets

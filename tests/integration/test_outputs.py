@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock import catalog
 from penstock.control import ProgressRow
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import SinkError, Wait
 from penstock.kafka.topic_writer import TopicWriter

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from penstock import catalog
 from penstock.control import Actor, ProgressRow, connect
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.checkpoint.plan_fingerprint import PlanFingerprint
 from penstock.engine.query.stream_run import StreamRun

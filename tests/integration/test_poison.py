@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.limits import Message, digest

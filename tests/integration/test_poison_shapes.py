@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Input, Stateless, StreamJoin, Table, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send

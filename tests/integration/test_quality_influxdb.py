@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from jobs.quality.counts import METRICS
 from penstock.devstack.servers.influxdb import InfluxDB as Server
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.errors import SinkError
 from penstock.model.output import NO_COMMIT, WriterOwner
 from penstock.model.sql import sink_file

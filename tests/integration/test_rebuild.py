@@ -21,7 +21,7 @@ from penstock.catalog import build
 from penstock.cli import app, recovery
 from penstock.codec.arrow_files import mapped
 from penstock.control import Actor, connect
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.layout import RESET_FILE, Checkpoint
 from penstock.engine.operations import rebuild
 from penstock.engine.operations.rebuild import RebuildResult

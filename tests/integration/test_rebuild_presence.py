@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from jobs.presence import device_contacts, enriched, walk_ins
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.operations import rebuild
 from penstock.engine.operations.rebuild import RebuildResult
 from penstock.engine.session import session_for

@@ -22,7 +22,7 @@ from jobs.metrics.figures import quantile_names
 from jobs.quality import counts
 from penstock import catalog
 from penstock.archive import parquet
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.operations import recompute
 from penstock.engine.operations.recompute import RecomputeCounts, recompute_rows
 from penstock.errors import DeclarationError

@@ -12,7 +12,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 from penstock.control import ProgressRow
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import DeclarationError
 from penstock.model.output_mode import OutputMode

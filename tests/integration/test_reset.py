@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from penstock.catalog import build
 from penstock.cli import app, recovery
 from penstock.control import Actor, connect
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.jvm import hadoop_fs
 from penstock.engine.operations.reset_plan import ResetPlan, ResetTarget, plan_reset

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.layout import PlannedBatch
 from penstock.engine.query import source
 from penstock.engine.query.stream_run import StreamRun

@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 from penstock.catalog import HeartbeatReader, HeartbeatTopic
 from penstock.cli import app
 from penstock.control import Control
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.errors import BrokerError, ControlError
 from penstock.host.ports import free_port
 from penstock.kafka.admin import admin, ensure_topics

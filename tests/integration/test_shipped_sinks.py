@@ -16,7 +16,7 @@ from pymongo import MongoClient
 from pyspark.sql import SparkSession
 
 from penstock import catalog
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.kafka.admin import admin, partitions
 from penstock.model.sql import sink_file
 from penstock.model.topic import COMMITS

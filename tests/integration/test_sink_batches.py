@@ -21,7 +21,7 @@ from penstock import cli
 from penstock.catalog import build
 from penstock.cli import sink_records
 from penstock.control import ProgressRow
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.commit import async_writer
 from penstock.engine.operations.sink_replay import ALREADY_REPLAYED, RECORD_GONE, WRITTEN, replay
 from penstock.engine.query.stream_run import StreamRun

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from penstock import catalog
 from penstock.cli import app as penstock
 from penstock.control import Control, ProgressRow
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.kafka.admin import ensure_topics
 from penstock.settings import settings
 from penstock.streams import Topic

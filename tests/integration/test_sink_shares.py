@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pymongo import MongoClient
 
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.kafka.admin import ensure_topics
 from penstock.streams import Topic
 from penstock.testing import Record, send

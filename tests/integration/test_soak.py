@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.metrics import RECEIPTS, bundles, metrics_settings, summaries
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.model.topic import COMMITS
 from penstock.streams import Topic
 from penstock.testing import Record, create, read, running, send

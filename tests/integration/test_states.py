@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog import HeartbeatReader, HeartbeatTopic
 from penstock.control import ProgressRow
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.query import source
 from penstock.engine.query.stream_run import StreamRun
 from penstock.model.output_mode import HeartbeatSchedule

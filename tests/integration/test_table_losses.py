@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.query.tables import StreamTables
 from penstock.kafka.admin import admin, partitions
 from penstock.model.output import CommitMarker

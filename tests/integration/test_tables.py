@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.codec.heartbeat import BEAT_KEY, Signer, signer
 from penstock.control import ProgressRow
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.engine.query.stream_run import StreamRun
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.dead_letters import between, consumer

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from penstock import catalog
 from penstock.codec.heartbeat import BEAT_KEY, Signer
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.model.output_mode import OutputMode
 from penstock.model.topic import DEAD_LETTERS
 from penstock.streams import EmitChanges, EmitFinal, F, Input, Stream, Topic, TopicOutput

@@ -14,7 +14,7 @@ from penstock import testing
 from penstock.catalog import Catalog, build
 from penstock.cli import app
 from penstock.codec.heartbeat import BEAT_KEY
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BrokerError, BrokerRefused
 from penstock.kafka import console
 from penstock.kafka.admin import ensure_topics

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import catalog
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.settings import PROJECT
 from penstock.testing import Record, create, read, running, send
 from tests.support import forget_jobs

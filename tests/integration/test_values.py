@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.model.topic import COMMITS, DEAD_LETTERS
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import create, running

@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.model.view import View
 from penstock.views.store.columns import ViewLayout
 from tests.support import wait_until

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from penstock import catalog
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.kafka.admin import admin, ensure_topics
 from penstock.model.topic import Topic
 from penstock.views.cluster.partition_assignment import assigned_partitions

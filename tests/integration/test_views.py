@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from penstock import catalog
 from penstock.cli import app
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.kafka import Broker
 from penstock.views.cluster.partition_assignment import assigned_partitions, partition_of
 from penstock.views.store.columns import ViewLayout
 from tests.support import wait_until

@@ -28,6 +28,8 @@ from tests.chaos.projects import other_project
 
 STREAM = """
 from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
+
+pytestmark = pytest.mark.processes
 STREAM = Stream("{name}", "{app}", {{"rows": Input(Topic("in"))}}, lambda rows: rows,
                 TopicOutput(Topic("{name}-out"), value="value"), Stateless())
 """

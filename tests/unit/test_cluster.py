@@ -13,7 +13,7 @@ import pytest
 from penstock.control import Control
 from penstock.devstack import doctor, platform
 from penstock.devstack.platform import Platform
-from penstock.devstack.servers.kafka_mariadb import Broker, Brokers
+from penstock.devstack.servers.kafka import Broker, Brokers
 from penstock.engine import executor_check, executor_wait, session
 from penstock.errors import HostError, SettingError
 from penstock.host import ports, process
@@ -24,6 +24,8 @@ from penstock.settings import CLUSTER_MARK, ExecutorResources, settings
 from tests.support import wait_until
 from tests.unit.meter_control import APP, filled
 from tests.unit.test_local_platform import Silent
+
+pytestmark = pytest.mark.processes
 
 CLUSTER = "spark://127.0.0.1:17077"
 
@@ -66,13 +68,13 @@ def test_a_home_remembers_that_it_is_a_clusters(home: Path, monkeypatch: pytest.
     (home / CLUSTER_MARK).touch()
     settings.cache_clear()
     assert settings().spark_master == CLUSTER
-    assert [part.name for part in Platform().parts] == [
+    assert [part.name for part in Platform().servers] == [
         "broker-1", "broker-2", "broker-3", "mariadb", "s3", "spark-master", "spark-worker-1", "spark-worker-2",
         "airflow-api", "airflow-dag-processor", "airflow-triggerer", "airflow-scheduler", "meter",
     ]  # fmt: skip
     given(monkeypatch, CLUSTER="0")
     assert settings().spark_master == "local[2]"
-    assert [part.name for part in Platform().parts][:2] == ["broker", "mariadb"]
+    assert [part.name for part in Platform().servers][:2] == ["broker", "mariadb"]
 
 
 @pytest.mark.parametrize("mistake", ['{"shop": {"cores": 0}}', '{"shop": {"memory": "lots"}}', '{"shop": {"core": 1}}'])
@@ -109,7 +111,7 @@ def test_what_runs_is_found_on_the_ports_it_has(home: Path, monkeypatch: pytest.
         assert found.spark_master == "spark://127.0.0.1:4711"
         cluster = Platform(found).spark
         assert cluster
-        assert [part.ports["page"] for part in cluster.parts] == [4712, 4714, 4716]
+        assert [part.ports["page"] for part in cluster.servers] == [4712, 4714, 4716]
     finally:
         record.session.kill()
 
@@ -183,7 +185,7 @@ def test_down_stops_what_the_settings_of_today_would_not_start(home: Path) -> No
 
 def test_internal_topics_follow_the_number_of_brokers(tmp_path: Path) -> None:
     one = Broker(tmp_path, 5000).properties()
-    three = Brokers(tmp_path, [5000, 5002, 5004]).parts[1].properties()
+    three = Brokers(tmp_path, [5000, 5002, 5004]).servers[1].properties()
     names = [key for key in three if key.endswith((".replication.factor", ".isr", "insync.replicas"))]
     assert len(names) == 7
     for name in names:

@@ -17,8 +17,8 @@ import pytest
 
 from penstock.cli import load
 from penstock.devstack.servers.airflow import ApiServer, DagProcessor, Scheduler, Triggerer
-from penstock.devstack.servers.airflow_layout import SECRETS, Layout
-from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.airflow_layout import SECRETS, AirflowLayout
+from penstock.devstack.servers.kafka import Broker
 from penstock.java import jars
 from penstock.settings import PROJECT, Settings
 from tests.unit.containers import (
@@ -153,7 +153,7 @@ def test_every_setting_of_airflow_exists(airflow: dict[str, Any]) -> None:
 
 
 def test_airflow_is_set_up_as_on_one_machine(tmp_path: Path) -> None:
-    local = Layout(tmp_path, 18080, PROJECT).config()
+    local = AirflowLayout(tmp_path, 18080, PROJECT).config()
     wanted = {(section, option): v for section, options in local.items() for option, v in options.items()}
     found = airflow_settings(environment())
     assert set(found) == set(wanted) | set(SECRETS)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock import bootstrap
-from penstock.devstack.doctor import Check
+from penstock.devstack.doctor import DoctorCheck
 from penstock.java import jars
 from penstock.settings import PROJECT
 from tests.unit.containers import (
@@ -35,6 +35,8 @@ from tests.unit.containers import (
     script,
     services,
 )
+
+pytestmark = pytest.mark.processes
 
 # Files and images
 
@@ -170,9 +172,9 @@ def test_a_health_check_tells_well_from_ill(address: str) -> None:
 
 def test_an_image_of_two_sparks_is_refused() -> None:
     found = runpy.run_path(str(DOCKER / "prepare.py"))
-    well = [Check(name, "ok", "") for name in found["NEEDED"]]
-    assert found["faults"]([*well, Check("Broker", "fail", "not there")]) == []
-    mixed = [c for c in well if c.name != "Spark"] + [Check("Spark", "fail", "not of one version", "mend")]
+    well = [DoctorCheck(name, "ok", "") for name in found["NEEDED"]]
+    assert found["faults"]([*well, DoctorCheck("Broker", "fail", "not there")]) == []
+    mixed = [c for c in well if c.name != "Spark"] + [DoctorCheck("Spark", "fail", "not of one version", "mend")]
     assert found["faults"](mixed) == ["Spark: not of one version; hint: mend"]
     assert found["faults"](well[1:]) == ["Java: was not checked"]
 

@@ -21,6 +21,8 @@ from penstock.errors import SettingError
 from penstock.settings import Settings, settings
 from tests.unit.containers import DOCKER, commands, copied, environment, instructions, loaded, ours, script
 
+pytestmark = pytest.mark.processes
+
 MANIFESTS = DOCKER / "kubernetes"
 # The oldest with sidecars for good, and the newest whose schemas there are.
 VERSIONS = ("1.33", "1.37")

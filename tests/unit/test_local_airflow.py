@@ -8,21 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from penstock.devstack.servers.airflow import Airflow, ApiServer, Process, Scheduler
-from penstock.devstack.servers.airflow_layout import SECRETS, Layout
+from penstock.devstack.servers.airflow import Airflow, AirflowServer, ApiServer, Scheduler
+from penstock.devstack.servers.airflow_layout import SECRETS, AirflowLayout
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from tests.support import wait_until
 
+pytestmark = pytest.mark.processes
 
-def config(layout: Layout) -> configparser.ConfigParser:
+
+def config(layout: AirflowLayout) -> configparser.ConfigParser:
     file = configparser.ConfigParser(interpolation=None)
     file.read(layout.folder / "airflow.cfg")
     return file
 
 
 def test_secrets_are_made_once_and_kept_to_the_owner(tmp_path: Path) -> None:
-    layout = Layout(tmp_path, 18080, PROJECT)
+    layout = AirflowLayout(tmp_path, 18080, PROJECT)
     layout.write()
     first = {at: config(layout).get(*at) for at in SECRETS}
     layout.write()
@@ -50,9 +52,9 @@ def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
 
 
 def test_a_project_without_dags_gets_those_of_penstock(tmp_path: Path) -> None:
-    assert Layout(tmp_path, 1, tmp_path).dags == PROJECT / "dags"
+    assert AirflowLayout(tmp_path, 1, tmp_path).dags == PROJECT / "dags"
     (tmp_path / "dags").mkdir()
-    assert Layout(tmp_path, 1, tmp_path).dags == tmp_path / "dags"
+    assert AirflowLayout(tmp_path, 1, tmp_path).dags == tmp_path / "dags"
 
 
 def test_no_password_before_the_first_start(tmp_path: Path) -> None:
@@ -68,12 +70,12 @@ def test_no_task_begins_before_the_api_server_answers(tmp_path: Path, monkeypatc
         return {"metadatabase"} if len(seen) > 3 else set()
 
     monkeypatch.setattr("penstock.devstack.servers.airflow.healthy", answers)
-    monkeypatch.setattr(Process, "environment", lambda _: {})
-    monkeypatch.setattr(Process, "prepare", lambda _: None)
+    monkeypatch.setattr(AirflowServer, "environment", lambda _: {})
+    monkeypatch.setattr(AirflowServer, "prepare", lambda _: None)
     monkeypatch.setattr(ApiServer, "command", lambda _: ["sleep", "60"])
     monkeypatch.setattr(Scheduler, "command", lambda _: ["touch", str(begun)])
     airflow = Airflow(tmp_path, free_port(), PROJECT)
-    assert airflow.parts.index(airflow.api) < airflow.parts.index(airflow.scheduler)
+    assert airflow.servers.index(airflow.api) < airflow.servers.index(airflow.scheduler)
     try:
         airflow.api.start()
         assert airflow.scheduler.start()

@@ -12,6 +12,8 @@ from penstock.errors import HostError
 from penstock.host import process
 from penstock.java import aot_cache, jars, runtime
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(autouse=True)
 def jar(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

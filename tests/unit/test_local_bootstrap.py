@@ -10,6 +10,8 @@ import pytest
 
 from penstock import bootstrap, settings
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -12,6 +12,8 @@ import pytest
 
 from penstock.host.files import owner_only, private, publish, write_private
 
+pytestmark = pytest.mark.processes
+
 
 def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     target = tmp_path / "cache" / "jars"

@@ -13,6 +13,8 @@ from penstock.host import process
 from penstock.java import jars, runtime
 from penstock.java.jars import JarSet
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def tiny(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -12,6 +12,8 @@ import pytest
 from penstock.errors import HostError
 from penstock.java import runtime
 
+pytestmark = pytest.mark.processes
+
 
 def fake(home: Path, version: str, code: int = 0) -> Path:
     (home / "bin").mkdir(parents=True)

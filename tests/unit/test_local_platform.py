@@ -34,6 +34,8 @@ from tests.support import wait_until
 
 STREAM = """
 from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
+
+pytestmark = pytest.mark.processes
 STREAM = Stream("{name}", "{app}", {{"rows": Input(Topic("in"))}}, lambda rows: rows,
                 TopicOutput(Topic("{name}-out"), value="value"), Stateless())
 """
@@ -126,7 +128,7 @@ def test_down_ends_drivers_the_database_does_not_know(app: str, home: Path, tmp_
         return subprocess.Popen(command, start_new_session=True, env=env)
 
     with driver(home) as mine, driver(tmp_path / "another") as other:
-        wait_until(lambda: platform.Platform()._strays() == {mine.pid})
+        wait_until(lambda: platform.Platform()._unrecorded_sessions() == {mine.pid})
         Platform().down(Silent())
         assert mine.wait(10) == -9
         assert other.poll() is None
@@ -145,11 +147,11 @@ def test_a_name_that_two_files_declare_is_told_and_not_waited_for(
         made.mariadb = None
         monkeypatch.setattr(platform, "connect", lambda _: control)
         monkeypatch.setattr(platform, "ensure_topics", lambda *_: [])
-        monkeypatch.setattr(platform, "FIRST_FIGURES", 0.0)
+        monkeypatch.setattr(platform, "STREAMS_TIMEOUT", 0.0)
         said = made._declare(*load_partial(tmp_path, combiners=False))
         assert "wrong: " in said
         assert "shop/sales.py" in said
-        assert made._first_figures(control, Silent()), "a stream of an app with a mistake is not waited for"
+        assert made._wait_for_streams(control, Silent()), "a stream of an app with a mistake is not waited for"
 
 
 @pytest.mark.parametrize("asked", ["influxdb", "InfluxDB, ", " influxdb"])
@@ -258,7 +260,7 @@ def test_doctor_and_status_as_json() -> None:
     assert json.loads(told.stdout)["ok"] is False
     told = run.invoke(app, ["status", "--json"])
     assert told.exit_code == 1
-    assert {p["state"] for p in json.loads(told.stdout)["parts"]} == {"stopped"}
+    assert {p["state"] for p in json.loads(told.stdout)["servers"]} == {"stopped"}
     assert "make up" in run.invoke(app, ["status"]).stdout
 
 

@@ -19,6 +19,8 @@ from tests.support import wait_until
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 PARENT = """
 import subprocess, sys, time
+
+pytestmark = pytest.mark.processes
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(child.pid, flush=True)
 time.sleep(600)

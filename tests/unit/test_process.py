@@ -20,6 +20,8 @@ from tests.support import wait_until
 # A leader and a child of its session, which writes its pid and then sleeps.
 PAIR = """
 import subprocess, sys, time
+
+pytestmark = pytest.mark.processes
 child = subprocess.Popen([sys.executable, "-c", sys.argv[2], "--incarnation", "inc1"])
 open(sys.argv[1], "w").write(str(child.pid))
 time.sleep(600)

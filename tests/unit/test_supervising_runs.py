@@ -269,24 +269,24 @@ def test_up_releases_an_app_whose_driver_lacks_a_stream(running: Platform, monke
     def refuse(*_: object) -> int:
         raise ReleaseRefused("app a cannot go on with this code")
 
-    monkeypatch.setattr(platform, "FIRST_FIGURES", 0.0)
+    monkeypatch.setattr(platform, "STREAMS_TIMEOUT", 0.0)
     monkeypatch.setattr(platform, "release", refuse)
     new_stream(running)
     made = platform.Platform()
-    assert made._take_up(running.control, {"fresh"}) == []
-    assert "cannot go on" in str(made._amiss[0])
-    assert made._first_figures(running.control, Quiet()), "what waits for a release is not waited for"
+    assert made._release_apps_of(running.control, {"fresh"}) == []
+    assert "cannot go on" in str(made._problems[0])
+    assert made._wait_for_streams(running.control, Quiet()), "what waits for a release is not waited for"
     monkeypatch.setattr(platform, "release", released)
-    assert made._take_up(running.control, {"s2"}) == []
-    assert made._take_up(running.control, {"fresh"}) == ["a"]
+    assert made._release_apps_of(running.control, {"s2"}) == []
+    assert made._release_apps_of(running.control, {"fresh"}) == ["a"]
     assert running.control.actions(1)[0]["detail"] == "new: fresh"
     running.driver().session.kill()
-    assert platform.Platform()._take_up(running.control, {"fresh"}) == [], "the next driver knows it"
+    assert platform.Platform()._release_apps_of(running.control, {"fresh"}) == [], "the next driver knows it"
 
 
 def test_up_gives_up_streams_that_fail(running: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "GIVEN_UP", 0.0)
+    monkeypatch.setattr(platform, "FAILING_TIMEOUT", 0.0)
     row = ProgressRow("s", "a", running.driver().incarnation, state="failing", error="no room")
     running.control.report([row], keep=False)
     with pytest.raises(HostError, match="s is failing: no room"):
-        platform.Platform()._first_figures(running.control, Quiet())
+        platform.Platform()._wait_for_streams(running.control, Quiet())

@@ -11,20 +11,20 @@ from typing import ClassVar
 
 import httpx
 
-from penstock.devstack.servers.airflow_layout import USER, Layout
-from penstock.devstack.servers.base import Group, Part, stop_together
+from penstock.devstack.servers.airflow_layout import USER, AirflowLayout
+from penstock.devstack.servers.base import ManagedServer, ServerGroup, stop_together
 from penstock.errors import HostError
 from penstock.settings import settings
 
 
-class Process(Part):
+class AirflowServer(ManagedServer):
     """One of Airflow's processes."""
 
     patience: ClassVar[float] = 180.0
     role: ClassVar[str]
     options: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: AirflowLayout) -> None:
         super().__init__(layout.home)
         self.layout = layout
 
@@ -41,7 +41,7 @@ class Process(Part):
         return self.role.replace("-", "_") in healthy(self.layout.url)
 
 
-class ApiServer(Process):
+class ApiServer(AirflowServer):
     name: str = "airflow-api"
     label: str = "Airflow's web and API server"
     role: ClassVar[str] = "api-server"
@@ -55,7 +55,7 @@ class ApiServer(Process):
         return "metadatabase" in healthy(self.layout.url)
 
 
-class Scheduler(Process):
+class Scheduler(AirflowServer):
     name: str = "airflow-scheduler"
     label: str = "Airflow's scheduler"
     role: ClassVar[str] = "scheduler"
@@ -74,13 +74,13 @@ class Scheduler(Process):
         self.layout.prune()
 
 
-class DagProcessor(Process):
+class DagProcessor(AirflowServer):
     name: str = "airflow-dag-processor"
     label: str = "Airflow's DAG processor"
     role: ClassVar[str] = "dag-processor"
 
 
-class Triggerer(Process):
+class Triggerer(AirflowServer):
     name: str = "airflow-triggerer"
     label: str = "Airflow's triggerer"
     role: ClassVar[str] = "triggerer"
@@ -96,22 +96,25 @@ def healthy(url: str) -> set[str]:
     return set()
 
 
-class Airflow(Group):
+class Airflow(ServerGroup):
     """All of Airflow.
 
-    home: where its data, logs and records are kept. Each process is a part of its own, to be killed and started alone.
+    Each process is a server of its own, to be killed and started alone.
+
+    Args:
+        home: Folder of its data, logs and records.
     """
 
     def __init__(self, home: Path | None = None, port: int | None = None, project: Path | None = None) -> None:
         s = settings()
-        self.layout = Layout(home or s.home, port or s.airflow_port, project or s.project)
+        self.layout = AirflowLayout(home or s.home, port or s.airflow_port, project or s.project)
         self.api = ApiServer(self.layout)
         self.scheduler = Scheduler(self.layout)
         self.dag_processor = DagProcessor(self.layout)
         self.triggerer = Triggerer(self.layout)
 
     @property
-    def parts(self) -> tuple[Process, ...]:
+    def servers(self) -> tuple[AirflowServer, ...]:
         """In the order in which they start."""
         return self.api, self.dag_processor, self.triggerer, self.scheduler
 
@@ -138,9 +141,9 @@ class Airflow(Group):
 
     def stop(self) -> bool:
         """Stop everything at once; True if something ran."""
-        return stop_together(self.parts, patience=10)
+        return stop_together(self.servers, patience=10)
 
     def kill(self) -> None:
         """SIGKILL all of it."""
-        for part in self.parts:
-            part.kill()
+        for server in self.servers:
+            server.kill()

@@ -28,7 +28,7 @@ KEEP_DAYS = 14
 SECRETS = (("core", "fernet_key"), ("api", "secret_key"), ("api_auth", "jwt_secret"))
 
 
-class Layout:
+class AirflowLayout:
     """Where Airflow keeps its things, and its settings.
 
     project: holds jobs/ and sql/; its dags/ are used if it has any, else those of Penstock.

@@ -1,4 +1,4 @@
-"""What every embedded part has in common: start, wait until it serves, stop, and be known again."""
+"""What every embedded server has in common: start, wait until it serves, stop, and be known again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.host import files, ports, process
 from penstock.host.process import ProcessRecord
 
 
-class Part(Lifecycle):
+class ManagedServer(Lifecycle):
     """One process of the platform. home: where its data, logs and records are kept."""
 
     name: str
@@ -160,29 +160,29 @@ class Part(Lifecycle):
                 )
 
 
-class Group(Lifecycle):
-    """Several parts that are one thing to whoever uses it; each may be killed and started alone."""
+class ServerGroup(Lifecycle):
+    """Several servers that are one thing to whoever uses it; each may be killed and started alone."""
 
     @property
     @abstractmethod
-    def parts(self) -> Sequence[Part]:
+    def servers(self) -> Sequence[ManagedServer]:
         """In the order in which they start."""
 
     def start(self) -> bool:
-        started = [part.start() for part in self.parts]
+        started = [server.start() for server in self.servers]
         return any(started)
 
     def wait(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
-        for part in self.parts:
-            part.wait(seconds, tick)
+        for server in self.servers:
+            server.wait(seconds, tick)
 
     def stop(self) -> bool:
         """Stop everything at once; True if something ran."""
-        return stop_together(self.parts)
+        return stop_together(self.servers)
 
 
-class Store(Part):
-    """A part that streams write to."""
+class StoreServer(ManagedServer):
+    """A server that streams write to."""
 
     @property
     @abstractmethod
@@ -190,12 +190,12 @@ class Store(Part):
         """Where it is, without a password."""
 
 
-def stop_together(parts: Sequence[Part], patience: float = 15.0) -> bool:
+def stop_together(servers: Sequence[ManagedServer], patience: float = 15.0) -> bool:
     """Stop several at once: one that waits for another gets no longer than all; True if something ran."""
-    ran = any(part.running() for part in parts)
-    process.stop_all([r for part in parts if (r := part.record)], timeout=patience)
-    for part in parts:
-        process.forget(part.run, part.name)
+    ran = any(server.running() for server in servers)
+    process.stop_all([r for server in servers if (r := server.record)], timeout=patience)
+    for server in servers:
+        process.forget(server.run, server.name)
     return ran
 
 
@@ -204,7 +204,7 @@ def owner_option() -> list[str]:
     return ["--user=root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
 
 
-def quietly(check: Callable[[], object], *errors: type[BaseException]) -> bool:
+def check_passes(check: Callable[[], object], *errors: type[BaseException]) -> bool:
     """Whether a check passes; the given errors mean that it does not."""
     with contextlib.suppress(*errors):
         return bool(check())

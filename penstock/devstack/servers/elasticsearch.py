@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import httpx
 
-from penstock.devstack.servers.base import Store, quietly
+from penstock.devstack.servers.base import StoreServer, check_passes
 from penstock.java import jars, runtime
 from penstock.java.compiler import compiled
 from penstock.settings import settings
@@ -55,7 +55,7 @@ def _jars() -> tuple[list[Path], list[Path], str]:
     return engine, http, version
 
 
-class Elasticsearch(Store):
+class Elasticsearch(StoreServer):
     """A private Elasticsearch without passwords, on loopback; its transport takes the next port.
 
     config: settings of the node over the defaults here, as Elasticsearch names them.
@@ -134,7 +134,7 @@ class Elasticsearch(Store):
         ]  # fmt: skip
 
     def ready(self) -> bool:
-        return quietly(self._serves, httpx.HTTPError)
+        return check_passes(self._serves, httpx.HTTPError)
 
     def _serves(self) -> bool:
         """Whether all that it keeps can be read and written; after a start that takes longer than to answer."""

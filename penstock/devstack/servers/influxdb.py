@@ -12,7 +12,7 @@ from typing import ClassVar
 import httpx
 
 from penstock.devstack import debian_packages
-from penstock.devstack.servers.base import Store, quietly
+from penstock.devstack.servers.base import StoreServer, check_passes
 from penstock.errors import HostError
 from penstock.settings import settings
 
@@ -42,7 +42,7 @@ def find() -> tuple[Path, dict[str, str]]:
     raise HostError("there is no InfluxDB here", hint="install InfluxDB 1.x; a Debian needs nothing")
 
 
-class InfluxDB(Store):
+class InfluxDB(StoreServer):
     """A private InfluxDB 1.x; its RPC takes the next port."""
 
     name: str = "influxdb"
@@ -74,4 +74,4 @@ class InfluxDB(Store):
         return [str(find()[0]), "-config", str(self.folder / "influxdb.conf")]
 
     def ready(self) -> bool:
-        return quietly(lambda: httpx.get(f"{self.url}/ping", timeout=3).is_success, httpx.HTTPError)
+        return check_passes(lambda: httpx.get(f"{self.url}/ping", timeout=3).is_success, httpx.HTTPError)

@@ -12,7 +12,7 @@ from typing import ClassVar
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from penstock.devstack.servers.base import Store, quietly
+from penstock.devstack.servers.base import StoreServer, check_passes
 from penstock.host import ports
 from penstock.java import jars, runtime
 from penstock.settings import settings
@@ -22,7 +22,7 @@ SOURCE = Path(__file__).with_name("java") / "MongoDB.java"
 COMPILER = ("janino-", "commons-compiler-")
 
 
-class MongoDB(Store):
+class MongoDB(StoreServer):
     """A private server without passwords, on loopback."""
 
     name: str = "mongodb"
@@ -58,7 +58,7 @@ class MongoDB(Store):
         ]  # fmt: skip
 
     def ready(self) -> bool:
-        return ports.listens(self.port) and quietly(self._answers, PyMongoError)
+        return ports.listens(self.port) and check_passes(self._answers, PyMongoError)
 
     def _answers(self) -> bool:
         with MongoClient[dict[str, object]](self.url, serverSelectionTimeoutMS=3000) as client:

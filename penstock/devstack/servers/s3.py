@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import httpx
 
-from penstock.devstack.servers.base import Store, quietly
+from penstock.devstack.servers.base import StoreServer, check_passes
 from penstock.host import secret_file
 from penstock.java import jars, runtime
 from penstock.object_store.endpoint import ACCESS_KEY, PART, SECRET
@@ -33,7 +33,7 @@ LOGBACK = """<configuration>
 """
 
 
-class S3(Store):
+class S3(StoreServer):
     """A private object store on loopback."""
 
     name: str = PART
@@ -77,4 +77,6 @@ class S3(Store):
 
     def ready(self) -> bool:
         # Who brings no key is refused: that is an answer.
-        return quietly(lambda: httpx.get(self.url, timeout=3).status_code == httpx.codes.FORBIDDEN, httpx.HTTPError)
+        return check_passes(
+            lambda: httpx.get(self.url, timeout=3).status_code == httpx.codes.FORBIDDEN, httpx.HTTPError
+        )

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from penstock.devstack.servers.base import Group, Part, quietly
+from penstock.devstack.servers.base import ManagedServer, ServerGroup, check_passes
 from penstock.engine.session import LOG4J_CONFIG
 from penstock.engine.spark_security import security_conf
 from penstock.host import files, ports
@@ -43,7 +43,7 @@ CONF = {
 }
 
 
-class Daemon(Part):
+class SparkServer(ManagedServer):
     """A process of the cluster's own."""
 
     role: str
@@ -93,7 +93,7 @@ class Daemon(Part):
         ]  # fmt: skip
 
 
-class Master(Daemon):
+class Master(SparkServer):
     """The master; it knows its workers and apps again after a crash. Its page takes the next port."""
 
     name = "spark-master"
@@ -120,7 +120,7 @@ class Master(Daemon):
         shutil.rmtree(self._known, ignore_errors=True)
 
 
-class Worker(Daemon):
+class Worker(SparkServer):
     """A worker and the executors that it starts, which end with it. number: of it, the first is 1."""
 
     label = "Spark worker"
@@ -168,8 +168,8 @@ class Worker(Daemon):
         return any(w["port"] == mine and w["state"] == "ALIVE" for w in state(self.page).get("workers", ()))
 
 
-class Cluster(Group):
-    """A master and its workers. Each is a part of its own, to be killed and started alone.
+class SparkCluster(ServerGroup):
+    """A master and its workers. Each is a server of its own, to be killed and started alone.
 
     port: the master's; its page takes the next, and each worker two more.
     """
@@ -188,7 +188,7 @@ class Cluster(Group):
         self.workers = [Worker(home, port, n, cores=cores, memory=memory) for n in numbers]
 
     @property
-    def parts(self) -> list[Daemon]:
+    def servers(self) -> list[SparkServer]:
         """In the order in which they start."""
         return [self.master, *self.workers]
 
@@ -210,5 +210,5 @@ def state(page: str) -> dict[str, Any]:
         found.update(json.loads(httpx.get(f"{page}/json/", timeout=5).text))
         return True
 
-    quietly(ask, httpx.HTTPError, ValueError)
+    check_passes(ask, httpx.HTTPError, ValueError)
     return found

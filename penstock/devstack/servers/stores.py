@@ -1,4 +1,4 @@
-"""The stores of sinks and archives as parts of this machine's platform.
+"""The stores of sinks and archives as servers of this machine's platform.
 
 The object store of the archives always is one, unless it is given elsewhere; the others are if they are asked for, or
 run already.
@@ -10,13 +10,13 @@ import os
 from collections.abc import Mapping
 from pkgutil import resolve_name
 
-from penstock.devstack.servers.base import Store
+from penstock.devstack.servers.base import StoreServer
 from penstock.errors import HostError
 from penstock.host import process
 from penstock.object_store import endpoint
 from penstock.settings import Settings
 
-# By the name of the store, which is also the part's and that of its settings.
+# By the name of the store, which is also the server's and that of its settings.
 KINDS: Mapping[str, str] = {
     "elasticsearch": "penstock.devstack.servers.elasticsearch:Elasticsearch",
     "mongodb": "penstock.devstack.servers.mongodb:MongoDB",
@@ -25,8 +25,8 @@ KINDS: Mapping[str, str] = {
 }
 
 
-def chosen(given: Settings) -> list[Store]:
-    """The parts, in order of start. HostError if what is asked for is none of them, or lies elsewhere."""
+def chosen(given: Settings) -> list[StoreServer]:
+    """The servers, in order of start. HostError if what is asked for is none of them, or lies elsewhere."""
     wanted = given.stores.replace(",", " ").lower().split()
     if strange := [name for name in wanted if name not in KINDS]:
         raise HostError(

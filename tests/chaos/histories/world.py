@@ -16,8 +16,9 @@ from typing import Protocol
 from penstock.control import Control
 from penstock.control.repositories.captures import CaptureRequest, Captures
 from penstock.control.rows import Actor
-from penstock.devstack.servers.base import Part
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.base import ManagedServer
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.errors import HostError
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
@@ -160,7 +161,7 @@ def outages(world: World) -> dict[str, Callable[[random.Random], str]]:
             time.sleep(seconds := chance.choice((chance.uniform(0.5, 3), chance.uniform(3, 12))))
             if how == "paused":
                 part.resume()
-            elif isinstance(part, Part):
+            elif isinstance(part, ManagedServer):
                 back(part)
             elif isinstance(part, Postgres):
                 part.start()

@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
 from penstock.control import DriverRow
 from penstock.devstack.servers.airflow import Airflow
-from penstock.devstack.servers.base import Part
+from penstock.devstack.servers.base import ManagedServer
 from penstock.errors import PenstockError
 from penstock.host import session
 from penstock.model.capture import APP as CAPTURES
@@ -193,7 +193,7 @@ KILLS: dict[str, Breaker] = {
 }
 
 
-def outage(part: Callable[[World], Part], *, pause: bool, longest: float) -> Breaker:
+def outage(part: Callable[[World], ManagedServer], *, pause: bool, longest: float) -> Breaker:
     """longest: seconds that a part is killed or paused for."""
 
     def away(world: World, chance: random.Random) -> str:
@@ -214,7 +214,7 @@ def outage(part: Callable[[World], Part], *, pause: bool, longest: float) -> Bre
     return away
 
 
-def back(part: Part) -> None:
+def back(part: ManagedServer) -> None:
     """Start a part again; its port may be given back a moment later."""
     for last in (False, False, True):
         try:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 from penstock.control import Control, DriverRow
 from penstock.devstack.servers.airflow import Airflow
-from penstock.devstack.servers.base import Part
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.base import ManagedServer
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.errors import PenstockError
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
@@ -31,7 +32,7 @@ LEASE, STUCK = 8.0, 15.0
 WELL = ("running", "idle")
 
 
-class Keeper(Part):
+class Keeper(ManagedServer):
     """Stands for Airflow in a short run: a twentieth of its weight."""
 
     name: str = "keeper"
@@ -167,5 +168,5 @@ def started(home: Path, state: State, *, airflow: bool, before: Callable[[], Non
         yield World(broker, database, control, keeper)
 
 
-def parts_of(keeper: Keeper | Airflow) -> Sequence[Part]:
-    return keeper.parts if isinstance(keeper, Airflow) else [keeper]
+def parts_of(keeper: Keeper | Airflow) -> Sequence[ManagedServer]:
+    return keeper.servers if isinstance(keeper, Airflow) else [keeper]

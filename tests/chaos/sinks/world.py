@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock.control import Control, DriverRow
-from penstock.devstack.servers.base import Part
+from penstock.devstack.servers.base import ManagedServer
 from penstock.devstack.servers.elasticsearch import Elasticsearch
 from penstock.devstack.servers.influxdb import InfluxDB
-from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.mongodb import MongoDB
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
@@ -83,7 +84,7 @@ def outages(longest: float, stores: Sequence[str]) -> dict[str, breakers.Breaker
     }
 
 
-def _store(name: str, given: world.World) -> Part:
+def _store(name: str, given: world.World) -> ManagedServer:
     assert isinstance(given, World)
     return given.stores[name]
 

@@ -1,4 +1,4 @@
-"""The embedded parts that keep data: the Kafka broker and the database."""
+"""The embedded Kafka brokers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-import pymysql
-
-from penstock.devstack.servers import mariadb_binaries
-from penstock.devstack.servers.base import Group, Part, owner_option, quietly
+from penstock.devstack.servers.base import ManagedServer, ServerGroup, check_passes
 from penstock.errors import HostError
 from penstock.host import files, ports, process
 from penstock.java import jars, runtime
@@ -31,7 +28,7 @@ appender.c.layout.pattern=%d{ISO8601} %p %enc{%m}{CRLF} (%c{1})%n
 TOOL = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 
 
-class Broker(Part):
+class Broker(ManagedServer):
     """One Kafka broker in KRaft mode, broker and controller in one process; the controller takes the next port.
 
     config: broker settings over the defaults here, as Kafka names them. number: of one of several, the first is 1;
@@ -154,7 +151,7 @@ class Broker(Part):
         from confluent_kafka.admin import AdminClient
 
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "socket.timeout.ms": 5000})
-        return quietly(lambda: admin.list_topics(timeout=3).brokers, KafkaException)
+        return check_passes(lambda: admin.list_topics(timeout=3).brokers, KafkaException)
 
     def _cluster_id(self) -> str:
         """Of a single broker any; several are told the same, which is kept beside their folders."""
@@ -170,10 +167,13 @@ class Broker(Part):
         return [runtime.find().command, *options, logging, "-cp", jars.classpath("broker")]
 
 
-class Brokers(Group):
+class Brokers(ServerGroup):
     """Kafka brokers that are a quorum of controllers too: replication 3, of which 2 must have what is acknowledged.
 
-    Each is a part of its own, to be killed and started alone. ports: of each the first; its controller takes the next.
+    Each is a server of its own, to be killed and started alone.
+
+    Args:
+        ports: Of each the first; its controller takes the next.
     """
 
     def __init__(self, home: Path | None = None, ports: Sequence[int] = (), *, heap: str = "320m") -> None:
@@ -184,12 +184,12 @@ class Brokers(Group):
         ]
 
     @property
-    def parts(self) -> list[Broker]:
+    def servers(self) -> list[Broker]:
         return self._brokers
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(part.bootstrap for part in self.parts)
+        return ",".join(server.bootstrap for server in self.servers)
 
 
 def _made_id() -> str:
@@ -205,96 +205,3 @@ def _half(heap: str) -> str:
     if not found:
         raise HostError("a heap size is not usable", got=heap, hint="write it as Java does, e.g. 400m")
     return f"{max(1, int(found[1]) // 2)}{found[2]}"
-
-
-class MariaDB(Part):
-    """A private MariaDB with the databases `penstock_control` and `demo` and the user `penstock`.
-
-    The user may also make databases of the form `penstock_<name>`, for tests. Row-based binary log, UTC.
-    """
-
-    name: str = "mariadb"
-    label: str = "the MariaDB server"
-    variable: ClassVar[str] = "PENSTOCK_MARIADB_PORT"
-
-    SETUP = """
-CREATE DATABASE IF NOT EXISTS penstock_control;
-CREATE DATABASE IF NOT EXISTS demo;
-CREATE USER IF NOT EXISTS 'penstock'@'127.0.0.1' IDENTIFIED BY 'penstock';
-GRANT ALL PRIVILEGES ON `penstock\\_%`.* TO 'penstock'@'127.0.0.1';
-GRANT ALL PRIVILEGES ON demo.* TO 'penstock'@'127.0.0.1';
-GRANT PROCESS ON *.* TO 'penstock'@'127.0.0.1';
-"""
-
-    def __init__(self, home: Path | None = None, port: int | None = None) -> None:
-        super().__init__(home or settings().home)
-        self.port = port or settings().mariadb_port
-        self.folder = self.home / "mariadb"
-
-    @property
-    def url(self) -> str:
-        """SQLAlchemy URL of the control database."""
-        return self.url_of("penstock_control")
-
-    def url_of(self, database: str) -> str:
-        return f"mysql+pymysql://penstock:penstock@127.0.0.1:{self.port}/{database}"
-
-    @property
-    def ports(self) -> Mapping[str, int]:
-        return {"mysql": self.port}
-
-    def prepare(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        # Run by the server at each start; every statement changes nothing the second time.
-        (self.folder / "setup.sql").write_text(self.SETUP)
-        self._temporary.mkdir(exist_ok=True)
-        data = self.folder / "data"
-        if data.exists():
-            return
-        server = mariadb_binaries.find()
-        fresh = self.folder / "data.part"
-        shutil.rmtree(fresh, ignore_errors=True)
-        layout = [
-            f"--basedir={server.base}", f"--datadir={fresh}", f"--tmpdir={self._temporary}", "--skip-test-db",
-            *owner_option(),
-        ]  # fmt: skip
-        done = process.run_captured([server.install, "--no-defaults", *layout], env=self.environment())
-        if done.returncode:
-            raise HostError("the database's data folder could not be laid out", got=(done.stdout + done.stderr)[-800:])
-        fresh.rename(data)
-
-    @property
-    def _temporary(self) -> Path:
-        """Its own: a server that starts removes temporary tables, another server's too, which may crash that."""
-        return self.folder / "tmp"
-
-    def environment(self) -> dict[str, str]:
-        # The server sets a umask of its own.
-        return mariadb_binaries.find().environment | {"UMASK": "0600", "UMASK_DIR": "0700"}
-
-    def command(self) -> list[str]:
-        # Without --skip-ssl 11.4 makes an RSA key at each start, 10 s of work for a loopback address.
-        server = mariadb_binaries.find()
-        return [
-            str(server.daemon), "--no-defaults", f"--basedir={server.base}", f"--datadir={self.folder / 'data'}",
-            f"--tmpdir={self._temporary}",
-            # Taken from the data folder: an absolute path may be too long for a socket.
-            "--socket=mariadb.sock", "--pid-file=mariadb.pid", f"--init-file={self.folder / 'setup.sql'}",
-            "--bind-address=127.0.0.1", f"--port={self.port}", *owner_option(),
-            "--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-image=FULL", "--binlog-row-metadata=FULL",
-            "--binlog-expire-logs-seconds=86400", "--server-id=1", "--gtid-strict-mode=1",
-            "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M", "--innodb-flush-log-at-trx-commit=2",
-            "--skip-ssl", "--skip-name-resolve", "--performance-schema=OFF", "--character-set-server=utf8mb4",
-            "--default-time-zone=+00:00", "--max-connections=200", "--log-warnings=1",
-        ]  # fmt: skip
-
-    def ready(self) -> bool:
-        return ports.listens(self.port) and quietly(self._select, pymysql.Error)
-
-    def _select(self) -> bool:
-        connection = pymysql.connect(
-            host="127.0.0.1", port=self.port, user="penstock", password="penstock", database="penstock_control",
-            connect_timeout=3, read_timeout=5,
-        )  # fmt: skip
-        with connection, connection.cursor() as cursor:
-            return bool(cursor.execute("SELECT 1"))
