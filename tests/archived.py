@@ -28,7 +28,7 @@ from penstock.errors import Wait
 from penstock.host.ports import free_port
 from penstock.model.archive import Archive
 from penstock.model.output import CommitMarker
-from penstock.object_store.bucket import Object, Store
+from penstock.object_store.bucket import Bucket, ObjectInfo
 from penstock.object_store.endpoint import ACCESS_KEY, Endpoint
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def holds(
     offsets of the batch that they came in."""
     topic = archive.reads[0].name
     to = Archived(archive.name, archive.bucket, archive.prefix, (topic,), 900.0)
-    writer = ArchiveWriter(to, Store(endpoint, archive.bucket, archive.prefix))
+    writer = ArchiveWriter(to, Bucket(endpoint, archive.bucket, archive.prefix))
     ends: dict[int, int] = {}
     for r in given:
         ends[r["partition"]] = max(ends.get(r["partition"], 0), r["offset"] + 1)
@@ -163,7 +163,7 @@ class Between:
         self._thread.join()
 
 
-class Failing(Store):
+class Failing(Bucket):
     """A store that fails for good from the n-th call on: before it does what was asked, or after."""
 
     def __init__(self, endpoint: Endpoint, bucket: str, prefix: str, at: int, effect: Cut) -> None:
@@ -171,16 +171,16 @@ class Failing(Store):
         self.calls, self._at, self._effect = 0, at, effect
 
     def put(self, key: str, data: bytes) -> None:
-        self._call(lambda: Store.put(self, key, data))
+        self._call(lambda: Bucket.put(self, key, data))
 
     def get(self, key: str) -> bytes:
-        return self._call(lambda: Store.get(self, key))
+        return self._call(lambda: Bucket.get(self, key))
 
-    def objects(self, folder: str) -> list[Object]:
-        return self._call(lambda: Store.objects(self, folder))
+    def objects(self, folder: str) -> list[ObjectInfo]:
+        return self._call(lambda: Bucket.objects(self, folder))
 
     def delete(self, key: str) -> None:
-        self._call(lambda: Store.delete(self, key))
+        self._call(lambda: Bucket.delete(self, key))
 
     @contextmanager
     def stream(self, key: str) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.codec.columnar import EVENT_TIME, arrow
+from penstock.codec.columnar import EVENT_TIME, arrow_type
 from penstock.engine.state import fold_query, keyed_store
 from penstock.engine.state.keyed_store import HASH, StatePart
 from penstock.model.fold import Fold
@@ -31,7 +31,7 @@ class Folding:
         self.fold, self.folder, self.grace, self.batch, self.latest = fold, folder, grace, 0, 0
         self.late, self._hashes = 0, hashes
         self._seen: set[int] = set()
-        fields = [pa.field(f.name, arrow(f.type)) for f in schema(ddl, "a test")]
+        fields = [pa.field(f.name, arrow_type(f.type)) for f in schema(ddl, "a test")]
         self._schema = pa.schema(fields)
 
     @property

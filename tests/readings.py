@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.codec.columnar import ARROW, Reading
-from penstock.codec.heartbeat import BEAT_KEY
+from penstock.codec.columnar import ARROW_TYPES, RecordDecoder
+from penstock.codec.heartbeat import HEARTBEAT_KEY
 
 FAR = 2**62
 NAMES = {
@@ -36,23 +36,23 @@ def batch(
     offsets in microseconds, and a header."""
     n = len(values)
     given: dict[str, Sequence[Any]] = {
-        "beat": [0 if key == BEAT_KEY else None for key in keys or [None] * n],
+        "beat": [0 if key == HEARTBEAT_KEY else None for key in keys or [None] * n],
         "key": keys or [None] * n,
         "value": values,
         "partition": [0] * n,
         "offset": range(n),
         "clock": times or [0 if topics else horizon] * n,
     }
-    columns = {name: pa.array(column, ARROW[NAMES[name]]) for name, column in given.items()}
+    columns = {name: pa.array(column, ARROW_TYPES[NAMES[name]]) for name, column in given.items()}
     if whole:
-        columns["timestamp"] = pa.array(range(n), ARROW["timestamp"])
+        columns["timestamp"] = pa.array(range(n), ARROW_TYPES["timestamp"])
         columns["headers"] = pa.array(['[{"key":"h","value":"/w=="}]'] * n)
     if topics:
         columns["topic"] = pa.array(topics, pa.string())
     return pa.RecordBatch.from_pydict(columns)
 
 
-def run(reading: Reading, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
+def run(reading: RecordDecoder, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
     """The rows of a reading; of records that are kept in the order of their offsets."""
     rows = [row for found in reading(iter(batches)) for row in found.to_pylist()]
     return sorted(rows, key=lambda row: row["_record"]["offset"]) if reading.keep else rows

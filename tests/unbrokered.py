@@ -16,7 +16,7 @@ from penstock.capture.reconcile.digest_index import Reconcile
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
-from penstock.kafka.limits import Limit, Message
+from penstock.kafka.limits import ProducerRecord, SizeLimit
 from penstock.model.capture import parse
 from penstock.model.topic import DEAD_LETTERS
 from tests.captures import Source
@@ -40,10 +40,10 @@ class Kept:
         # Keys of rows that were put aside.
         self.letters: list[bytes] = []
 
-    def limit(self, topic: str) -> Limit:
-        return Limit(topic)
+    def limit(self, topic: str) -> SizeLimit:
+        return SizeLimit(topic)
 
-    def commit(self, messages: Iterable[Message], mark: bytes) -> int:
+    def commit(self, messages: Iterable[ProducerRecord], mark: bytes) -> int:
         # All or, if its maker raises, none of them.
         for topic, key, value, *_ in list(messages):
             assert key is not None
@@ -63,7 +63,7 @@ class Kept:
     def send(self, *keys: bytes) -> None:
         """Write records as somebody else would."""
         assert self.position
-        self.commit([Message("t", key, b"{}") for key in keys], self.position.value())
+        self.commit([ProducerRecord("t", key, b"{}") for key in keys], self.position.value())
 
     def close(self) -> None:
         """Nothing is open."""

@@ -51,7 +51,7 @@ def parts(window: timedelta, decimals: int) -> Combiner:
                     avg(value) {tame} AS mean, var_pop(value) {tame} * count(*) AS m2,
                     min(value) AS least, max(value) AS greatest, list(value) AS given
                 FROM records
-                GROUP BY environment, metric, {event_time.window("event_time", micros)}
+                GROUP BY environment, metric, {event_time.window_number("event_time", micros)}
             )
         )
         """,

@@ -92,7 +92,7 @@ def _field(node: exp.Expr, kinds: dict[str, tuple[str, str]]) -> tuple[str, str]
         raise _Unsure
     name, kind = kinds[node.name.lower()]
     # Spark compares a FLOAT with a decimal as doubles, DuckDB as floats.
-    return json_sql.name(name) + ("::DOUBLE" if kind == "float" else ""), kind
+    return json_sql.quote_name(name) + ("::DOUBLE" if kind == "float" else ""), kind
 
 
 def _literal(node: exp.Expr, kind: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jobs.quality.rules import EVERY, Rule, avro_fields, required
 from jobs.quality.translate import translated
 from penstock.codec import json_sql
-from penstock.codec.event_time import window
+from penstock.codec.event_time import window_number
 from penstock.errors import DeclarationError
 from penstock.model.checks.volatile_expressions import moment_of
 from penstock.model.schema import quoted
@@ -48,7 +48,7 @@ def combiner(rules: Mapping[str, Rule]) -> Combiner:
         branches.append(
             f"SELECT topic, status, count(*) AS n, max(event_time) AS event_time{beside} FROM ("
             f"SELECT _topic AS topic, event_time, {_status(rule)} AS status FROM ({_read(rule, where)}))"
-            f" GROUP BY topic, {window('event_time', SECOND)}, status"
+            f" GROUP BY topic, {window_number('event_time', SECOND)}, status"
         )
     return Combiner(", ".join(columns), " UNION ALL BY NAME ".join(branches), reads=("key",) if left else ())
 
@@ -97,17 +97,19 @@ def _read(rule: Rule, where: str) -> str:
     """A rule's records with its fields, and `parses BOOLEAN`."""
     raw = KEYED if _in_spark(rule) else RAW
     if rule.fields:
-        named = ", ".join(f"{json_sql.value_in('_k', f, '_text')} AS {json_sql.name(f.name)}" for f in rule.fields)
+        named = ", ".join(
+            f"{json_sql.field_value('_k', f, '_text')} AS {json_sql.quote_name(f.name)}" for f in rule.fields
+        )
         return (
             f"SELECT *, {_all_there(rule)} AS _parses FROM (SELECT *, {named} FROM ("
-            f"SELECT {raw}, {json_sql.record('text', rule.fields)} AS _k FROM records WHERE {where}))"
+            f"SELECT {raw}, {json_sql.parse_record('text', rule.fields)} AS _k FROM records WHERE {where}))"
         )
     parses = "text IS NOT NULL" if rule.format == "text" else f"coalesce({json_sql.is_json('text')}, false)"
     return f"SELECT {raw}, {parses} AS _parses FROM records WHERE {where}"
 
 
 def _all_there(rule: Rule) -> str:
-    tests = [f"NOT {json_sql.amiss('_k', f, json_sql.name(f.name), '_text')}" for f in rule.fields]
+    tests = [f"NOT {json_sql.is_field_invalid('_k', f, json_sql.quote_name(f.name), '_text')}" for f in rule.fields]
     return f"(_k IS NOT NULL AND {' AND '.join(tests)})"
 
 
@@ -120,7 +122,7 @@ def _left(number: int, rule: Rule, where: str, numbers: list[int]) -> str:
     """The records of a rule that Spark judges; what does not parse is judged already."""
     columns = {f"NULL AS {_column(n)}" for n in numbers if n != number}
     if rule.fields:
-        packed = ", ".join(f"{json_sql.name(f.name)} := {json_sql.name(f.name)}" for f in rule.fields)
+        packed = ", ".join(f"{json_sql.quote_name(f.name)} := {json_sql.quote_name(f.name)}" for f in rule.fields)
         columns.add(f"struct_pack({packed}) AS {_column(number)}")
     parses = "WHEN NOT _parses THEN 'invalid'" if rule.format != "avro" else ""
     beside = "".join(f", {column}" for column in sorted(columns))

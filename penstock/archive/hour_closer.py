@@ -24,12 +24,12 @@ import pyarrow as pa
 from penstock.archive import layout, parquet
 from penstock.archive.layout import Closed, File, Manifest, State, added
 from penstock.errors import BrokerError, LeaseLost, PenstockError, SinkError, Wait
-from penstock.kafka.admin import admin, log_ends, partitions, topic_ids
+from penstock.kafka.admin import admin, log_end_offsets, partition_counts, topic_ids
 
 if TYPE_CHECKING:
     from penstock.archive.stream import Archived
     from penstock.archive.writer import ArchiveWriter
-    from penstock.object_store.bucket import Store
+    from penstock.object_store.bucket import Bucket
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ def reached_by(bootstrap: str) -> Reached:
 def ends_of(topics: Sequence[str], bootstrap: str) -> Ends:
     """Where topics end now; those that are not there have no end. BrokerError if a partition does not answer."""
     client = admin(bootstrap)
-    there = partitions(client, bootstrap)
+    there = partition_counts(client, bootstrap)
     places = {(t, p) for t in topics for p in range(there.get(t, 0))}
-    ends = log_ends(client, places, bootstrap)
+    ends = log_end_offsets(client, places, bootstrap)
     if silent := sorted(places - ends.keys()):
         raise BrokerError("partitions do not answer", got=", ".join(f"{t}[{p}]" for t, p in silent[:5]))
     # Behind the offsets: so those of a topic that is made again meanwhile count for nothing.
@@ -212,7 +212,7 @@ class Keeper:
             writer.commit(replace(writer.state, garbage=left))
 
 
-def manifest_of(store: Store, closed: Closed) -> Manifest:
+def manifest_of(store: Bucket, closed: Closed) -> Manifest:
     """The manifest of a closed hour. SinkError if it is none."""
     return Manifest.read(store.get(closed.key), store.place(closed.key))
 

@@ -18,7 +18,7 @@ from penstock.archive.hour_closer import manifest_of
 from penstock.archive.layout import File, Manifest, Span, Spans, State, added
 from penstock.archive.state_log import latest
 from penstock.errors import SinkError
-from penstock.object_store.bucket import Gone, Store
+from penstock.object_store.bucket import Bucket, ObjectNotFound
 
 RESTORE = "bring the object back from a version or backup of the bucket"
 
@@ -62,7 +62,7 @@ def names(state: State, start: datetime | None = None, end: datetime | None = No
     ]
 
 
-def hour_of(store: Store, state: State, name: str) -> Hour:
+def hour_of(store: Bucket, state: State, name: str) -> Hour:
     """SinkError if the hour's manifest is none, or says other than the state."""
     closed = state.closed.get(name)
     manifest = manifest_of(store, closed) if closed else None
@@ -80,7 +80,7 @@ def hour_of(store: Store, state: State, name: str) -> Hour:
     return Hour(name, manifest, tuple(state.open.get(name, ())))
 
 
-def sound(store: Store, state: State, name: str) -> Hour:
+def sound(store: Bucket, state: State, name: str) -> Hour:
     """An hour whose files can be read; SinkError too if its manifest names one twice, or other records than they."""
     found = hour_of(store, state, name)
     if found.lies:
@@ -93,7 +93,7 @@ def sound(store: Store, state: State, name: str) -> Hour:
     return found
 
 
-def read(store: Store, start: datetime, end: datetime) -> Iterator[tuple[str, pa.Table]]:
+def read(store: Bucket, start: datetime, end: datetime) -> Iterator[tuple[str, pa.Table]]:
     """The hours of an interval with the records of each of their files, `records.SCHEMA`, as of now.
 
     Each record once. A file is given only when all of it is as the archive says; SinkError if it is not, with the
@@ -105,7 +105,7 @@ def read(store: Store, start: datetime, end: datetime) -> Iterator[tuple[str, pa
             yield name, table(store, file)
 
 
-def table(store: Store, file: File) -> pa.Table:
+def table(store: Bucket, file: File) -> pa.Table:
     """The records of a file. SinkError if they are not what the archive says of them."""
     place = store.place(file.key)
     with _opened(store, file) as source:
@@ -115,7 +115,7 @@ def table(store: Store, file: File) -> pa.Table:
     return found
 
 
-def times(store: Store, file: File) -> tuple[datetime, datetime] | None:
+def times(store: Bucket, file: File) -> tuple[datetime, datetime] | None:
     """The first and last `timestamp` of a file's records, by its footer alone; None if that does not say."""
     column = records.SCHEMA.get_field_index("timestamp")
     with _opened(store, file) as source, pq.ParquetFile(source) as parquet:
@@ -128,13 +128,13 @@ def times(store: Store, file: File) -> tuple[datetime, datetime] | None:
 
 
 @contextmanager
-def _opened(store: Store, file: File) -> Iterator[Any]:
+def _opened(store: Bucket, file: File) -> Iterator[Any]:
     """A file of an archive. SinkError with its place if it is gone, or no such file."""
     place = store.place(file.key)
     try:
         with store.opened(file.key) as source:
             yield source
-    except Gone as e:
+    except ObjectNotFound as e:
         e.restate(f"a file of the archive is gone: {place}")
         raise
     except (pa.ArrowException, OSError) as e:

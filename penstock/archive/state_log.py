@@ -15,14 +15,14 @@ from dataclasses import replace
 
 from penstock.archive.layout import CLAIMS, STATES, State, claim_of, number_of
 from penstock.errors import LeaseLost, SinkError, Wait
-from penstock.object_store.bucket import Gone, Store
+from penstock.object_store.bucket import Bucket, ObjectNotFound
 
 # A state that was just written is not read by those who found it in a list: so many are left for them.
 KEPT = 3
 TRIES = 5
 
 
-def latest(store: Store) -> State:
+def latest(store: Bucket) -> State:
     """The state that counts; an empty one of an archive that has none."""
     for _ in range(TRIES):
         if not (found := store.objects(STATES)):
@@ -30,7 +30,7 @@ def latest(store: Store) -> State:
         name = found[-1].key
         try:
             return State.read(store.get(name), store.place(name))
-        except Gone:
+        except ObjectNotFound:
             # Meanwhile a newer one was written, and this one removed.
             continue
     raise Wait(f"the state of {store.place('')} changes faster than it is read", seconds=1.0)
@@ -39,7 +39,7 @@ def latest(store: Store) -> State:
 class Owned:
     """The state of an archive in the hands of one writer. LeaseLost from `put` if there is a newer one."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Bucket) -> None:
         self._store = store
         self._claim = self._claimed()
         found = latest(store)

@@ -83,7 +83,7 @@ def stream(archive: Archive, topics: Mapping[str, Topic] | None = None) -> Strea
 def is_given() -> bool:
     """Whether it is known where the object store is; where that cannot be read, its driver says why."""
     try:
-        return endpoint.endpoint() is not None
+        return endpoint.find_endpoint() is not None
     except SinkError:
         return True
 

@@ -13,7 +13,7 @@ from penstock.archive.layout import State
 from penstock.archive.reader import RESTORE, hour_of, names, table
 from penstock.archive.state_log import latest
 from penstock.errors import SinkError
-from penstock.object_store.bucket import Store
+from penstock.object_store.bucket import Bucket
 
 OURS = re.compile(r"\d{8}-[0-9a-f]{8}-\d{9}\.parquet")
 
@@ -44,7 +44,7 @@ class Verified:
         return not any(one.kind == "wrong" for one in self.findings)
 
 
-def verify(store: Store, start: datetime | None = None, end: datetime | None = None) -> Iterator[Verified]:
+def verify(store: Bucket, start: datetime | None = None, end: datetime | None = None) -> Iterator[Verified]:
     """Each hour of an interval. SinkError if there is no state that can be read."""
     state = latest(store)
     garbage = set(state.garbage)
@@ -52,7 +52,7 @@ def verify(store: Store, start: datetime | None = None, end: datetime | None = N
         yield _hour(store, state, name, garbage)
 
 
-def _hour(store: Store, state: State, name: str, garbage: set[str]) -> Verified:
+def _hour(store: Bucket, state: State, name: str, garbage: set[str]) -> Verified:
     try:
         hour = hour_of(store, state, name)
     except SinkError as e:
@@ -74,7 +74,7 @@ def _hour(store: Store, state: State, name: str, garbage: set[str]) -> Verified:
     return Verified(name, hour.closed, len(hour.files), size, rows, tuple(found))
 
 
-def _stranger(store: Store, hour: str, key: str) -> Finding:
+def _stranger(store: Bucket, hour: str, key: str) -> Finding:
     """An object that nothing names."""
     if OURS.fullmatch(key.rpartition("/")[2]):
         what = f"{store.place(key)} counts nowhere: a batch was cut off behind it"

@@ -35,7 +35,7 @@ from penstock.archive.stream import Archived
 from penstock.errors import LeaseLost, SinkError
 from penstock.model.output import NO_COMMIT, CommitMarker, Offsets
 from penstock.object_store import endpoint
-from penstock.object_store.bucket import Store
+from penstock.object_store.bucket import Bucket
 
 if TYPE_CHECKING:
     from penstock.model.output import Output, WriterOwner
@@ -60,22 +60,22 @@ def open_archive(owner: WriterOwner, outputs: Sequence[Output]) -> ArchiveWriter
     return writer
 
 
-def store_of(bucket: str, prefix: str) -> Store:
+def store_of(bucket: str, prefix: str) -> Bucket:
     """SinkError if nobody has said where the object store is."""
-    found = endpoint.endpoint()
+    found = endpoint.find_endpoint()
     if found is None:
         raise SinkError(
             "nobody has said where the object store is",
             got=f"bucket {bucket}",
             hint="set PENSTOCK_S3_URL, or start one here: make up",
         )
-    return Store(found, bucket, prefix)
+    return Bucket(found, bucket, prefix)
 
 
 class ArchiveWriter:
     """The one writer of an archive. Whoever changes its state holds `lock`."""
 
-    def __init__(self, output: Archived, store: Store) -> None:
+    def __init__(self, output: Archived, store: Bucket) -> None:
         self.counters = Figures()
         self.lock = threading.RLock()
         self.store = store

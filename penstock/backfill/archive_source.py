@@ -25,7 +25,7 @@ from penstock.backfill.retry import Waits, patiently
 from penstock.backfill.skipped_records import LeftOut
 from penstock.backfill.source import Told, put
 from penstock.errors import BackfillError, InputNotReady
-from penstock.object_store.bucket import Gone
+from penstock.object_store.bucket import ObjectNotFound
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -89,7 +89,7 @@ class Archived:
     def _table(self, hour: str, file: File) -> pa.Table:
         try:
             return reader.table(self._store, file)
-        except Gone as e:
+        except ObjectNotFound as e:
             now = reader.hour_of(self._store, latest(self._store), hour)
             if file.key in {one.key for one in now.files}:
                 raise

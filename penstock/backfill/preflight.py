@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from penstock.backfill.job import Job, minute, ms
 from penstock.backfill.transform import LAST, tables
 from penstock.errors import BackfillError, InputNotReady
-from penstock.kafka.admin import admin, partitions, settings_of, topic_ids
+from penstock.kafka.admin import admin, partition_counts, topic_configs, topic_ids
 from penstock.model.stream import Stream
 
 Watermarks = Callable[[], Mapping[str, int | None]]
@@ -42,11 +42,11 @@ def target_of(job: Job, bootstrap: str) -> Target:
             hint="take another topic: --target",
         )  # fmt: skip
     client = admin(bootstrap)
-    if job.target not in partitions(client, bootstrap):
+    if job.target not in partition_counts(client, bootstrap):
         raise BackfillError(
             f"backfill {job.name}: there is no topic {job.target}", hint="create it: penstock topics --apply"
         )
-    if not (found := settings_of([job.target], bootstrap).get(job.target, {})):
+    if not (found := topic_configs([job.target], bootstrap).get(job.target, {})):
         raise BackfillError(
             f"backfill {job.name}: the settings of topic {job.target} are not told, so nobody knows what it keeps",
             hint="let the broker's ACLs allow Penstock to describe its configuration",

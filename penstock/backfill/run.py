@@ -37,8 +37,8 @@ from penstock.backfill.verify import verify
 from penstock.backfill.writer import Pace, write
 from penstock.errors import BackfillError, InputNotReady, PenstockError
 from penstock.host import files
-from penstock.kafka.admin import admin, ensure_topics, log_ends, partitions
-from penstock.kafka.commit_marker import newest
+from penstock.kafka.admin import admin, ensure_topics, log_end_offsets, partition_counts
+from penstock.kafka.commit_marker import read_marker_value
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.backfill import Collection
 from penstock.model.output import TopicOutput
@@ -256,8 +256,8 @@ class _Run:
 
     def _first(self) -> dict[int, int]:
         client, topic = admin(self._bootstrap), self._job.target
-        count = partitions(client, self._bootstrap)[topic]
-        ends = log_ends(client, [(topic, p) for p in range(count)], self._bootstrap)
+        count = partition_counts(client, self._bootstrap)[topic]
+        ends = log_end_offsets(client, [(topic, p) for p in range(count)], self._bootstrap)
         if len(ends) < count:
             raise BackfillError(
                 f"backfill {self._job.name}: partitions of topic {topic} have no leader",
@@ -350,7 +350,7 @@ class _Run:
         """As the run itself would go on from here; the mark is read beside whoever writes it."""
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
-            done = Done.read(newest(self._job.mark, self._bootstrap))
+            done = Done.read(read_marker_value(self._job.mark, self._bootstrap))
             if (plan := self._planned(source, done)) is None:
                 assert done is not None
                 count, said = done.rows, _nothing_new(source, done)

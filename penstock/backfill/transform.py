@@ -27,7 +27,7 @@ from penstock.archive import parquet
 from penstock.archive.layout import Span, added
 from penstock.backfill.job import Done, Job, ms
 from penstock.backfill.skipped_records import LeftOut
-from penstock.codec.columnar import BAD, KEPT, Reading
+from penstock.codec.columnar import BAD_COLUMN, SOURCE_RECORD_COLUMN, RecordDecoder
 from penstock.errors import BackfillError, DeclarationError
 from penstock.model.backfill import RowsQuery
 from penstock.model.output import Columns, TopicOutput
@@ -164,7 +164,7 @@ def _as_they_are(job: Job, files: Sequence[Path], plan: Done, target: Path) -> N
 
 def _query(job: Job, rows: RowsQuery, output: TopicOutput, files: Sequence[Path], folder: Path, target: Path) -> None:
     what = f"backfill {job.name}"
-    reading = Reading(what, what, rows.schema, rows.event_time, None, keep=False)
+    reading = RecordDecoder(what, what, rows.schema, rows.event_time, None, keep=False)
     if not reading.timed:
         raise DeclarationError(
             f"{what}: its event time is none that can be told without Spark",
@@ -192,12 +192,12 @@ def _query(job: Job, rows: RowsQuery, output: TopicOutput, files: Sequence[Path]
         path.unlink()
 
 
-def _empty(connection: duckdb.DuckDBPyConnection, reading: Reading) -> str:
+def _empty(connection: duckdb.DuckDBPyConnection, reading: RecordDecoder) -> str:
     connection.register("nothing", _layout(reading).empty_table())
     return "nothing"
 
 
-def _layout(reading: Reading) -> pa.Schema:
+def _layout(reading: RecordDecoder) -> pa.Schema:
     return pa.schema([reading.layout.field(f.name) for f in reading.fields] + [reading.layout.field("event_time")])
 
 
@@ -211,19 +211,19 @@ def _of_interval(connection: duckdb.DuckDBPyConnection, job: Job, path: Path) ->
 
 
 def _decoded(
-    reading: Reading, job: Job, connection: duckdb.DuckDBPyConnection, path: Path, left_out: LeftOut
+    reading: RecordDecoder, job: Job, connection: duckdb.DuckDBPyConnection, path: Path, left_out: LeftOut
 ) -> pa.Table:
     """The good records, in the columns of the schema, and their event time. left_out: is told of the others."""
     given = _of_interval(connection, job, path)
     found = pa.Table.from_batches(list(reading(iter(given.to_batches()))), reading.layout)
     record: dict[str, Any]
-    for record in found.filter(found[BAD])[KEPT].to_pylist():  # type: ignore[assignment]
+    for record in found.filter(found[BAD_COLUMN])[SOURCE_RECORD_COLUMN].to_pylist():  # type: ignore[assignment]
         if job.archive is None:
             place = f"document {bytes(record['key']).decode(errors='replace')}"
         else:
             place = f"{job.archive.reads[0].name}[{record['partition']}]@{record['offset']}"
         left_out.add(place, record["reason"])
-    return found.filter(pc.invert(found[BAD])).select(_layout(reading).names)
+    return found.filter(pc.invert(found[BAD_COLUMN])).select(_layout(reading).names)
 
 
 def _inside(job: Job, of: str) -> str:

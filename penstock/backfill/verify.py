@@ -18,8 +18,8 @@ from penstock.backfill import transform as given
 from penstock.backfill.job import Done, Job
 from penstock.backfill.writer import HEADER
 from penstock.kafka.admin import admin, first_offsets
-from penstock.kafka.commit_marker import settled
-from penstock.kafka.dead_letters import batches, consumer
+from penstock.kafka.commit_marker import stable_end_offsets
+from penstock.kafka.dead_letters import open_consumer, read_range_batches
 from penstock.kafka.limits import Headers, as_bytes
 
 COLUMNS: list[tuple[str, Any]] = [
@@ -152,12 +152,12 @@ def _read(job: Job, done: Done, bootstrap: str) -> Iterator[pa.Table]:
     """What the target holds from the first row on, up to its end as it is now."""
     places = [(job.target, p) for p in done.first]
     # A commit is answered before it can be read.
-    ends = settled(places, bootstrap, "what was written")
+    ends = stable_end_offsets(places, bootstrap, "what was written")
     starts = first_offsets(admin(bootstrap), places, bootstrap)
-    with consumer(bootstrap) as reader:
+    with open_consumer(bootstrap) as reader:
         for place, end in sorted(ends.items()):
             start = max(done.first[place[1]], starts.get(place, 0))
-            yield from _together(_table(taken, place[1]) for taken in batches(reader, *place, start, end))
+            yield from _together(_table(taken, place[1]) for taken in read_range_batches(reader, *place, start, end))
 
 
 def _table(taken: Sequence[Taken], partition: int) -> pa.Table:

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from penstock.backfill import transform as given
 from penstock.backfill.job import Done, Job
-from penstock.kafka.limits import FRAME, Batch, Headers, stamped
-from penstock.kafka.limits import HEADER as EACH
+from penstock.kafka.limits import HEADER_OVERHEAD as EACH
+from penstock.kafka.limits import RECORD_OVERHEAD, Headers, ProducerBatch, producer_timestamp
 from penstock.kafka.transactions import TransactionalWriter
 
 HEADER = "penstock.backfill"
@@ -68,12 +68,12 @@ def write(
     return done
 
 
-def _batch(job: Job, run: str, rows: pa.Table) -> Batch:
+def _batch(job: Job, run: str, rows: pa.Table) -> ProducerBatch:
     part, number = (rows[name].cast(pa.string()) for name in ("partition", "offset"))
     runs: Any = pa.chunked_array([pa.repeat(run, rows.num_rows)])
     said: Any = pc.binary_join_element_wise(runs, rows["topic"], part, number, "/").cast(pa.binary())
     places = said.to_pylist()
-    sizes = _lengths(rows["key"]) + _lengths(rows["value"]) + _lengths(said) + FRAME + len(HEADER) + EACH
+    sizes = _lengths(rows["key"]) + _lengths(rows["value"]) + _lengths(said) + RECORD_OVERHEAD + len(HEADER) + EACH
     own = None
     if rows["headers"].null_count < rows.num_rows:
         own, more = _own(rows["headers"])
@@ -88,8 +88,8 @@ def _batch(job: Job, run: str, rows: pa.Table) -> Batch:
     if job.replays and job.timestamps == "original":
         stamps: Any = rows["timestamp"].cast(pa.int64())
         micros = pc.fill_null(stamps, -1)
-        times = [stamped(at) for at in (_numbers(micros) // 1000).tolist()]
-    return Batch(job.target, rows["key"].to_pylist(), rows["value"].to_pylist(), headers, times, sizes)
+        times = [producer_timestamp(at) for at in (_numbers(micros) // 1000).tolist()]
+    return ProducerBatch(job.target, rows["key"].to_pylist(), rows["value"].to_pylist(), headers, times, sizes)
 
 
 def _own(column: Any) -> tuple[Callable[[], Iterator[Headers]], npt.NDArray[np.int64]]:

@@ -16,7 +16,7 @@ from penstock.capture.source import connections
 from penstock.capture.source.base import Database
 from penstock.capture.source.engines import ENGINES
 from penstock.errors import PenstockError
-from penstock.kafka.admin import admin, ensure_topics, log_ends, partitions, topic_ids
+from penstock.kafka.admin import admin, ensure_topics, log_end_offsets, partition_counts, topic_ids
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.capture import Capture
 from penstock.model.topic import POSITIONS
@@ -73,7 +73,7 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             position = _resumed(capture, fresh, kept, decision)
         else:
             # What is in the topic and no longer selected must leave it.
-            ends = log_ends(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
+            ends = log_end_offsets(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
             position = replace(
                 fresh,
                 reconcile="a new snapshot" if any(ends.values()) else "",
@@ -129,7 +129,7 @@ def check_topic(capture: Capture, position: Position, bootstrap: str) -> None:
 def _topic(capture: Capture, bootstrap: str) -> tuple[str, int]:
     """The topic's id, empty if it is not there, and its number of partitions."""
     client, name = admin(bootstrap), capture.topic.name
-    return topic_ids(client, [name], bootstrap).get(name, ""), partitions(client, bootstrap).get(name, 0)
+    return topic_ids(client, [name], bootstrap).get(name, ""), partition_counts(client, bootstrap).get(name, 0)
 
 
 def _kept(output: TransactionalWriter, decision: Decision) -> Position | None:

@@ -16,7 +16,7 @@ from penstock.capture.source.base import READ_TIMEOUT
 from penstock.control import ProgressRow
 from penstock.control.repositories.captures import CaptureRow, Captures
 from penstock.errors import ControlError, LeaseLost, PenstockError
-from penstock.kafka.admin import Ends
+from penstock.kafka.admin import PartitionOffsets
 from penstock.model.capture import Capture
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,9 @@ class CaptureRun:
         """A write ends by itself: every call of its producer has a limit."""
         return 0.0
 
-    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
+    def lag(
+        self, offsets: dict[str, dict[int, int]], stable: PartitionOffsets, ends: PartitionOffsets, at: float
+    ) -> None:
         """A capture reads no topic."""
 
     def report(self) -> ProgressRow:

@@ -141,10 +141,10 @@ def _failing_combiners(catalog: Catalog) -> Iterator[BrokenFile]:
         for source in stream.sources.values():
             if source.combine:
                 # DuckDB and Arrow are more than most projects need to load.
-                from penstock.codec.combiner_check import tried
+                from penstock.codec.combiner_check import check_combiner
 
                 try:
-                    tried(source)
+                    check_combiner(source)
                 except DeclarationError as e:
                     what = f"{stream.location}: stream {stream.name}: {e.what}"
                     yield BrokenFile(Path(_file(stream.location)), DeclarationError(what, got=e.got, hint=e.hint))

@@ -13,7 +13,7 @@ from rich.text import Text
 from penstock.catalog import load, partial_catalog
 from penstock.cli.output import clear_errors, console, emit, table, unknown
 from penstock.errors import PenstockError
-from penstock.kafka.dead_letters import Letter, read, shown
+from penstock.kafka.dead_letters import DeadLetter, printable, read_dead_letters
 from penstock.kafka.replay import Replay, replay
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
@@ -34,7 +34,7 @@ def list_letters(as_json: AsJson = False) -> None:
     groups: Counter[tuple[str, str, str]] = Counter()
     newest: dict[tuple[str, str, str], int] = {}
     with clear_errors():
-        for one in read(partial_catalog()[0].dead_letter_topics, settings().bootstrap):
+        for one in read_dead_letters(partial_catalog()[0].dead_letter_topics, settings().bootstrap):
             group = one.topic, one.stream, _kind(one)
             groups[group] += 1
             newest[group] = max(one.at, newest.get(group, 0))
@@ -49,7 +49,7 @@ def list_letters(as_json: AsJson = False) -> None:
     now = int(time.time() * 1000)
     for (topic, stream, kind), n in sorted(groups.items()):
         age = f"{duration(max(0, now - newest[topic, stream, kind]))} ago"
-        made.add_row(topic, Text(shown(stream, WIDTH)), str(n), age, Text(kind))
+        made.add_row(topic, Text(printable(stream, WIDTH)), str(n), age, Text(kind))
     console().print(made)
 
 
@@ -63,16 +63,16 @@ def show(
     """The newest letters of a topic: place, reason and text, with all that is no text escaped."""
     with clear_errors():
         # Of one stream all may lie below those of another.
-        every = read([_known(topic)], settings().bootstrap, None if stream else max(NEWEST, newest))
+        every = read_dead_letters([_known(topic)], settings().bootstrap, None if stream else max(NEWEST, newest))
         letters = deque((one for one in every if stream in ("", one.stream)), newest)
     if as_json:
         emit([_data(one) for one in letters])
         return
     made = table(["place", "stream", "reason", "key", "text"])
     for one in letters:
-        text = shown(one.value, WIDTH) + (f" (cut: {shown(one.cut, WIDTH)})" if one.cut else "")
+        text = printable(one.value, WIDTH) + (f" (cut: {printable(one.cut, WIDTH)})" if one.cut else "")
         texts = (one.place, one.stream, one.reason, one.key, text)
-        made.add_row(*(Text(shown(text, WIDTH + 40)) for text in texts))
+        made.add_row(*(Text(printable(text, WIDTH + 40)) for text in texts))
     console().print(made)
 
 
@@ -100,14 +100,14 @@ def send_again(
         catalog = load()
         chosen = [
             one
-            for one in read([_known(topic)], settings().bootstrap)
+            for one in read_dead_letters([_known(topic)], settings().bootstrap)
             if stream in ("", one.stream) and (not place or not places_of(one).isdisjoint(place))
         ]
         unambiguous(chosen, place or ())
         if missing := sorted(set(place or ()).difference(*map(places_of, chosen))):
             hint = f"penstock dead-letters show {topic}"
             raise PenstockError(f"nothing of that place lies in {topic}", got=", ".join(missing), hint=hint)
-        everything = read(catalog.dead_letter_topics, settings().bootstrap)
+        everything = read_dead_letters(catalog.dead_letter_topics, settings().bootstrap)
         for name in again_for or ():
             catalog.stream(name)
         found = replay(
@@ -128,7 +128,9 @@ def _told(found: list[Replay], *, dry: bool, as_json: bool) -> None:
     out.print(f"{sent} records {'would be' if dry else 'are'} sent again, {done} were before.")
     for one in found:
         if one.refused:
-            out.print(Text(f"{shown(one.letter.place, WIDTH)} is not: {shown(one.refused, 400)}", style="yellow"))
+            out.print(
+                Text(f"{printable(one.letter.place, WIDTH)} is not: {printable(one.refused, 400)}", style="yellow")
+            )
 
 
 def _known(topic: str) -> str:
@@ -138,17 +140,17 @@ def _known(topic: str) -> str:
     return topic
 
 
-def _kind(letter: Letter) -> str:
+def _kind(letter: DeadLetter) -> str:
     """What letters of one kind have in common: their reason without the value it names."""
-    return shown(letter.reason.partition(": ")[0], WIDTH)
+    return printable(letter.reason.partition(": ")[0], WIDTH)
 
 
-def places_of(letter: Letter) -> set[str]:
+def places_of(letter: DeadLetter) -> set[str]:
     """Names of its origin: as it is shown, and without the topic."""
     return {letter.place, f"{letter.origin.partition}:{letter.origin.offset}"} if letter.origin else set()
 
 
-def unambiguous(chosen: Sequence[Letter], places: Iterable[str]) -> None:
+def unambiguous(chosen: Sequence[DeadLetter], places: Iterable[str]) -> None:
     for place in places:
         found = sorted({one.place for one in chosen if place in places_of(one)})
         if len(found) > 1:
@@ -157,7 +159,7 @@ def unambiguous(chosen: Sequence[Letter], places: Iterable[str]) -> None:
             )
 
 
-def _data(letter: Letter) -> dict[str, Any]:
+def _data(letter: DeadLetter) -> dict[str, Any]:
     return {
         "place": letter.place,
         "stream": letter.stream,

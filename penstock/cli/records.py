@@ -19,8 +19,8 @@ from penstock.settings import settings
 
 if TYPE_CHECKING:
     from penstock.catalog import Catalog
-    from penstock.kafka.console import Outgoing, Start
-    from penstock.kafka.record_lookup import Whole
+    from penstock.kafka.console import OutgoingRecord, Start
+    from penstock.kafka.record_lookup import TopicRecord
 
 # Records that are shown where nothing is said of how many.
 NEWEST = 10
@@ -103,7 +103,7 @@ def read(
 
     wanted = None if key is None else key.encode()
     shown = _json if as_json else _line
-    found: Iterator[Whole]
+    found: Iterator[TopicRecord]
     with clear_errors():
         if start is None and not follow:
             found = iter(newest(topic, settings().bootstrap, count or NEWEST, key=wanted, heartbeats=heartbeats))
@@ -133,15 +133,15 @@ def _catalog() -> Catalog:
     return catalog
 
 
-def _check(catalog: Catalog, topic: str, batch: Sequence[Outgoing], before: int) -> None:
+def _check(catalog: Catalog, topic: str, batch: Sequence[OutgoingRecord], before: int) -> None:
     """Raises PenstockError if a stream that reads the topic would not take a record of the batch."""
-    from penstock.codec.acceptance import refusals
+    from penstock.codec.acceptance import rejections
 
     for name in catalog.readers(topic):
         for given in catalog.streams[name].sources.values():
             if not given.schema or not given.reads_topic(topic):
                 continue
-            for number, why in enumerate(refusals(given, [(one.key, one.value) for one in batch])):
+            for number, why in enumerate(rejections(given, [(one.key, one.value) for one in batch])):
                 tombstone = batch[number].value is None
                 if why and not tombstone:
                     raise PenstockError(
@@ -154,17 +154,17 @@ def _check(catalog: Catalog, topic: str, batch: Sequence[Outgoing], before: int)
 
 def _record(
     given: str | None, key: str | None, keyed: bool, headers: tuple[tuple[str, bytes], ...], stamp: int
-) -> Outgoing:
-    from penstock.kafka.console import Outgoing
+) -> OutgoingRecord:
+    from penstock.kafka.console import OutgoingRecord
 
     if given is None or not keyed:
         value = None if given is None else given.encode("utf-8", "surrogateescape")
-        return Outgoing(None if key is None else key.encode(), value, headers, stamp)
+        return OutgoingRecord(None if key is None else key.encode(), value, headers, stamp)
     if key is not None:
         raise PenstockError("--key and --keyed both give keys", hint="use one of them")
     own, tab, rest = given.partition("\t")
     encoded = rest.encode("utf-8", "surrogateescape") if tab else None
-    return Outgoing(own.encode("utf-8", "surrogateescape"), encoded, headers, stamp)
+    return OutgoingRecord(own.encode("utf-8", "surrogateescape"), encoded, headers, stamp)
 
 
 def _lines(source: Any) -> Iterator[str]:
@@ -192,8 +192,8 @@ def _start(given: str) -> Start:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def _line(record: Whole) -> str:
-    from penstock.kafka.dead_letters import shown
+def _line(record: TopicRecord) -> str:
+    from penstock.kafka.dead_letters import printable
 
     try:
         at = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
@@ -201,11 +201,11 @@ def _line(record: Whole) -> str:
         # A producer may stamp what it likes, microseconds too: beyond the calendar it is a number.
         at = str(record.timestamp)
     place = f"{record.place.partition}@{record.place.offset}"
-    key, value = (shown(data, 100_000) for data in (record.key, record.value))
+    key, value = (printable(data, 100_000) for data in (record.key, record.value))
     return f"{at.removesuffix('+00:00')}  {place}  {key}  {value}"
 
 
-def _json(record: Whole) -> str:
+def _json(record: TopicRecord) -> str:
     data = {
         "topic": record.place.topic,
         "partition": record.place.partition,

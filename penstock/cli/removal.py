@@ -18,12 +18,12 @@ from penstock.control import connect
 from penstock.engine.checkpoint import s3a
 from penstock.errors import PenstockError
 from penstock.kafka import cleanup
-from penstock.kafka.admin import admin, partitions
-from penstock.kafka.commit_marker import forget_mark
+from penstock.kafka.admin import admin, partition_counts
+from penstock.kafka.commit_marker import delete_commit_marker
 from penstock.kafka.replay import REPLAYS
 from penstock.model.declaration import CatalogNode
 from penstock.model.topic import COMMITS, DEAD_LETTERS, POSITIONS, TOPIC_NAME
-from penstock.object_store.bucket import Store
+from penstock.object_store.bucket import Bucket
 from penstock.settings import settings
 
 # Beside the checkpoint: its tables, what it was before a reset, a reset that was not taken up, a rebuild that was not
@@ -60,8 +60,8 @@ def remove(
                 hint="release its app, so that a driver without it follows, and try again",
             )
         group = f"penstock.{name}"
-        there = partitions(client, settings().bootstrap)
-        read = cleanup.read_by(settings().bootstrap, group, there)
+        there = partition_counts(client, settings().bootstrap)
+        read = cleanup.topics_of_group(settings().bootstrap, group, there)
         folders = _left(name)
         users = {topic: used_by(catalog, topic) for topic in there if not topic.startswith("__")}
         chosen = set(topics or ())
@@ -84,7 +84,7 @@ def remove(
                 goes()
             if COMMITS.name in there:
                 # A mark without a checkpoint would stop a later stream of this name.
-                forget_mark(name, settings().bootstrap)
+                delete_commit_marker(name, settings().bootstrap)
         cleanup.delete_topics(client, chosen, settings().bootstrap)
         said = [*(["checkpoint"] if checkpoint else []), *sorted(chosen)]
         control.record(actor(), "remove", name, f"{note}: {', '.join(said)}" if note else ", ".join(said))
@@ -136,6 +136,6 @@ def _left(name: str) -> dict[str, Callable[[], None]]:
     return found | {str(path): partial(shutil.rmtree, path) for path in beside if path.is_dir()}
 
 
-def _deleted(store: Store, keys: list[str]) -> None:
+def _deleted(store: Bucket, keys: list[str]) -> None:
     for key in keys:
         store.delete(key)

@@ -17,8 +17,8 @@ from penstock.cli.dead_letters import places_of, unambiguous
 from penstock.cli.output import clear_errors, console, count, echo, emit, state, table, unknown
 from penstock.control import connect
 from penstock.errors import PenstockError
-from penstock.kafka.dead_letters import Letter, read, shown
-from penstock.kafka.record_lookup import newest
+from penstock.kafka.dead_letters import DeadLetter, printable, read_dead_letters
+from penstock.kafka.record_lookup import newest_records
 from penstock.model.topic import DEAD_LETTERS
 from penstock.monitoring.dashboard.platform_status import read_status
 from penstock.monitoring.dashboard.states import StateLimits
@@ -51,7 +51,7 @@ def dry_run(
     """The documents that the newest records would make. Nothing is written."""
     with clear_errors():
         stream = _sink(name)
-        given = newest([one.source for one in stream.sources.values()], records, settings().bootstrap)
+        given = newest_records([one.source for one in stream.sources.values()], records, settings().bootstrap)
         with _session(name) as spark:
             from penstock.engine.operations.sink_preview import render_documents
 
@@ -66,9 +66,11 @@ def dry_run(
     for one in documents:
         what = f"refused: {one['refused']}" if one["refused"] else "deleted" if one["deleted"] else one["document"]
         text = what if isinstance(what, str) else orjson.dumps(what).decode()
-        out.print(Text(f"{one['place']}  id {shown(one['id'], 100)}  version {one['version']}  {shown(text, WIDTH)}"))
+        out.print(
+            Text(f"{one['place']}  id {printable(one['id'], 100)}  version {one['version']}  {printable(text, WIDTH)}")
+        )
     for no in wrong:
-        out.print(Text(f"{no['place']}  dead: {shown(no['reason'], WIDTH)}", style="yellow"))
+        out.print(Text(f"{no['place']}  dead: {printable(no['reason'], WIDTH)}", style="yellow"))
 
 
 def replay(
@@ -112,7 +114,7 @@ def replay(
             out.print(Text(ALREADY_REPLAYED, style="yellow"))
         for one in found:
             if not one.ended:
-                out.print(Text(f"{one.letter.place}  {shown(one.said, WIDTH)}", style="yellow"))
+                out.print(Text(f"{one.letter.place}  {printable(one.said, WIDTH)}", style="yellow"))
     if not all(one.ended for one in found):
         raise typer.Exit(1)
 
@@ -148,7 +150,7 @@ def _print(found: Sequence[StreamView], *, some: bool) -> None:
     for one in found:
         older = (one.store or {}).get("conflicts", 0)
         figures = (count(n) for n in (one.lag, one.rows_per_s, one.rows_out, older, one.dead))
-        made.add_row(one.name, one.app, state(one.state), *figures, Text(shown(one.why, WIDTH)))
+        made.add_row(one.name, one.app, state(one.state), *figures, Text(printable(one.why, WIDTH)))
     out.print(made)
 
 
@@ -172,10 +174,10 @@ def _sink(name: str) -> Stream:
     return sinks[name]
 
 
-def _letters(stream: Stream) -> Iterator[Letter]:
+def _letters(stream: Stream) -> Iterator[DeadLetter]:
     """What a sink put aside, where its records can be told."""
     topics = [topic for topic in stream.side_outputs if topic != stream.late_topic]
-    for one in read([*topics, DEAD_LETTERS.name], settings().bootstrap):
+    for one in read_dead_letters([*topics, DEAD_LETTERS.name], settings().bootstrap):
         if one.stream == stream.name and one.origin:
             yield one
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.codec.columnar import BAD, KEPT, MORE_TYPE, RECORD_TYPE, Reading
+from penstock.codec.columnar import BAD_COLUMN, RECORD_METADATA_TYPE, RECORD_TYPE, SOURCE_RECORD_COLUMN, RecordDecoder
 from penstock.codec.event_time import LAST
 from penstock.model.input import Input
 
 
-def refusals(given: Input, records: Sequence[tuple[bytes | None, bytes | None]]) -> list[str | None]:
+def rejections(given: Input, records: Sequence[tuple[bytes | None, bytes | None]]) -> list[str | None]:
     """Decodes records by an input's schema as a stream would.
 
     Args:
@@ -25,11 +25,11 @@ def refusals(given: Input, records: Sequence[tuple[bytes | None, bytes | None]])
         For each record the reason why it would be a dead letter, or None. What only Spark can evaluate of the event
         time is not checked.
     """
-    reading = Reading.of(given, combine=False, keep=True)
+    reading = RecordDecoder.of(given, combine=False, keep=True)
     now = int(time.time() * 1e6)
     horizon = LAST if given.max_ahead is None else now + given.max_ahead // timedelta(microseconds=1)
     size = len(records)
-    kinds = {field.name: field.type for field in (*RECORD_TYPE, *MORE_TYPE)}
+    kinds = {field.name: field.type for field in (*RECORD_TYPE, *RECORD_METADATA_TYPE)}
     columns: dict[str, pa.Array[Any]] = {
         "key": pa.array([key for key, _ in records], kinds["key"]),
         "value": pa.array([value for _, value in records], kinds["value"]),
@@ -44,7 +44,7 @@ def refusals(given: Input, records: Sequence[tuple[bytes | None, bytes | None]])
     found: list[str | None] = [None] * size
     for batch in reading(iter([sent])):
         record: Any
-        for bad, record in zip(batch[BAD].to_pylist(), batch[KEPT].to_pylist(), strict=True):
+        for bad, record in zip(batch[BAD_COLUMN].to_pylist(), batch[SOURCE_RECORD_COLUMN].to_pylist(), strict=True):
             if bad:
                 found[record["offset"]] = record["reason"]
     return found

@@ -10,19 +10,19 @@ import pyarrow as pa
 
 
 @dataclass(frozen=True)
-class File:
+class ArrowFile:
     name: str
     rows: int
     size: int
     crc: int
 
 
-def described(path: Path, rows: int) -> File:
+def describe_file(path: Path, rows: int) -> ArrowFile:
     """A file as it was just written."""
-    return File(path.name, rows, path.stat().st_size, _crc(path))
+    return ArrowFile(path.name, rows, path.stat().st_size, _crc(path))
 
 
-def is_whole(folder: Path, file: File) -> bool:
+def is_intact(folder: Path, file: ArrowFile) -> bool:
     """Whether a file is there as it was written."""
     path = folder / file.name
     try:
@@ -31,7 +31,7 @@ def is_whole(folder: Path, file: File) -> bool:
         return False
 
 
-def mapped(path: Path) -> pa.Table:
+def read_mapped(path: Path) -> pa.Table:
     """Its rows, as they lie on the disk."""
     with pa.memory_map(str(path)) as source:
         return pa.ipc.open_file(source).read_all()

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from penstock.codec import event_time as times
 from penstock.codec import json_sql, rejection_reasons
-from penstock.codec.heartbeat import BEAT_KEY, Signer
+from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
 from penstock.errors import DeclarationError
 from penstock.model.input import Combiner, Input
 from penstock.model.schema import Field, Type, schema
@@ -32,14 +32,14 @@ RAW = ("topic", "partition", "offset", "key", "value")
 RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, reason STRING"
 # What is kept of a record beside that where the transform gets it whole; headers as JSON: Spark weighs a batch for each
 # row that it adds to it on its way to Python, a column of lists all over again, which cost more than all else together.
-MORE = "timestamp TIMESTAMP, headers STRING"
-IS_BEAT = "_beat_at IS NOT NULL"
+RECORD_METADATA = "timestamp TIMESTAMP, headers STRING"
+IS_HEARTBEAT = "_beat_at IS NOT NULL"
 # A raw record has no fields that could be wrong.
-RAW_JUDGED = f"SELECT *, {IS_BEAT} AS _beat, false AS _bad, coalesce(_beat_at, _clock) AS _at FROM records_in"
-JUDGED = ("_at", "_beat", "_bad", "_row")
-EVENT_TIME, BEAT, BAD, KEPT = "event_time", "_beat", "_bad", "_record"
+RAW_VALIDATED = f"SELECT *, {IS_HEARTBEAT} AS _beat, false AS _bad, coalesce(_beat_at, _clock) AS _at FROM records_in"
+VALIDATION_COLUMNS = ("_at", "_beat", "_bad", "_row")
+EVENT_TIME, HEARTBEAT_COLUMN, BAD_COLUMN, SOURCE_RECORD_COLUMN = "event_time", "_beat", "_bad", "_record"
 
-ARROW: dict[str, pa.DataType] = {
+ARROW_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
     "binary": pa.binary(),
     "boolean": pa.bool_(),
@@ -54,34 +54,36 @@ ARROW: dict[str, pa.DataType] = {
 }
 RECORD_TYPE = pa.struct(
     [
-        ("topic", ARROW["string"]),
-        ("partition", ARROW["int"]),
-        ("offset", ARROW["bigint"]),
-        ("key", ARROW["binary"]),
-        ("value", ARROW["binary"]),
-        ("reason", ARROW["string"]),
+        ("topic", ARROW_TYPES["string"]),
+        ("partition", ARROW_TYPES["int"]),
+        ("offset", ARROW_TYPES["bigint"]),
+        ("key", ARROW_TYPES["binary"]),
+        ("value", ARROW_TYPES["binary"]),
+        ("reason", ARROW_TYPES["string"]),
     ]
 )
-MORE_TYPE = pa.struct([("timestamp", ARROW["timestamp"]), ("headers", ARROW["string"])])
-OWN = pa.schema([(EVENT_TIME, ARROW["timestamp"]), (BEAT, pa.bool_()), (BAD, pa.bool_())])
+RECORD_METADATA_TYPE = pa.struct([("timestamp", ARROW_TYPES["timestamp"]), ("headers", ARROW_TYPES["string"])])
+ADDED_COLUMNS = pa.schema(
+    [(EVENT_TIME, ARROW_TYPES["timestamp"]), (HEARTBEAT_COLUMN, pa.bool_()), (BAD_COLUMN, pa.bool_())]
+)
 
 
-def arrow(of: Type) -> pa.DataType:
+def arrow_type(of: Type) -> pa.DataType:
     """A type as Spark exchanges it."""
     match of.kind:
         case "array":
             assert of.element
-            return pa.list_(pa.field("element", arrow(of.element)))
+            return pa.list_(pa.field("element", arrow_type(of.element)))
         case "map":
             assert of.element
-            return pa.map_(pa.string(), arrow(of.element))
+            return pa.map_(pa.string(), arrow_type(of.element))
         case "struct":
-            return pa.struct([(f.name, arrow(f.type)) for f in of.fields])
-    return ARROW[of.kind]
+            return pa.struct([(f.name, arrow_type(f.type)) for f in of.fields])
+    return ARROW_TYPES[of.kind]
 
 
 @dataclass(frozen=True)
-class Reading:
+class RecordDecoder:
     """How an input with a schema, or a combiner of raw records, is read: what a worker needs of its declaration.
 
     ddl: its schema, empty for raw records. combine: groups what was decoded, if it is wanted. keep: with each row the
@@ -95,12 +97,12 @@ class Reading:
     event_time: str
     combine: Combiner | None
     keep: bool
-    signer: Signer | None = None
+    signer: HeartbeatSigner | None = None
     whole: bool = False
     tombstones: bool = False
 
     @classmethod
-    def of(cls, given: Input, *, combine: bool, keep: bool, signer: Signer | None = None) -> Reading:
+    def of(cls, given: Input, *, combine: bool, keep: bool, signer: HeartbeatSigner | None = None) -> RecordDecoder:
         topic, combiner = given.topic.name if given.topic else "", given.combine if combine else None
         what, tombstones = f"input {given.source}", given.tombstones == "keep"
         keep |= given.record
@@ -120,9 +122,9 @@ class Reading:
         """The event time in SQL of DuckDB, epoch microseconds, NULL where there is none; None if only Spark can."""
         own = "epoch_us(_timestamp)"
         if self.whole and self.event_time.strip().lower() == "record.timestamp":
-            return times.within(own)
-        found = times.micros(self.event_time, self.fields)
-        own = times.nearest(own)
+            return times.null_outside_calendar(own)
+        found = times.event_time_sql(self.event_time, self.fields)
+        own = times.clamp_to_calendar(own)
         return f"CASE WHEN _value IS NULL THEN {own} ELSE {found} END" if found and self.tombstones else found
 
     @property
@@ -149,18 +151,18 @@ class Reading:
 
     @cached_property
     def layout(self) -> pa.Schema:
-        rows = [pa.field(f.name, arrow(f.type)) for f in self.columns]
-        more = MORE_TYPE if self.whole else ()
-        return pa.schema([*rows, *OWN, pa.field(KEPT, pa.struct([*RECORD_TYPE, *more]))])
+        rows = [pa.field(f.name, arrow_type(f.type)) for f in self.columns]
+        more = RECORD_METADATA_TYPE if self.whole else ()
+        return pa.schema([*rows, *ADDED_COLUMNS, pa.field(SOURCE_RECORD_COLUMN, pa.struct([*RECORD_TYPE, *more]))])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode and combine; the order of records is not kept."""
         sql = _queries(self)
-        for table in gathered(batches):
+        for table in coalesce_batches(batches):
             yield from sql.run(table)
 
 
-def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def coalesce_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Batches put together until they are worth a query."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
@@ -185,38 +187,42 @@ def connection() -> duckdb.DuckDBPyConnection:
 
 
 @cache
-def _queries(reading: Reading) -> Queries:
-    return Queries(reading)
+def _queries(reading: RecordDecoder) -> DecoderQueries:
+    return DecoderQueries(reading)
 
 
-class Queries:
+class DecoderQueries:
     """The SQL of one reading, made once.
 
     A batch is decoded to what the next query needs and no more; records that are kept as they came, the bad ones
     above all, are few, and are decoded once more with all that belongs to them.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: RecordDecoder) -> None:
         self._layout, self._topic, self._what = reading.layout, reading.topic, reading.what
         self._signer = reading.signer
         self._lists = {f.name for f in reading.columns if reading.combine and f.type.kind == "array"}
         self._con = connection()
-        names = [json_sql.name(f.name) for f in reading.fields]
+        names = [json_sql.quote_name(f.name) for f in reading.fields]
         at = "make_timestamptz(_at) AS event_time"
         # What is decoded is put down before it is looked at twice; raw records are all there already.
-        self._decoded, source = "", f"({RAW_JUDGED})"
+        self._decoded, source = "", f"({RAW_VALIDATED})"
         if reading.ddl:
-            self._decoded, source = f"SELECT {', '.join([*names, *JUDGED])} FROM ({_judged(reading)})", "decoded"
+            self._decoded, source = (
+                f"SELECT {', '.join([*names, *VALIDATION_COLUMNS])} FROM ({_validated_sql(reading)})",
+                "decoded",
+            )
         else:
             assert reading.combine, "raw records that are not combined need no reading"
             sent = [name for name in RAW if name in reading.sends or name == "topic"]
             names = [*(f'_{name} AS "{name}"' for name in sent), "_text AS text"]
         if reading.combine:
             given = ", ".join(
-                f"{json_sql.name(f.name)}::{json_sql.kind(f.type)} AS {json_sql.name(f.name)}" for f in reading.columns
+                f"{json_sql.quote_name(f.name)}::{json_sql.duckdb_type(f.type)} AS {json_sql.quote_name(f.name)}"
+                for f in reading.columns
             )
             records = f"WITH records AS (SELECT {', '.join(names)}, {at} FROM {source} WHERE NOT _beat AND NOT _bad) "
-            combined = f"({_alone(reading.combine.sql)})"
+            combined = f"({_as_subquery(reading.combine.sql)})"
             self._parts = f"{records} SELECT * FROM {combined}"
             self._good = f"{records} SELECT {given}, event_time, false AS _beat, false AS _bad FROM {combined}"
         else:
@@ -226,14 +232,16 @@ class Queries:
         self._all = reading.keep or (bool(reading.ddl) and not reading.timed)
         if reading.ddl:
             packed = ", ".join(f'"{name}" := _{name}' for name in RAW)
-            more = "".join(f', "{field.name}" := _{field.name}' for field in (MORE_TYPE if reading.whole else ()))
-            said = rejection_reasons.reason(reading.fields, reading.event_time, tombstones=reading.tombstones)
+            more = "".join(
+                f', "{field.name}" := _{field.name}' for field in (RECORD_METADATA_TYPE if reading.whole else ())
+            )
+            said = rejection_reasons.rejection_reason(reading.fields, reading.event_time, tombstones=reading.tombstones)
             why = f"CASE WHEN _bad THEN {said} END"
             # Of a combiner's columns a record by itself has none.
             own = "" if reading.combine else f"{', '.join(names)}, "
             self._whole = (
                 f"SELECT {own}{at}, _beat, _bad, struct_pack({packed}, reason := {why}{more}) AS _record "
-                f"FROM ({_judged(reading)})"
+                f"FROM ({_validated_sql(reading)})"
             )
         else:
             self._whole = f"SELECT {at}, _beat, _bad FROM {source}"
@@ -289,12 +297,12 @@ class Queries:
             # One topic is not sent with every record.
             named = named.append_column("_topic", pa.repeat(self._topic, len(table)))
         named = named.append_column("_row", pa.array(np.arange(len(table))))
-        return named.append_column("_text", texts(table["value"]))
+        return named.append_column("_text", as_text(table["value"]))
 
     def _beats(self, table: pa.Table) -> pa.Array[Any]:
         """The times of the beats that are proven, in epoch microseconds; NULL for all other records."""
         sent = "beat" in table.column_names
-        keyed = pc.is_valid(table["beat"]) if sent else pc.equal(table["key"], pa.scalar(BEAT_KEY))
+        keyed = pc.is_valid(table["beat"]) if sent else pc.equal(table["key"], pa.scalar(HEARTBEAT_KEY))
         rows = pc.indices_nonzero(keyed).to_numpy()
         if self._signer is None or not len(rows):
             return pa.nulls(len(table), pa.int64())
@@ -313,7 +321,7 @@ class Queries:
             return
         have = set(found.column_names)
         if timeless := found[EVENT_TIME].null_count if self._combines else 0:
-            bad = pc.sum(found[BAD]).as_py() or 0
+            bad = pc.sum(found[BAD_COLUMN]).as_py() or 0
             if timeless > bad:
                 raise DeclarationError(
                     f"the combiner of {self._what} gives rows without event_time",
@@ -360,38 +368,38 @@ class Queries:
             ) from e
 
 
-def _alone(sql: str) -> str:
+def _as_subquery(sql: str) -> str:
     """A query that stands in another: a comment at its end must not swallow what follows."""
     return f"{sql.rstrip().removesuffix(';')}\n"
 
 
-def _judged(reading: Reading) -> str:
+def _validated_sql(reading: RecordDecoder) -> str:
     """Each record with its fields' values, event time and verdict; all else of it beside them."""
     fields = reading.fields
-    none = ["_k IS NULL", *(json_sql.amiss("_k", f, json_sql.name(f.name), "_text") for f in fields)]
+    none = ["_k IS NULL", *(json_sql.is_field_invalid("_k", f, json_sql.quote_name(f.name), "_text") for f in fields)]
     at = reading.micros
     timeless = ["_at IS NULL", "_at > _clock"] if at is not None else []
     bad = " OR ".join([*none, *timeless])
     if reading.tombstones:
         bad = f"CASE WHEN _value IS NULL THEN {' OR '.join(timeless) or 'false'} ELSE {bad} END"
-    values = ", ".join(f"{json_sql.value_in('_k', f, '_text')} AS {json_sql.name(f.name)}" for f in fields)
+    values = ", ".join(f"{json_sql.field_value('_k', f, '_text')} AS {json_sql.quote_name(f.name)}" for f in fields)
     return (
         f"SELECT *, NOT _beat AND ({bad}) AS _bad FROM ("
         f"SELECT *, CASE WHEN _beat THEN _beat_at ELSE {at or 'NULL::BIGINT'} END AS _at FROM ("
         f"SELECT *, {values} FROM ("
-        f"SELECT *, {IS_BEAT} AS _beat, {json_sql.record('_text', fields)} AS _k FROM records_in)))"
+        f"SELECT *, {IS_HEARTBEAT} AS _beat, {json_sql.parse_record('_text', fields)} AS _k FROM records_in)))"
     )
 
 
-def texts(values: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+def as_text(values: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
     """Values as text; NULL for one that is no UTF-8."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.chunked_array([pa.array([_text(v) for v in values.to_pylist()], pa.string())])
+        return pa.chunked_array([pa.array([_decode_utf8(v) for v in values.to_pylist()], pa.string())])
 
 
-def _text(value: bytes | None) -> str | None:
+def _decode_utf8(value: bytes | None) -> str | None:
     try:
         return None if value is None else value.decode()
     except UnicodeDecodeError:

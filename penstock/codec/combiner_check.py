@@ -5,21 +5,21 @@ from __future__ import annotations
 import duckdb
 import pyarrow as pa
 
-from penstock.codec.columnar import EVENT_TIME, RECORD_TYPE, Queries, Reading
+from penstock.codec.columnar import EVENT_TIME, RECORD_TYPE, DecoderQueries, RecordDecoder
 from penstock.codec.json_sql import INTEGERS
 from penstock.errors import DeclarationError
 from penstock.model.input import Input
 
 # What is cut off where a value is put into a type without fractions, or a day.
-CUT = {("DOUBLE", "int"), ("FLOAT", "int"), ("DECIMAL", "int"), ("TIMESTAMP", "date")}
-OWN: dict[str, pa.DataType] = {"clock": pa.int64(), "beat": pa.int32()}
+LOSSY_CASTS = {("DOUBLE", "int"), ("FLOAT", "int"), ("DECIMAL", "int"), ("TIMESTAMP", "date")}
+EXTRA_TYPES: dict[str, pa.DataType] = {"clock": pa.int64(), "beat": pa.int32()}
 
 
-def tried(given: Input) -> None:
+def check_combiner(given: Input) -> None:
     """DeclarationError if an input's combiner cannot work: its event time, its query, or what that gives."""
     if given.combine is None:
         return
-    reading, what = Reading.of(given, combine=True, keep=False), f"the combiner of input {given.source}"
+    reading, what = RecordDecoder.of(given, combine=True, keep=False), f"the combiner of input {given.source}"
     if not reading.timed:
         raise DeclarationError(
             f"{what} cannot know the event time",
@@ -27,10 +27,10 @@ def tried(given: Input) -> None:
             hint="declare timestamp_millis(field), timestamp_seconds(field), timestamp_micros(field) or a field of "
             "type TIMESTAMP; of raw records it is `timestamp`",
         )
-    kinds = OWN | {field.name: field.type for field in RECORD_TYPE}
+    kinds = EXTRA_TYPES | {field.name: field.type for field in RECORD_TYPE}
     sends = pa.schema([(name, kinds[name]) for name in reading.sends])
     try:
-        found = Queries(reading).tried(sends.empty_table())
+        found = DecoderQueries(reading).tried(sends.empty_table())
     except duckdb.Error as e:
         raise DeclarationError(
             f"{what} is refused by DuckDB",
@@ -45,7 +45,7 @@ def tried(given: Input) -> None:
     for field in reading.columns:
         kind = found[field.name.lower()]
         into = "int" if field.type.kind in INTEGERS else field.type.kind
-        cut = (kind.partition("(")[0].partition(" ")[0], into) in CUT and not kind.endswith(",0)")
+        cut = (kind.partition("(")[0].partition(" ")[0], into) in LOSSY_CASTS and not kind.endswith(",0)")
         if cut or (kind.endswith("]") and into not in ("array", "string")):
             raise DeclarationError(
                 f"{what} gives values that its schema cannot hold whole",

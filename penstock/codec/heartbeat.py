@@ -17,16 +17,16 @@ from typing import Final
 from penstock.host.secret_file import kept
 from penstock.settings import settings
 
-BEAT_KEY: Final = b"penstock.heartbeat"
-BEAT_HEADER: Final = "penstock.heartbeat"
-SECRET: Final = "beat.secret"
-FORM: Final = re.compile(rb'\{"heartbeat":([0-9]{1,15}),"proof":"([0-9a-f]{64})"\}')
-BLOCK: Final = 64
+HEARTBEAT_KEY: Final = b"penstock.heartbeat"
+HEARTBEAT_HEADER: Final = "penstock.heartbeat"
+SECRET_FILE: Final = "heartbeat.secret"
+VALUE_PATTERN: Final = re.compile(rb'\{"heartbeat":([0-9]{1,15}),"proof":"([0-9a-f]{64})"\}')
+SHA256_BLOCK: Final = 64
 """Bytes that SHA-256 takes at once."""
 
 
 @dataclass(frozen=True)
-class Signer:
+class HeartbeatSigner:
     """secret: of BLOCK bytes at most."""
 
     secret: bytes = field(repr=False)
@@ -37,7 +37,7 @@ class Signer:
 
     def time(self, topic: str, partition: int, value: bytes | None) -> int | None:
         """Epoch ms of a beat by its value; None if that does not prove it."""
-        found = FORM.fullmatch(value or b"")
+        found = VALUE_PATTERN.fullmatch(value or b"")
         if found is None:
             return None
         at_ms = int(found[1])
@@ -46,11 +46,11 @@ class Signer:
     @property
     def pads(self) -> tuple[bytes, bytes]:
         """What HMAC hashes in front of the message, and in front of that hash (RFC 2104): for Spark, which has none."""
-        block = self.secret.ljust(BLOCK, b"\0")
+        block = self.secret.ljust(SHA256_BLOCK, b"\0")
         return bytes(b ^ 0x36 for b in block), bytes(b ^ 0x5C for b in block)
 
 
-def signer() -> Signer:
+def heartbeat_signer() -> HeartbeatSigner:
     """This platform's: by the setting, or by the secret that its home keeps."""
-    given = settings().beat_secret.get_secret_value()
-    return Signer(hashlib.sha256(given.encode()).digest() if given else kept(settings().home / SECRET))
+    given = settings().heartbeat_secret.get_secret_value()
+    return HeartbeatSigner(hashlib.sha256(given.encode()).digest() if given else kept(settings().home / SECRET_FILE))

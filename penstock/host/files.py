@@ -13,7 +13,7 @@ from pathlib import Path
 
 # What a home may hold; Spark makes one of them where it runs.
 OURS = frozenset(
-    {"airflow", "backfills", "beat.secret", "captures", "checkpoints", "folds", "kafka", "logs", "mariadb", "run"}
+    {"airflow", "backfills", "heartbeat.secret", "captures", "checkpoints", "folds", "kafka", "logs", "mariadb", "run"}
     | {"elasticsearch", "influxdb", "mongodb", "s3", "s3.secret", "spark-warehouse", "tables", "tmp"}
     | {"cluster", "kafka.id", "kafka-1", "kafka-2", "kafka-3", "spark", "spark.secret"}
     | {"crowds", "fleets", "views", "views.token"}

@@ -22,38 +22,38 @@ from confluent_kafka.admin import (
 )
 
 from penstock.errors import BrokerError, BrokerRefused
-from penstock.kafka.client import connection, unreachable
+from penstock.kafka.client import client_config, unreachable
 from penstock.model.topic import Topic
 from penstock.settings import settings
 
 T = TypeVar("T")
 
 # Offsets by (topic, partition).
-Ends = Mapping[tuple[str, int], int]
+PartitionOffsets = Mapping[tuple[str, int], int]
 TIMEOUT = 15.0
 # The broker's time to answer ends first: its error says more than that nothing came.
-REQUEST = TIMEOUT - 1
+REQUEST_TIMEOUT = TIMEOUT - 1
 # Of a reader of records: bytes that a batch may have when it is unpacked. The 100 MB of librdkafka may be 3 kB of zstd,
 # and what is not read stops whoever reads.
-UNPACKED = {"receive.message.max.bytes": 1 << 30}
+LARGE_FETCH = {"receive.message.max.bytes": 1 << 30}
 # What a partition answers while its topic is made, moved or deleted.
-COMING_AND_GOING = {
+TOPIC_UNAVAILABLE = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
 }
 # What is asked for has no leader at all; a broker that has just started says so of everything.
-LEADERLESS = KafkaError._NOENT
+NO_LEADER = KafkaError._NOENT
 # For a moment after its start the broker knows no leaders, or other ones than the client does.
-STARTING = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, LEADERLESS}
-PATIENCE = 5.0
-UNREAD_SETTINGS = "the settings of topic {} could not be read"
+STALE_METADATA = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, NO_LEADER}
+STALE_METADATA_TIMEOUT = 5.0
+CONFIG_UNREADABLE = "the settings of topic {} could not be read"
 # The first try to learn offsets; the next ones are each a second longer.
-FIRST_TRY = 2.0
+FIRST_ATTEMPT_TIMEOUT = 2.0
 # After this a client is given up whose leaders are newer than those of a broker that crashed: it keeps them for ever.
-RENEWED_AFTER = 2.0
+RENEW_CLIENT_AFTER = 2.0
 # What to do about a refusal, by its code.
-ADVICE = {
+REFUSAL_HINTS = {
     KafkaError.INVALID_CONFIG: "correct the topic's `config` or `retention`: names and values are those of Kafka",
     KafkaError.INVALID_REPLICATION_FACTOR: "set PENSTOCK_REPLICATION to at most the number of brokers",
     KafkaError.INVALID_PARTITIONS: "declare at least as many partitions as the topic has",
@@ -63,7 +63,7 @@ ADVICE = {
     KafkaError.GROUP_AUTHORIZATION_FAILED: "give Penstock's user the right to do this to the group",
 }
 # The client did not come through; of what a broker answers, it never makes these itself.
-UNANSWERED = {
+CLIENT_ERRORS = {
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
     KafkaError._DESTROY_BROKER,
@@ -91,7 +91,7 @@ def admin(bootstrap: str) -> AdminClient:
     """The process's admin client: each holds threads and connections of its own."""
     return AdminClient(
         {
-            **connection(bootstrap),
+            **client_config(bootstrap),
             "socket.connection.setup.timeout.ms": 5000,
             # Every call says itself what went wrong; the client's own lines would repeat it at each attempt.
             "log_level": 2,
@@ -99,7 +99,7 @@ def admin(bootstrap: str) -> AdminClient:
     )
 
 
-def answer(future: Future[T], bootstrap: str, what: str) -> T:
+def await_result(future: Future[T], bootstrap: str, what: str) -> T:
     """What the broker answers to a call with `request_timeout=REQUEST`.
 
     Args:
@@ -118,13 +118,13 @@ def answer(future: Future[T], bootstrap: str, what: str) -> T:
         admin.cache_clear()
         raise unreachable(bootstrap, f"nothing within {TIMEOUT:g} s") from e
     except KafkaException as e:
-        if (code := e.args[0].code()) not in UNANSWERED:
-            raise BrokerRefused(what, code=code, got=e.args[0].str(), hint=ADVICE.get(code, "")) from e
+        if (code := e.args[0].code()) not in CLIENT_ERRORS:
+            raise BrokerRefused(what, code=code, got=e.args[0].str(), hint=REFUSAL_HINTS.get(code, "")) from e
         admin.cache_clear()
         raise unreachable(bootstrap, e.args[0]) from e
 
 
-def partitions(client: AdminClient, bootstrap: str, timeout: float | None = None) -> dict[str, int]:
+def partition_counts(client: AdminClient, bootstrap: str, timeout: float | None = None) -> dict[str, int]:
     """Partition count of every topic of the cluster. timeout: seconds, TIMEOUT unless told."""
     try:
         found = client.list_topics(timeout=timeout or TIMEOUT).topics
@@ -137,7 +137,7 @@ def partitions(client: AdminClient, bootstrap: str, timeout: float | None = None
 def describe_topics(topics: Iterable[Topic], bootstrap: str) -> list[TopicState]:
     """Each declared topic beside the broker's, in order of name; once, if it is named twice."""
     client = admin(bootstrap)
-    real = partitions(client, bootstrap)
+    real = partition_counts(client, bootstrap)
     declared = sorted({topic.name: topic for topic in topics}.values(), key=lambda t: t.name)
     present = [t for t in declared if t.name in real]
     configs = _configs(client, present, bootstrap)
@@ -164,8 +164,8 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
         if not state.partitions:
             new = NewTopic(topic.name, topic.partitions, settings().replication, config=topic.settings())
             try:
-                created = client.create_topics([new], request_timeout=REQUEST)[topic.name]
-                answer(created, bootstrap, f"topic {topic.name} could not be created")
+                created = client.create_topics([new], request_timeout=REQUEST_TIMEOUT)[topic.name]
+                await_result(created, bootstrap, f"topic {topic.name} could not be created")
             except BrokerRefused as e:
                 if e.code != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
@@ -175,8 +175,8 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
             continue
         if state.partitions < topic.partitions and topic.may_add_partitions:
             wider = NewPartitions(topic.name, topic.partitions)
-            widened = client.create_partitions([wider], request_timeout=REQUEST)[topic.name]
-            answer(widened, bootstrap, f"topic {topic.name} could not be given more partitions")
+            widened = client.create_partitions([wider], request_timeout=REQUEST_TIMEOUT)[topic.name]
+            await_result(widened, bootstrap, f"topic {topic.name} could not be given more partitions")
             done.append(f"widened {topic.name} from {state.partitions} to {topic.partitions} partitions")
         if state.drift:
             entries = [
@@ -184,12 +184,12 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
                 for k, (declared, _) in state.drift.items()
             ]
             resource = ConfigResource(ResourceType.TOPIC, topic.name, incremental_configs=entries)
-            changed = client.incremental_alter_configs([resource], request_timeout=REQUEST)[resource]
-            answer(changed, bootstrap, f"topic {topic.name} could not be configured ({', '.join(state.drift)})")
+            changed = client.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT)[resource]
+            await_result(changed, bootstrap, f"topic {topic.name} could not be configured ({', '.join(state.drift)})")
             done.append(f"set {', '.join(state.drift)} of {topic.name}")
     # A busy broker shows a new topic a moment after it said that it is made.
     deadline = time.monotonic() + TIMEOUT
-    while made and not made <= partitions(client, bootstrap).keys() and time.monotonic() < deadline:
+    while made and not made <= partition_counts(client, bootstrap).keys() and time.monotonic() < deadline:
         time.sleep(0.05)
     return done
 
@@ -204,12 +204,14 @@ def first_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootst
     return _offsets(client, wanted, bootstrap, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
 
-def log_ends(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
+def log_end_offsets(
+    client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str
+) -> dict[tuple[str, int], int]:
     """Where each log ends, open transactions included; by (topic, partition); one without leader is left out."""
     return _offsets(client, wanted, bootstrap, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
 
 
-def offsets_at(
+def offsets_for_times(
     client: AdminClient, wanted: Mapping[tuple[str, int], int], bootstrap: str
 ) -> dict[tuple[str, int], int | None]:
     """Of each partition the first offset whose record has this timestamp, epoch ms, or a later one; None for none.
@@ -234,25 +236,25 @@ def _offsets(
     """What of a partition was asked of a leader that dies is waited for as long as may be, and who leads now is not
     asked for meanwhile: so ask a few times, and each time a little more patiently."""
     found_at: dict[tuple[str, int], int] = {}
-    left, began, renewed, patience = set(wanted), time.monotonic(), False, FIRST_TRY
+    left, began, renewed, patience = set(wanted), time.monotonic(), False, FIRST_ATTEMPT_TIMEOUT
     while left:
         asked, left = {TopicPartition(t, p): which for t, p in left}, set()
-        rest = max(began + REQUEST - time.monotonic(), 1.0)
+        rest = max(began + REQUEST_TIMEOUT - time.monotonic(), 1.0)
         last, timeout = rest <= patience, min(rest, patience)
         patience += 1
         found = client.list_offsets(asked, isolation_level=isolation, request_timeout=timeout)
         for at, future in found.items():
             try:
-                offset = answer(future, bootstrap, f"the offsets of topic {at.topic} are not known").offset
+                offset = await_result(future, bootstrap, f"the offsets of topic {at.topic} are not known").offset
                 if offset != OFFSET_INVALID:
                     found_at[at.topic, at.partition] = offset
                 # No error and no offset either: of several brokers the one that led has just died.
                 elif not last:
                     left.add((at.topic, at.partition))
             except BrokerRefused as e:
-                if e.code in STARTING and time.monotonic() < began + PATIENCE:
+                if e.code in STALE_METADATA and time.monotonic() < began + STALE_METADATA_TIMEOUT:
                     left.add((at.topic, at.partition))
-                elif e.code not in {*COMING_AND_GOING, LEADERLESS}:
+                elif e.code not in {*TOPIC_UNAVAILABLE, NO_LEADER}:
                     raise
             except BrokerError:
                 if last:
@@ -260,12 +262,12 @@ def _offsets(
                 left.add((at.topic, at.partition))
         if left:
             time.sleep(0.1)
-            if not renewed and time.monotonic() > began + RENEWED_AFTER:
+            if not renewed and time.monotonic() > began + RENEW_CLIENT_AFTER:
                 admin.cache_clear()
                 renewed = True
             client = admin(bootstrap)
             # Asking for topics also renews what the client knows of leaders.
-            partitions(client, bootstrap, max(began + REQUEST - time.monotonic(), 1.0))
+            partition_counts(client, bootstrap, max(began + REQUEST_TIMEOUT - time.monotonic(), 1.0))
     return found_at
 
 
@@ -275,21 +277,21 @@ def topic_ids(client: AdminClient, names: Iterable[str], bootstrap: str) -> dict
     if not wanted:
         return {}
     found: dict[str, str] = {}
-    for name, future in client.describe_topics(TopicCollection(wanted), request_timeout=REQUEST).items():
+    for name, future in client.describe_topics(TopicCollection(wanted), request_timeout=REQUEST_TIMEOUT).items():
         try:
-            found[name] = str(answer(future, bootstrap, f"topic {name} could not be described").topic_id)
+            found[name] = str(await_result(future, bootstrap, f"topic {name} could not be described").topic_id)
         except BrokerRefused as e:
-            if e.code not in COMING_AND_GOING:
+            if e.code not in TOPIC_UNAVAILABLE:
                 raise
     return found
 
 
-def setting(topic: str, name: str, bootstrap: str) -> str:
+def topic_config(topic: str, name: str, bootstrap: str) -> str:
     """One of the broker's settings of a topic that is there."""
     return _configs(admin(bootstrap), [Topic(topic)], bootstrap)[topic][name]
 
 
-class Removed(NamedTuple):
+class RetentionPolicy(NamedTuple):
     """What a topic's settings tell of the timestamps of records that were removed from it. rising: whether they rise
     with offsets; by_size: whether the broker also removes by size; until: behind the newest, epoch ms, that it has
     removed for its age, None if it removes nothing for that."""
@@ -299,32 +301,32 @@ class Removed(NamedTuple):
     until: int | None
 
 
-def removed_from(topic: str, bootstrap: str) -> Removed:
+def retention_of(topic: str, bootstrap: str) -> RetentionPolicy:
     """As the broker says it of a topic that is there."""
     try:
         found = _configs(admin(bootstrap), [Topic(topic)], bootstrap)[topic]
     except KafkaException as e:
         raise unreachable(bootstrap, e.args[0]) from e
     deletes, kept = "delete" in found["cleanup.policy"], int(found["retention.ms"])
-    return Removed(
+    return RetentionPolicy(
         found["message.timestamp.type"] == "LogAppendTime",
         deletes and int(found["retention.bytes"]) >= 0,
         int(time.time() * 1000) - kept if deletes and kept >= 0 else None,
     )
 
 
-def settings_of(topics: Iterable[str], bootstrap: str) -> dict[str, dict[str, str]]:
+def topic_configs(topics: Iterable[str], bootstrap: str) -> dict[str, dict[str, str]]:
     """The broker's settings of topics, of those that are there and that it tells of."""
     asked = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(set(topics))]
     found: dict[str, dict[str, str]] = {}
     if not asked:
         return found
-    for resource, future in admin(bootstrap).describe_configs(asked, request_timeout=REQUEST).items():
+    for resource, future in admin(bootstrap).describe_configs(asked, request_timeout=REQUEST_TIMEOUT).items():
         try:
-            entries = answer(future, bootstrap, UNREAD_SETTINGS.format(resource.name))
+            entries = await_result(future, bootstrap, CONFIG_UNREADABLE.format(resource.name))
             found[resource.name] = {name: entry.value for name, entry in entries.items()}
         except BrokerRefused as e:
-            if e.code not in {*COMING_AND_GOING, KafkaError.TOPIC_AUTHORIZATION_FAILED}:
+            if e.code not in {*TOPIC_UNAVAILABLE, KafkaError.TOPIC_AUTHORIZATION_FAILED}:
                 raise
     return found
 
@@ -333,6 +335,6 @@ def _configs(client: AdminClient, topics: Iterable[Topic], bootstrap: str) -> di
     resources = [ConfigResource(ResourceType.TOPIC, t.name) for t in topics]
     if not resources:
         return {}
-    found = client.describe_configs(resources, request_timeout=REQUEST)
-    read = {r.name: answer(f, bootstrap, UNREAD_SETTINGS.format(r.name)) for r, f in found.items()}
+    found = client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT)
+    read = {r.name: await_result(f, bootstrap, CONFIG_UNREADABLE.format(r.name)) for r, f in found.items()}
     return {name: {k: e.value for k, e in entries.items()} for name, entries in read.items()}

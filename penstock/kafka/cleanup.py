@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.errors import BrokerError, BrokerRefused
-from penstock.kafka.admin import REQUEST, TIMEOUT, answer
-from penstock.kafka.client import connection
+from penstock.kafka.admin import REQUEST_TIMEOUT, TIMEOUT, await_result
+from penstock.kafka.client import client_config
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 T = TypeVar("T")
-COORDINATING = {
+COORDINATOR_ERRORS = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 }
 
 
-def read_by(bootstrap: str, group: str, there: Mapping[str, int]) -> list[str]:
+def topics_of_group(bootstrap: str, group: str, there: Mapping[str, int]) -> list[str]:
     """The topics of which a consumer group has offsets. there: partition counts of the topics that there are."""
-    consumer = Consumer({**connection(bootstrap), "group.id": group, "log_level": 2})
+    consumer = Consumer({**client_config(bootstrap), "group.id": group, "log_level": 2})
     places = [TopicPartition(topic, p) for topic, count in there.items() for p in range(count)]
     try:
-        found = _of_group(group, lambda: consumer.committed(places, timeout=TIMEOUT))
+        found = _ask_coordinator(group, lambda: consumer.committed(places, timeout=TIMEOUT))
     finally:
         consumer.close()
     return sorted({at.topic for at in found or () if at.offset >= 0})
@@ -37,12 +37,15 @@ def read_by(bootstrap: str, group: str, there: Mapping[str, int]) -> list[str]:
 def delete_group(client: AdminClient, group: str, bootstrap: str) -> None:
     """Delete a consumer group, if it is there."""
     what = f"consumer group {group} could not be deleted"
-    _of_group(
-        group, lambda: answer(client.delete_consumer_groups([group], request_timeout=REQUEST)[group], bootstrap, what)
+    _ask_coordinator(
+        group,
+        lambda: await_result(
+            client.delete_consumer_groups([group], request_timeout=REQUEST_TIMEOUT)[group], bootstrap, what
+        ),
     )
 
 
-def _of_group(group: str, ask: Callable[[], T]) -> T | None:
+def _ask_coordinator(group: str, ask: Callable[[], T]) -> T | None:
     """The answer; None if there is no such group. A broker that has just started knows of none for a moment."""
     deadline = time.monotonic() + TIMEOUT
     while True:
@@ -52,7 +55,7 @@ def _of_group(group: str, ask: Callable[[], T]) -> T | None:
             code = e.code if isinstance(e, BrokerRefused) else e.args[0].code()
             if code == KafkaError.GROUP_ID_NOT_FOUND:
                 return None
-            if code not in COORDINATING or time.monotonic() > deadline:
+            if code not in COORDINATOR_ERRORS or time.monotonic() > deadline:
                 raise BrokerError(f"the broker did not answer for group {group}", got=e.args[0]) from e
         time.sleep(0.1)
 
@@ -61,5 +64,5 @@ def delete_topics(client: AdminClient, names: Iterable[str], bootstrap: str) -> 
     """Delete topics and all their records."""
     chosen = list(names)
     # The client takes no empty list.
-    for name, done in client.delete_topics(chosen, request_timeout=REQUEST).items() if chosen else ():
-        answer(done, bootstrap, f"topic {name} could not be deleted")
+    for name, done in client.delete_topics(chosen, request_timeout=REQUEST_TIMEOUT).items() if chosen else ():
+        await_result(done, bootstrap, f"topic {name} could not be deleted")

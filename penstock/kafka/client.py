@@ -15,7 +15,7 @@ from penstock.settings import settings
 if TYPE_CHECKING:
     from penstock.settings import Settings
 
-LOGIN = {
+LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -25,7 +25,7 @@ LOGIN = {
 # librdkafka repeats the query of a logical offset only after 500 ms if it does not know the leader yet.
 END_WAIT_MS = 10
 # Seconds until a broker has said why it lets nobody in: two attempts at a handshake.
-ASKED = 3.0
+REFUSAL_TIMEOUT = 3.0
 # What no further attempt changes, and the settings that do.
 REFUSALS = {
     KafkaError._AUTHENTICATION: (
@@ -45,7 +45,7 @@ def _secured(bootstrap: str) -> Settings | None:
     return s if bootstrap == s.kafka_bootstrap and s.kafka_security_protocol != "PLAINTEXT" else None
 
 
-def connection(bootstrap: str) -> dict[str, str]:
+def client_config(bootstrap: str) -> dict[str, str]:
     """Of a client of librdkafka: where the brokers are, and what TLS and SASL need. Holds secrets: never log it."""
     found = {"bootstrap.servers": bootstrap}
     if s := _secured(bootstrap):
@@ -67,7 +67,7 @@ def connection(bootstrap: str) -> dict[str, str]:
     return found
 
 
-def spark_connection(bootstrap: str) -> dict[str, str]:
+def spark_client_config(bootstrap: str) -> dict[str, str]:
     """The same for Spark's Kafka source. Certificates go as texts: executors on other hosts need no files of them."""
     found = {"kafka.bootstrap.servers": bootstrap}
     if s := _secured(bootstrap):
@@ -83,15 +83,15 @@ def spark_connection(bootstrap: str) -> dict[str, str]:
             if password := s.kafka_key_password.get_secret_value():
                 found["kafka.ssl.key.password"] = password
         if "SASL" in s.kafka_security_protocol:
-            username, password = _quoted(s.kafka_username), _quoted(s.kafka_password.get_secret_value())
+            username, password = _jaas_quoted(s.kafka_username), _jaas_quoted(s.kafka_password.get_secret_value())
             found["kafka.sasl.mechanism"] = s.kafka_sasl_mechanism
             found["kafka.sasl.jaas.config"] = (
-                f"{LOGIN[s.kafka_sasl_mechanism]} required username={username} password={password};"
+                f"{LOGIN_MODULES[s.kafka_sasl_mechanism]} required username={username} password={password};"
             )
     return found
 
 
-def _quoted(text: str) -> str:
+def _jaas_quoted(text: str) -> str:
     """As JAAS reads it."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -99,7 +99,7 @@ def _quoted(text: str) -> str:
 def unreachable(bootstrap: str, cause: object) -> BrokerError:
     """Why nothing came of a call: a client says only that it waited in vain, so a refused one is asked for."""
     if _secured(bootstrap):
-        refused = _refused(bootstrap)
+        refused = _refusal(bootstrap)
         if refused is not None:
             what, hint = REFUSALS[refused.code()]
             return BrokerError(what, got=refused.str(), hint=hint)
@@ -113,16 +113,16 @@ def unreachable(bootstrap: str, cause: object) -> BrokerError:
     return BrokerError("the broker did not answer", got=f"{cause} at {bootstrap}", hint=hint)
 
 
-def _refused(bootstrap: str) -> KafkaError | None:
+def _refusal(bootstrap: str) -> KafkaError | None:
     """What the brokers refuse a client of these settings for, asked anew: it goes to a call-back alone."""
     said: list[KafkaError] = []
     # Else it would try so often that its call-backs are all that goes on.
     slowly: dict[str, Any] = {"reconnect.backoff.ms": 500, "log_level": 0, "error_cb": said.append}
     try:
-        client = AdminClient({**connection(bootstrap), **slowly})
+        client = AdminClient({**client_config(bootstrap), **slowly})
     except KafkaException as e:
         return e.args[0] if e.args[0].code() in REFUSALS else None
-    deadline = time.monotonic() + ASKED
+    deadline = time.monotonic() + REFUSAL_TIMEOUT
     while time.monotonic() < deadline:
         try:
             client.list_topics(timeout=0.5)

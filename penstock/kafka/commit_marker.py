@@ -15,50 +15,58 @@ from confluent_kafka import (
 )
 
 from penstock.errors import BrokerError
-from penstock.kafka.admin import TIMEOUT, UNPACKED, admin, end_offsets, first_offsets, log_ends, partitions
-from penstock.kafka.client import END_WAIT_MS, connection
-from penstock.kafka.dead_letters import between, consumer
-from penstock.kafka.transactions import mark_partition
+from penstock.kafka.admin import (
+    LARGE_FETCH,
+    TIMEOUT,
+    admin,
+    end_offsets,
+    first_offsets,
+    log_end_offsets,
+    partition_counts,
+)
+from penstock.kafka.client import END_WAIT_MS, client_config
+from penstock.kafka.dead_letters import open_consumer, read_range
+from penstock.kafka.transactions import marker_partition
 from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.model.topic import COMMITS
 
-Place = tuple[str, int]
+TopicAndPartition = tuple[str, int]
 # Seconds; the broker ends a transaction whose driver died in less.
-PATIENCE = 60.0
+OPEN_TRANSACTION_TIMEOUT = 60.0
 
 
-def mark_of(stream: str, bootstrap: str) -> CommitMarker:
+def read_commit_marker(stream: str, bootstrap: str) -> CommitMarker:
     """The mark of the last batch of a stream that is written; NO_COMMIT if there is none. BrokerError as `newest`."""
-    found = newest(stream, bootstrap)
+    found = read_marker_value(stream, bootstrap)
     return NO_COMMIT if found is None else CommitMarker.read(found)
 
 
-def newest(name: str, bootstrap: str) -> bytes | None:
+def read_marker_value(name: str, bootstrap: str) -> bytes | None:
     """The mark that was last written under a name; None if there is none.
 
     BrokerError if what is written to the topic of marks does not end, or cannot be read.
     """
     client = admin(bootstrap)
-    if COMMITS.name not in partitions(client, bootstrap):
+    if COMMITS.name not in partition_counts(client, bootstrap):
         return None
-    place = (COMMITS.name, mark_partition(COMMITS, name))
-    end = settled([place], bootstrap, "the mark of what is written")[place]
+    place = (COMMITS.name, marker_partition(COMMITS, name))
+    end = stable_end_offsets([place], bootstrap, "the mark of what is written")[place]
     first = first_offsets(client, [place], bootstrap).get(place, 0)
     found = None
-    with consumer(bootstrap) as reader:
-        for message in between(reader, *place, first, end):
+    with open_consumer(bootstrap) as reader:
+        for message in read_range(reader, *place, first, end):
             key, value = message.key(), message.value()
             if key == name.encode():
                 found = value if isinstance(value, bytes) else None
     return found
 
 
-class Marks:
+class CommitMarkerReader:
     """Reads the marks of transactions as they come, of some writers or of all; not thread-safe."""
 
     def __init__(self, bootstrap: str, names: Collection[str] | None) -> None:
         self._bootstrap, self._names = bootstrap, names
-        self._at: dict[Place, int] = {}
+        self._at: dict[TopicAndPartition, int] = {}
         self._found: dict[str, bytes] = {}
         self._reader: Consumer | None = None
         self.undecided = False
@@ -67,25 +75,27 @@ class Marks:
     def read(self) -> Mapping[str, bytes]:
         """The newest mark of each that is committed by now. BrokerError if it cannot be read."""
         client = admin(self._bootstrap)
-        count = partitions(client, self._bootstrap).get(COMMITS.name, 0)
-        numbers = range(count) if self._names is None else {mark_partition(COMMITS, name) for name in self._names}
+        count = partition_counts(client, self._bootstrap).get(COMMITS.name, 0)
+        numbers = range(count) if self._names is None else {marker_partition(COMMITS, name) for name in self._names}
         places = {(COMMITS.name, p) for p in numbers if p < count}
         ends = end_offsets(client, places, self._bootstrap)
         # A topic that was made again begins anew.
         self._at = {place: at for place, at in self._at.items() if at <= ends.get(place, at)}
         self._take({place: end for place, end in ends.items() if end > self._at.get(place, 0)})
-        first = {(COMMITS.name, mark_partition(COMMITS, name)) for name in set(self._names or ()) - self._found.keys()}
-        logs = log_ends(client, first & ends.keys(), self._bootstrap) if first else {}
+        first = {
+            (COMMITS.name, marker_partition(COMMITS, name)) for name in set(self._names or ()) - self._found.keys()
+        }
+        logs = log_end_offsets(client, first & ends.keys(), self._bootstrap) if first else {}
         self.undecided = any(end > ends[place] for place, end in logs.items())
         return self._found
 
-    def _take(self, left: dict[Place, int]) -> None:
+    def _take(self, left: dict[TopicAndPartition, int]) -> None:
         if not left:
             return
         reader = self._reader = self._reader or Consumer(
             {
-                **UNPACKED,
-                **connection(self._bootstrap),
+                **LARGE_FETCH,
+                **client_config(self._bootstrap),
                 "group.id": "penstock.marks",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
@@ -129,14 +139,14 @@ class Marks:
             self._reader.close()
 
 
-def forget_mark(stream: str, bootstrap: str) -> None:
+def delete_commit_marker(stream: str, bootstrap: str) -> None:
     """Leave nothing of what a stream that is gone has written: one of its name begins anew. BrokerError if it fails."""
     failed: list[object] = []
-    producer = Producer({**connection(bootstrap), "log_level": 2})
+    producer = Producer({**client_config(bootstrap), "log_level": 2})
     producer.produce(
         COMMITS.name,
         key=stream.encode(),
-        partition=mark_partition(COMMITS, stream),
+        partition=marker_partition(COMMITS, stream),
         on_delivery=lambda e, _: failed.append(e) if e else None,
     )
     if producer.flush(TIMEOUT) or failed:
@@ -144,17 +154,17 @@ def forget_mark(stream: str, bootstrap: str) -> None:
         raise BrokerError(f"the mark of {stream} was not removed", got=got, hint="remove its checkpoint once more")
 
 
-def settled(places: Iterable[Place], bootstrap: str, what: str) -> dict[Place, int]:
+def stable_end_offsets(places: Iterable[TopicAndPartition], bootstrap: str, what: str) -> dict[TopicAndPartition, int]:
     """Where partitions end now, once a committed reader comes as far: another's open transaction may hide a record.
 
     what: is read, for messages.
     """
-    deadline = time.monotonic() + PATIENCE
-    wanted, ends = set(places), dict[Place, int]()
+    deadline = time.monotonic() + OPEN_TRANSACTION_TIMEOUT
+    wanted, ends = set(places), dict[TopicAndPartition, int]()
     while True:
         client = admin(bootstrap)
         if missing := wanted - ends.keys():
-            ends |= log_ends(client, missing, bootstrap)
+            ends |= log_end_offsets(client, missing, bootstrap)
         read = end_offsets(client, wanted, bootstrap)
         late = [place for place in sorted(wanted) if place not in ends or read.get(place, -1) < ends[place]]
         if not late:

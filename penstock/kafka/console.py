@@ -9,23 +9,23 @@ from typing import Any, Literal, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from penstock.codec.heartbeat import BEAT_KEY
+from penstock.codec.heartbeat import HEARTBEAT_KEY
 from penstock.errors import BrokerError
 from penstock.kafka import record_lookup
-from penstock.kafka.admin import admin, end_offsets, first_offsets, offsets_at, partitions
-from penstock.kafka.client import connection
-from penstock.kafka.dead_letters import PATIENCE, Origin, consumer
-from penstock.kafka.record_lookup import Whole
+from penstock.kafka.admin import admin, end_offsets, first_offsets, offsets_for_times, partition_counts
+from penstock.kafka.client import client_config
+from penstock.kafka.dead_letters import READ_TIMEOUT, RecordLocation, open_consumer
+from penstock.kafka.record_lookup import TopicRecord
 
 # Seconds until the brokers have taken what was sent.
-DELIVERY = 30
+DELIVERY_TIMEOUT = 30
 # Seconds that a poll waits for more.
-POLL = 0.5
+POLL_TIMEOUT = 0.5
 
 Start = Literal["beginning", "end"] | datetime
 
 
-class Outgoing(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A record to send. value None: a tombstone. timestamp: epoch ms, 0 for now."""
 
     key: bytes | None
@@ -34,7 +34,7 @@ class Outgoing(NamedTuple):
     timestamp: int = 0
 
 
-def send(topic: str, records: Sequence[Outgoing], bootstrap: str) -> list[Origin]:
+def send(topic: str, records: Sequence[OutgoingRecord], bootstrap: str) -> list[RecordLocation]:
     """Writes records to a topic, in order, with the partitioner of the Java clients.
 
     Returns:
@@ -44,13 +44,13 @@ def send(topic: str, records: Sequence[Outgoing], bootstrap: str) -> list[Origin
         BrokerError: the topic does not exist, or a record was not written; those before it may have been.
     """
     _partitions(topic, bootstrap)
-    written: dict[int, Origin] = {}
+    written: dict[int, RecordLocation] = {}
     failed: list[KafkaError] = []
     settings: dict[str, Any] = {
-        **connection(bootstrap),
+        **client_config(bootstrap),
         "enable.idempotence": True,
         "partitioner": "murmur2_random",
-        "delivery.timeout.ms": DELIVERY * 1000,
+        "delivery.timeout.ms": DELIVERY_TIMEOUT * 1000,
         # The topic decides what is too large, not the client.
         "message.max.bytes": 1_000_000_000,
         "log_level": 2,
@@ -61,7 +61,7 @@ def send(topic: str, records: Sequence[Outgoing], bootstrap: str) -> list[Origin
         if error is not None:
             failed.append(error)
         else:
-            written[number] = Origin(topic, message.partition() or 0, message.offset() or 0)
+            written[number] = RecordLocation(topic, message.partition() or 0, message.offset() or 0)
 
     for number, one in enumerate(records):
         while True:
@@ -76,12 +76,13 @@ def send(topic: str, records: Sequence[Outgoing], bootstrap: str) -> list[Origin
                 )
                 break
             except BufferError:
-                producer.poll(POLL)
+                producer.poll(POLL_TIMEOUT)
             except KafkaException as e:
                 raise BrokerError(f"record {number + 1} cannot be sent to topic {topic}", got=e.args[0]) from e
-    left = producer.flush(DELIVERY)
+    left = producer.flush(DELIVERY_TIMEOUT)
     if failed or left:
-        got = f"{len(written)} of {len(records)} written; {failed[0] if failed else f'no answer for {DELIVERY} s'}"
+        why = failed[0] if failed else f"no answer for {DELIVERY_TIMEOUT} s"
+        got = f"{len(written)} of {len(records)} written; {why}"
         raise BrokerError(f"not all records were written to topic {topic}", got=got)
     return [written[number] for number in range(len(records))]
 
@@ -95,7 +96,7 @@ def read(
     count: int | None = None,
     follow: bool = False,
     heartbeats: bool = False,
-) -> Iterator[Whole]:
+) -> Iterator[TopicRecord]:
     """Reads the committed records of a topic, those of one partition in the order of their offsets.
 
     Args:
@@ -115,9 +116,9 @@ def read(
     if count == 0 or not left:
         return
     taken = 0
-    with consumer(bootstrap) as reader:
+    with open_consumer(bootstrap) as reader:
         reader.assign([TopicPartition(topic, p, begin[p]) for p in left])
-        for record in map(record_lookup.whole, _messages(reader, topic, ends, left, follow=follow)):
+        for record in map(record_lookup.to_record, _messages(reader, topic, ends, left, follow=follow)):
             if not _wanted(record, key, heartbeats=heartbeats):
                 continue
             yield record
@@ -128,24 +129,24 @@ def read(
 
 def newest(
     topic: str, bootstrap: str, count: int, *, key: bytes | None = None, heartbeats: bool = False
-) -> list[Whole]:
+) -> list[TopicRecord]:
     """The newest committed records of a topic by timestamp, oldest first; arguments and errors are those of `read`."""
     _partitions(topic, bootstrap)
-    return record_lookup.newest([topic], count, bootstrap, lambda one: _wanted(one, key, heartbeats=heartbeats))
+    return record_lookup.newest_records([topic], count, bootstrap, lambda one: _wanted(one, key, heartbeats=heartbeats))
 
 
-def _wanted(record: Whole, key: bytes | None, *, heartbeats: bool) -> bool:
-    return (heartbeats or record.key != BEAT_KEY) and (key is None or record.key == key)
+def _wanted(record: TopicRecord, key: bytes | None, *, heartbeats: bool) -> bool:
+    return (heartbeats or record.key != HEARTBEAT_KEY) and (key is None or record.key == key)
 
 
 def _messages(reader: Consumer, topic: str, ends: dict[int, int], left: set[int], *, follow: bool) -> Iterator[Message]:
     while left:
         # Whoever follows waits for records; else there are some, or the broker says that it has no more.
-        message = reader.poll(POLL if follow else PATIENCE)
+        message = reader.poll(POLL_TIMEOUT if follow else READ_TIMEOUT)
         if message is None and follow:
             continue
         if message is None:
-            raise BrokerError(f"topic {topic} cannot be read", got=f"no answer for {PATIENCE:g} s")
+            raise BrokerError(f"topic {topic} cannot be read", got=f"no answer for {READ_TIMEOUT:g} s")
         partition, offset = message.partition() or 0, message.offset() or 0
         if error := message.error():
             if error.code() != KafkaError._PARTITION_EOF:
@@ -169,12 +170,12 @@ def _span(topic: str, bootstrap: str, start: Start) -> tuple[dict[int, int], dic
         found: Iterable[tuple[tuple[str, int], int | None]] = first_offsets(client, places, bootstrap).items()
     else:
         ms = int(start.timestamp() * 1000)
-        found = offsets_at(client, dict.fromkeys(places, ms), bootstrap).items()
+        found = offsets_for_times(client, dict.fromkeys(places, ms), bootstrap).items()
     return {p: ends[p] if at is None else at for (_, p), at in found if p in ends}, ends
 
 
 def _partitions(topic: str, bootstrap: str) -> int:
-    there = partitions(admin(bootstrap), bootstrap)
+    there = partition_counts(admin(bootstrap), bootstrap)
     if topic not in there:
         raise BrokerError(
             f"topic {topic} does not exist",

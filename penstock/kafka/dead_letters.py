@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka import Message as Taken
+from confluent_kafka import Message as KafkaMessage
 
 from penstock.errors import BrokerError
-from penstock.kafka.admin import UNPACKED, admin, end_offsets, first_offsets, partitions
-from penstock.kafka.client import connection
-from penstock.kafka.limits import digest
+from penstock.kafka.admin import LARGE_FETCH, admin, end_offsets, first_offsets, partition_counts
+from penstock.kafka.client import client_config
+from penstock.kafka.limits import record_digest
 from penstock.model.topic import TOPIC_NAME
 
 # Seconds without an answer of the broker.
-PATIENCE = 20.0
+READ_TIMEOUT = 20.0
 # Records taken at once.
-AT_ONCE = 2_000
-FETCH = 8 << 20
-PREFIX = "penstock."
+MAX_POLL_RECORDS = 2_000
+FETCH_BYTES = 8 << 20
+HEADER_PREFIX = "penstock."
 PARTITION, OFFSET = re.compile("[0-9]{1,9}"), re.compile("[0-9]{1,18}")
 
 
-class Origin(NamedTuple):
+class RecordLocation(NamedTuple):
     """The place of the record that was put aside."""
 
     topic: str
@@ -38,7 +38,7 @@ class Origin(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Letter:
+class DeadLetter:
     """One dead letter. topic, offset: where it lies; at: epoch ms; said: its headers of Penstock's, without prefix;
     headers: others, which its record had."""
 
@@ -60,14 +60,14 @@ class Letter:
         return self.said.get("reason", "")
 
     @property
-    def origin(self) -> Origin | None:
+    def origin(self) -> RecordLocation | None:
         """None if it is a row that was too large for its output, or says no place."""
         partition, offset = (self.said.get(name, "") for name in ("partition", "offset"))
         # Anybody may write headers.
         topic = self.said.get("topic", "")
         if not (TOPIC_NAME.fullmatch(topic) and PARTITION.fullmatch(partition) and OFFSET.fullmatch(offset)):
             return None
-        return Origin(topic, int(partition), int(offset))
+        return RecordLocation(topic, int(partition), int(offset))
 
     @property
     def topic_id(self) -> str:
@@ -87,10 +87,10 @@ class Letter:
     @property
     def hash(self) -> str:
         """The `digest` of the whole key and value."""
-        return self.said.get("sha256") or digest(self.key, self.value)
+        return self.said.get("sha256") or record_digest(self.key, self.value)
 
 
-def shown(data: bytes | str | None, width: int) -> str:
+def printable(data: bytes | str | None, width: int) -> str:
     """A text that a terminal takes for text alone: what cannot be printed is escaped; cut to a width."""
     if data is None:
         return "(none)"
@@ -99,28 +99,28 @@ def shown(data: bytes | str | None, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def read(topics: Iterable[str], bootstrap: str, newest: int | None = None) -> Iterator[Letter]:
+def read_dead_letters(topics: Iterable[str], bootstrap: str, newest: int | None = None) -> Iterator[DeadLetter]:
     """The letters, oldest first; a missing topic has none. newest: only those among so many last offsets of each
     partition."""
     client = admin(bootstrap)
-    there = partitions(client, bootstrap)
+    there = partition_counts(client, bootstrap)
     wanted = [(topic, p) for topic in dict.fromkeys(topics) for p in range(there.get(topic, 0))]
     starts, ends = first_offsets(client, wanted, bootstrap), end_offsets(client, wanted, bootstrap)
-    with consumer(bootstrap) as reader:
+    with open_consumer(bootstrap) as reader:
         for place in wanted:
             start, end = starts.get(place, 0), ends.get(place, 0)
-            yield from map(_letter, between(reader, *place, max(start, end - (newest or end)), end))
+            yield from map(_dead_letter, read_range(reader, *place, max(start, end - (newest or end)), end))
 
 
 @contextmanager
-def consumer(bootstrap: str) -> Iterator[Consumer]:
+def open_consumer(bootstrap: str) -> Iterator[Consumer]:
     """A reader of what is committed, of no group."""
     made = Consumer(
         {
-            **UNPACKED,
+            **LARGE_FETCH,
             # As many bytes of a partition at once: a megabyte leaves the reader waiting for the next.
-            "max.partition.fetch.bytes": FETCH,
-            **connection(bootstrap),
+            "max.partition.fetch.bytes": FETCH_BYTES,
+            **client_config(bootstrap),
             "group.id": "penstock.dead-letters",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
@@ -136,25 +136,27 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
         made.close()
 
 
-def between(reader: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[Taken]:
+def read_range(reader: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[KafkaMessage]:
     """The records of a partition from an offset up to another, or to where it ends."""
-    for found in batches(reader, topic, partition, start, end):
+    for found in read_range_batches(reader, topic, partition, start, end):
         yield from found
 
 
-def batches(reader: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[list[Taken]]:
+def read_range_batches(
+    reader: Consumer, topic: str, partition: int, start: int, end: int
+) -> Iterator[list[KafkaMessage]]:
     """The same, as many at once as have come."""
     if start >= end:
         return
     try:
         reader.assign([TopicPartition(topic, partition, start)])
         while True:
-            first = reader.poll(PATIENCE)
+            first = reader.poll(READ_TIMEOUT)
             if first is None:
-                raise BrokerError(f"topic {topic} cannot be read", got=f"no answer for {PATIENCE:g} s")
+                raise BrokerError(f"topic {topic} cannot be read", got=f"no answer for {READ_TIMEOUT:g} s")
             # What the client holds already, which has a bound of its own.
-            taken = [first, *reader.consume(AT_ONCE, 0)]
-            if not any(map(Taken.error, taken)) and (taken[-1].offset() or 0) < end:
+            taken = [first, *reader.consume(MAX_POLL_RECORDS, 0)]
+            if not any(map(KafkaMessage.error, taken)) and (taken[-1].offset() or 0) < end:
                 yield taken
                 continue
             last = next((n for n, one in enumerate(taken) if one.error() or (one.offset() or 0) >= end), None)
@@ -170,24 +172,24 @@ def batches(reader: Consumer, topic: str, partition: int, start: int, end: int) 
         raise BrokerError(f"topic {topic} cannot be read", got=e.args[0]) from e
 
 
-def headers_of(message: Taken) -> list[tuple[str, bytes | None]]:
+def headers_of(message: KafkaMessage) -> list[tuple[str, bytes | None]]:
     return cast("list[tuple[str, bytes | None]]", message.headers() or [])
 
 
-def _letter(message: Taken) -> Letter:
+def _dead_letter(message: KafkaMessage) -> DeadLetter:
     headers = headers_of(message)
     said = {
-        name.removeprefix(PREFIX): value.decode(errors="replace")
+        name.removeprefix(HEADER_PREFIX): value.decode(errors="replace")
         for name, value in headers
-        if name.startswith(PREFIX) and value is not None
+        if name.startswith(HEADER_PREFIX) and value is not None
     }
     key, value = message.key(), message.value()
-    return Letter(
+    return DeadLetter(
         message.topic() or "",
         message.offset() or 0,
         message.timestamp()[1],
         key.encode() if isinstance(key, str) else key,
         value.encode() if isinstance(value, str) else value,
         said,
-        tuple(one for one in headers if not one[0].startswith(PREFIX)),
+        tuple(one for one in headers if not one[0].startswith(HEADER_PREFIX)),
     )

@@ -13,18 +13,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.kafka.admin import settings_of
+from penstock.kafka.admin import topic_configs
 
-LARGEST = "max.message.bytes"
+MAX_MESSAGE_BYTES = "max.message.bytes"
 # A record by itself goes in a batch of its own, whose frame takes so much; headers take as much each beside their text.
-FRAME, HEADER = 512, 12
+RECORD_OVERHEAD, HEADER_OVERHEAD = 512, 12
 # Our LZ4 and librdkafka's come to the same within 100 bytes of a megabyte; this is more.
-UNSURE = 1.005
+COMPRESSION_MARGIN = 1.005
 # With these the broker keeps what it is sent; with others it packs anew, and that size decides.
-AS_SENT = {"producer", "lz4"}
+KEEPS_COMPRESSION = {"producer", "lz4"}
 
 
-class Message(NamedTuple):
+class ProducerRecord(NamedTuple):
     """A record to be written: key and value as bytes, None for none (a value None is a tombstone).
 
     timestamp: epoch ms, 0 for now.
@@ -40,19 +40,19 @@ class Message(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes as sent, without compression, frame included."""
-        size = len(self.key or b"") + len(self.value or b"") + FRAME
+        size = len(self.key or b"") + len(self.value or b"") + RECORD_OVERHEAD
         for name, value in self.headers:
-            size += len(name) + len(value or b"") + HEADER
+            size += len(name) + len(value or b"") + HEADER_OVERHEAD
         return size
 
 
-def digest(key: bytes | None, value: bytes | None) -> str:
+def record_digest(key: bytes | None, value: bytes | None) -> str:
     """SHA-256 of the lengths of key and value (-1 for none), `3:-1:`, and of the two: so no two records have one."""
     lengths = (-1 if of is None else len(of) for of in (key, value))
     return hashlib.sha256(b"%d:%d:" % tuple(lengths) + (key or b"") + (value or b"")).hexdigest()
 
 
-def stamped(timestamp: int) -> int:
+def producer_timestamp(timestamp: int) -> int:
     """The timestamp by which a record is written again, epoch ms: 0, which is now, for one that has none (below 0).
 
     A client takes 0 for now, so the first millisecond of 1970 becomes the second.
@@ -64,7 +64,7 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 @dataclass(frozen=True)
-class Batch:
+class ProducerBatch:
     """Records of one topic, in columns of one length. headers: gives those of each, made as they are taken: the garbage
     collector goes through all lists that are there. sizes: bytes of each as `Message.size` has them, or a little more.
     """
@@ -76,49 +76,54 @@ class Batch:
     timestamps: Sequence[int]
     sizes: npt.NDArray[np.int64]
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[ProducerRecord]:
         for key, value, headers, at in zip(self.keys, self.values, self.headers(), self.timestamps, strict=True):
-            yield Message(
+            yield ProducerRecord(
                 self.topic, key, value, cast("tuple[tuple[str, bytes | None], ...]", tuple(headers)), timestamp=at
             )
 
-    def larger(self, than: int) -> Iterator[Message]:
+    def larger(self, than: int) -> Iterator[ProducerRecord]:
         """Those whose size is more."""
         found = self.sizes > than
         return compress(self.messages(), found.tolist()) if found.any() else iter(())
 
 
 @dataclass(frozen=True)
-class Limit:
+class SizeLimit:
     """The largest batch of records that a topic takes, in bytes. packed: whether it is measured as sent, in LZ4."""
 
     topic: str
     largest: int = 1_048_588
     packed: bool = True
 
-    def takes(self, message: Message) -> bool:
+    def takes(self, message: ProducerRecord) -> bool:
         size = message.size
         if size <= self.largest:
             return True
         if not self.packed:
             return False
         packed = pa.compress((message.key or b"") + (message.value or b""), codec="lz4", asbytes=True)
-        return size - len(message.key or b"") - len(message.value or b"") + len(packed) * UNSURE <= self.largest
+        return (
+            size - len(message.key or b"") - len(message.value or b"") + len(packed) * COMPRESSION_MARGIN
+            <= self.largest
+        )
 
     def too_large(self, rows: pa.Table) -> dict[int, int]:
         """The rows that it does not take, with their bytes. rows: `key` and `value`, STRING or BINARY."""
         lengths = [pc.fill_null(pc.binary_length(rows[name]).cast(pa.int64()), 0) for name in ("key", "value")]
         sizes = pc.add(*lengths)
-        if not len(rows) or pc.max(sizes).as_py() + FRAME <= self.largest:
+        if not len(rows) or pc.max(sizes).as_py() + RECORD_OVERHEAD <= self.largest:
             return {}
         keys, values = (rows[name].to_pylist() for name in ("key", "value"))
         found = {}
         for at, (size, key, value) in enumerate(zip(sizes.to_pylist(), keys, values, strict=True)):
-            if size + FRAME > self.largest and not self.takes(Message(self.topic, as_bytes(key), as_bytes(value))):
+            if size + RECORD_OVERHEAD > self.largest and not self.takes(
+                ProducerRecord(self.topic, as_bytes(key), as_bytes(value))
+            ):
                 found[at] = size
         return found
 
-    def cut(self, message: Message) -> Message:
+    def cut(self, message: ProducerRecord) -> ProducerRecord:
         """The message, its key and value cut so that the topic takes it; headers say how large it was.
 
         The hash is the `digest` of the whole key and value.
@@ -129,10 +134,10 @@ class Limit:
         said = (
             *message.headers,
             ("penstock.size", str(len(key) + len(value)).encode()),
-            ("penstock.sha256", digest(message.key, message.value).encode()),
+            ("penstock.sha256", record_digest(message.key, message.value).encode()),
             ("penstock.cut", b"key, value"),
         )
-        room = max(0, self.largest - Message(message.topic, None, None, said).size)
+        room = max(0, self.largest - ProducerRecord(message.topic, None, None, said).size)
         # A key is short or no key to go by.
         kept = key[: room // 4] if len(key) > room // 4 else key
         rest = value[: room - len(kept)]
@@ -144,11 +149,11 @@ class Limit:
         )
 
 
-def limits(topics: Iterable[str], bootstrap: str) -> dict[str, Limit]:
+def size_limits(topics: Iterable[str], bootstrap: str) -> dict[str, SizeLimit]:
     """What each topic takes, of those that are there."""
     return {
-        name: Limit(name, int(found[LARGEST]), found["compression.type"] in AS_SENT)
-        for name, found in settings_of(topics, bootstrap).items()
+        name: SizeLimit(name, int(found[MAX_MESSAGE_BYTES]), found["compression.type"] in KEEPS_COMPRESSION)
+        for name, found in topic_configs(topics, bootstrap).items()
     }
 
 

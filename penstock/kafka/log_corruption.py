@@ -7,32 +7,34 @@ import time
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from penstock.errors import BrokerError
-from penstock.kafka.admin import UNPACKED
-from penstock.kafka.client import END_WAIT_MS, connection
+from penstock.kafka.admin import LARGE_FETCH
+from penstock.kafka.client import END_WAIT_MS, client_config
 from penstock.kafka.limits import as_bytes
 
 # Seconds in which a record comes, or an error in its place.
-PATIENCE = 30.0
+READ_TIMEOUT = 30.0
 
 
-def broken(topic: str, partition: int, start: int, end: int, bootstrap: str) -> range | None:
+def find_corrupt_range(topic: str, partition: int, start: int, end: int, bootstrap: str) -> range | None:
     """The offsets, between two, of the first broken batch and of those right behind it; None if all of it is good."""
-    with _Reader(topic, partition, bootstrap) as reader:
+    with _PartitionReader(topic, partition, bootstrap) as reader:
         if (first := reader.broken_from(start, end)) is None:
             return None
         behind = first
         while behind < end and (batch := reader.batch_broken(behind)) is not None and batch <= behind:
-            behind = _behind(reader, batch, behind, end)
+            behind = _end_of_batch(reader, batch, behind, end)
         return range(first, behind)
 
 
-def left_of(topic: str, partition: int, offsets: range, bootstrap: str) -> dict[int, tuple[bytes | None, bytes | None]]:
+def read_corrupt_records(
+    topic: str, partition: int, offsets: range, bootstrap: str
+) -> dict[int, tuple[bytes | None, bytes | None]]:
     """What can still be read of broken batches: key and value, which may be wrong, by offset."""
-    with _Reader(topic, partition, bootstrap, checks=False) as reader:
+    with _PartitionReader(topic, partition, bootstrap, checks=False) as reader:
         return reader.rest(offsets)
 
 
-def _behind(reader: _Reader, batch: int, inside: int, end: int) -> int:
+def _end_of_batch(reader: _PartitionReader, batch: int, inside: int, end: int) -> int:
     """The first offset behind a broken batch: whatever offset of one is asked for, all of it comes."""
     step = 1
     while (outside := min(inside + step, end)) < end and reader.batch_broken(outside) == batch:
@@ -46,15 +48,15 @@ def _behind(reader: _Reader, batch: int, inside: int, end: int) -> int:
     return outside
 
 
-class _Reader:
+class _PartitionReader:
     """Reads a partition from here and there, with checksums or without."""
 
     def __init__(self, topic: str, partition: int, bootstrap: str, *, checks: bool = True) -> None:
         self._topic, self._partition = topic, partition
         self._consumer = Consumer(
             {
-                **UNPACKED,
-                **connection(bootstrap),
+                **LARGE_FETCH,
+                **client_config(bootstrap),
                 "group.id": "penstock.broken",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
@@ -65,7 +67,7 @@ class _Reader:
             }
         )
 
-    def __enter__(self) -> _Reader:
+    def __enter__(self) -> _PartitionReader:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -95,7 +97,7 @@ class _Reader:
         """Keys and values of the records of a range, up to the first that cannot be read."""
         self._assign(offsets.start)
         found: dict[int, tuple[bytes | None, bytes | None]] = {}
-        while (message := self._consumer.poll(PATIENCE)) is not None and message.error() is None:
+        while (message := self._consumer.poll(READ_TIMEOUT)) is not None and message.error() is None:
             if (at := message.offset() or 0) not in offsets:
                 break
             found[at] = as_bytes(message.key()), as_bytes(message.value())
@@ -106,7 +108,7 @@ class _Reader:
 
     def _next(self) -> tuple[int | None, int]:
         """The code of an error, None for a record, and the offset."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + READ_TIMEOUT
         while time.monotonic() < deadline:
             if (message := self._consumer.poll(1.0)) is None:
                 continue
@@ -115,6 +117,6 @@ class _Reader:
                 return (error.code() if error else None), offset
         raise BrokerError(
             f"partition {self._partition} of topic {self._topic} could not be looked through",
-            got=f"no answer for {PATIENCE:g} s",
+            got=f"no answer for {READ_TIMEOUT:g} s",
             hint="nothing, if the broker comes back: it is tried again",
         )

@@ -8,60 +8,62 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, Message
 
 from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, end_offsets, first_offsets, partitions
-from penstock.kafka.dead_letters import PREFIX, Letter, Origin, between, consumer, headers_of
-from penstock.kafka.limits import as_bytes, digest
+from penstock.kafka.admin import admin, end_offsets, first_offsets, partition_counts
+from penstock.kafka.dead_letters import HEADER_PREFIX, DeadLetter, RecordLocation, headers_of, open_consumer, read_range
+from penstock.kafka.limits import as_bytes, record_digest
 from penstock.model.topic import CREATE_FOR_SINK
 
 
 @dataclass(frozen=True)
-class Whole:
+class TopicRecord:
     """A record with all that a topic keeps of it. timestamp: epoch ms."""
 
-    place: Origin
+    place: RecordLocation
     key: bytes | None
     value: bytes | None
     timestamp: int
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-def newest(
-    topics: Iterable[str], count: int, bootstrap: str, wanted: Callable[[Whole], bool] = lambda _: True
-) -> list[Whole]:
+def newest_records(
+    topics: Iterable[str], count: int, bootstrap: str, wanted: Callable[[TopicRecord], bool] = lambda _: True
+) -> list[TopicRecord]:
     """The newest so many records of each topic by their time, as committed, oldest first. BrokerError if a topic is
     not there.
 
     wanted: whether a record is one of them.
     """
     found = []
-    with consumer(bootstrap) as reader:
+    with open_consumer(bootstrap) as reader:
         for topic in dict.fromkeys(topics):
-            there = partitions(admin(bootstrap), bootstrap).get(topic, 0)
+            there = partition_counts(admin(bootstrap), bootstrap).get(topic, 0)
             if not there:
                 raise BrokerError(f"topic {topic} is not there", hint=CREATE_FOR_SINK)
             places = [(topic, p) for p in range(there)]
             starts, ends = (of(admin(bootstrap), places, bootstrap) for of in (first_offsets, end_offsets))
             of_topic = [
-                one for at in places for one in _last(reader, at, starts.get(at, 0), ends.get(at, 0), count, wanted)
+                one
+                for at in places
+                for one in _last_records(reader, at, starts.get(at, 0), ends.get(at, 0), count, wanted)
             ]
             of_topic.sort(key=lambda one: (one.timestamp, one.place))
             found += of_topic[-count:]
     return found
 
 
-def _last(
-    reader: Consumer, place: tuple[str, int], start: int, end: int, count: int, wanted: Callable[[Whole], bool]
-) -> list[Whole]:
+def _last_records(
+    reader: Consumer, place: tuple[str, int], start: int, end: int, count: int, wanted: Callable[[TopicRecord], bool]
+) -> list[TopicRecord]:
     """The last so many records of a partition: ends of transactions and what compaction left lie between them."""
     back = 2 * count
     while True:
-        found = [one for one in map(whole, between(reader, *place, max(start, end - back), end)) if wanted(one)]
+        found = [one for one in map(to_record, read_range(reader, *place, max(start, end - back), end)) if wanted(one)]
         if len(found) >= count or end - back <= start:
             return found[-count:]
         back *= 8
 
 
-def told_of(letter: Letter, reader: Consumer, ids: Mapping[str, str]) -> Whole | None:
+def record_of_dead_letter(letter: DeadLetter, reader: Consumer, ids: Mapping[str, str]) -> TopicRecord | None:
     """The record that a letter tells of: itself if it is still there, else its copy; None if neither is whole.
 
     ids: the broker's of topics as they are now: what lies in a topic that was made again is another record. A copy that
@@ -69,26 +71,28 @@ def told_of(letter: Letter, reader: Consumer, ids: Mapping[str, str]) -> Whole |
     """
     if (origin := letter.origin) is None:
         return None
-    if (found := at_origin(letter, origin, reader, ids)) is not None:
-        return whole(found)
+    if (found := find_at_origin(letter, origin, reader, ids)) is not None:
+        return to_record(found)
     at = letter.said.get("timestamp", "")
     if letter.cut or not at.removeprefix("-").isdecimal():
         return None
-    return Whole(origin, letter.key, letter.value, int(at), letter.headers)
+    return TopicRecord(origin, letter.key, letter.value, int(at), letter.headers)
 
 
-def at_origin(letter: Letter, origin: Origin, reader: Consumer, ids: Mapping[str, str]) -> Message | None:
+def find_at_origin(
+    letter: DeadLetter, origin: RecordLocation, reader: Consumer, ids: Mapping[str, str]
+) -> Message | None:
     """The record of a letter, if it is still there. ids: the broker's of topics as they are now."""
     if letter.topic_id not in ("", ids.get(origin.topic, "")):
         return None
-    for message in between(reader, *origin, origin.offset + 1):
-        if digest(as_bytes(message.key()), as_bytes(message.value())) == letter.hash:
+    for message in read_range(reader, *origin, origin.offset + 1):
+        if record_digest(as_bytes(message.key()), as_bytes(message.value())) == letter.hash:
             return message
     return None
 
 
-def whole(message: Message) -> Whole:
+def to_record(message: Message) -> TopicRecord:
     """A record as it was read, without headers of Penstock's own."""
-    place = Origin(message.topic() or "", message.partition() or 0, message.offset() or 0)
-    headers = tuple(one for one in headers_of(message) if not one[0].startswith(PREFIX))
-    return Whole(place, as_bytes(message.key()), as_bytes(message.value()), message.timestamp()[1], headers)
+    place = RecordLocation(message.topic() or "", message.partition() or 0, message.offset() or 0)
+    headers = tuple(one for one in headers_of(message) if not one[0].startswith(HEADER_PREFIX))
+    return TopicRecord(place, as_bytes(message.key()), as_bytes(message.value()), message.timestamp()[1], headers)

@@ -11,46 +11,54 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer
-from confluent_kafka import Message as Taken
+from confluent_kafka import Message as KafkaMessage
 
-from penstock.kafka.admin import admin, end_offsets, ensure_topics, first_offsets, partitions, settings_of, topic_ids
-from penstock.kafka.commit_marker import settled
-from penstock.kafka.dead_letters import Letter, Origin, between, consumer, headers_of
-from penstock.kafka.limits import Message, as_bytes, stamped
-from penstock.kafka.record_lookup import at_origin
+from penstock.kafka.admin import (
+    admin,
+    end_offsets,
+    ensure_topics,
+    first_offsets,
+    partition_counts,
+    topic_configs,
+    topic_ids,
+)
+from penstock.kafka.commit_marker import stable_end_offsets
+from penstock.kafka.dead_letters import DeadLetter, RecordLocation, headers_of, open_consumer, read_range
+from penstock.kafka.limits import ProducerRecord, as_bytes, producer_timestamp
+from penstock.kafka.record_lookup import find_at_origin
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.topic import Topic
 
 # Which letters were sent again: key `topic[partition]@offset sha256 topic-id`, the last where the letter says it.
 REPLAYS = Topic("penstock.replays", partitions=1, compacted=True, heartbeat_every=0)
-NOTED = re.compile(rb"(?P<topic>\S+)\[(?P<partition>\d+)\]@(?P<offset>\d+) \S+(?: (?P<id>\S+))?")
-REPLAYED = "penstock.replayed"
+REPLAY_KEY = re.compile(rb"(?P<topic>\S+)\[(?P<partition>\d+)\]@(?P<offset>\d+) \S+(?: (?P<id>\S+))?")
+REPLAYED_HEADER = "penstock.replayed"
 # Records of one transaction.
-TOGETHER = 500
+RECORDS_PER_TRANSACTION = 500
 
 
 @dataclass(frozen=True)
 class Replay:
     """What becomes of a record that was put aside. refused: why it is not sent; done: it was, earlier."""
 
-    letter: Letter
-    record: Message | None = None
+    letter: DeadLetter
+    record: ProducerRecord | None = None
     refused: str = ""
     done: bool = False
 
     @property
     def note(self) -> bytes:
-        return note(self.letter)
+        return replay_key(self.letter)
 
 
-def note(letter: Letter) -> bytes:
+def replay_key(letter: DeadLetter) -> bytes:
     """Names the record of a letter: of a topic that was made again another one may lie in the same place."""
     return f"{letter.origin} {letter.hash} {letter.topic_id}".rstrip().encode()
 
 
 def replay(
-    chosen: Collection[Letter],
-    every: Iterable[Letter],
+    chosen: Collection[DeadLetter],
+    every: Iterable[DeadLetter],
     readers: Callable[[str], Collection[str]],
     bootstrap: str,
     *,
@@ -74,8 +82,8 @@ def replay(
     # From here on an earlier replay that is still at work can write no more.
     writer = TransactionalWriter("dead-letters", "penstock.replay", bootstrap, REPLAYS, "replay", targets)
     try:
-        with consumer(bootstrap) as reader:
-            done, ids = noted(reader, bootstrap), topic_ids(admin(bootstrap), targets, bootstrap)
+        with open_consumer(bootstrap) as reader:
+            done, ids = replay_keys(reader, bootstrap), topic_ids(admin(bootstrap), targets, bootstrap)
             found = []
             for which, letter in sorted(first.items(), key=lambda one: (one[1].origin or ("", 0, 0), one[0])):
                 others = set(readers(letter.origin.topic)) if letter.origin else set()
@@ -86,35 +94,35 @@ def replay(
                     # Anybody may write headers: this is no topic that Penstock took a record from, or not any more.
                     found.append(Replay(letter, refused=f"no stream reads {letter.origin.topic}"))
                 else:
-                    found.append(_planned(letter, taken, reader, ids))
-            found = list(_not_over_newer(found, reader, bootstrap))
+                    found.append(_plan(letter, taken, reader, ids))
+            found = list(_refuse_older(found, reader, bootstrap))
         ready = [one for one in found if one.record and not dry]
-        for start in range(0, len(ready), TOGETHER):
-            some = ready[start : start + TOGETHER]
+        for start in range(0, len(ready), RECORDS_PER_TRANSACTION):
+            some = ready[start : start + RECORDS_PER_TRANSACTION]
             sent = [one.record for one in some if one.record]
-            writer.commit([*sent, *(Message(REPLAYS.name, one.note, b"{}") for one in some)], b"{}")
+            writer.commit([*sent, *(ProducerRecord(REPLAYS.name, one.note, b"{}") for one in some)], b"{}")
     finally:
         writer.close()
     return found
 
 
-def replayed(bootstrap: str) -> set[tuple[Origin, str]]:
+def replayed_records(bootstrap: str) -> set[tuple[RecordLocation, str]]:
     """Where the records lie that were sent again, and the broker's id of the topic; empty where that is not known."""
-    with consumer(bootstrap) as reader:
-        found = (NOTED.fullmatch(as_bytes(one.key()) or b"") for one in _noted(reader, bootstrap))
+    with open_consumer(bootstrap) as reader:
+        found = (REPLAY_KEY.fullmatch(as_bytes(one.key()) or b"") for one in _read_replays(reader, bootstrap))
         return {
-            (Origin(m["topic"].decode(), int(m["partition"]), int(m["offset"])), (m["id"] or b"").decode())
+            (RecordLocation(m["topic"].decode(), int(m["partition"]), int(m["offset"])), (m["id"] or b"").decode())
             for m in found
             if m
         }
 
 
-def noted(reader: Consumer, bootstrap: str) -> set[bytes]:
+def replay_keys(reader: Consumer, bootstrap: str) -> set[bytes]:
     """The notes of what was sent again."""
-    return {as_bytes(one.key()) or b"" for one in _noted(reader, bootstrap)}
+    return {as_bytes(one.key()) or b"" for one in _read_replays(reader, bootstrap)}
 
 
-def _planned(letter: Letter, taken: list[str], reader: Consumer, ids: Mapping[str, str]) -> Replay:
+def _plan(letter: DeadLetter, taken: list[str], reader: Consumer, ids: Mapping[str, str]) -> Replay:
     origin = letter.origin
     if origin and "output" in letter.said:
         name = letter.stream
@@ -128,17 +136,17 @@ def _planned(letter: Letter, taken: list[str], reader: Consumer, ids: Mapping[st
         return Replay(letter, refused=f"it would be read twice by {who}, which did not keep it aside ({they})")
     if letter.cut and "sha256" not in letter.said:
         return Replay(letter, refused="its batch was broken in the broker's log, and nothing of it could be read")
-    again = ((REPLAYED, str(origin).encode()),)
-    if (found := at_origin(letter, origin, reader, ids)) is not None:
-        headers, at = (*headers_of(found), *again), stamped(found.timestamp()[1])
+    again = ((REPLAYED_HEADER, str(origin).encode()),)
+    if (found := find_at_origin(letter, origin, reader, ids)) is not None:
+        headers, at = (*headers_of(found), *again), producer_timestamp(found.timestamp()[1])
         key, value = as_bytes(found.key()), as_bytes(found.value())
-        return Replay(letter, Message(origin.topic, key, value, headers, origin.partition, at))
+        return Replay(letter, ProducerRecord(origin.topic, key, value, headers, origin.partition, at))
     if letter.cut:
         return Replay(letter, refused="its copy is cut, and the record itself is no longer in the topic")
-    return Replay(letter, Message(origin.topic, letter.key, letter.value, again, origin.partition))
+    return Replay(letter, ProducerRecord(origin.topic, letter.key, letter.value, again, origin.partition))
 
 
-def _not_over_newer(given: Iterable[Replay], reader: Consumer, bootstrap: str) -> Iterator[Replay]:
+def _refuse_older(given: Iterable[Replay], reader: Consumer, bootstrap: str) -> Iterator[Replay]:
     """In a compacted topic the last record of a key wins: what has a newer one is not sent, it would be the last."""
     planned = list(given)
     keys: dict[tuple[str, int], dict[bytes, int]] = {}
@@ -146,13 +154,13 @@ def _not_over_newer(given: Iterable[Replay], reader: Consumer, bootstrap: str) -
         if one.record and one.record.key is not None and one.letter.origin:
             known = keys.setdefault((one.record.topic, one.record.partition), {})
             known[one.record.key] = min(one.letter.origin.offset, known.get(one.record.key, one.letter.origin.offset))
-    policies = settings_of({topic for topic, _ in keys}, bootstrap)
+    policies = topic_configs({topic for topic, _ in keys}, bootstrap)
     places = [place for place in keys if "compact" in policies.get(place[0], {}).get("cleanup.policy", "")]
     starts, ends = (of(admin(bootstrap), places, bootstrap) for of in (first_offsets, end_offsets))
     newest: dict[tuple[str, int, bytes], int] = {}
     for place in places:
         start = max(starts.get(place, 0), min(keys[place].values()) + 1)
-        for found in between(reader, *place, start, ends.get(place, 0)):
+        for found in read_range(reader, *place, start, ends.get(place, 0)):
             if (key := as_bytes(found.key())) in keys[place]:
                 newest[(*place, key or b"")] = found.offset() or 0
     for one in planned:
@@ -164,10 +172,10 @@ def _not_over_newer(given: Iterable[Replay], reader: Consumer, bootstrap: str) -
             yield one
 
 
-def _noted(reader: Consumer, bootstrap: str) -> Iterator[Taken]:
+def _read_replays(reader: Consumer, bootstrap: str) -> Iterator[KafkaMessage]:
     place = (REPLAYS.name, 0)
-    if REPLAYS.name not in partitions(admin(bootstrap), bootstrap):
+    if REPLAYS.name not in partition_counts(admin(bootstrap), bootstrap):
         return iter(())  # of one that nobody has made yet, offsets would be waited for
     # Another replay's open transaction may hide notes behind it.
-    ends = settled([place], bootstrap, "what was sent again")
-    return between(reader, *place, first_offsets(admin(bootstrap), [place], bootstrap).get(place, 0), ends[place])
+    ends = stable_end_offsets([place], bootstrap, "what was sent again")
+    return read_range(reader, *place, first_offsets(admin(bootstrap), [place], bootstrap).get(place, 0), ends[place])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException, TopicPartition
 
 from penstock.errors import Refused
-from penstock.kafka.limits import LARGEST, Limit, Message, as_bytes
+from penstock.kafka.limits import MAX_MESSAGE_BYTES, ProducerRecord, SizeLimit, as_bytes
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.output import NO_COMMIT, CommitMarker, Offsets, Output, SideOutput
 from penstock.model.topic import COMMITS
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 # Why rows are refused, by topic and row number.
-Why = dict[str, dict[int, str]]
+RowErrors = dict[str, dict[int, str]]
 
 
 def open_topics(owner: WriterOwner, outputs: Sequence[Output]) -> TopicWriter:
@@ -61,8 +61,8 @@ class TopicWriter(TransactionalWriter):
         self._publish(mark.offsets)
         return count
 
-    def _nameless(self, rows: Mapping[str, pa.Table]) -> Why:
-        refused: Why = {}
+    def _nameless(self, rows: Mapping[str, pa.Table]) -> RowErrors:
+        refused: RowErrors = {}
         for topic in self._compacted & rows.keys():
             keys = rows[topic]["key"]
             if keys.null_count:
@@ -70,19 +70,19 @@ class TopicWriter(TransactionalWriter):
                 refused[topic] = {at: why for at, none in enumerate(keys.is_null().to_pylist()) if none}
         return refused
 
-    def _large(self, rows: Mapping[str, pa.Table]) -> Why:
-        refused: Why = {}
+    def _large(self, rows: Mapping[str, pa.Table]) -> RowErrors:
+        refused: RowErrors = {}
         for topic in rows.keys() & self._limits.keys() - self._cut:
             limit = self._limits[topic]
             if found := limit.too_large(rows[topic]):
-                takes = f"bytes, more than topic {topic} takes ({LARGEST}={limit.largest})"
+                takes = f"bytes, more than topic {topic} takes ({MAX_MESSAGE_BYTES}={limit.largest})"
                 refused[topic] = {at: f"a row of {size} {takes}" for at, size in found.items()}
         return refused
 
-    def _messages(self, topic: str, rows: pa.Table | None) -> Iterator[Message]:
+    def _messages(self, topic: str, rows: pa.Table | None) -> Iterator[ProducerRecord]:
         made = _messages(topic, rows)
         # A topic that was not there when the writer was opened takes what topics take unless they say otherwise.
-        return map(self._limits.get(topic, Limit(topic)).cut, made) if topic in self._cut else made
+        return map(self._limits.get(topic, SizeLimit(topic)).cut, made) if topic in self._cut else made
 
     def _publish(self, offsets: Offsets) -> None:
         """Tell Kafka's own tools how far the stream is. Nothing depends on it, so nothing waits for it."""
@@ -93,9 +93,9 @@ class TopicWriter(TransactionalWriter):
                 self._consumer.poll(0)
 
 
-def _messages(topic: str, rows: pa.Table | None) -> Iterator[Message]:
+def _messages(topic: str, rows: pa.Table | None) -> Iterator[ProducerRecord]:
     for chunk in rows.to_batches() if rows is not None else ():
         columns = [chunk.column(name).to_pylist() for name in ("key", "value")]
         headers = chunk.column("headers").to_pylist() if "headers" in chunk.schema.names else repeat(())
         for key, value, more in zip(*columns, headers, strict=False):
-            yield Message(topic, as_bytes(key), as_bytes(value), tuple(more))
+            yield ProducerRecord(topic, as_bytes(key), as_bytes(value), tuple(more))

@@ -26,9 +26,16 @@ from confluent_kafka import (
 )
 
 from penstock.errors import BrokerError, LeaseLost
-from penstock.kafka.admin import admin, log_ends
-from penstock.kafka.client import END_WAIT_MS, connection
-from penstock.kafka.limits import FRAME, LARGEST, Batch, Limit, Message, limits
+from penstock.kafka.admin import admin, log_end_offsets
+from penstock.kafka.client import END_WAIT_MS, client_config
+from penstock.kafka.limits import (
+    MAX_MESSAGE_BYTES,
+    RECORD_OVERHEAD,
+    ProducerBatch,
+    ProducerRecord,
+    SizeLimit,
+    size_limits,
+)
 from penstock.model.topic import Topic
 
 # Each call to the broker; longer than its own restart takes.
@@ -36,11 +43,11 @@ TIMEOUT = 30.0
 # A transaction is open only while its records are sent; the broker ends one whose driver died in it after this time.
 TRANSACTION_TIMEOUT_MS = 30_000
 # Of the records that are sent together, in bytes; a topic that takes less gets less.
-BATCH = 1_000_000
+BATCH_BYTES = 1_000_000
 # Of a key, in a message.
-SHOWN = 100
+KEY_CHARS = 100
 # The client's own limit is of no use: what decides is the topic's, behind compression.
-ANY_SIZE = 1_000_000_000
+NO_SIZE_LIMIT = 1_000_000_000
 
 FENCED = {
     KafkaError._FENCED,
@@ -49,16 +56,16 @@ FENCED = {
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 }
 
-COMES_BACK = "nothing, if the broker comes back: the batch is run again"
+RETRY_HINT = "nothing, if the broker comes back: the batch is run again"
 # What to do about an error that the broker's return does not mend.
-WAYS = {
-    KafkaError.MSG_SIZE_TOO_LARGE: f"raise {LARGEST} of the topic, if it stays: it is asked again at each new try",
+ERROR_HINTS = {
+    KafkaError.MSG_SIZE_TOO_LARGE: f"raise {MAX_MESSAGE_BYTES} of the topic, unless the batch becomes smaller",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "let the broker's ACLs allow Penstock to write to the topic",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "let the broker's ACLs allow the transactional id",
 }
 
 
-def mark_partition(marks: Topic, name: str) -> int:
+def marker_partition(marks: Topic, name: str) -> int:
     """Where the mark of a name lies."""
     return zlib.crc32(name.encode()) % marks.partitions
 
@@ -74,9 +81,9 @@ class TransactionalWriter:
         self, name: str, group: str, bootstrap: str, marks: Topic, what: str, topics: Sequence[str] = ()
     ) -> None:
         self.name, self.what, self.bootstrap = name, f"{what} {name}", bootstrap
-        self._place = TopicPartition(marks.name, mark_partition(marks, name), 0)
-        self._limits = limits(topics, bootstrap)
-        shared = {**connection(bootstrap), "client.id": group, "log_level": 2}
+        self._place = TopicPartition(marks.name, marker_partition(marks, name), 0)
+        self._limits = size_limits(topics, bootstrap)
+        shared = {**client_config(bootstrap), "client.id": group, "log_level": 2}
         self._producer = Producer(
             {
                 **shared,
@@ -85,8 +92,10 @@ class TransactionalWriter:
                 "compression.type": "lz4",
                 "linger.ms": 2,
                 "queue.buffering.max.messages": 500_000,
-                "message.max.bytes": ANY_SIZE,
-                "batch.size": max(1, min([BATCH, *(limit.largest - FRAME for limit in self._limits.values())])),
+                "message.max.bytes": NO_SIZE_LIMIT,
+                "batch.size": max(
+                    1, min([BATCH_BYTES, *(limit.largest - RECORD_OVERHEAD for limit in self._limits.values())])
+                ),
                 # The Java clients' partitioner: a key must land where any other client would look for it.
                 "partitioner": "murmur2_random",
             }
@@ -144,7 +153,7 @@ class TransactionalWriter:
         """
         place = (self._place.topic, self._place.partition)
         while True:
-            ends = log_ends(admin(self.bootstrap), [place], self.bootstrap)
+            ends = log_end_offsets(admin(self.bootstrap), [place], self.bootstrap)
             if place in ends:
                 return ends[place]
             if time.monotonic() > deadline:
@@ -155,7 +164,7 @@ class TransactionalWriter:
                 )
             time.sleep(0.1)
 
-    def commit(self, messages: Iterable[Message] | Batch, mark: bytes) -> int:
+    def commit(self, messages: Iterable[ProducerRecord] | ProducerBatch, mark: bytes) -> int:
         """Write one batch and its mark atomically; returns the number of records.
 
         Raises LeaseLost if a newer process has opened this output, BrokerError if the broker did not take it; either
@@ -164,36 +173,36 @@ class TransactionalWriter:
         count = 0
         try:
             self._producer.begin_transaction()
-            if isinstance(messages, Batch):
+            if isinstance(messages, ProducerBatch):
                 count = self._send_all(messages)
             else:
                 for message in messages:
                     self._fits(message)
                     self._send(message)
                     count += 1
-            self._send(Message(self._place.topic, self.name.encode(), mark, partition=self._place.partition))
+            self._send(ProducerRecord(self._place.topic, self.name.encode(), mark, partition=self._place.partition))
             self._producer.commit_transaction(TIMEOUT)
         except KafkaException as e:
             raise self._error("could not commit a batch", e) from e
         return count
 
-    def limit(self, topic: str) -> Limit | None:
+    def limit(self, topic: str) -> SizeLimit | None:
         """What one of its topics takes; None if the broker does not tell."""
         return self._limits.get(topic)
 
-    def _fits(self, message: Message) -> None:
+    def _fits(self, message: ProducerRecord) -> None:
         """BrokerError for a record that its topic does not take: the broker would not say which one it is."""
         limit = self._limits.get(message.topic)
         if limit is None or limit.takes(message):
             return
-        key = (message.key or b"")[:SHOWN].decode(errors="replace")
+        key = (message.key or b"")[:KEY_CHARS].decode(errors="replace")
         raise BrokerError(
             f"{self.what}: a record is larger than topic {message.topic} takes",
-            got=f"key {key!r}, a value of {len(message.value or b''):,} bytes, {LARGEST}={limit.largest}",
-            hint=f"raise {LARGEST} of topic {message.topic}, or leave out what is large; it is tried again by itself",
+            got=f"key {key!r}, a value of {len(message.value or b''):,} bytes, {MAX_MESSAGE_BYTES}={limit.largest}",
+            hint=f"raise {MAX_MESSAGE_BYTES} of topic {message.topic}, or shorten the record; the batch is retried",
         )
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: ProducerRecord) -> None:
         topic, key, value, headers, partition, timestamp = message
         while True:
             try:
@@ -205,7 +214,7 @@ class TransactionalWriter:
             else:
                 return
 
-    def _send_all(self, batch: Batch) -> int:
+    def _send_all(self, batch: ProducerBatch) -> int:
         """The same of many: only those that may be too large are looked at one by one."""
         limit = self._limits.get(batch.topic)
         for message in batch.larger(limit.largest) if limit else ():
@@ -231,7 +240,7 @@ class TransactionalWriter:
                 got=error,
                 hint="nothing: nothing of the batch is visible, and whoever comes next goes on from the last mark",
             )
-        return BrokerError(f"{self.what} {what}", got=error, hint=WAYS.get(error.code(), COMES_BACK))
+        return BrokerError(f"{self.what} {what}", got=error, hint=ERROR_HINTS.get(error.code(), RETRY_HINT))
 
     def close(self) -> None:
         """Leave at once: an open transaction is left to the next owner, who aborts it.

@@ -19,36 +19,36 @@ from penstock.errors import SinkError, Wait
 from penstock.object_store.endpoint import AWS, Endpoint
 
 # Seconds until it is asked again.
-PAUSE = 2.0
+RETRY_AFTER = 2.0
 # Seconds for a connection, and for an answer.
-CONNECT, ANSWER = 3.0, 8.0
-TRIES = 2
+CONNECT_TIMEOUT, REQUEST_TIMEOUT = 3.0, 8.0
+MAX_ATTEMPTS = 2
 NO_BUCKET = re.compile("NO_SUCH_BUCKET|NoSuchBucket|Bucket '.*' not found")
-DENIED = re.compile(
+ACCESS_DENIED = re.compile(
     "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID|MISSING_AUTHENTICATION_TOKEN"
     "|UNRECOGNIZED_CLIENT|INVALID_SIGNATURE|HTTP status 40[13]|REQUEST_TIME_TOO_SKEWED|InvalidAccessKeyId"
     "|ExpiredToken|InvalidToken|TokenRefreshRequired"
     # A token that has run out; the client does not always read what else is said of it.
     r"|HTTP status 400\) during (Head|Get)"
 )
-AWAY = re.compile(
+UNAVAILABLE = re.compile(
     "NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|THROTTLING|REQUEST_EXPIRED"
     "|HTTP status (5..|429)|curlCode|Unable to connect|Timeout"
 )
 
 
-class Gone(SinkError):
+class ObjectNotFound(SinkError):
     """There is no such object."""
 
 
-class Object(NamedTuple):
+class ObjectInfo(NamedTuple):
     """key: below the place's prefix."""
 
     key: str
     size: int
 
 
-class Store:
+class Bucket:
     """Objects below a prefix of one bucket. Nothing is asked before the first call."""
 
     def __init__(self, endpoint: Endpoint, bucket: str, prefix: str = "") -> None:
@@ -93,13 +93,13 @@ class Store:
             with self._fs.open_input_file(f"{self._root}/{key}") as source:
                 yield source
 
-    def objects(self, folder: str) -> list[Object]:
+    def objects(self, folder: str) -> list[ObjectInfo]:
         """The objects of a folder and all below it, in order."""
         selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True, recursive=True)
         with self._told(folder):
             found = self._fs.get_file_info(selector)
         skip = len(self._root) + 1
-        return sorted(Object(info.path[skip:], info.size) for info in found if info.type == fs.FileType.File)
+        return sorted(ObjectInfo(info.path[skip:], info.size) for info in found if info.type == fs.FileType.File)
 
     def copy(self, key: str, to: str) -> None:
         """Put an object under another name too; none of it passes through here."""
@@ -108,7 +108,7 @@ class Store:
 
     def delete(self, key: str) -> None:
         """Remove an object; one that is gone already is none the worse."""
-        with suppress(Gone), self._told(key):
+        with suppress(ObjectNotFound), self._told(key):
             self._fs.delete_file(f"{self._root}/{key}")
 
     @contextmanager
@@ -120,16 +120,16 @@ class Store:
             # Of what an object says, not of the store.
             raise
         except FileNotFoundError as e:
-            raise Gone(
+            raise ObjectNotFound(
                 "an object is not there", got=place, hint="bring it back from a version or backup of the bucket"
             ) from e
         except OSError as e:
             said = str(e)
             if NO_BUCKET.search(said):
                 raise self._no_bucket() from e
-            if AWAY.search(said):
-                raise Wait(f"the object store of {place} does not answer", got=said[:300], seconds=PAUSE) from e
-            if DENIED.search(said):
+            if UNAVAILABLE.search(said):
+                raise Wait(f"the object store of {place} does not answer", got=said[:300], seconds=RETRY_AFTER) from e
+            if ACCESS_DENIED.search(said):
                 raise SinkError(
                     f"the object store refuses the access key for {place}",
                     got=said[:300],
@@ -146,7 +146,7 @@ class Store:
         )
 
 
-def checked(endpoint: Endpoint) -> SplitResult:
+def parse_endpoint(endpoint: Endpoint) -> SplitResult:
     """Its address, taken apart. SinkError if it is none."""
     where = urlsplit(endpoint.url)
     if endpoint.url != AWS and (where.scheme not in ("http", "https") or not where.netloc):
@@ -160,13 +160,13 @@ def checked(endpoint: Endpoint) -> SplitResult:
 
 def filesystem(endpoint: Endpoint) -> fs.S3FileSystem:
     """A client. SinkError if the endpoint is none."""
-    where = checked(endpoint)
+    where = parse_endpoint(endpoint)
     more: dict[str, Any] = {"allow_delayed_open": True}
     if endpoint.url != AWS:
         more |= {"scheme": where.scheme, "endpoint_override": where.netloc}
     return fs.S3FileSystem(
         access_key=endpoint.access_key or None, secret_key=endpoint.secret_key or None, region=endpoint.region,
-        connect_timeout=CONNECT, request_timeout=ANSWER, background_writes=False,
+        connect_timeout=CONNECT_TIMEOUT, request_timeout=REQUEST_TIMEOUT, background_writes=False,
         allow_bucket_creation=endpoint.makes_buckets,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=TRIES), **more,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=MAX_ATTEMPTS), **more,
     )  # fmt: skip

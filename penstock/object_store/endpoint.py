@@ -20,7 +20,7 @@ from penstock.settings import settings
 AWS = "s3://"
 CONNECTION = "AIRFLOW_CONN_S3"
 # The part of `make up`: its name, its access key, and where its secret lies.
-PART, ACCESS_KEY, SECRET = "s3", "penstock", "s3.secret"
+LOCAL_SERVICE, ACCESS_KEY, SECRET_FILE = "s3", "penstock", "s3.secret"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Endpoint:
     makes_buckets: bool = False
 
 
-def endpoint() -> Endpoint | None:
+def find_endpoint() -> Endpoint | None:
     """None if nobody has said where it is. SinkError if the connection given cannot be read."""
     s = settings()
     if url := s.s3_url.get_secret_value():
@@ -43,7 +43,7 @@ def endpoint() -> Endpoint | None:
         return Endpoint(url, s.s3_region, key, word, s.s3_make_buckets)
     if given := os.environ.get(CONNECTION, "").strip():
         try:
-            return _connection(json.loads(given) if given.startswith("{") else _of_uri(given))
+            return _from_connection(json.loads(given) if given.startswith("{") else _parse_uri(given))
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             # Its text may hold a secret.
             raise SinkError(
@@ -51,14 +51,16 @@ def endpoint() -> Endpoint | None:
                 got=f"{type(e).__name__} in {CONNECTION}",
                 hint="give a URI, or the JSON form of Airflow's connections",
             ) from None
-    record = process.read(s.home / "run", PART)
+    record = process.read(s.home / "run", LOCAL_SERVICE)
     if record is None or not record.ports:
         return None
     port = next(iter(record.ports.values()))
-    return Endpoint(f"http://127.0.0.1:{port}", "us-east-1", ACCESS_KEY, secret_file.kept(s.home / SECRET).hex(), True)
+    return Endpoint(
+        f"http://127.0.0.1:{port}", "us-east-1", ACCESS_KEY, secret_file.kept(s.home / SECRET_FILE).hex(), True
+    )
 
 
-def _of_uri(uri: str) -> dict[str, Any]:
+def _parse_uri(uri: str) -> dict[str, Any]:
     parts = urlsplit(uri)
     if not parts.scheme:
         raise ValueError(uri)
@@ -68,7 +70,7 @@ def _of_uri(uri: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _connection(given: Mapping[str, Any]) -> Endpoint:
+def _from_connection(given: Mapping[str, Any]) -> Endpoint:
     extra = given.get("extra") or {}
     extra = json.loads(extra) if isinstance(extra, str) else extra
     s = settings()

@@ -30,8 +30,8 @@ class SupervisionSettings(BaseModel):
     snapshot_readers: int = Field(
         min(4, os.cpu_count() or 1), ge=1, description="processes that read the snapshot of a large table"
     )
-    beat_secret: SecretStr = Field(
-        SecretStr(""), description="proves heartbeats; empty means the one that <home>/beat.secret keeps"
+    heartbeat_secret: SecretStr = Field(
+        SecretStr(""), description="proves heartbeats; empty means the one that <home>/heartbeat.secret keeps"
     )
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from penstock import catalog, logs
 from penstock.control import Control, DriverRow, EndCode, ProgressRow, connect
 from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
 from penstock.host import session
-from penstock.kafka.admin import Ends, admin, end_offsets, log_ends
+from penstock.kafka.admin import PartitionOffsets, admin, end_offsets, log_end_offsets
 from penstock.kafka.transactions import TIMEOUT
 from penstock.settings import misspelt, settings
 from penstock.supervision import cluster_driver_process
@@ -65,7 +65,9 @@ class Run(Protocol):
     def write_seconds(self) -> float:
         """Seconds since the present write began; 0 if there is none."""
 
-    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
+    def lag(
+        self, offsets: dict[str, dict[int, int]], stable: PartitionOffsets, ends: PartitionOffsets, at: float
+    ) -> None:
         """Take in how far the inputs' ends are away. stable: for a committed reader; ends: also behind open
         transactions; at: monotonic time before they were asked for."""
 
@@ -310,7 +312,7 @@ class Driver(ABC):
         asked_at, broker = time.monotonic(), settings().bootstrap
         try:
             # In this order: what is committed in between is no open transaction.
-            stable, ends = (of(admin(broker), wanted, broker) for of in (end_offsets, log_ends))
+            stable, ends = (of(admin(broker), wanted, broker) for of in (end_offsets, log_end_offsets))
         except BrokerError as e:
             log.warning("lag could not be measured: %s", e)
             return

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from penstock.control import ProgressRow
-from penstock.kafka.admin import Ends
+from penstock.kafka.admin import PartitionOffsets
 
 
 class UnreadableRun:
@@ -38,5 +38,7 @@ class UnreadableRun:
     def write_seconds(self) -> float:
         return 0.0
 
-    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
+    def lag(
+        self, offsets: dict[str, dict[int, int]], stable: PartitionOffsets, ends: PartitionOffsets, at: float
+    ) -> None:
         """It reads nothing."""

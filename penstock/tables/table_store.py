@@ -22,35 +22,35 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.arrow_files import File, described, is_whole, mapped
+from penstock.codec.arrow_files import ArrowFile, describe_file, is_intact, read_mapped
 from penstock.errors import PenstockError
 
-LAYOUT = 2
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
-FRESH = f"{MANIFEST}.fresh"
+NEW_MANIFEST = f"{MANIFEST}.fresh"
 # What one piece of a file holds, and so what a worker passes on at a time.
-ROWS = 50_000
-GONE = "_gone"
+BATCH_ROWS = 50_000
+DELETED = "_gone"
 
 
-class Damaged(PenstockError):
+class TableCorrupt(PenstockError):
     """A table's folder is not what its manifest says."""
 
 
-class NotKept(PenstockError):
+class TableWriteError(PenstockError):
     """A table's folder cannot be written."""
 
 
 @dataclass(frozen=True)
-class Dead:
+class BadRecords:
     """Records that are none; next: the offsets behind them, by partition."""
 
-    file: File
+    file: ArrowFile
     next: Mapping[int, int]
 
 
 @dataclass(frozen=True)
-class Manifest:
+class TableManifest:
     """What counts of a folder. stream: whose it is; schema: DDL of the values; topic: the broker's id of it; at: epoch
     ms of a moment behind which it misses nothing that was removed from the topic: when its reading began, or later the
     end was asked for that it was read to; whole: whether nothing was read since; next: offset to go on at, by
@@ -66,40 +66,40 @@ class Manifest:
     loaded: bool = False
     query: str = ""
     batch: int = -1
-    parts: Mapping[int, tuple[File, ...]] = field(default_factory=dict)
-    dead: tuple[Dead, ...] = ()
+    parts: Mapping[int, tuple[ArrowFile, ...]] = field(default_factory=dict)
+    dead: tuple[BadRecords, ...] = ()
     whole: bool = False
 
     @property
-    def files(self) -> dict[str, File]:
+    def files(self) -> dict[str, ArrowFile]:
         """By name."""
         every = (*(file for files in self.parts.values() for file in files), *(dead.file for dead in self.dead))
         return {file.name: file for file in every}
 
     @property
     def text(self) -> str:
-        body = json.dumps({"layout": LAYOUT, **asdict(self)})
+        body = json.dumps({"layout": FORMAT_VERSION, **asdict(self)})
         return f"{body}\n{zlib.crc32(body.encode())}\n"
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
+    def read(cls, folder: Path) -> TableManifest:
         """Damaged if there is none, or none of this layout."""
         try:
             body, _, crc = (folder / MANIFEST).read_text().partition("\n")
             found: dict[str, Any] = json.loads(body)
-            if found.pop("layout") != LAYOUT:
-                raise Damaged("a table is kept in another layout", got=str(folder))
+            if found.pop("layout") != FORMAT_VERSION:
+                raise TableCorrupt("a table is kept in another layout", got=str(folder))
             if zlib.crc32(body.encode()) != int(crc):
-                raise Damaged("the manifest of a table was changed", got=str(folder))
-            found["next"] = _numbered(found["next"])
-            found["parts"] = {int(p): tuple(File(**f) for f in files) for p, files in found["parts"].items()}
-            found["dead"] = tuple(Dead(File(**d["file"]), _numbered(d["next"])) for d in found["dead"])
+                raise TableCorrupt("the manifest of a table was changed", got=str(folder))
+            found["next"] = _int_keys(found["next"])
+            found["parts"] = {int(p): tuple(ArrowFile(**f) for f in files) for p, files in found["parts"].items()}
+            found["dead"] = tuple(BadRecords(ArrowFile(**d["file"]), _int_keys(d["next"])) for d in found["dead"])
             return cls(**found)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-            raise Damaged("a table has no manifest that can be read", got=f"{folder}: {e!r}") from e
+            raise TableCorrupt("a table has no manifest that can be read", got=f"{folder}: {e!r}") from e
 
 
-def _numbered(offsets: Mapping[str, int]) -> dict[int, int]:
+def _int_keys(offsets: Mapping[str, int]) -> dict[int, int]:
     return {int(partition): at for partition, at in offsets.items()}
 
 
@@ -111,20 +111,20 @@ class TableFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.manifest = Manifest("", "", "")
+        self.manifest = TableManifest("", "", "")
 
     def open(self) -> None:
         """Take up what is there; Damaged if it is not whole."""
-        self.manifest = Manifest.read(self.folder)
+        self.manifest = TableManifest.read(self.folder)
         for file in self.manifest.files.values():
             self._whole(file)
         # Left by a crash before they were named.
         with self._kept():
-            for path in (*self.folder.glob("*.arrow"), self.folder / FRESH):
+            for path in (*self.folder.glob("*.arrow"), self.folder / NEW_MANIFEST):
                 if path.name not in self.manifest.files:
                     path.unlink(missing_ok=True)
 
-    def begin(self, manifest: Manifest) -> None:
+    def begin(self, manifest: TableManifest) -> None:
         """Make it an empty table."""
         with self._kept():
             if self.folder.exists():
@@ -138,7 +138,11 @@ class TableFiles:
         now = self.manifest
         with self._kept():
             parts = {**now.parts, **{p: self._with(now.parts.get(p, ()), table, p) for p, table in rows.items()}}
-            more = [Dead(self._written(dead.schema, dead.to_batches(ROWS), "dead"), following)] if len(dead) else []
+            more = (
+                [BadRecords(self._written(dead.schema, dead.to_batches(BATCH_ROWS), "dead"), following)]
+                if len(dead)
+                else []
+            )
             self._flip(replace(now, parts=parts, dead=(*now.dead, *more), next=following, whole=False))
 
     def ready(self, query: str, batch: int, at: int) -> None:
@@ -155,7 +159,7 @@ class TableFiles:
     def dead(self) -> Iterator[tuple[pa.Table, Mapping[int, int]]]:
         """Records that are none, oldest first, with the offsets behind them."""
         for dead in self.manifest.dead:
-            yield mapped(self.folder / dead.file.name), dead.next
+            yield read_mapped(self.folder / dead.file.name), dead.next
 
     def without_dead(self, count: int) -> None:
         """Forget the oldest so many parts of them."""
@@ -168,37 +172,37 @@ class TableFiles:
         try:
             yield
         except OSError as e:
-            raise NotKept(
+            raise TableWriteError(
                 "a table cannot be kept on disk",
                 got=f"{self.folder}: {e.strerror or e}",
                 hint="see that its folder can be written and its disk has room; it is tried again by itself",
             ) from e
 
-    def _whole(self, file: File) -> None:
-        if not is_whole(self.folder, file):
-            raise Damaged(
+    def _whole(self, file: ArrowFile) -> None:
+        if not is_intact(self.folder, file):
+            raise TableCorrupt(
                 "a file of a table is missing or changed",
                 got=str(self.folder / file.name),
                 hint="nothing: the table is read anew",
             )
 
-    def _with(self, files: tuple[File, ...], rows: pa.Table, partition: int) -> tuple[File, ...]:
+    def _with(self, files: tuple[ArrowFile, ...], rows: pa.Table, partition: int) -> tuple[ArrowFile, ...]:
         """A partition's files after some rows came, put together where that is due."""
-        made = [self._written(rows.schema, rows.to_batches(ROWS), str(partition))]
+        made = [self._written(rows.schema, rows.to_batches(BATCH_ROWS), str(partition))]
         kept = [*files, *made]
         while len(kept) > 1 and kept[-2].rows < 2 * kept[-1].rows:
             older, newer = kept[-2:]
             # Else damage would get a checksum of its own.
             self._whole(older)
             # A removed key must be remembered only while an older file may have it.
-            both = merged(self.folder, (older, newer), gone=len(kept) > 2)
+            both = merge_files(self.folder, (older, newer), gone=len(kept) > 2)
             made.append(self._written(rows.schema, both, str(partition)))
             kept[-2:] = made[-1:]
         for passing in made[:-1]:
             (self.folder / passing.name).unlink()
         return tuple(kept)
 
-    def _written(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], name: str) -> File:
+    def _written(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], name: str) -> ArrowFile:
         path = self.folder / f"{name}-{uuid4().hex}.arrow"
         rows = 0
         with path.open("wb") as out, pa.ipc.new_file(out, schema) as writer:
@@ -208,10 +212,10 @@ class TableFiles:
             writer.close()
             out.flush()
             os.fsync(out.fileno())
-        return described(path, rows)
+        return describe_file(path, rows)
 
-    def _flip(self, to: Manifest, *, sync: bool = True) -> None:
-        fresh = self.folder / FRESH
+    def _flip(self, to: TableManifest, *, sync: bool = True) -> None:
+        fresh = self.folder / NEW_MANIFEST
         with fresh.open("w") as out:
             out.write(to.text)
             out.flush()
@@ -230,23 +234,23 @@ class TableFiles:
         self.manifest = to
 
 
-def merged(folder: Path, files: tuple[File, ...], *, gone: bool = False) -> Iterator[pa.RecordBatch]:
+def merge_files(folder: Path, files: tuple[ArrowFile, ...], *, gone: bool = False) -> Iterator[pa.RecordBatch]:
     """The rows of some files, oldest first, each key as the newest one has it. gone: removed keys too."""
     newer: list[pa.ChunkedArray[Any]] = []
     for file in reversed(files):
-        table = mapped(folder / file.name)
+        table = read_mapped(folder / file.name)
         keys = table["key"]
         if newer:
             known = pa.chunked_array([chunk for one in newer for chunk in one.chunks], keys.type)
             table = table.filter(pc.invert(pc.is_in(keys, value_set=known)))
         newer.append(keys)
         if not gone:
-            table = table.filter(pc.invert(table[GONE]))
-        yield from table.to_batches(ROWS)
+            table = table.filter(pc.invert(table[DELETED]))
+        yield from table.to_batches(BATCH_ROWS)
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableScan:
     """Reads the table in Spark's workers: for each number below count the rows of the partitions that fall to it, as
     the manifest then has them: there are more partitions than numbers where a task reads several.
     """
@@ -256,16 +260,16 @@ class Rows:
 
     def __call__(self, partitions: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         folder = Path(self.folder)
-        manifest = Manifest.read(folder)
+        manifest = TableManifest.read(folder)
         self._of_this_batch(manifest)
         for given in partitions:
             for number in given.column(0).to_pylist():
                 for partition, files in manifest.parts.items():
                     if partition % self.count == number:
-                        yield from (batch.drop_columns([GONE]) for batch in merged(folder, files))
+                        yield from (batch.drop_columns([DELETED]) for batch in merge_files(folder, files))
 
     @staticmethod
-    def _of_this_batch(manifest: Manifest) -> None:
+    def _of_this_batch(manifest: TableManifest) -> None:
         """Spark collects what it broadcasts before it hands over the batch: before the table is brought up to date."""
         from pyspark import TaskContext
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
 
-from penstock.codec.columnar import BAD, KEPT, Reading, arrow, texts
-from penstock.codec.heartbeat import BEAT_KEY, signer
+from penstock.codec.columnar import BAD_COLUMN, SOURCE_RECORD_COLUMN, RecordDecoder, arrow_type, as_text
+from penstock.codec.heartbeat import HEARTBEAT_KEY, heartbeat_signer
 from penstock.errors import BrokerError, BrokerRefused, LeaseLost
-from penstock.kafka.admin import COMING_AND_GOING, REQUEST, UNPACKED, admin, answer
-from penstock.kafka.client import connection
+from penstock.kafka.admin import LARGE_FETCH, REQUEST_TIMEOUT, TOPIC_UNAVAILABLE, admin, await_result
+from penstock.kafka.client import client_config
 from penstock.model.schema import quoted
-from penstock.tables.table_store import GONE, ROWS
+from penstock.tables.table_store import BATCH_ROWS, DELETED
 
 if TYPE_CHECKING:
     from penstock.model.input import Table
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 # A broker that says nothing for so long does not answer.
 TIMEOUT = 30.0
-BYTES = 32 * 1024 * 1024
-PLACE: dict[str, pa.DataType] = {"partition": pa.int32(), "offset": pa.int64()}
-RAW = pa.schema({"key": pa.binary(), "value": pa.binary(), **PLACE})
-DEAD = pa.schema({"key": pa.binary(), "value": pa.binary(), **PLACE, "reason": pa.string()})
+BATCH_BYTES = 32 * 1024 * 1024
+LOCATION: dict[str, pa.DataType] = {"partition": pa.int32(), "offset": pa.int64()}
+RAW_SCHEMA = pa.schema({"key": pa.binary(), "value": pa.binary(), **LOCATION})
+BAD_RECORDS_SCHEMA = pa.schema({"key": pa.binary(), "value": pa.binary(), **LOCATION, "reason": pa.string()})
 # What the reading of an input takes as well, and that of a table has no use for.
-UNUSED = pa.schema({"clock": pa.int64()})
+UNUSED_COLUMNS = pa.schema({"clock": pa.int64()})
 # The process's DuckDB does one thing at a time, and a driver's streams have a thread each.
-DECODING = threading.Lock()
+DECODER_LOCK = threading.Lock()
 
 
-class Taken(NamedTuple):
+class TopicBatch(NamedTuple):
     """Some records. rows: what the keys of a partition came to; dead: records that are none; next: offsets behind."""
 
     rows: dict[int, pa.Table]
@@ -43,18 +43,18 @@ class Taken(NamedTuple):
     next: dict[int, int]
 
 
-class TableFeed:
+class TopicReader:
     """Reads a table's topic by assignment; nothing of it is kept by the broker. start: next offsets by partition."""
 
     def __init__(self, table: Table, bootstrap: str, start: Mapping[int, int]) -> None:
         self._topic = table.source
-        self._decoder = Decoder(table)
-        self._signer = signer()
+        self._decoder = TableDecoder(table)
+        self._signer = heartbeat_signer()
         self.next = dict(start)
         self._consumer = Consumer(
             {
-                **UNPACKED,
-                **connection(bootstrap),
+                **LARGE_FETCH,
+                **client_config(bootstrap),
                 "group.id": f"penstock.table.{self._topic}",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
@@ -64,14 +64,14 @@ class TableFeed:
                 "enable.partition.eof": True,
                 # What is removed while it is read leaves a gap, in which a key may have changed or gone.
                 "auto.offset.reset": "error",
-                "queued.max.messages.kbytes": BYTES // 1024,
+                "queued.max.messages.kbytes": BATCH_BYTES // 1024,
                 "fetch.wait.max.ms": 100,
                 "log_level": 2,
             }
         )
         self._consumer.assign([TopicPartition(self._topic, p, at) for p, at in start.items()])
 
-    def to(self, ends: Mapping[int, int], stopped: Callable[[], bool]) -> Iterator[Taken]:
+    def to(self, ends: Mapping[int, int], stopped: Callable[[], bool]) -> Iterator[TopicBatch]:
         """What there is up to the given ends, in parts; LeaseLost if it is stopped on the way."""
         heard = time.monotonic()
         held: list[tuple[bytes | None, bytes | None, int, int]] = []
@@ -86,7 +86,7 @@ class TableFeed:
                     got=f"up to {self.next} of {dict(ends)}",
                     hint="nothing, if it comes back: it is read on",
                 )
-            for message in (first, *self._consumer.consume(ROWS // 5, 0)) if first is not None else ():
+            for message in (first, *self._consumer.consume(BATCH_ROWS // 5, 0)) if first is not None else ():
                 partition, offset = message.partition() or 0, message.offset() or 0
                 if (error := message.error()) is not None:
                     if error.code() == KafkaError._PARTITION_EOF:
@@ -109,10 +109,10 @@ class TableFeed:
                 heard = time.monotonic()
                 key, value = message.key(), message.value()
                 self.next[partition] = offset + 1
-                if key != BEAT_KEY or self._signer.time(self._topic, partition, value) is None:
+                if key != HEARTBEAT_KEY or self._signer.time(self._topic, partition, value) is None:
                     held.append((key, value, partition, offset))
                     size += len(key or b"") + len(value or b"")
-            if len(held) >= ROWS or size >= BYTES:
+            if len(held) >= BATCH_ROWS or size >= BATCH_BYTES:
                 yield self._decoder.taken(held, dict(self.next))
                 held, size = [], 0
         yield self._decoder.taken(held, dict(self.next))
@@ -121,71 +121,78 @@ class TableFeed:
         self._consumer.close()
 
 
-def described(topic: str, bootstrap: str) -> tuple[str, int]:
+def describe_topic(topic: str, bootstrap: str) -> tuple[str, int]:
     """The broker's id of a topic and its partitions; no id and 0 while it is not there."""
-    (future,) = admin(bootstrap).describe_topics(TopicCollection([topic]), request_timeout=REQUEST).values()
+    (future,) = admin(bootstrap).describe_topics(TopicCollection([topic]), request_timeout=REQUEST_TIMEOUT).values()
     try:
-        found = answer(future, bootstrap, f"topic {topic} could not be described")
+        found = await_result(future, bootstrap, f"topic {topic} could not be described")
     except BrokerRefused as e:
-        if e.code in COMING_AND_GOING:
+        if e.code in TOPIC_UNAVAILABLE:
             return "", 0
         raise
     return str(found.topic_id), len(found.partitions)
 
 
-class Decoder:
+class TableDecoder:
     """Judges values as those of an input are judged."""
 
     def __init__(self, table: Table) -> None:
         self._fields = table.fields
         # No event time: none is asked of a table's value.
-        self._reading = Reading(table.source, f"table {table.source}", table.schema, "", None, keep=True)
-        self._layout = layout(self._fields)
+        self._reading = RecordDecoder(table.source, f"table {table.source}", table.schema, "", None, keep=True)
+        self._layout = table_schema(self._fields)
 
-    def taken(self, records: list[tuple[bytes | None, bytes | None, int, int]], following: dict[int, int]) -> Taken:
+    def taken(
+        self, records: list[tuple[bytes | None, bytes | None, int, int]], following: dict[int, int]
+    ) -> TopicBatch:
         if not records:
-            return Taken({}, DEAD.empty_table(), following)
-        raw = pa.table([pa.array(c, f.type) for c, f in zip(zip(*records, strict=True), RAW, strict=True)], schema=RAW)
-        named = pc.is_valid(texts(raw["key"]))
+            return TopicBatch({}, BAD_RECORDS_SCHEMA.empty_table(), following)
+        raw = pa.table(
+            [pa.array(c, f.type) for c, f in zip(zip(*records, strict=True), RAW_SCHEMA, strict=True)],
+            schema=RAW_SCHEMA,
+        )
+        named = pc.is_valid(as_text(raw["key"]))
         dead = [self._unnamed(raw.filter(pc.invert(named)))]
         raw = raw.filter(named)
         rows = [self._gone(raw.filter(pc.is_null(raw["value"])))]
         for batch in self._decoded(raw.filter(pc.is_valid(raw["value"]))):
-            good, bad = batch.filter(pc.invert(batch[BAD])), batch.filter(batch[BAD])
+            good, bad = batch.filter(pc.invert(batch[BAD_COLUMN])), batch.filter(batch[BAD_COLUMN])
             rows.append(self._rows(good))
-            dead.append(_records(bad, DEAD.names).cast(DEAD))
-        return Taken(dict(self._newest(pa.concat_tables(rows))), pa.concat_tables(dead), following)
+            dead.append(_record_columns(bad, BAD_RECORDS_SCHEMA.names).cast(BAD_RECORDS_SCHEMA))
+        return TopicBatch(dict(self._newest(pa.concat_tables(rows))), pa.concat_tables(dead), following)
 
     def _decoded(self, raw: pa.Table) -> Iterator[pa.Table]:
         if not len(raw):
             return
-        for field in UNUSED:
+        for field in UNUSED_COLUMNS:
             raw = raw.append_column(field, pa.nulls(len(raw), field.type))
-        with DECODING:
+        with DECODER_LOCK:
             found = list(self._reading(iter(raw.to_batches())))
         yield pa.Table.from_batches(found)
 
     def _rows(self, good: pa.Table) -> pa.Table:
-        record = _records(good, ["key", "partition", "offset"])
+        record = _record_columns(good, ["key", "partition", "offset"])
         named = [good[f.name] for f in self._fields]
         never = pa.array([False] * len(good))
         columns: list[pa.Array[Any] | pa.ChunkedArray[Any]]
-        columns = [texts(record["key"]), *named, never, record["partition"], record["offset"]]
+        columns = [as_text(record["key"]), *named, never, record["partition"], record["offset"]]
         return pa.table(columns, schema=self._placed)
 
     def _gone(self, raw: pa.Table) -> pa.Table:
         nothing = [pa.nulls(len(raw), f.type) for f in list(self._layout)[1:-1]]
         ever = pa.array([True] * len(raw))
-        return pa.table([texts(raw["key"]), *nothing, ever, raw["partition"], raw["offset"]], schema=self._placed)
+        return pa.table([as_text(raw["key"]), *nothing, ever, raw["partition"], raw["offset"]], schema=self._placed)
 
     @property
     def _placed(self) -> pa.Schema:
-        return pa.schema([*self._layout, *(pa.field(f"_{name}", kind) for name, kind in PLACE.items())])
+        return pa.schema([*self._layout, *(pa.field(f"_{name}", kind) for name, kind in LOCATION.items())])
 
     @staticmethod
     def _unnamed(raw: pa.Table) -> pa.Table:
         why = pc.if_else(pc.is_null(raw["key"]), "the record has no key", "the key is not valid UTF-8")
-        return raw.append_column("reason", why.cast(pa.string())).select(DEAD.names).cast(DEAD)
+        return (
+            raw.append_column("reason", why.cast(pa.string())).select(BAD_RECORDS_SCHEMA.names).cast(BAD_RECORDS_SCHEMA)
+        )
 
     def _newest(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """Of each partition the last row of each key."""
@@ -197,18 +204,18 @@ class Decoder:
             yield partition, own.take(last).select(self._layout.names)
 
 
-def layout(fields: tuple[Field, ...]) -> pa.Schema:
+def table_schema(fields: tuple[Field, ...]) -> pa.Schema:
     """The columns of a table's files."""
-    named = [pa.field(f.name, arrow(f.type)) for f in fields]
-    return pa.schema([pa.field("key", pa.string()), *named, pa.field(GONE, pa.bool_())])
+    named = [pa.field(f.name, arrow_type(f.type)) for f in fields]
+    return pa.schema([pa.field("key", pa.string()), *named, pa.field(DELETED, pa.bool_())])
 
 
-def ddl(fields: tuple[Field, ...]) -> str:
+def table_ddl(fields: tuple[Field, ...]) -> str:
     """The columns that a transform gets."""
     return ", ".join(["key STRING", *(f"{quoted(f.name)} {f.type.ddl}" for f in fields)])
 
 
-def _records(rows: pa.Table, names: list[str]) -> pa.Table:
+def _record_columns(rows: pa.Table, names: list[str]) -> pa.Table:
     """Of the records that decoded rows were, some columns."""
-    found = rows.select([KEPT]).flatten()
-    return found.select([f"{KEPT}.{name}" for name in names]).rename_columns(names)
+    found = rows.select([SOURCE_RECORD_COLUMN]).flatten()
+    return found.select([f"{SOURCE_RECORD_COLUMN}.{name}" for name in names]).rename_columns(names)

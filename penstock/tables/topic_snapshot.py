@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.errors import BrokerError, DeclarationError
-from penstock.kafka.admin import admin, end_offsets, first_offsets, log_ends, setting
-from penstock.tables.topic_reader import TIMEOUT, described
+from penstock.kafka.admin import admin, end_offsets, first_offsets, log_end_offsets, topic_config
+from penstock.tables.topic_reader import TIMEOUT, describe_topic
 
 # How long the broker shows a tombstone at least; behind that a reader who was away does not learn of it.
-TOMBSTONES_KEPT = "delete.retention.ms"
+TOMBSTONE_RETENTION = "delete.retention.ms"
 
 
-class Now(NamedTuple):
+class TopicSnapshot(NamedTuple):
     """A topic as it is. id: the broker's; starts: its first offsets; ends: where a committed reader comes to an end;
     log_ends: where its logs end, open transactions included, which may hide committed records; at: epoch ms, before it
     was asked.
@@ -27,20 +27,20 @@ class Now(NamedTuple):
     at: int
 
 
-def look(name: str, bootstrap: str, what: str = "table") -> Now:
+def take_snapshot(name: str, bootstrap: str, what: str = "table") -> TopicSnapshot:
     """BrokerError if the topic is not there, or not all of it answers."""
     deadline = time.monotonic() + TIMEOUT
     while True:
         at = int(time.time() * 1000)
-        topic, count = described(name, bootstrap)
+        topic, count = describe_topic(name, bootstrap)
         every = [(name, p) for p in range(count)]
         starts = first_offsets(admin(bootstrap), every, bootstrap)
         # In this order: what is committed in between is hidden by no open transaction.
-        logs = log_ends(admin(bootstrap), every, bootstrap)
+        logs = log_end_offsets(admin(bootstrap), every, bootstrap)
         found = end_offsets(admin(bootstrap), every, bootstrap)
         if count and len(found) == len(logs) == len(starts) == count:
             first, stable, last = ({p: o for (_, p), o in one.items()} for one in (starts, found, logs))
-            return Now(topic, first, stable, last, at)
+            return TopicSnapshot(topic, first, stable, last, at)
         if time.monotonic() > deadline:
             raise BrokerError(
                 f"the topic of {what} {name} is not there, or a partition of it has no leader",
@@ -50,12 +50,12 @@ def look(name: str, bootstrap: str, what: str = "table") -> Now:
         time.sleep(0.1)
 
 
-def made_again(topic: str, following: Mapping[int, int], now: Now) -> bool:
+def was_recreated(topic: str, following: Mapping[int, int], now: TopicSnapshot) -> bool:
     """Whether it is another topic of the same name, which was read as `topic`, up to the next offsets `following`."""
     return topic != now.id or any(following.get(p, 0) > end for p, end in now.ends.items())
 
 
-def same_count(name: str, following: Mapping[int, int], now: Now, what: str = "table") -> None:
+def check_partition_count(name: str, following: Mapping[int, int], now: TopicSnapshot, what: str = "table") -> None:
     """DeclarationError if it has got more partitions."""
     if following.keys() != now.ends.keys():
         raise DeclarationError(
@@ -65,7 +65,9 @@ def same_count(name: str, following: Mapping[int, int], now: Now, what: str = "t
         )
 
 
-def missed(name: str, following: Mapping[int, int], at: int, now: Now, bootstrap: str, *, whole: bool) -> str:
+def missed_records(
+    name: str, following: Mapping[int, int], at: int, now: TopicSnapshot, bootstrap: str, *, whole: bool
+) -> str:
     """Why it may have lost what was not read of it: its tombstones are not kept for ever.
 
     at: epoch ms, when the end was asked for that it was last read to, or its reading began; whole: whether nothing was
@@ -75,31 +77,31 @@ def missed(name: str, following: Mapping[int, int], at: int, now: Now, bootstrap
         return "records were removed before they were read"
     if whole and all(following[p] == end for p, end in now.ends.items() if p in following):
         return ""
-    kept = _tombstones_kept(name, bootstrap)
-    if _lasted(at, now.at) <= kept:
+    kept = _tombstone_retention(name, bootstrap)
+    if _elapsed(at, now.at) <= kept:
         return ""
-    return f"it was last read to the end longer ago than its tombstones are kept, {TOMBSTONES_KEPT}={kept}"
+    return f"it was last read to the end longer ago than its tombstones are kept, {TOMBSTONE_RETENTION}={kept}"
 
 
-def read_in_time(
+def check_tombstones_kept(
     name: str, at: int, bootstrap: str, what: str = "table", again: str = "nothing: it is read anew by itself"
 ) -> None:
     """BrokerError if tombstones may have gone while it was read to an end, just now. at: as of `missed`; again: what to
     do if it was held up once."""
-    kept, lasted = _tombstones_kept(name, bootstrap), _lasted(at, int(time.time() * 1000))
+    kept, lasted = _tombstone_retention(name, bootstrap), _elapsed(at, int(time.time() * 1000))
     if lasted > kept:
         raise BrokerError(
             f"reading the topic of {what} {name} took longer than its tombstones are kept, so a key that was removed "
             "meanwhile may be left",
-            got=f"{lasted / 1000:.1f} s, {TOMBSTONES_KEPT}={kept}",
-            hint=f"if it was held up once, {again}; else set {TOMBSTONES_KEPT} of the topic to several times as long",
+            got=f"{lasted / 1000:.1f} s, {TOMBSTONE_RETENTION}={kept}",
+            hint=f"if it was delayed once, {again}; else raise {TOMBSTONE_RETENTION} of the topic several times",
         )
 
 
-def _tombstones_kept(name: str, bootstrap: str) -> int:
-    return int(setting(name, TOMBSTONES_KEPT, bootstrap))
+def _tombstone_retention(name: str, bootstrap: str) -> int:
+    return int(topic_config(name, TOMBSTONE_RETENTION, bootstrap))
 
 
-def _lasted(since: int, until: int) -> int:
+def _elapsed(since: int, until: int) -> int:
     """A clock that was set back says no less than one that was set forth."""
     return abs(until - since)

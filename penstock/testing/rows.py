@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.codec import columnar
-from penstock.codec.columnar import Reading
+from penstock.codec.columnar import RecordDecoder
 from penstock.codec.event_time import LAST
 from penstock.engine.query import decode
 from penstock.errors import DeclarationError
@@ -81,7 +81,7 @@ def splits(
         raise DeclarationError(f"input {name} of stream {stream.name} has no combiner", hint="Input(..., combine=...)")
     beside = {other: _frame(spark, stream.inputs[other], rows) for other, rows in others.items()}
     chance = random.Random(seed)
-    reading = Reading.of(stream.sources[name], combine=True, keep=False)
+    reading = RecordDecoder.of(stream.sources[name], combine=True, keep=False)
     found = []
     for number in range(tries):
         order, cuts = list(given), []
@@ -111,7 +111,7 @@ def _frame(spark: SparkSession, given: Input | Table, rows: Iterable[Given]) -> 
         fields = given.fields
         names = ["key", *(f.name for f in fields)]
         made = [tuple(_dict(row).get(n) for n in names) for row in rows]
-        return spark.createDataFrame(made, topic_reader.ddl(fields))
+        return spark.createDataFrame(made, topic_reader.table_ddl(fields))
     raw = [_record(given, offset, row) for offset, row in enumerate(rows)]
     # One slice: what comes in one batch is combined in one piece.
     source = spark.createDataFrame(raw, RECORDS).coalesce(1)
@@ -120,13 +120,15 @@ def _frame(spark: SparkSession, given: Input | Table, rows: Iterable[Given]) -> 
 
 def _good(found: DataFrame, given: Input) -> DataFrame:
     """Decoded rows as the transform gets them; DeclarationError if one is bad."""
-    if given.schema and (bad := found.where(f"{columnar.BAD}").select(f"{columnar.KEPT}.*").collect()):
+    if given.schema and (
+        bad := found.where(f"{columnar.BAD_COLUMN}").select(f"{columnar.SOURCE_RECORD_COLUMN}.*").collect()
+    ):
         raise DeclarationError(
             f"a record is none of input {given.source}",
             got=bytes(bad[0].value or b"").decode(errors="replace"),
             hint=bad[0].reason,
         )
-    return decode.drop_heartbeats(found.drop(columnar.BAD, columnar.KEPT))
+    return decode.drop_heartbeats(found.drop(columnar.BAD_COLUMN, columnar.SOURCE_RECORD_COLUMN))
 
 
 def _arrow(given: Input, rows: Sequence[Given]) -> pa.RecordBatch:

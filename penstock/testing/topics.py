@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from penstock.kafka.admin import ensure_topics
-from penstock.kafka.client import END_WAIT_MS, connection
+from penstock.kafka.client import END_WAIT_MS, client_config
 from penstock.model.topic import Topic
 
 
@@ -31,7 +31,7 @@ def send(bootstrap: str, records: Sequence[Record]) -> None:
     """Write records where and when they say, all of them or AssertionError."""
     failed: list[str] = []
     # The topic says what is too large, not the client.
-    producer = Producer({**connection(bootstrap), "enable.idempotence": True, "message.max.bytes": 1_000_000_000})
+    producer = Producer({**client_config(bootstrap), "enable.idempotence": True, "message.max.bytes": 1_000_000_000})
     for r in records:
         producer.produce(
             r.topic,
@@ -50,7 +50,7 @@ def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> lis
     """All committed records of a topic, from the given next offsets on, by partition and offset."""
     consumer = Consumer(
         {
-            **connection(bootstrap),
+            **client_config(bootstrap),
             "group.id": "tests-read",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",

@@ -18,14 +18,21 @@ import pyarrow.compute as pc
 from penstock.control import ProgressRow
 from penstock.control.repositories.view_instances import ViewPartitions
 from penstock.errors import DeclarationError, LeaseLost, PenstockError
-from penstock.kafka.admin import Ends
+from penstock.kafka.admin import PartitionOffsets
 from penstock.model.input import Table
 from penstock.model.topic import Topic
 from penstock.model.view import ServedView, View
 from penstock.settings import settings
-from penstock.tables.table_store import GONE
-from penstock.tables.topic_reader import TableFeed, Taken
-from penstock.tables.topic_snapshot import Now, look, made_again, missed, read_in_time, same_count
+from penstock.tables.table_store import DELETED
+from penstock.tables.topic_reader import TopicBatch, TopicReader
+from penstock.tables.topic_snapshot import (
+    TopicSnapshot,
+    check_partition_count,
+    check_tombstones_kept,
+    missed_records,
+    take_snapshot,
+    was_recreated,
+)
 from penstock.views.cluster.partition_assignment import assigned_partitions, partition_of, partitions_of, smaller_count
 from penstock.views.store.columns import ViewLayout
 from penstock.views.store.sqlite import StoreDamaged, ViewStore
@@ -151,7 +158,9 @@ class ViewRun:
         """A write that hangs shows as a view that grows old."""
         return 0.0
 
-    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
+    def lag(
+        self, offsets: dict[str, dict[int, int]], stable: PartitionOffsets, ends: PartitionOffsets, at: float
+    ) -> None:
         """It measures its own, more often."""
 
     def report(self) -> ProgressRow:
@@ -219,9 +228,9 @@ class ViewRun:
         self.store.close()
 
     def _follow(self, stopping: threading.Event) -> None:
-        asked, now = time.monotonic(), look(self._topic.name, self._bootstrap, "view")
+        asked, now = time.monotonic(), take_snapshot(self._topic.name, self._bootstrap, "view")
         mine = self._open(now)
-        feed = TableFeed(self._table, self._bootstrap, {p: self.store.next[p] for p in mine})
+        feed = TopicReader(self._table, self._bootstrap, {p: self.store.next[p] for p in mine})
         self._end_offsets = self._initial_end_offsets(asked, now)
         with closing(feed):
             while not stopping.is_set():
@@ -231,9 +240,9 @@ class ViewRun:
                 busy = self._read_to_ends(feed, now, asked, stopping.is_set)
                 stopping.wait(EVERY if busy else IDLE)
                 if not stopping.is_set():
-                    asked, now = time.monotonic(), look(self._topic.name, self._bootstrap, "view")
+                    asked, now = time.monotonic(), take_snapshot(self._topic.name, self._bootstrap, "view")
 
-    def _open(self, now: Now) -> list[int]:
+    def _open(self, now: TopicSnapshot) -> list[int]:
         """Take up the store, or make it anew; the partitions that are this instance's."""
         s = settings()
         mine = assigned_partitions(self._instance, len(now.ends), s.views_instances, s.views_standby)
@@ -251,25 +260,25 @@ class ViewRun:
         self._read_at = 0
         return mine
 
-    def _rebuild_reason(self, now: Now) -> str:
+    def _rebuild_reason(self, now: TopicSnapshot) -> str:
         following, meta, name = self.store.next, self.store.meta, self._topic.name
-        if made_again(meta.topic, following, now):
+        if was_recreated(meta.topic, following, now):
             return "its topic was deleted and made again"
-        same_count(name, dict.fromkeys(range(meta.count), 0), now, "view")
-        return missed(name, following, self._read_at or meta.at, now, self._bootstrap, whole=meta.whole)
+        check_partition_count(name, dict.fromkeys(range(meta.count), 0), now, "view")
+        return missed_records(name, following, self._read_at or meta.at, now, self._bootstrap, whole=meta.whole)
 
-    def _rebuild(self, now: Now, mine: list[int], why: str) -> None:
+    def _rebuild(self, now: TopicSnapshot, mine: list[int], why: str) -> None:
         log.warning("view %s is read from its topic's beginning: %s", self.view.name, why)
         self.held, self.seen.rebuilt, self._read_at = {}, why, 0
         self.store.begin(now.id, len(now.ends), now.at, {p: now.starts[p] for p in mine})
 
-    def _initial_end_offsets(self, asked: float, now: Now) -> dict[int, EndOffsets]:
+    def _initial_end_offsets(self, asked: float, now: TopicSnapshot) -> dict[int, EndOffsets]:
         """What the store says of its own partitions; those that are new to it were never read."""
         fresh, known = self.store.meta.fresh, self.store.meta.loaded and self.store.next.keys() >= set(self._assigned)
         # A clock that was set back says no less than one that was set forth.
         return {p: EndOffsets(asked - abs(now.at - fresh) / 1000 if fresh and known else None) for p in self._assigned}
 
-    def _read_to_ends(self, feed: TableFeed, now: Now, asked: float, stopped: Callable[[], bool]) -> bool:
+    def _read_to_ends(self, feed: TopicReader, now: TopicSnapshot, asked: float, stopped: Callable[[], bool]) -> bool:
         """Read to where a committed reader comes; whether there was anything new. asked: monotonic, before `now`."""
         began, changed, mine = time.monotonic(), False, self._assigned
         ends = {p: now.log_ends[p] for p in mine}
@@ -282,7 +291,7 @@ class ViewRun:
                 changed = True
             self._update_progress(ends)
         if not self.store.meta.whole:
-            read_in_time(self._topic.name, self._read_at or self.store.meta.at, self._bootstrap, "view")
+            check_tombstones_kept(self._topic.name, self._read_at or self.store.meta.at, self._bootstrap, "view")
         if misplaced := self.store.read("SELECT key, partition FROM misplaced LIMIT ?", (MISPLACED,)):
             self.held = {}
             raise self._misplaced_error(misplaced)
@@ -309,7 +318,7 @@ class ViewRun:
         self._update_progress(ends)
         return changed
 
-    def _apply(self, taken: Taken) -> None:
+    def _apply(self, taken: TopicBatch) -> None:
         rows, misplaced = dict[int, pa.Table](), dict[int, pa.Table]()
         dead, reason = len(taken.dead), str(taken.dead["reason"][-1]) if len(taken.dead) else ""
         for partition, table in taken.rows.items():
@@ -320,7 +329,7 @@ class ViewRun:
         found = [
             (key, partition)
             for partition, table in misplaced.items()
-            for key in map(str, table.filter(pc.invert(table[GONE]))["key"].to_pylist())
+            for key in map(str, table.filter(pc.invert(table[DELETED]))["key"].to_pylist())
         ]
         if len(found) >= MISPLACED:
             raise self._misplaced_error(found)

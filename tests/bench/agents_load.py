@@ -17,7 +17,7 @@ import orjson
 from confluent_kafka import Consumer, TopicPartition
 
 from penstock.devstack.simulators.kafka_io import Out
-from penstock.kafka.admin import admin, end_offsets, partitions
+from penstock.kafka.admin import admin, end_offsets, partition_counts
 
 # One account has a tenth of all agents, the others share the rest.
 LARGE, ACCOUNTS = 1, 1000
@@ -186,7 +186,7 @@ def watch(bootstrap: str, new: int, most: int, all_of: Event, stop: Event) -> Wa
         )
     ) as consumer:
         client = admin(bootstrap)
-        places = [(t, p) for t in topics for p in range(partitions(client, bootstrap)[t])]
+        places = [(t, p) for t in topics for p in range(partition_counts(client, bootstrap)[t])]
         consumer.assign([TopicPartition(t, p, at) for (t, p), at in end_offsets(client, places, bootstrap).items()])
         while not stop.is_set():
             messages, now = consumer.consume(10_000, 0.02), time.time()

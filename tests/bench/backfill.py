@@ -33,7 +33,7 @@ from penstock.backfill.run import run
 from penstock.devstack.servers.kafka import Broker
 from penstock.host.ports import free_port
 from penstock.model.output import CommitMarker
-from penstock.object_store.bucket import Store
+from penstock.object_store.bucket import Bucket
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Topic
 from penstock.testing import create
@@ -53,7 +53,7 @@ FROM (SELECT n, ?::TIMESTAMPTZ + to_microseconds((n * {step})::BIGINT) AS t FROM
 """
 
 
-def filled(store: Store, count: int) -> None:
+def filled(store: Bucket, count: int) -> None:
     to = Archived(ARCHIVE.name, ARCHIVE.bucket, ARCHIVE.prefix, (TOPIC.name,), 900.0)
     writer = ArchiveWriter(to, store)
     step = HOURS * 3_600_000_000 // count
@@ -71,7 +71,7 @@ def filled(store: Store, count: int) -> None:
     Keeper(writer, to, lambda _: asked, lambda: later).reconcile()
 
 
-def bare(store: Store, bootstrap: str, topic: str) -> float:
+def bare(store: Bucket, bootstrap: str, topic: str) -> float:
     """Seconds of the bare loop."""
     began = time.monotonic()
     producer = Producer(
@@ -116,7 +116,7 @@ def ours(bootstrap: str, topic: str, count: int) -> tuple[float, float]:
 
 
 @contextmanager
-def _parts(folder: Path) -> Iterator[tuple[Store, str]]:
+def _parts(folder: Path) -> Iterator[tuple[Bucket, str]]:
     with archived.server(folder / "s3") as part, Broker(home=folder, port=free_port(2)) as broker:
         where = archived.where(part)
         given = {
@@ -127,7 +127,7 @@ def _parts(folder: Path) -> Iterator[tuple[Store, str]]:
         }
         os.environ.update(given)
         settings.cache_clear()
-        store = Store(where, ARCHIVE.bucket, ARCHIVE.prefix)
+        store = Bucket(where, ARCHIVE.bucket, ARCHIVE.prefix)
         store.ready()
         yield store, broker.bootstrap
 

@@ -21,7 +21,7 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.spark import SparkCluster
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
-from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions
+from penstock.kafka.admin import admin, end_offsets, ensure_topics, partition_counts
 from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT
 from tests.bench import peers
@@ -147,17 +147,17 @@ def cached(at: Place, job: str) -> Callable[[], Measured]:
 
 def ends(at: Place, topic: str) -> dict[int, int]:
     client, bootstrap = admin(at.broker.bootstrap), at.broker.bootstrap
-    count = partitions(client, bootstrap)[topic]
+    count = partition_counts(client, bootstrap)[topic]
     return {p: end for (_, p), end in end_offsets(client, [(topic, p) for p in range(count)], bootstrap).items()}
 
 
 def drop(at: Place, topics: Sequence[str]) -> None:
     """Remove topics, so that a run begins without what an earlier one wrote."""
     client, bootstrap = admin(at.broker.bootstrap), at.broker.bootstrap
-    there = [t for t in topics if t in partitions(client, bootstrap)]
+    there = [t for t in topics if t in partition_counts(client, bootstrap)]
     for future in client.delete_topics(there).values() if there else ():
         future.result(30)
-    wait_until(lambda: not set(there) & partitions(client, bootstrap).keys())
+    wait_until(lambda: not set(there) & partition_counts(client, bootstrap).keys())
 
 
 def state(at: Place, topic: str) -> dict[bytes, bytes]:

@@ -20,7 +20,7 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
-from penstock.object_store.bucket import Store
+from penstock.object_store.bucket import Bucket
 from tests.archived import server, where
 from tests.bench.common import spread, table, write
 from tests.chaos.keeping import APP, elsewhere, keeping, variables
@@ -55,7 +55,7 @@ def main(kills: int) -> None:
             times, moved = recoveries(home, place, kills, variables(part) if "s3a" in place else {})
             rows.append([name, *spread(times, 1), f"{moved:.1f}"])
             shutil.rmtree(home)
-        kept = Store(where(part), "state").objects("checkpoints")
+        kept = Bucket(where(part), "state").objects("checkpoints")
     size = sum(one.size for one in kept)
     found = table(["checkpoints on", "kills", "median, s", "p99, s", "max, s", "elsewhere, s"], rows)
     write("kept", f"{found}\n\nIn the store: {len(kept)} objects, {size:,} bytes.")

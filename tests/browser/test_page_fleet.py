@@ -216,7 +216,7 @@ def test_slow_stale_and_strange_views_are_told_apart(
         raise BrokerError("the broker did not answer")
 
     monkeypatch.setattr(freshness, "STALE_MS", 500)
-    monkeypatch.setattr(runner, "look", away)
+    monkeypatch.setattr(runner, "take_snapshot", away)
     wait_until(lambda: ask("agent", key="agent-7")["said"]["freshness"]["stale"])
     found = ask("fleet")
     assert found["agents"]["freshness"]["stale"]

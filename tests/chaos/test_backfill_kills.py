@@ -23,7 +23,7 @@ import pytest
 
 from penstock.control import Control
 from penstock.devstack.servers.kafka import Broker
-from penstock.kafka.admin import admin, log_ends
+from penstock.kafka.admin import admin, log_end_offsets
 from penstock.settings import PROJECT
 from penstock.streams import Archive, Topic
 from penstock.testing import Record, create, latest, read
@@ -107,7 +107,7 @@ class Filling:
     def written(self) -> int:
         topic = TOPICS[self.name]
         places = [(topic.name, p) for p in range(topic.partitions)]
-        return sum(log_ends(admin(self.bootstrap), places, self.bootstrap).values())
+        return sum(log_end_offsets(admin(self.bootstrap), places, self.bootstrap).values())
 
     def moments(self, chance: random.Random) -> Sequence[tuple[str, Callable[[], object]]]:
         """Where it may be killed."""

@@ -17,7 +17,7 @@ from penstock.archive.verify import Verified, verify
 from penstock.archive.writer import ArchiveWriter
 from penstock.devstack.servers.s3 import S3
 from penstock.errors import SinkError
-from penstock.object_store.bucket import Store
+from penstock.object_store.bucket import Bucket
 from tests import archived
 from tests.archived import where
 from tests.integration.test_archive_writer import HOUR, batch, give, keeper, output
@@ -34,10 +34,10 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 
 @pytest.fixture
-def store(part: S3, request: pytest.FixtureRequest) -> Store:
+def store(part: S3, request: pytest.FixtureRequest) -> Bucket:
     """An hour that is closed, of two files that were not joined, and one that is open."""
     name = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())
-    made = Store(where(part), "lake", name)
+    made = Bucket(where(part), "lake", name)
     to = output(made, target=1)
     writer = ArchiveWriter(to, made)
     give(writer, to, batch(0, 1, 2), 0)
@@ -48,68 +48,68 @@ def store(part: S3, request: pytest.FixtureRequest) -> Store:
     return made
 
 
-def files(store: Store) -> list[str]:
+def files(store: Bucket) -> list[str]:
     return [file.key for file in manifest(store).files]
 
 
-def manifest(store: Store) -> Manifest:
+def manifest(store: Bucket) -> Manifest:
     return manifest_of(store, state_log.latest(store).closed[HOUR])
 
 
-def change(store: Store, make: Callable[[Manifest], Manifest]) -> None:
+def change(store: Bucket, make: Callable[[Manifest], Manifest]) -> None:
     store.put(state_log.latest(store).closed[HOUR].key, make(manifest(store)).write())
 
 
-def cut(store: Store) -> None:
+def cut(store: Bucket) -> None:
     key = files(store)[0]
     store.put(key, store.get(key)[:-20])
 
 
-def strange(store: Store) -> None:
+def strange(store: Bucket) -> None:
     out = pa.BufferOutputStream()
     pq.write_table(pa.table({"n": [1]}), out)
     store.put(files(store)[0], bytes(out.getvalue()))
 
 
-def changed(store: Store) -> None:
+def changed(store: Bucket) -> None:
     rows = batch(0, 1, 2).to_pylist()
     rows[1]["value"] = b"other"
     store.put(files(store)[0], parquet.parquet(pa.Table.from_pylist(rows, parquet.SCHEMA)))
 
 
-def fewer(store: Store) -> None:
+def fewer(store: Bucket) -> None:
     store.put(files(store)[1], parquet.parquet(batch(3)))
 
 
-def gone(store: Store) -> None:
+def gone(store: Bucket) -> None:
     store.delete(files(store)[1])
 
 
-def twice(store: Store) -> None:
+def twice(store: Bucket) -> None:
     change(store, lambda said: replace(said, files=(*said.files, said.files[0])))
 
 
-def less_than_it_names(store: Store) -> None:
+def less_than_it_names(store: Bucket) -> None:
     change(store, lambda said: replace(said, files=said.files[:1]))
 
 
-def of_another_hour(store: Store) -> None:
+def of_another_hour(store: Bucket) -> None:
     change(store, lambda said: replace(said, hour="2026-01-01T09"))
 
 
-def no_manifest(store: Store) -> None:
+def no_manifest(store: Bucket) -> None:
     store.put(state_log.latest(store).closed[HOUR].key, b"{}")
 
 
-def manifest_gone(store: Store) -> None:
+def manifest_gone(store: Bucket) -> None:
     store.delete(state_log.latest(store).closed[HOUR].key)
 
 
-def foreign(store: Store) -> None:
+def foreign(store: Bucket) -> None:
     store.put(f"{FOLDER}/part-00000.parquet", b"PAR1")
 
 
-LIES: dict[Callable[[Store], None], list[str]] = {
+LIES: dict[Callable[[Bucket], None], list[str]] = {
     cut: ["cannot be read: s3://lake/", "bytes were written"],
     strange: ["its columns are not those of an archive: n"],
     changed: ["holds other records than were written", "3 records, offsets 0 to 2, sum"],
@@ -125,7 +125,7 @@ LIES: dict[Callable[[Store], None], list[str]] = {
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-def test_every_lie_is_told(store: Store, lie: Callable[[Store], None]) -> None:
+def test_every_lie_is_told(store: Bucket, lie: Callable[[Bucket], None]) -> None:
     lie(store)
     found: dict[str, Verified] = {one.hour: one for one in verify(store)}
     assert not found[HOUR].right
@@ -141,19 +141,19 @@ def test_every_lie_is_told(store: Store, lie: Callable[[Store], None]) -> None:
 
 
 @pytest.mark.parametrize("lie", [lie for lie in LIES if lie is not foreign])
-def test_a_backfill_is_not_given_what_is_wrong(store: Store, lie: Callable[[Store], None]) -> None:
+def test_a_backfill_is_not_given_what_is_wrong(store: Bucket, lie: Callable[[Bucket], None]) -> None:
     lie(store)
     with pytest.raises(SinkError, match="s3://lake/"):
         list(reader.read(store, datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)))
 
 
-def test_a_state_that_is_none_is_told(store: Store) -> None:
+def test_a_state_that_is_none_is_told(store: Bucket) -> None:
     store.put(f"{layout.STATES}/99999999-00000000-000000001.json.gz", b"nothing")
     with pytest.raises(SinkError, match=r"99999999-00000000-000000001.json.gz is not what an archive writes"):
         list(verify(store))
 
 
-def test_the_interval_chooses_hours(store: Store) -> None:
+def test_the_interval_chooses_hours(store: Bucket) -> None:
     first, second = datetime(2026, 1, 1, 10, tzinfo=UTC), datetime(2026, 1, 1, 11, tzinfo=UTC)
     assert [hour for hour, _ in reader.read(store, first, second)] == [HOUR, HOUR]
     assert [hour for hour, _ in reader.read(store, second, second.replace(minute=1))] == ["2026-01-01T11"]

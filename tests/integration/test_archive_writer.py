@@ -19,7 +19,7 @@ from penstock.archive.writer import ArchiveWriter
 from penstock.devstack.servers.s3 import S3
 from penstock.errors import LeaseLost, PenstockError, Wait
 from penstock.model.output import CommitMarker
-from penstock.object_store.bucket import Store
+from penstock.object_store.bucket import Bucket
 from tests import archived
 from tests.archived import Cut, Failing, where
 
@@ -37,11 +37,11 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 
 @pytest.fixture
-def store(part: S3) -> Store:
-    return Store(where(part), "lake", f"test-{next(numbers)}")
+def store(part: S3) -> Bucket:
+    return Bucket(where(part), "lake", f"test-{next(numbers)}")
 
 
-def output(store: Store, target: int = 1 << 27) -> Archived:
+def output(store: Bucket, target: int = 1 << 27) -> Archived:
     return Archived("kept", "lake", store.place("x").split("/")[3], ("t",), 900.0, target)
 
 
@@ -70,14 +70,14 @@ def keeper(writer: ArchiveWriter, to: Archived, end: int, now: float = LATER) ->
     return Keeper(writer, to, lambda _: ({}, {("t", 0): end}), lambda: now)
 
 
-def there(store: Store) -> list[dict[str, object]]:
+def there(store: Bucket) -> list[dict[str, object]]:
     """All that the archive holds, read as a backfill does."""
     found = reader.read(store, datetime(1970, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC))
     rows = [row for _, table in found for row in table.to_pylist()]
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
 
-def right(store: Store) -> bool:
+def right(store: Bucket) -> bool:
     return all(one.right for one in verify(store))
 
 
@@ -85,7 +85,7 @@ BATCHES = [batch(*range(10)), pa.concat_tables([batch(*range(10, 15)), batch(15,
 ALL = sorted((row for one in BATCHES for row in one.to_pylist()), key=lambda row: row["offset"])
 
 
-def work(store: Store) -> None:
+def work(store: Bucket) -> None:
     """Batches, a closed hour with its files joined, a late record, the hour closed once more, old files removed."""
     to = output(store)
     writer = ArchiveWriter(to, store)
@@ -106,7 +106,7 @@ def test_cut_off_at_every_call_and_begun_again(part: S3, effect: Cut) -> None:
             work(failing)
         if failing.calls < at:
             break
-        store = Store(where(part), "lake", prefix)
+        store = Bucket(where(part), "lake", prefix)
         work(store)
         assert there(store) == ALL, f"cut {effect} call {at}"
         assert right(store)
@@ -114,7 +114,7 @@ def test_cut_off_at_every_call_and_begun_again(part: S3, effect: Cut) -> None:
     assert at > 15
 
 
-def test_a_batch_that_comes_again_otherwise_cut_adds_nothing(store: Store) -> None:
+def test_a_batch_that_comes_again_otherwise_cut_adds_nothing(store: Bucket) -> None:
     to = output(store)
     writer = ArchiveWriter(to, store)
     assert give(writer, to, batch(0, 1, 2)) == 3
@@ -124,7 +124,7 @@ def test_a_batch_that_comes_again_otherwise_cut_adds_nothing(store: Store) -> No
     assert (writer.counters.written, writer.counters.again) == (5, 5)
 
 
-def test_a_topic_made_again_begins_anew(store: Store) -> None:
+def test_a_topic_made_again_begins_anew(store: Bucket) -> None:
     to = output(store)
     writer = ArchiveWriter(to, store)
     for given in ("old", "old", "new"):
@@ -132,7 +132,7 @@ def test_a_topic_made_again_begins_anew(store: Store) -> None:
     assert [row["offset"] for row in there(store)] == [0, 0, 1, 1]
 
 
-def test_who_opens_later_shuts_the_other_out(store: Store) -> None:
+def test_who_opens_later_shuts_the_other_out(store: Bucket) -> None:
     to = output(store)
     old = ArchiveWriter(to, store)
     give(old, to, batch(0, 1))
@@ -148,7 +148,7 @@ def test_who_opens_later_shuts_the_other_out(store: Store) -> None:
     assert give(ArchiveWriter(to, store), to, batch(3, 4)) == 1
 
 
-def test_an_hour_is_closed_when_all_of_it_is_archived_and_opened_by_what_is_late(store: Store) -> None:
+def test_an_hour_is_closed_when_all_of_it_is_archived_and_opened_by_what_is_late(store: Bucket) -> None:
     to = output(store)
     writer = ArchiveWriter(to, store)
     give(writer, to, batch(0, 1, 2))
@@ -179,7 +179,7 @@ def test_an_hour_is_closed_when_all_of_it_is_archived_and_opened_by_what_is_late
     assert right(store)
 
 
-def test_files_are_joined_up_to_their_target(store: Store) -> None:
+def test_files_are_joined_up_to_their_target(store: Bucket) -> None:
     to = output(store, target=8_000)
     writer = ArchiveWriter(to, store)
     for n in range(12):
@@ -190,7 +190,7 @@ def test_files_are_joined_up_to_their_target(store: Store) -> None:
     assert there(store) == batch(*range(60)).to_pylist()
 
 
-def test_a_file_that_was_changed_is_never_joined(store: Store) -> None:
+def test_a_file_that_was_changed_is_never_joined(store: Bucket) -> None:
     to = output(store)
     writer = ArchiveWriter(to, store)
     give(writer, to, batch(0, 1))

@@ -23,7 +23,7 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.s3 import S3
 from penstock.model.archive import Archive
 from penstock.model.topic import COMMITS, Topic
-from penstock.object_store.bucket import Store
+from penstock.object_store.bucket import Bucket
 from penstock.settings import settings
 from penstock.testing import create, running
 from tests import archived
@@ -45,7 +45,7 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 
 @pytest.fixture
-def store(part: S3, home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(part: S3, home: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """Where the settings lead to, empty."""
     at = where(part)
     assert home == settings().home
@@ -54,7 +54,7 @@ def store(part: S3, home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("PENSTOCK_S3_MAKE_BUCKETS", "1")
     monkeypatch.setattr(hour_closer, "EVERY", 0.5)
     settings.cache_clear()
-    made = Store(at, "lake", "events")
+    made = Bucket(at, "lake", "events")
     made.ready()
     for one in made.objects(""):
         made.delete(one.key)
@@ -80,7 +80,7 @@ def fill(bootstrap: str, first: int, count: int, at: datetime = HOUR) -> list[di
     return expected
 
 
-def there(store: Store) -> list[dict[str, Any]]:
+def there(store: Bucket) -> list[dict[str, Any]]:
     found = reader.read(store, datetime(1970, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC))
     return [row for _, table in found for row in table.to_pylist()]
 
@@ -90,7 +90,7 @@ def places(rows: list[dict[str, Any]]) -> list[tuple[int, int, bytes | None, byt
 
 
 def test_a_topic_is_archived_and_its_hour_closed(
-    spark: SparkSession, fresh_broker: Broker, store: Store, tmp_path: Path
+    spark: SparkSession, fresh_broker: Broker, store: Bucket, tmp_path: Path
 ) -> None:
     bootstrap = fresh_broker.bootstrap
     create(bootstrap, EVENTS, COMMITS)
@@ -118,7 +118,7 @@ def test_a_topic_is_archived_and_its_hour_closed(
 
 
 def test_a_stream_waits_while_the_store_is_paused(
-    spark: SparkSession, fresh_broker: Broker, store: Store, part: S3, tmp_path: Path
+    spark: SparkSession, fresh_broker: Broker, store: Bucket, part: S3, tmp_path: Path
 ) -> None:
     bootstrap = fresh_broker.bootstrap
     create(bootstrap, EVENTS, COMMITS)
@@ -145,7 +145,7 @@ def test_a_stream_waits_while_the_store_is_paused(
 def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
     spark: SparkSession,
     fresh_broker: Broker,
-    store: Store,
+    store: Bucket,
     part: S3,
     tmp_path: Path,
     at: int,
@@ -171,7 +171,7 @@ def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
     assert all(one.right for one in verify(store))
 
 
-def test_the_command_line_shows_and_verifies(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_shows_and_verifies(store: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.archive.writer import ArchiveWriter
     from penstock.model.output import CommitMarker
     from tests.integration.test_archive_writer import batch

@@ -24,8 +24,8 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host import process
 from penstock.host.ports import free_port
-from penstock.kafka.admin import admin, log_ends
-from penstock.object_store.bucket import Store
+from penstock.kafka.admin import admin, log_end_offsets
+from penstock.object_store.bucket import Bucket
 from penstock.settings import PROJECT
 from penstock.streams import Archive, Topic
 from penstock.testing import create, read
@@ -89,14 +89,14 @@ class Whole:
 
     airflow: Airflow
     bootstrap: str
-    store: Store
+    store: Bucket
 
     def held(self, topic: str) -> list[str]:
         return [str(r.value) for r in read(self.bootstrap, topic)]
 
     def ends(self, topic: str) -> dict[tuple[str, int], int]:
         """Whatever was written is seen in them, marks of transactions too."""
-        return log_ends(admin(self.bootstrap), [(topic, p) for p in range(3)], self.bootstrap)
+        return log_end_offsets(admin(self.bootstrap), [(topic, p) for p in range(3)], self.bootstrap)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
         airflow = stack.enter_context(Airflow(home, free_port(), project))
         dags = f"dags?dag_id_pattern={DAG_ID}"
         wait_until(lambda: asked(airflow, dags).get("total_entries"), PATIENCE, every=1, what="Airflow knows the DAG")
-        yield Whole(airflow, broker.bootstrap, Store(where, KEPT.bucket, KEPT.prefix))
+        yield Whole(airflow, broker.bootstrap, Bucket(where, KEPT.bucket, KEPT.prefix))
 
 
 def asked(airflow: Airflow, path: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from penstock.backfill.job import Job
 from penstock.backfill.run import Outcome, run
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import InputNotReady
-from penstock.kafka.admin import admin, log_ends
+from penstock.kafka.admin import admin, log_end_offsets
 from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.testing import Record, create, latest, read, running, send
@@ -113,7 +113,7 @@ def test_counts_are_right_to_the_last_walk_in(
         send(bootstrap, records(history))
         keeping.process_all_available()
         places = [(WALKS.name, p) for p in range(WALKS.partitions)]
-        ends = log_ends(admin(bootstrap), places, bootstrap)
+        ends = log_end_offsets(admin(bootstrap), places, bootstrap)
         asked = [TopicPartition(*place, end) for place, end in ends.items()]
         for gone in admin(bootstrap).delete_records(asked).values():
             gone.result(60)

@@ -19,7 +19,7 @@ from penstock.backfill.progress import Figures
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import InputNotReady, SinkError, Wait
 from penstock.object_store import bucket as stores
-from penstock.object_store.bucket import Store
+from penstock.object_store.bucket import Bucket
 from penstock.object_store.endpoint import Endpoint
 from penstock.streams import Archive
 from penstock.testing import create
@@ -46,7 +46,7 @@ def kept(
     return filled(endpoint, monkeypatch, str(tmp_path))
 
 
-def written_as(store: Store, change: Callable[[pa.Table], pa.Table]) -> None:
+def written_as(store: Bucket, change: Callable[[pa.Table], pa.Table]) -> None:
     key = files(store)[0]
     out = pa.BufferOutputStream()
     with store.opened(key) as source:
@@ -54,27 +54,27 @@ def written_as(store: Store, change: Callable[[pa.Table], pa.Table]) -> None:
     store.put(key, bytes(out.getvalue()))
 
 
-def lost_a_column(store: Store) -> None:
+def lost_a_column(store: Bucket) -> None:
     written_as(store, lambda rows: rows.drop_columns(["headers"]))
 
 
-def gained_a_column(store: Store) -> None:
+def gained_a_column(store: Bucket) -> None:
     written_as(store, lambda rows: rows.append_column("more", pa.nulls(rows.num_rows, pa.int64())))
 
 
-def fewer(store: Store) -> None:
+def fewer(store: Bucket) -> None:
     written_as(store, lambda rows: rows.slice(1))
 
 
-def vanished(store: Store) -> None:
+def vanished(store: Bucket) -> None:
     store.delete(files(store)[0])
 
 
-def less_than_it_says(store: Store) -> None:
+def less_than_it_says(store: Bucket) -> None:
     change(store, lambda said: replace(said, files=()))
 
 
-LIES: dict[Callable[[Store], None], str] = {
+LIES: dict[Callable[[Bucket], None], str] = {
     cut: r"cannot be read: s3://lake/.*\.parquet",
     strange: r"\.parquet.*its columns are not those of an archive: n",
     lost_a_column: r"\.parquet.*its columns are not those of an archive",
@@ -89,9 +89,9 @@ LIES: dict[Callable[[Store], None], str] = {
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 def test_what_is_wrong_in_an_archive_is_told_and_nothing_is_written(
-    kept: Archive, endpoint: Endpoint, fresh_broker: Broker, lie: Callable[[Store], None]
+    kept: Archive, endpoint: Endpoint, fresh_broker: Broker, lie: Callable[[Bucket], None]
 ) -> None:
-    store = Store(endpoint, kept.bucket, kept.prefix)
+    store = Bucket(endpoint, kept.bucket, kept.prefix)
     before = {one.key: store.get(one.key) for one in store.objects("")}
     lie(store)
     told: list[Figures] = []
@@ -125,7 +125,7 @@ def reads(wanted: Callable[[int], Answer]) -> Callable[[str], Answer]:
 def test_a_store_that_fails_for_a_while_is_waited_for(
     kept: Archive, endpoint: Endpoint, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch, fault: Answer
 ) -> None:
-    monkeypatch.setattr(stores, "ANSWER", 1.0)
+    monkeypatch.setattr(stores, "REQUEST_TIMEOUT", 1.0)
     told: list[Figures] = []
     # Each is asked for twice by the client itself.
     with Between(endpoint, reads(lambda n: fault if 2 < n < 6 else "pass")) as way:
@@ -177,7 +177,7 @@ def test_an_object_that_vanishes_between_listing_and_reading(
     kept: Archive, endpoint: Endpoint, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch, *, joined: bool
 ) -> None:
     """Somebody removed it; or its hour was closed anew, in one file, and the old ones were tidied away."""
-    store = Store(endpoint, kept.bucket, kept.prefix)
+    store = Bucket(endpoint, kept.bucket, kept.prefix)
     old = files(store)[0]
     before = store.get(old)
 

@@ -17,7 +17,7 @@ from penstock.backfill.progress import Figures
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BackfillError, InputNotReady
 from penstock.kafka.admin import admin, topic_ids
-from penstock.kafka.limits import Batch, Message
+from penstock.kafka.limits import ProducerBatch, ProducerRecord
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.object_store.endpoint import Endpoint
 from penstock.streams import Archive, Topic
@@ -74,8 +74,8 @@ def test_a_row_that_is_not_there_is_not_explained_by_an_older_one_of_its_key(
     lost = "/{}/{}".format(*last_of("k2")).encode()
     made = writer._batch
 
-    def without(*given: Any) -> Iterator[Message]:
-        every: Iterator[Message] = made(*given).messages()
+    def without(*given: Any) -> Iterator[ProducerRecord]:
+        every: Iterator[ProducerRecord] = made(*given).messages()
         return (one for one in every if not (dict(one.headers)[writer.HEADER] or b"").endswith(lost))
 
     with monkeypatch.context() as patch:
@@ -144,8 +144,8 @@ def test_a_transaction_has_a_bound_in_bytes(
     sizes = list[int]()
     commit = TransactionalWriter.commit
 
-    def weighed(self: TransactionalWriter, messages: Batch | list[Message], mark: bytes) -> int:
-        given = messages.messages() if isinstance(messages, Batch) else messages
+    def weighed(self: TransactionalWriter, messages: ProducerBatch | list[ProducerRecord], mark: bytes) -> int:
+        given = messages.messages() if isinstance(messages, ProducerBatch) else messages
         sizes.append(sum(len(m.key or b"") + len(m.value or b"") for m in given))
         return commit(self, messages, mark)
 

@@ -17,7 +17,7 @@ from penstock.kafka import dead_letters as letters
 from penstock.kafka.replay import replay
 from penstock.model.topic import COMMITS, DEAD_LETTERS
 from penstock.streams import Table, Topic
-from penstock.tables.topic_reader import TableFeed
+from penstock.tables.topic_reader import TopicReader
 from penstock.testing import Record, create, read, running, send
 from tests.sharing import DEAD, MINUTE, ORDERS, SHARES, STREAM, order, place, raw_stream, sums, until, why
 from tests.support import tended, wait_until
@@ -54,7 +54,7 @@ def test_a_table_takes_nothing_of_a_broken_batch(broker: Broker, bootstrap: str)
         send(bootstrap, [Record(ORDERS.name, "a", f'{{"town": "{town}"}}')])
     at, batch = batches(broker)[1]
     write(broker, at, batch.replace(b"victim", b"vactim"))
-    feed = TableFeed(Table(Topic(ORDERS.name, compacted=True), schema="town STRING NOT NULL"), bootstrap, {0: 0})
+    feed = TopicReader(Table(Topic(ORDERS.name, compacted=True), schema="town STRING NOT NULL"), bootstrap, {0: 0})
     with (
         closing(feed),
         pytest.raises(BrokerError, match="a batch of it is broken in the broker's log"),
@@ -123,7 +123,7 @@ def test_broken_batches_that_are_compressed_cost_exactly_those(
     assert [place(one) for one in read(bootstrap, DEAD.name)] == [
         f"orders[0]@{at}" for at in (*range(30), *range(31, 91), *range(92, 122))
     ]
-    found = list(letters.read([DEAD.name], bootstrap, 1000))
+    found = list(letters.read_dead_letters([DEAD.name], bootstrap, 1000))
     assert all("broken in the broker's log" in one.reason for one in found)
     lost = [one for one in found if one.cut]
     assert lost

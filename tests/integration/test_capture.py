@@ -16,7 +16,7 @@ from penstock.capture import factory
 from penstock.capture.polling.poller import Poller
 from penstock.capture.source.base import SourceError
 from penstock.errors import LeaseLost
-from penstock.kafka.admin import admin, partitions
+from penstock.kafka.admin import admin, partition_counts
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.capture import parse
 from penstock.model.topic import POSITIONS
@@ -263,7 +263,7 @@ def test_partitions_are_not_changed_under_the_keys(source: Source) -> None:
     with pytest.raises(factory.PositionRefused, match=r"another number of partitions.*declare PARTITIONS 1"):
         source.opened(text.replace(" FROM mysql", " PARTITIONS 3 FROM mysql", 1))
     client = admin(source.broker.bootstrap)
-    assert partitions(client, source.broker.bootstrap)[source.name] == 1
+    assert partition_counts(client, source.broker.bootstrap)[source.name] == 1
 
 
 def test_a_topic_that_was_given_partitions_is_given_up(source: Source) -> None:
@@ -273,7 +273,7 @@ def test_a_topic_that_was_given_partitions_is_given_up(source: Source) -> None:
     polled(poller)
     client, bootstrap = admin(source.broker.bootstrap), source.broker.bootstrap
     client.create_partitions([NewPartitions(source.name, 3)])[source.name].result(30)
-    wait_until(lambda: partitions(client, bootstrap)[source.name] == 3)
+    wait_until(lambda: partition_counts(client, bootstrap)[source.name] == 3)
     with pytest.raises(factory.PositionRefused, match="was changed while"):
         factory.check_topic(poller.capture, poller.position, bootstrap)
     source.close(poller)
@@ -282,7 +282,7 @@ def test_a_topic_that_was_given_partitions_is_given_up(source: Source) -> None:
         with pytest.raises(factory.PositionRefused, match=r"its keys have moved; got: 3, position of 1"):
             source.opened(text, decision)
     client.delete_topics([source.name])[source.name].result(30)
-    wait_until(lambda: source.name not in partitions(client, bootstrap))
+    wait_until(lambda: source.name not in partition_counts(client, bootstrap))
     polled(source.opened(text, "snapshot"))
     assert source.same()
 
@@ -308,7 +308,7 @@ def test_a_topic_that_was_made_anew_is_refused(source: Source) -> None:
     factory.check_topic(poller.capture, poller.position, source.broker.bootstrap)
     client, bootstrap = admin(source.broker.bootstrap), source.broker.bootstrap
     client.delete_topics([source.name])[source.name].result(30)
-    wait_until(lambda: source.name not in partitions(client, bootstrap))
+    wait_until(lambda: source.name not in partition_counts(client, bootstrap))
     with pytest.raises(factory.PositionRefused, match="was changed while"):
         factory.check_topic(poller.capture, poller.position, bootstrap)
     with pytest.raises(factory.PositionRefused, match=r"is not the one that capture .* wrote"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 
-from penstock.kafka.dead_letters import Letter, read
+from penstock.kafka.dead_letters import DeadLetter, read_dead_letters
 from penstock.model.topic import DEAD_LETTERS
 from tests.captures import Source, polled, until
 
@@ -27,8 +27,12 @@ def put(source: Source, number: int, body: str) -> None:
         )
 
 
-def letters(source: Source) -> list[Letter]:
-    return [one for one in read([DEAD_LETTERS.name], source.broker.bootstrap, sys.maxsize) if one.stream == source.name]
+def letters(source: Source) -> list[DeadLetter]:
+    return [
+        one
+        for one in read_dead_letters([DEAD_LETTERS.name], source.broker.bootstrap, sys.maxsize)
+        if one.stream == source.name
+    ]
 
 
 def keys(source: Source) -> set[bytes]:

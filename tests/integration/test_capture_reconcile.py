@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, text
 from penstock.capture import factory
 from penstock.capture.polling.poller import Poller
 from penstock.capture.source.base import SourceError
-from penstock.codec.heartbeat import BEAT_KEY
+from penstock.codec.heartbeat import HEARTBEAT_KEY
 from penstock.kafka.admin import admin
 from penstock.model.capture import parse
 from penstock.testing import Record, read, send, table
@@ -64,11 +64,11 @@ def test_what_somebody_else_wrote_into_the_topic_is_taken_out(source: Source) ->
     poller = source.poller()
     polled(poller)
     junk = (b"junk", b'{"id":[1]}', b'{"id":{}}', b'{"id":null}', b'{"id": 1}', b'{"id":99}', b'{"other":1}')
-    source.send(dict.fromkeys((*junk, b'{"id":2}', BEAT_KEY), b"{}"))
+    source.send(dict.fromkeys((*junk, b'{"id":2}', HEARTBEAT_KEY), b"{}"))
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
     found = source.topic()
-    assert found.pop(BEAT_KEY) == b"{}"
+    assert found.pop(HEARTBEAT_KEY) == b"{}"
     assert found == source.table()
     drift = poller.reconcile.drift
     assert (drift.missing, drift.differing, drift.extra) == (0, 1, 7)

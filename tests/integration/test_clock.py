@@ -14,9 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from jobs.agents import active, again, alerts, assignments
 from penstock import catalog
-from penstock.codec.columnar import BAD, BEAT, EVENT_TIME, KEPT, Reading
+from penstock.codec.columnar import BAD_COLUMN, EVENT_TIME, HEARTBEAT_COLUMN, SOURCE_RECORD_COLUMN, RecordDecoder
 from penstock.codec.event_time import FIRST, LAST
-from penstock.codec.heartbeat import BEAT_KEY, signer
+from penstock.codec.heartbeat import HEARTBEAT_KEY, heartbeat_signer
 from penstock.engine.query import decode
 from penstock.streams import Combiner, Input, Topic
 
@@ -44,22 +44,23 @@ SECOND = timedelta(seconds=1)
 @pytest.mark.parametrize("name", INPUTS)
 def test_beats_and_records_of_the_future(spark: SparkSession, name: str) -> None:
     """Of three true beats one is there, one was copied from another partition, one was changed."""
-    value = signer().value("t", 1, 5000)
+    value = heartbeat_signer().value("t", 1, 5000)
     beats = [(value, 1), (value, 0), (value.replace(b"5000", b"6000"), 1)]
-    keyed = [(BEAT_KEY, beat, "t", partition, n, NOW + AHEAD) for n, (beat, partition) in enumerate(beats)]
+    keyed = [(HEARTBEAT_KEY, beat, "t", partition, n, NOW + AHEAD) for n, (beat, partition) in enumerate(beats)]
     own = [(None, b'{"at":%d}' % int(at.timestamp() * 1000), "t", 0, 100 + n, at) for n, at in enumerate(TIMES)]
     source = spark.createDataFrame([*keyed, *own], SCHEMA).coalesce(1)
     frame = decode.decode_records(source, INPUTS[name], F.lit(NOW))
     rows = frame.collect()
     times = {
-        beat: sorted(row[EVENT_TIME] for row in rows if row[BEAT] == beat and not row[BAD]) for beat in (True, False)
+        beat: sorted(row[EVENT_TIME] for row in rows if row[HEARTBEAT_COLUMN] == beat and not row[BAD_COLUMN])
+        for beat in (True, False)
     }
     assert [at.astimezone(UTC) for at in times[True]] == [EPOCH + 5 * SECOND]
     assert times[False][-1].astimezone(UTC) == NOW + AHEAD
     if INPUTS[name].schema:
-        assert sorted(row[KEPT].offset for row in rows if row[BAD]) == [1, 2, 103, 104]
+        assert sorted(row[SOURCE_RECORD_COLUMN].offset for row in rows if row[BAD_COLUMN]) == [1, 2, 103, 104]
     else:
-        counted = sum(row.n if "n" in row else 1 for row in rows if not row[BEAT])
+        counted = sum(row.n if "n" in row else 1 for row in rows if not row[HEARTBEAT_COLUMN])
         assert counted == 2 + len(TIMES)
 
 
@@ -67,9 +68,9 @@ def test_beats_and_records_of_the_future(spark: SparkSession, name: str) -> None
 def test_no_plan_shows_the_secret(spark: SparkSession, name: str) -> None:
     frame = decode.decode_records(spark.createDataFrame([], SCHEMA), INPUTS[name], F.lit(NOW))
     plan = frame._jdf.queryExecution().toString() + repr(
-        Reading.of(INPUTS[name], combine=True, keep=False, signer=signer())
+        RecordDecoder.of(INPUTS[name], combine=True, keep=False, signer=heartbeat_signer())
     )
-    for secret in (signer().secret, *signer().pads):
+    for secret in (heartbeat_signer().secret, *heartbeat_signer().pads):
         for shown in (
             secret.hex(),
             base64.b64encode(secret[:30]).decode(),
@@ -81,15 +82,17 @@ def test_no_plan_shows_the_secret(spark: SparkSession, name: str) -> None:
 
 def test_spark_proves_as_python_does(spark: SparkSession) -> None:
     """Topics, partitions and times of any length, and what has almost the form."""
-    ours = signer()
+    ours = heartbeat_signer()
     given = [(topic, n, at) for topic in ("t", "a.b_c-" * 30) for n in (0, 12_345) for at in (0, 1, 1_767_225_600_000)]
     values: list[tuple[str, int, bytes | None]] = [(topic, n, ours.value(topic, n, at)) for topic, n, at in given]
     good = ours.value("t", 0, 1)
     near = [good + b" ", good.replace(b":1,", b":01,"), good.upper(), good[:-3] + b'"}', b"", b"\xff", None]
     values += [("t", 0, value) for value in near]
-    rows = [(BEAT_KEY, value, topic, n, i, NOW) for i, (topic, n, value) in enumerate(values)]
+    rows = [(HEARTBEAT_KEY, value, topic, n, i, NOW) for i, (topic, n, value) in enumerate(values)]
     found = decode.decode_records(spark.createDataFrame(rows, SCHEMA), INPUTS["raw"], F.lit(NOW)).collect()
-    assert [row[BEAT] for row in sorted(found, key=lambda row: row.offset)] == [True] * len(given) + [False] * len(near)
+    assert [row[HEARTBEAT_COLUMN] for row in sorted(found, key=lambda row: row.offset)] == [True] * len(given) + [
+        False
+    ] * len(near)
     assert [ours.time(topic, n, value) for topic, n, value in values] == [
         *(at for *_, at in given),
         *[None] * len(near),
@@ -164,7 +167,7 @@ def test_no_shipped_stream_fails_on_nanoseconds(spark: SparkSession) -> None:
     }
     assert sum(one.event_time.startswith("CASE") for one in shipped.values()) == 4
     for given in shipped.values():
-        fields = Reading.of(given, combine=False, keep=False).fields
+        fields = RecordDecoder.of(given, combine=False, keep=False).fields
         texts = dict.fromkeys((f.name for f in fields if f.type.kind == "string"), "login")
         value = texts | dict.fromkeys((f.name for f in fields if f.type.kind == "bigint"), 1_700_000_000_000_000_000)
         others: dict[str, Any] = {"map": {}, "array": [], "boolean": True}
@@ -191,6 +194,8 @@ def decided(spark: SparkSession, given: Input, values: list[Any]) -> list[str | 
     rows = [(None, text, "t", 0, n, NOW, None) for n, text in enumerate(texts)]
     source = spark.createDataFrame(rows, f"{SCHEMA}, headers {decode.HEADERS_TYPE}").coalesce(1)
     found = (
-        decode.decode_records(source, given, F.lit(NOW), keep="all", combine=False).select(BAD, f"{KEPT}.*").collect()
+        decode.decode_records(source, given, F.lit(NOW), keep="all", combine=False)
+        .select(BAD_COLUMN, f"{SOURCE_RECORD_COLUMN}.*")
+        .collect()
     )
-    return [row.reason if row[BAD] else None for row in sorted(found, key=lambda row: row.offset)]
+    return [row.reason if row[BAD_COLUMN] else None for row in sorted(found, key=lambda row: row.offset)]

@@ -251,7 +251,7 @@ def test_rows_that_are_left_to_spark_split_too(spark: SparkSession, tmp_path: Pa
 BY_SHOP = Combiner(
     "shop STRING NOT NULL, n BIGINT NOT NULL, total DOUBLE NOT NULL",
     "SELECT shop, count(*) AS n, sum(amount) AS total, max(event_time) AS event_time FROM records "
-    f"GROUP BY shop, {event_time.window('event_time', 60_000_000)}",
+    f"GROUP BY shop, {event_time.window_number('event_time', 60_000_000)}",
 )
 
 

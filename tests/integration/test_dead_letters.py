@@ -18,10 +18,10 @@ from penstock.cli import app, dead_letters
 from penstock.devstack.servers.kafka import Broker
 from penstock.kafka import replay as replays
 from penstock.kafka.admin import admin, topic_ids
-from penstock.kafka.dead_letters import Letter
-from penstock.kafka.dead_letters import read as read_letters
-from penstock.kafka.limits import Limit, Message
-from penstock.kafka.record_lookup import newest
+from penstock.kafka.dead_letters import DeadLetter
+from penstock.kafka.dead_letters import read_dead_letters as read_letters
+from penstock.kafka.limits import ProducerRecord, SizeLimit
+from penstock.kafka.record_lookup import newest_records
 from penstock.kafka.replay import REPLAYS, Replay, replay
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.topic import COMMITS, DEAD_LETTERS, side_topic
@@ -60,13 +60,13 @@ def put_aside(
         said = {"topic": SALES.name, "partition": partition, "offset": offset, "stream": stream, "reason": "no: it"}
         said |= {"topic-id": topic_id} if topic_id else {}
         headers = tuple((f"penstock.{name}", str(text).encode()) for name, text in said.items())
-        letter = Message(topic, key[min(number, len(key) - 1)].encode(), value.encode(), headers)
-        letter = Limit(topic, most).cut(letter) if most else letter
+        letter = ProducerRecord(topic, key[min(number, len(key) - 1)].encode(), value.encode(), headers)
+        letter = SizeLimit(topic, most).cut(letter) if most else letter
         producer.produce(topic, key=letter.key, value=letter.value, headers=list(letter.headers))
     assert producer.flush(30) == 0
 
 
-def letters(bootstrap: str) -> list[Letter]:
+def letters(bootstrap: str) -> list[DeadLetter]:
     return list(read_letters([DEAD.name, DEAD_LETTERS.name], bootstrap, 1000))
 
 
@@ -112,8 +112,8 @@ def test_a_record_of_a_topic_that_was_made_again_is_another_one(bootstrap: str) 
     put_aside(bootstrap, ("a", 1, 0, "zero"), topic_id=of_now())
     assert sorted(one.done for one in sent_again(bootstrap)) == [False, True]
     # A commit is answered before it can be read.
-    wait_until(lambda: len(newest([SALES.name], 9, bootstrap)) == 2)
-    assert [one.headers for one in newest([SALES.name], 9, bootstrap)] == [(("none", None), ("h", b"1"))] * 2
+    wait_until(lambda: len(newest_records([SALES.name], 9, bootstrap)) == 2)
+    assert [one.headers for one in newest_records([SALES.name], 9, bootstrap)] == [(("none", None), ("h", b"1"))] * 2
     assert [one.done for one in sent_again(bootstrap)] == [True, True]
 
 
@@ -126,7 +126,7 @@ def test_an_open_transaction_hides_no_note_of_what_was_sent_again(bootstrap: str
     other.produce(REPLAYS.name, b"{}", b"other", 0)
     assert other.flush(30) == 0
     writer = TransactionalWriter("dead-letters", "penstock.replay", bootstrap, REPLAYS, "replay")
-    writer.commit([Message(REPLAYS.name, Replay(letters(bootstrap)[0]).note, b"{}")], b"{}")
+    writer.commit([ProducerRecord(REPLAYS.name, Replay(letters(bootstrap)[0]).note, b"{}")], b"{}")
     writer.close()
     ending = threading.Timer(1.5, other.commit_transaction)
     ending.start()
@@ -175,10 +175,10 @@ def test_of_a_cut_letter_the_record_itself_is_sent_or_nothing(bootstrap: str) ->
 
 def test_a_replay_that_is_killed_half_way_goes_on_behind_it(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put_aside(bootstrap, *(("a", 0, n, f"record {n}") for n in range(5)))
-    monkeypatch.setattr(replays, "TOGETHER", 2)
+    monkeypatch.setattr(replays, "RECORDS_PER_TRANSACTION", 2)
     commit, left = TransactionalWriter.commit, [None, None]
 
-    def struck(self: TransactionalWriter, messages: Iterable[Message], mark: bytes) -> int:
+    def struck(self: TransactionalWriter, messages: Iterable[ProducerRecord], mark: bytes) -> int:
         if left:
             left.pop()
             return commit(self, messages, mark)

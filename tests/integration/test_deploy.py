@@ -87,7 +87,7 @@ def deployed(mariadb: MariaDB, home: Path, **more: object) -> Iterator[Deployed]
         "PENSTOCK_SPARK_PORT": (port := free_port(6)),
         "PENSTOCK_SPARK_MASTER": f"spark://127.0.0.1:{port}",
         "PENSTOCK_SPARK_SECRET": "of this test",
-        "PENSTOCK_BEAT_SECRET": "ab" * 32,
+        "PENSTOCK_HEARTBEAT_SECRET": "ab" * 32,
         "PENSTOCK_CHECKPOINTS": home / "checkpoints",
         "PENSTOCK_APP_CORES": 1,
         "PENSTOCK_LEASE_TTL": 8,

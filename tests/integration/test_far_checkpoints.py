@@ -26,7 +26,7 @@ from penstock.engine.state.keyed_store import HASH, DamagedState, PartManifest, 
 from penstock.engine.state.object_store import BatchInfo, ObjectFoldStore, RemoteState, remote_state
 from penstock.errors import Blocked, LeaseLost, PenstockError
 from penstock.host import ports
-from penstock.object_store.bucket import Store
+from penstock.object_store.bucket import Bucket
 from penstock.settings import settings
 from tests.archived import created, server, where
 
@@ -87,11 +87,11 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 
 @pytest.fixture
-def store(part: S3, home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:  # noqa: ARG001
+def store(part: S3, home: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:  # noqa: ARG001
     at = where(part)
     given = {"S3_URL": at.url, "S3_ACCESS_KEY": at.access_key, "S3_SECRET_KEY": at.secret_key, "CHECKPOINTS": ROOT}
     told(monkeypatch, **given)
-    made = Store(at, "state", "checkpoints")
+    made = Bucket(at, "state", "checkpoints")
     made.ready()
     for one in made.objects(""):
         made.delete(one.key)
@@ -109,7 +109,7 @@ def found() -> doctor.DoctorCheck:
     return check
 
 
-def test_of_two_writers_of_an_entry_the_store_takes_one(store: Store) -> None:
+def test_of_two_writers_of_an_entry_the_store_takes_one(store: Bucket) -> None:
     command = [sys.executable, "-c", WRITERS, f"{ROOT}/one/commits"]
     done = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -121,7 +121,7 @@ def test_of_two_writers_of_an_entry_the_store_takes_one(store: Store) -> None:
     assert store.endpoint.secret_key not in done.stdout + done.stderr
 
 
-def test_what_is_wrong_with_the_store_is_one_sentence(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_with_the_store_is_one_sentence(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found().state, found().found) == ("ok", f"{ROOT} can be written, read and deleted from")
     assert store.objects("") == []
     told(monkeypatch, CHECKPOINTS="s3a://nowhere/checkpoints")
@@ -145,7 +145,7 @@ def test_a_folder_that_cannot_be_written_is_told(home: Path, monkeypatch: pytest
     assert found().state == "fail"
 
 
-def test_what_a_stream_leaves_in_the_store_is_found_and_removed(store: Store, home: Path) -> None:
+def test_what_a_stream_leaves_in_the_store_is_found_and_removed(store: Bucket, home: Path) -> None:
     for key in ("gone/offsets/0", "gone/metadata", "gone.before/metadata", "gone-not/metadata"):
         store.put(key, b"x")
     beside = [home / "tables" / "1" / "gone.tables", home / "folds" / "1" / "gone"]
@@ -162,7 +162,7 @@ def test_what_a_stream_leaves_in_the_store_is_found_and_removed(store: Store, ho
 class Fold:
     """A fold's state as driver and worker tend it, without Spark between them."""
 
-    def __init__(self, store: Store, cache: Path) -> None:
+    def __init__(self, store: Bucket, cache: Path) -> None:
         self.told: dict[str, str] = {}
         prefix = f"{store.prefix}/sums"
         spark = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=self.told.__setitem__))
@@ -207,7 +207,7 @@ class Fold:
         return dict(zip(rows["who"].to_pylist(), rows["total"].to_pylist(), strict=True))
 
 
-def test_the_state_of_a_fold_goes_on_elsewhere_behind_the_batch_that_ended(store: Store, tmp_path: Path) -> None:
+def test_the_state_of_a_fold_goes_on_elsewhere_behind_the_batch_that_ended(store: Bucket, tmp_path: Path) -> None:
     here = Fold(store, tmp_path / "here")
     here.open(-1)
     for number in range(8):
@@ -241,7 +241,7 @@ def test_the_state_of_a_fold_goes_on_elsewhere_behind_the_batch_that_ended(store
 
 @pytest.mark.parametrize("wakes_first", [False, True], ids=["behind its heir", "before it"])
 def test_of_two_drivers_that_keep_a_batch_of_a_fold_the_first_counts(
-    store: Store, tmp_path: Path, wakes_first: bool
+    store: Bucket, tmp_path: Path, wakes_first: bool
 ) -> None:
     """One is paused when its workers have put their parts, and wakes up behind the other's batch, or in the midst."""
     sleeper, heir = Fold(store, tmp_path / "sleeper"), Fold(store, tmp_path / "heir")
@@ -282,7 +282,7 @@ def test_of_two_drivers_that_keep_a_batch_of_a_fold_the_first_counts(
     third.open(4)
 
 
-def test_state_that_is_missing_in_the_store_is_told(store: Store, tmp_path: Path) -> None:
+def test_state_that_is_missing_in_the_store_is_told(store: Bucket, tmp_path: Path) -> None:
     here = Fold(store, tmp_path / "here")
     here.open(-1)
     here.batch(0, {1: 1})

@@ -10,7 +10,7 @@ import pytest
 from penstock.devstack.servers.kafka import Broker
 from penstock.kafka.admin import admin
 from penstock.model.topic import COMMITS
-from penstock.object_store.bucket import Store
+from penstock.object_store.bucket import Bucket
 from penstock.testing import create, send
 from tests.archived import server, where
 from tests.far import Far, far
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
     far: Far
     bootstrap: str
-    store: Store
+    store: Bucket
 
     def three_batches(self, stream: str) -> None:
         self.far.do("batches", stream, root=ROOT, numbers=[1, 2, 3])
@@ -54,10 +54,10 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def process(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Far, Store]]:
+def process(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Far, Bucket]]:
     with server(tmp_path_factory.mktemp("store")) as part:
         at = where(part)
-        store = Store(at, "state")
+        store = Bucket(at, "state")
         store.ready()
         given = {
             "PENSTOCK_S3_URL": at.url, "PENSTOCK_S3_ACCESS_KEY": at.access_key, "PENSTOCK_S3_SECRET_KEY": at.secret_key,
@@ -68,7 +68,7 @@ def process(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def place(process: tuple[Far, Store], fresh_broker: Broker) -> Place:
+def place(process: tuple[Far, Bucket], fresh_broker: Broker) -> Place:
     made, store = process
     create(fresh_broker.bootstrap, EVENTS, OUT, COMMITS)
     for one in store.objects(""):

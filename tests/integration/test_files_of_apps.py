@@ -18,7 +18,7 @@ from penstock.devstack.servers.airflow import Airflow
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
-from penstock.kafka.admin import admin, partitions
+from penstock.kafka.admin import admin, partition_counts
 from penstock.streams import Topic
 from penstock.testing import Record, create, read, send
 from tests.chaos.platform import call
@@ -99,7 +99,7 @@ class Platform:
         """The topic of orders is deleted, and there again."""
         client = admin(self.bootstrap)
         client.delete_topics(["orders"])["orders"].result(30)
-        wait_until(lambda: "orders" not in partitions(client, self.bootstrap))
+        wait_until(lambda: "orders" not in partition_counts(client, self.bootstrap))
         create(self.bootstrap, Topic("orders", partitions=1))
 
     def get(self, path: str) -> Any:

@@ -20,7 +20,7 @@ from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.query.encode import split_by_output
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, partitions
+from penstock.kafka.admin import admin, partition_counts
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
@@ -67,7 +67,7 @@ def removed(bootstrap: str, before: int) -> None:
 
 def deleted(bootstrap: str) -> None:
     admin(bootstrap).delete_topics([EVENTS.name])[EVENTS.name].result(30)
-    wait_until(lambda: EVENTS.name not in partitions(admin(bootstrap), bootstrap))
+    wait_until(lambda: EVENTS.name not in partition_counts(admin(bootstrap), bootstrap))
 
 
 def made_again(bootstrap: str, *numbers: int) -> None:
@@ -199,7 +199,7 @@ def test_what_is_removed_while_a_batch_is_read_may_not_be_in_it(
 def test_a_log_that_was_cut_is_read_on_from_its_end(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.faults.data_loss.PATIENCE", 0.5)
+    monkeypatch.setattr("penstock.engine.faults.data_loss.STALE_METADATA_TIMEOUT", 0.5)
     given, book = Input(EVENTS), InMemoryDataLossLog()
     has_read(given, spark, bootstrap, tmp_path, 1, 2, 3)
     # As if there had been five records more, which a broker brought back from a backup does not have.

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka import Broker
-from penstock.kafka.admin import admin, partitions
+from penstock.kafka.admin import admin, partition_counts
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
@@ -55,4 +55,4 @@ def test_dead_letters_that_are_only_counted(spark: SparkSession, bootstrap: str,
         run.process_all_available()
         assert run.figures.dead == 1
     assert seen(bootstrap) == [2]
-    assert EVENTS.dead_letters not in partitions(admin(bootstrap), bootstrap)
+    assert EVENTS.dead_letters not in partition_counts(admin(bootstrap), bootstrap)

@@ -7,7 +7,7 @@ import pytest
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BrokerError
 from penstock.kafka import cleanup
-from penstock.kafka.admin import admin, partitions
+from penstock.kafka.admin import admin, partition_counts
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
@@ -24,7 +24,7 @@ def test_a_group_and_topics_are_found_and_deleted(fresh_broker: Broker) -> None:
     client, group = admin(at), "penstock.leaving"
 
     def read() -> list[str]:
-        return cleanup.read_by(at, group, partitions(client, at))
+        return cleanup.topics_of_group(at, group, partition_counts(client, at))
 
     assert read() == []
     writer = TopicWriter("leaving", group, at)
@@ -37,7 +37,7 @@ def test_a_group_and_topics_are_found_and_deleted(fresh_broker: Broker) -> None:
     assert read() == []
     for chosen in ([], ["other"]):
         cleanup.delete_topics(client, chosen, at)
-    wait_until(lambda: "other" not in partitions(client, at))
-    assert "read" in partitions(client, at)
+    wait_until(lambda: "other" not in partition_counts(client, at))
+    assert "read" in partition_counts(client, at)
     with pytest.raises(BrokerError, match="topic other could not be deleted"):
         cleanup.delete_topics(client, ["other"], at)

@@ -24,7 +24,7 @@ from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.ports import free_port
 from penstock.java import jars
-from penstock.kafka.admin import Ends, admin, end_offsets, ensure_topics
+from penstock.kafka.admin import PartitionOffsets, admin, end_offsets, ensure_topics
 from penstock.settings import PROJECT, settings
 from penstock.streams import Topic
 from penstock.supervision.lifecycle import Driver
@@ -99,7 +99,9 @@ class Unread(UnreadableRun):
         super().__init__(figures, why)
         self.offsets, self.told = {"things": {0: 0}}, StreamMetrics(figures)
 
-    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:  # noqa: ARG002
+    def lag(
+        self, offsets: dict[str, dict[int, int]], stable: PartitionOffsets, ends: PartitionOffsets, _at: float
+    ) -> None:
         self.told.set_lag(offsets, ends, stable)
 
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock.devstack.servers.kafka import Broker
-from penstock.kafka.commit_marker import Marks, forget_mark, mark_of
+from penstock.kafka.commit_marker import CommitMarkerReader, delete_commit_marker, read_commit_marker
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
@@ -38,7 +38,7 @@ def test_a_mark_behind_the_open_transaction_of_another_is_found(bootstrap: str) 
     writer = TopicWriter("mine", "penstock.mine", bootstrap, [TopicOutput(OUT, key="key", value="value")])
     writer.write({OUT.name: pa.table({"key": ["k"], "value": ["1"]})}, CommitMarker("q", 0, {"in": {0: 1}}))
     writer.close()
-    mine, every = Marks(bootstrap, ("mine",)), Marks(bootstrap, None)
+    mine, every = CommitMarkerReader(bootstrap, ("mine",)), CommitMarkerReader(bootstrap, None)
     assert (mine.read(), mine.undecided, every.read()) == ({}, True, {})
     later = TopicWriter("mine", "penstock.mine", bootstrap, [TopicOutput(OUT, key="key", value="value")])
     ending = threading.Timer(1.5, other.commit_transaction)
@@ -59,15 +59,15 @@ def test_a_mark_behind_the_open_transaction_of_another_is_found(bootstrap: str) 
     ending = threading.Timer(1.5, other.commit_transaction)
     since = time.monotonic()
     ending.start()
-    assert mark_of("mine", bootstrap) == CommitMarker("q", 1, {"in": {0: 2}})
+    assert read_commit_marker("mine", bootstrap) == CommitMarker("q", 1, {"in": {0: 2}})
     assert time.monotonic() - since > 1, "it waited for the transaction's end"
     ending.join()
     # Nobody is fenced by a look.
     later.write({}, CommitMarker("q", 2, {"in": {0: 3}}))
-    assert (mark_of("mine", bootstrap).batch, mark_of("nobody", bootstrap).batch) == (2, -1)
+    assert (read_commit_marker("mine", bootstrap).batch, read_commit_marker("nobody", bootstrap).batch) == (2, -1)
     later.close()
     assert [CommitMarker.read(marks.read()["mine"]).batch for marks in (mine, every)] == [2, 2]
-    forget_mark("mine", bootstrap)
+    delete_commit_marker("mine", bootstrap)
     assert (mine.read(), set(every.read())) == ({}, {"other"})
     for marks in (mine, every):
         marks.close()

@@ -105,7 +105,7 @@ def test_the_plan_of_every_stream_is_told_the_same_twice(spark: SparkSession, pr
     with other_project(project, {}):
         for name, of in catalog.load().streams.items():
             own = session_for(spark, of)
-            empty = {n: own.createDataFrame([], topic_reader.ddl(t.fields)) for n, t in of.tables.items()}
+            empty = {n: own.createDataFrame([], topic_reader.table_ddl(t.fields)) for n, t in of.tables.items()}
             found = []
             for _ in range(2):
                 with fold.use_checkpoint(of, "/checkpoints") as place:

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, partitions
-from penstock.kafka.limits import Message, digest
+from penstock.kafka.admin import admin, partition_counts
+from penstock.kafka.limits import ProducerRecord, record_digest
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.topic import COMMITS, DEAD_LETTERS
 from penstock.streams import EmitFinal, F, Stream, TopicOutput
@@ -109,7 +109,7 @@ def test_more_than_declared_block_the_stream_until_it_is_mended(
         until(run, "blocked")
         assert "release app tests, or declare a larger max_poison=" in (run.figures.error or "")
         assert (run.figures.dead, read(bootstrap, SHARES.name)) == (0, [])
-    assert DEAD_LETTERS.name not in partitions(admin(bootstrap), bootstrap)
+    assert DEAD_LETTERS.name not in partition_counts(admin(bootstrap), bootstrap)
     with running(raw_stream(max_poison=3), spark, bootstrap, tmp_path) as run:
         until(run, dead=3)
         run.process_all_available()
@@ -140,7 +140,7 @@ def test_a_dead_letter_too_large_for_its_topic_is_cut(spark: SparkSession, boots
         said = dict(letter.headers)
         if offset < 2:
             assert (said["penstock.cut"], said["penstock.size"]) == ("value", str(len(text) + 1))
-            assert said["penstock.sha256"] == digest(b"k", text.encode())
+            assert said["penstock.sha256"] == record_digest(b"k", text.encode())
             assert 40_000 < len(letter.value or "") < 50_000
             assert text.startswith(letter.value or "nothing")
         else:
@@ -185,7 +185,7 @@ def test_a_writer_names_the_record_that_its_topic_does_not_take(bootstrap: str) 
     writer = TransactionalWriter("rows", "penstock.rows", bootstrap, COMMITS, "capture", [SHARES.name])
     try:
         with pytest.raises(BrokerError, match=r"key 'id=7', a value of 30,000 bytes.*raise max\.message\.bytes"):
-            writer.commit([Message(SHARES.name, b"id=7", noise(30_000).encode())], b"{}")
+            writer.commit([ProducerRecord(SHARES.name, b"id=7", noise(30_000).encode())], b"{}")
     finally:
         writer.close()
 

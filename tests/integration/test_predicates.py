@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from jobs.quality import counts, rules, verdict
 from jobs.quality.rules import EVERY, Rule
 from jobs.quality.translate import translated
-from penstock.codec.columnar import Reading
+from penstock.codec.columnar import RecordDecoder
 from penstock.errors import DeclarationError
 from penstock.model.schema import quoted, schema
 from penstock.testing import frames
@@ -148,7 +148,7 @@ def by_spark(
     spark: SparkSession, texts: Sequence[str], predicates: Sequence[str], made: Sequence[Rule]
 ) -> tuple[list[list[bool | None]], list[list[bool | None]]]:
     """Of each predicate Spark's verdict on each row: as it is written, and as a rule gives it to Spark."""
-    reading = Reading("t", "a test", DDL, "now", None, True)
+    reading = RecordDecoder("t", "a test", DDL, "now", None, True)
     decoded = run(reading, batch([text.encode() for text in texts]))
     assert not any(r["_bad"] for r in decoded)
     ddl = ", ".join(f"{quoted(f.name)} {f.type.ddl}" for f in FIELDS)
@@ -166,7 +166,7 @@ def by_spark(
 def by_code(rule: Rule, texts: Sequence[str]) -> list[str | None]:
     """The status of each record as it leaves the combiner; None where it is left to Spark."""
     combiner = verdict.combiner({EVERY: Rule(EVERY, "json", "", sqlglot.exp.true()), rule.topic: rule})
-    reading = Reading("", "records", "", "timestamp", combiner, False)
+    reading = RecordDecoder("", "records", "", "timestamp", combiner, False)
     times = [n * 1_000_000 for n in range(len(texts))]
     rows = run(reading, batch([t.encode() for t in texts], times=times, topics=[rule.topic] * len(texts)))
     assert [r["n"] for r in rows] == [1] * len(texts)

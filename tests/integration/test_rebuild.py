@@ -19,7 +19,7 @@ from jobs.presence.counts import COUNTS, STREAM
 from penstock import logs
 from penstock.catalog import build
 from penstock.cli import app, recovery
-from penstock.codec.arrow_files import mapped
+from penstock.codec.arrow_files import read_mapped
 from penstock.control import Actor, connect
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.layout import RESET_FILE, Checkpoint
@@ -90,7 +90,7 @@ def kept(folder: Path, fold: str = "counts") -> list[Row]:
     found = []
     for part in keyed_store.parts(folder / "folds" / fold):
         now = keyed_store.PartManifest.read(part / f"{keyed_store.versions(part)[-1]}.json")
-        tables = (mapped(part / file.name) for file in now.files)
+        tables = (read_mapped(part / file.name) for file in now.files)
         newest = {(row["_hash"], row["business"], row["contact"]): row for t in tables for row in t.to_pylist()}
         assert len(newest) == now.keys
         found += [{**row, "part": part.name} for row in newest.values()]

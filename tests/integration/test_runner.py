@@ -20,7 +20,7 @@ from penstock.engine.checkpoint.layout import PlannedBatch
 from penstock.engine.query import source
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import Blocked, LeaseLost
-from penstock.kafka.admin import admin, partitions
+from penstock.kafka.admin import admin, partition_counts
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
@@ -263,7 +263,7 @@ def test_a_topic_deleted_and_created_again_is_counted_from_its_first_record(
         send(bootstrap, [*sent("events-victim", 20), *sent("events", 5)])
         wait_until(lambda: tended(run, bootstrap) == {"events-victim": 20, "events": 5})
         client.delete_topics(["events-victim"])["events-victim"].result(10)
-        wait_until(lambda: "events-victim" not in partitions(client, bootstrap))
+        wait_until(lambda: "events-victim" not in partition_counts(client, bootstrap))
         create(bootstrap, victim)
         send(bootstrap, [*sent("events-victim", again), *sent("events", 5)])
         wait_until(

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.devstack.servers.s3 import S3
 from penstock.errors import SinkError, Wait
-from penstock.object_store.bucket import Gone, Store
-from penstock.object_store.endpoint import ACCESS_KEY, Endpoint, endpoint
+from penstock.object_store.bucket import Bucket, ObjectNotFound
+from penstock.object_store.endpoint import ACCESS_KEY, Endpoint, find_endpoint
 from penstock.settings import settings
 from tests import archived
 from tests.archived import where
@@ -28,7 +28,7 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 
 def test_objects_are_kept_through_a_crash(part: S3) -> None:
-    store = Store(where(part), "kept", "some/where")
+    store = Bucket(where(part), "kept", "some/where")
     store.ready()
     store.put("date=1/a", b"one")
     store.put("date=1/large", b"x" * 12_000_000)
@@ -39,7 +39,7 @@ def test_objects_are_kept_through_a_crash(part: S3) -> None:
     store.delete("date=1/a")
     store.delete("date=1/a")
     assert [o.key for o in store.objects("date=1")] == ["date=1/large"]
-    with pytest.raises(Gone, match="s3://kept/some/where/date=1/a"):
+    with pytest.raises(ObjectNotFound, match="s3://kept/some/where/date=1/a"):
         store.get("date=1/a")
 
 
@@ -54,10 +54,10 @@ def test_it_listens_on_loopback_alone(part: S3) -> None:
 
 @pytest.mark.parametrize("wrong", [{"secret_key": "wrong"}, {"access_key": "nobody"}])
 def test_who_does_not_know_the_secret_is_refused(part: S3, wrong: dict[str, Any]) -> None:
-    mine = Store(where(part), "closed")
+    mine = Bucket(where(part), "closed")
     mine.ready()
     mine.put("a", b"one")
-    store = Store(replace(where(part), **wrong), "closed")
+    store = Bucket(replace(where(part), **wrong), "closed")
     for call in (lambda: store.put("b", b"x"), lambda: store.get("a"), lambda: store.objects("x"), store.ready):
         with pytest.raises(SinkError, match=r"refuses the access key for s3://closed.*PENSTOCK_S3_SECRET_KEY"):
             call()
@@ -65,14 +65,14 @@ def test_who_does_not_know_the_secret_is_refused(part: S3, wrong: dict[str, Any]
 
 
 def test_a_bucket_is_made_only_where_that_is_allowed(part: S3) -> None:
-    store = Store(replace(where(part), makes_buckets=False), "missing")
+    store = Bucket(replace(where(part), makes_buckets=False), "missing")
     for call in (store.ready, lambda: store.put("a", b"x")):
         with pytest.raises(SinkError, match=r"there is no bucket missing.*PENSTOCK_S3_MAKE_BUCKETS=1"):
             call()
 
 
 def test_a_store_that_is_paused_or_gone_asks_to_wait(part: S3) -> None:
-    store = Store(where(part), "away")
+    store = Bucket(where(part), "away")
     store.ready()
     running = part.running()
     assert running is not None
@@ -94,7 +94,7 @@ def test_a_store_that_is_paused_or_gone_asks_to_wait(part: S3) -> None:
 def test_drivers_find_it_by_its_record(part: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(part.home))
     settings.cache_clear()
-    assert endpoint() == Endpoint(part.url, "us-east-1", ACCESS_KEY, part.secret_key, True)
-    assert part.secret_key not in repr(endpoint())
+    assert find_endpoint() == Endpoint(part.url, "us-east-1", ACCESS_KEY, part.secret_key, True)
+    assert part.secret_key not in repr(find_endpoint())
     assert (part.home / "s3.secret").stat().st_mode & 0o077 == 0
     assert (part.folder / "s3proxy.conf").stat().st_mode & 0o077 == 0

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock import catalog
 from penstock.devstack.servers.kafka import Broker
-from penstock.kafka.admin import admin, partitions
+from penstock.kafka.admin import admin, partition_counts
 from penstock.model.sql import sink_file
 from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT, settings
@@ -113,7 +113,7 @@ def test_a_topic_that_was_made_again_brings_nothing_older_back(run: Run, fresh_b
     run("tests-search", "first")
     client = admin(fresh_broker.bootstrap)
     client.delete_topics(["tests"])["tests"].result(30)
-    wait_until(lambda: "tests" not in partitions(client, fresh_broker.bootstrap))
+    wait_until(lambda: "tests" not in partition_counts(client, fresh_broker.bootstrap))
     sent(fresh_broker, ["tests-search"], named(1, "older", 500), named(2, "late", 2500), named(3, "new", 100))
     run("tests-search", "again")
     assert {key: found["name"] for key, found in search.documents("tests").items()} == {"1": "now", "3": "new"}

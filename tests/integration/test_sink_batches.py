@@ -27,8 +27,8 @@ from penstock.engine.operations.sink_replay import ALREADY_REPLAYED, RECORD_GONE
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import Refused, Wait
 from penstock.kafka.admin import admin, topic_ids
-from penstock.kafka.dead_letters import Letter
-from penstock.kafka.dead_letters import read as read_letters
+from penstock.kafka.dead_letters import DeadLetter
+from penstock.kafka.dead_letters import read_dead_letters as read_letters
 from penstock.model.output import NO_COMMIT, CommitMarker, Output, WriterOwner
 from penstock.model.topic import COMMITS
 from penstock.settings import settings
@@ -165,7 +165,7 @@ def order(lines: int, key: str | None = None) -> Record:
     return Record("orders", key, json.dumps({"lines": lines}), timestamp=5000, headers=(("trace", "abc"),))
 
 
-def letters(bootstrap: str, topic: str) -> list[Letter]:
+def letters(bootstrap: str, topic: str) -> list[DeadLetter]:
     return list(read_letters([topic], bootstrap, 1000))
 
 

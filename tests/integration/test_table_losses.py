@@ -20,11 +20,11 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.query.tables import StreamTables
-from penstock.kafka.admin import admin, partitions
+from penstock.kafka.admin import admin, partition_counts
 from penstock.model.output import CommitMarker
 from penstock.streams import Input, Stateless, Stream, Table, Topic, TopicOutput
 from penstock.tables import topic_reader
-from penstock.tables.table_store import MANIFEST, Manifest
+from penstock.tables.table_store import MANIFEST, TableManifest
 from penstock.testing import Record, create, read, send
 from tests.support import wait_until
 
@@ -218,7 +218,7 @@ def test_a_topic_made_again_with_more_partitions_is_read_whole_by_the_plan_of_be
     reader.run()
     client = admin(bootstrap)
     client.delete_topics(["shops"])["shops"].result(10)
-    wait_until(lambda: "shops" not in partitions(client, bootstrap))
+    wait_until(lambda: "shops" not in partition_counts(client, bootstrap))
     create(bootstrap, replace(SHOPS, partitions=5))
     send(bootstrap, [shop(f"k{p}", p, p) for p in range(5)])
     assert numbers(reader.run()) == {f"k{p}": p for p in range(5)}
@@ -313,7 +313,7 @@ def test_whatever_happens_to_the_folder_a_batch_sees_the_newest_of_each_key(
     # The oracle needs what compaction would take.
     create(bootstrap, replace(SHOPS, config={"min.compaction.lag.ms": "3600000"}))
     chance = random.Random(seed)
-    monkeypatch.setattr(topic_reader, "ROWS", 20)
+    monkeypatch.setattr(topic_reader, "BATCH_ROWS", 20)
     harms = [missing, empty, cut, flipped, folder_gone, left_over, nothing]
     old = tmp_path / "old"
     for _ in range(6):
@@ -321,7 +321,7 @@ def test_whatever_happens_to_the_folder_a_batch_sees_the_newest_of_each_key(
         reader.start()
         for _ in range(chance.randrange(1, 4)):
             found = reader.run()
-            table, dead = expected(bootstrap, dict(Manifest.read(reader.folder).next))
+            table, dead = expected(bootstrap, dict(TableManifest.read(reader.folder).next))
             assert found == table
             assert sorted(reader.dead) == sorted(dead)
             send(bootstrap, [change(chance) for _ in range(chance.randrange(3))])

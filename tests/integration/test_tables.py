@@ -15,18 +15,18 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from penstock.codec.heartbeat import BEAT_KEY, Signer, signer
+from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner, heartbeat_signer
 from penstock.control import ProgressRow
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.query.stream_run import StreamRun
-from penstock.kafka.admin import admin, partitions
-from penstock.kafka.dead_letters import between, consumer
+from penstock.kafka.admin import admin, partition_counts
+from penstock.kafka.dead_letters import open_consumer, read_range
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Input, Stateless, Stream, Table, Topic, TopicOutput
 from penstock.tables import topic_reader
-from penstock.tables.table_store import GONE, MANIFEST
-from penstock.tables.topic_reader import Decoder, TableFeed
+from penstock.tables.table_store import DELETED, MANIFEST
+from penstock.tables.topic_reader import TableDecoder, TopicReader
 from penstock.testing import Record, create, latest, read, running, send
 from tests.support import wait_until
 
@@ -66,16 +66,16 @@ def bootstrap(fresh_broker: Broker) -> str:
 
 def test_a_row_may_have_the_key_of_beats(bootstrap: str) -> None:
     """A beat is no row; what proves nothing is one, or a dead letter."""
-    key = BEAT_KEY.decode()
-    beat = signer().value(SHOPS.name, 0, AT).decode()
-    forged = Signer(b"theirs").value(SHOPS.name, 0, AT).decode()
+    key = HEARTBEAT_KEY.decode()
+    beat = heartbeat_signer().value(SHOPS.name, 0, AT).decode()
+    forged = HeartbeatSigner(b"theirs").value(SHOPS.name, 0, AT).decode()
     values = [(beat, 0), (forged, 0), (beat, 1), ('{"town": "Aachen"}', 1)]
     send(bootstrap, [Record(SHOPS.name, key, value, partition) for value, partition in values])
-    feed = TableFeed(STREAM.tables["shops"], bootstrap, {0: 0, 1: 0})
+    feed = TopicReader(STREAM.tables["shops"], bootstrap, {0: 0, 1: 0})
     with closing(feed):
         found = list(feed.to({0: 2, 1: 2}, lambda: False))
     assert [row for taken in found for rows in taken.rows.values() for row in rows.to_pylist()] == [
-        {"key": key, "town": "Aachen", GONE: False}
+        {"key": key, "town": "Aachen", DELETED: False}
     ]
     dead = sorted((row["partition"], row["offset"]) for taken in found for row in taken.dead.to_pylist())
     assert dead == [(0, 1), (1, 0)]
@@ -88,13 +88,13 @@ def test_a_record_that_unpacks_to_more_than_clients_take_is_read(bootstrap: str)
     bomb.produce(SHOPS.name, b"a" * 110_000_000, b"b", partition=0)
     assert not bomb.flush(60)
     send(bootstrap, [Record(SHOPS.name, "c", '{"town": "Celle"}', 0)])
-    feed = TableFeed(STREAM.tables["shops"], bootstrap, {0: 0})
+    feed = TopicReader(STREAM.tables["shops"], bootstrap, {0: 0})
     with closing(feed):
         found = list(feed.to({0: 3}, lambda: False))
     assert [row["key"] for taken in found for rows in taken.rows.values() for row in rows.to_pylist()] == ["a", "c"]
     assert [row["offset"] for taken in found for row in taken.dead.to_pylist()] == [1]
-    with consumer(bootstrap) as reader:
-        assert [len(m.value() or b"") > 10**8 for m in between(reader, SHOPS.name, 0, 0, 3)] == [False, True, False]
+    with open_consumer(bootstrap) as reader:
+        assert [len(m.value() or b"") > 10**8 for m in read_range(reader, SHOPS.name, 0, 0, 3)] == [False, True, False]
 
 
 def shop(key: str | None, town: str | None) -> Record:
@@ -195,8 +195,8 @@ def test_a_value_that_is_no_record_is_one_dead_letter_and_a_batch_run_again_sees
 def test_dead_letters_beyond_a_batchs_share_go_with_the_next(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_reader, "ROWS", 10)
-    monkeypatch.setattr("penstock.engine.query.tables.ROWS", 10)
+    monkeypatch.setattr(topic_reader, "BATCH_ROWS", 10)
+    monkeypatch.setattr("penstock.engine.query.tables.BATCH_ROWS", 10)
     send(bootstrap, [shop(f"k{n}", "{}") for n in range(35)])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         seen = []
@@ -262,7 +262,7 @@ def test_a_topic_deleted_and_made_again_is_another_table(spark: SparkSession, bo
         send(bootstrap, sales((1, "a")))
         run.process_all_available()
         client.delete_topics(["shops"])["shops"].result(10)
-        wait_until(lambda: "shops" not in partitions(client, bootstrap))
+        wait_until(lambda: "shops" not in partition_counts(client, bootstrap))
         create(bootstrap, SHOPS)
         send(bootstrap, [shop("b", "Berlin"), shop("c", "Celle"), shop("c", "Cottbus")])
         send(bootstrap, sales((2, "a"), (3, "b"), (4, "c")))
@@ -282,7 +282,7 @@ def test_dead_letters_of_a_topic_made_again_are_not_taken_for_written_ones(
     client = admin(bootstrap)
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         client.delete_topics(["shops"])["shops"].result(10)
-        wait_until(lambda: "shops" not in partitions(client, bootstrap))
+        wait_until(lambda: "shops" not in partition_counts(client, bootstrap))
         create(bootstrap, SHOPS)
         send(bootstrap, [shop("a", "{rubbish"), shop("a", "Aachen")])
         send(bootstrap, sales((2, "a")))
@@ -334,17 +334,17 @@ def made(spark: SparkSession, bootstrap: str, root: Path, stream: Stream = STREA
 def test_a_table_that_is_being_loaded_says_how_far_it_is_and_goes_on_where_it_was(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_reader, "ROWS", 100)
+    monkeypatch.setattr(topic_reader, "BATCH_ROWS", 100)
     send(bootstrap, [shop(f"k{n}", "Köln") for n in range(1000)])
     send(bootstrap, sales((1, "k999")))
-    taken, gate, parts = Decoder.taken, threading.Event(), []
+    taken, gate, parts = TableDecoder.taken, threading.Event(), []
 
-    def slow(self: Decoder, records: Any, following: dict[int, int]) -> Any:
+    def slow(self: TableDecoder, records: Any, following: dict[int, int]) -> Any:
         parts.append(sum(following.values()))
         assert len(parts) < 3 or gate.wait(60)
         return taken(self, records, following)
 
-    monkeypatch.setattr(Decoder, "taken", slow)
+    monkeypatch.setattr(TableDecoder, "taken", slow)
     run = made(spark, bootstrap, tmp_path)
     run.reconcile()
     wait_until(lambda: len(parts) == 3, what="two parts are read")

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import catalog
-from penstock.codec.heartbeat import BEAT_KEY, Signer
+from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
 from penstock.devstack.servers.kafka import Broker
 from penstock.model.output_mode import OutputMode
 from penstock.model.topic import DEAD_LETTERS
@@ -105,8 +105,8 @@ def test_beats_of_others_and_of_a_fast_clock(spark: SparkSession, bootstrap: str
     stream = declared(INPUTS[name], EmitFinal(window=MINUTE, grace=grace))
     now = time.time()
     ended, ahead = now - now % 60 - 5, int((now + 590) * 1000)
-    key = BEAT_KEY.decode()
-    forged = [f'{{"heartbeat":{ahead}}}', Signer(b"theirs").value(EVENTS.name, 0, ahead).decode(), "{}"]
+    key = HEARTBEAT_KEY.decode()
+    forged = [f'{{"heartbeat":{ahead}}}', HeartbeatSigner(b"theirs").value(EVENTS.name, 0, ahead).decode(), "{}"]
     beater = HeartbeatSender(catalog.build([stream]).heartbeat_topics(), None, bootstrap, clock=lambda: now + 590)
     with closing(beater), running(stream, spark, bootstrap, tmp_path) as run:
         send(bootstrap, [*(Record(EVENTS.name, key, value, timestamp=ahead) for value in forged), *events(now)])

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from penstock import testing
 from penstock.catalog import Catalog, build
 from penstock.cli import app
-from penstock.codec.heartbeat import BEAT_KEY
+from penstock.codec.heartbeat import HEARTBEAT_KEY
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BrokerError, BrokerRefused
 from penstock.kafka import console
@@ -105,7 +105,9 @@ def test_reading_goes_on_with_what_comes(orders: str) -> None:
 
 
 def test_heartbeats_and_open_transactions_are_left_out(orders: str) -> None:
-    testing.send(orders, [testing.Record("orders", BEAT_KEY.decode(), "beat"), testing.Record("orders", "a", GOOD)])
+    testing.send(
+        orders, [testing.Record("orders", HEARTBEAT_KEY.decode(), "beat"), testing.Record("orders", "a", GOOD)]
+    )
     assert len(run("read", "orders")[0].splitlines()) == 1
     assert len(run("read", "orders", "--heartbeats")[0].splitlines()) == 2
 
@@ -114,7 +116,7 @@ def test_a_topic_that_is_not_there_is_told(orders: str) -> None:
     for args in (("read", "ordres"), ("read", "ordres", "--from", "end"), ("send", "ordres", "x", "--no-check")):
         assert "topic ordres does not exist" in run(*args, code=1)[1]
     with pytest.raises(BrokerError, match=r"not all records|cannot be sent"):
-        console.send("orders", [console.Outgoing(b"a", b"x" * 3_000_000)], orders)
+        console.send("orders", [console.OutgoingRecord(b"a", b"x" * 3_000_000)], orders)
 
 
 @pytest.mark.parametrize("config", [{"cleanup.policy": "shrink"}, {"no.such.setting": "1"}])

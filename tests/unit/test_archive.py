@@ -23,7 +23,7 @@ from penstock.model.archive import Archive
 from penstock.model.output import CommitMarker
 from penstock.model.topic import Topic
 from penstock.object_store.bucket import filesystem
-from penstock.object_store.endpoint import AWS, endpoint
+from penstock.object_store.endpoint import AWS, find_endpoint
 from penstock.settings import settings
 from tests.support import wait_until
 
@@ -141,24 +141,24 @@ def test_small_files_are_joined_and_large_ones_are_not() -> None:
 
 
 def test_where_the_object_store_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert endpoint() is None
+    assert find_endpoint() is None
     monkeypatch.setenv("AIRFLOW_CONN_S3", "aws://KEY:a%2Fb@/?region_name=eu-west-1&endpoint_url=http%3A%2F%2Fh%3A9000")
-    found = endpoint()
+    found = find_endpoint()
     assert found is not None
     assert (found.url, found.region, found.access_key, found.secret_key) == ("http://h:9000", "eu-west-1", "KEY", "a/b")
     monkeypatch.setenv(
         "AIRFLOW_CONN_S3", '{"conn_type": "aws", "login": "K", "password": "S", "extra": {"region_name": "r"}}'
     )
-    found = endpoint()
+    found = find_endpoint()
     assert found is not None
     assert (found.url, found.region, found.access_key, found.makes_buckets) == (AWS, "r", "K", False)
     monkeypatch.setenv("AIRFLOW_CONN_S3", "{a-secret")
     with pytest.raises(SinkError, match="connection s3 cannot be read") as e:
-        endpoint()
+        find_endpoint()
     assert "a-secret" not in str(e.value)
     monkeypatch.setenv("PENSTOCK_S3_URL", "h:9000")
     settings.cache_clear()
-    found = endpoint()
+    found = find_endpoint()
     assert found is not None
     with pytest.raises(
         SinkError, match=r"no endpoint of an object store; got: h:9000.*PENSTOCK_S3_URL=https://host:port"

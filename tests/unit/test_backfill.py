@@ -36,7 +36,7 @@ from penstock.catalog import build
 from penstock.control import Control
 from penstock.control.rows import ProgressRow
 from penstock.errors import BackfillError, InputNotReady, Wait
-from penstock.kafka.limits import Message
+from penstock.kafka.limits import ProducerRecord
 from penstock.streams import Archive, Backfill, Input, Stateless, Stream, Topic, TopicOutput
 from tests.support import wait_until
 
@@ -125,11 +125,11 @@ def test_records_go_with_their_own_headers_and_times_and_one_of_ours() -> None:
     marks = [(writer.HEADER, f"run/t/3/{n}".encode()) for n in (1, 2, 3, 4)]
     now = int(AT.timestamp() * 1000)
     expected = [
-        Message("to", b"k", b"v", (*own[:2], own[3], marks[0]), timestamp=now),
-        Message("to", None, b"x" * 2_000, (marks[1],), timestamp=0),
-        Message("to", b"k", None, (marks[2],), timestamp=0),
+        ProducerRecord("to", b"k", b"v", (*own[:2], own[3], marks[0]), timestamp=now),
+        ProducerRecord("to", None, b"x" * 2_000, (marks[1],), timestamp=0),
+        ProducerRecord("to", b"k", None, (marks[2],), timestamp=0),
         # A client takes 0 for now.
-        Message("to", b"k", b"", (marks[3],), timestamp=1),
+        ProducerRecord("to", b"k", b"", (marks[3],), timestamp=1),
     ]
     assert list(batch.messages()) == expected
     assert list(batch.messages()) == expected

@@ -16,7 +16,7 @@ from penstock.model.topic import Topic
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(admin, "TIMEOUT", 1.5)
-    monkeypatch.setattr(admin, "REQUEST", 1.0)
+    monkeypatch.setattr(admin, "REQUEST_TIMEOUT", 1.0)
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
     admin.admin.cache_clear()
@@ -28,11 +28,11 @@ Ask = Callable[[AdminClient, str], object]
 @pytest.mark.parametrize(
     "ask",
     [
-        admin.partitions,
+        admin.partition_counts,
         lambda client, at: admin.topic_ids(client, ["events"], at),
         lambda client, at: admin.end_offsets(client, [("events", 0)], at),
-        lambda client, at: admin.setting("events", "cleanup.policy", at),  # noqa: ARG005
-        lambda client, at: admin.settings_of(["events"], at),  # noqa: ARG005
+        lambda client, at: admin.topic_config("events", "cleanup.policy", at),  # noqa: ARG005
+        lambda client, at: admin.topic_configs(["events"], at),  # noqa: ARG005
         lambda client, at: admin.ensure_topics([Topic("events")], at),  # noqa: ARG005
     ],
     ids=["partitions", "ids", "ends", "setting", "settings", "ensure"],

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from jobs.metrics import summaries
-from penstock.codec.columnar import Reading
+from penstock.codec.columnar import RecordDecoder
 from tests.readings import batch, run
 
-READING = Reading.of(summaries.STREAM.sources["bundles"], combine=True, keep=False)
+READING = RecordDecoder.of(summaries.STREAM.sources["bundles"], combine=True, keep=False)
 WINDOW = 1_700_000_400_000
 
 

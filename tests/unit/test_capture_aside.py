@@ -14,7 +14,7 @@ from penstock.capture.output.encode import Unreadable
 from penstock.capture.output.oversized_rows import SCHEMA, Aside
 from penstock.capture.output.page_records import Records, records
 from penstock.capture.source.base import Page
-from penstock.kafka.limits import Limit
+from penstock.kafka.limits import SizeLimit
 from penstock.model.capture import parse
 from tests.captures import polled, until
 from tests.unbrokered import QUICK, poller_of
@@ -32,7 +32,7 @@ def db() -> sqlite3.Connection:
 
 
 def opened(db: sqlite3.Connection, largest: int = 5_000) -> Aside:
-    return Aside(db, CAPTURE, Limit("out", largest))
+    return Aside(db, CAPTURE, SizeLimit("out", largest))
 
 
 def given(**values: bytes | None) -> Records:

@@ -15,8 +15,8 @@ from penstock.cli import records, topics
 from penstock.control import Control
 from penstock.errors import BrokerError, DeclarationError
 from penstock.kafka.admin import TopicState
-from penstock.kafka.dead_letters import Origin
-from penstock.kafka.record_lookup import Whole
+from penstock.kafka.dead_letters import RecordLocation
+from penstock.kafka.record_lookup import TopicRecord
 from penstock.streams import Topic
 
 TOPICS = {name: Topic(name) for name in ("clicks", "metrics", "receipts")}
@@ -133,4 +133,4 @@ def test_without_the_broker_there_is_one_clear_line(monkeypatch: pytest.MonkeyPa
 )
 def test_a_record_is_shown_whatever_its_timestamp_is(stamp: int, shown: str) -> None:
     """One in microseconds lies beyond the calendar, and those behind it are to be read too."""
-    assert records._line(Whole(Origin("t", 2, 7), b"k", b"v", stamp)) == f"{shown}  2@7  k  v"
+    assert records._line(TopicRecord(RecordLocation("t", 2, 7), b"k", b"v", stamp)) == f"{shown}  2@7  k  v"

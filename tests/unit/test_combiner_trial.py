@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.codec.combiner_check import tried
+from penstock.codec.combiner_check import check_combiner
 from penstock.errors import DeclarationError
 from penstock.streams import Combiner, Input, Topic
 
@@ -35,7 +35,7 @@ def raw(sql: str, *reads: str) -> Input:
     ],
 )
 def test_one_that_works(good: Input) -> None:
-    tried(good)
+    check_combiner(good)
 
 
 @pytest.mark.parametrize(
@@ -60,5 +60,5 @@ def test_one_that_works(good: Input) -> None:
 )
 def test_one_that_does_not(wrong: Input, said: str) -> None:
     with pytest.raises(DeclarationError, match="the combiner of input t") as e:
-        tried(wrong)
+        check_combiner(wrong)
     assert said in str(e.value)

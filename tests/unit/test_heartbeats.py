@@ -55,7 +55,7 @@ class World:
         self.now = control.now() // 10_000 * 10_000
         self.control = control
         monkeypatch.setattr(heartbeats, "Producer", Out)
-        monkeypatch.setattr(heartbeats, "partitions", lambda *_: {"fed": 1, "source": 1})
+        monkeypatch.setattr(heartbeats, "partition_counts", lambda *_: {"fed": 1, "source": 1})
         monkeypatch.setattr("penstock.supervision.event_clock.gating.LOOK_EVERY", 0.0)
         self.beater = HeartbeatSender(windowed, control, "nowhere:1", clock=lambda: self.now / 1000)
         self.out: Any = self.beater._producer
@@ -153,7 +153,7 @@ def test_a_beater_that_was_away_lets_windows_close_first(
 
 def test_nobody_holds_without_a_control_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeats, "Producer", Out)
-    monkeypatch.setattr(heartbeats, "partitions", lambda *_: {"fed": 1, "source": 1})
+    monkeypatch.setattr(heartbeats, "partition_counts", lambda *_: {"fed": 1, "source": 1})
     with closing(HeartbeatSender(WINDOWED, None, "nowhere:1")) as beater:
         beater.run_once()
         out: Any = beater._producer

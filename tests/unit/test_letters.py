@@ -11,9 +11,9 @@ from penstock.cli.dead_letters import unambiguous
 from penstock.engine.commit import dead_letter_index
 from penstock.engine.operations.reset import Reset
 from penstock.errors import PenstockError
-from penstock.kafka.dead_letters import Letter
-from penstock.kafka.limits import digest
-from penstock.kafka.replay import NOTED, Replay, _planned
+from penstock.kafka.dead_letters import DeadLetter
+from penstock.kafka.limits import record_digest
+from penstock.kafka.replay import REPLAY_KEY, Replay, _plan
 from penstock.monitoring.dashboard.dead_letters import _replay, topics
 
 
@@ -29,16 +29,17 @@ def test_letters_lie_beside_the_topics_that_were_read() -> None:
 
 def test_no_two_records_have_one_digest() -> None:
     records = [(b"k", None), (b"k", b""), (None, b"k"), (b"", b"k"), (b"ab", b""), (b"a", b"b"), (None, None)]
-    assert len({digest(*one) for one in records}) == len(records)
+    assert len({record_digest(*one) for one in records}) == len(records)
 
 
 def test_records_of_two_topics_of_one_name_are_two_records() -> None:
     said = {"topic": "t", "partition": "0", "offset": "7"}
     old, new, unknown = (
-        Letter("dead", 0, 0, b"k", b"v", {**said, **({"topic-id": topic} if topic else {})}) for topic in ("1", "2", "")
+        DeadLetter("dead", 0, 0, b"k", b"v", {**said, **({"topic-id": topic} if topic else {})})
+        for topic in ("1", "2", "")
     )
     assert len({Replay(one).note for one in (old, new, unknown)}) == 3
-    found = [NOTED.fullmatch(Replay(one).note) for one in (old, new, unknown)]
+    found = [REPLAY_KEY.fullmatch(Replay(one).note) for one in (old, new, unknown)]
     assert [(m["offset"], m["id"]) for m in found if m] == [(b"7", b"1"), (b"7", b"2"), (b"7", None)]
 
 
@@ -49,8 +50,10 @@ def test_what_lies_beside_of_an_earlier_topic_of_the_name_is_another_record(
     monkeypatch: pytest.MonkeyPatch, reset_of: str, letter_of: str, *, has: bool
 ) -> None:
     said = {"topic": "t", "partition": "0", "offset": "7", "stream": "s", "topic-id": letter_of}
-    monkeypatch.setattr("penstock.kafka.dead_letters.read", lambda *_: [Letter("dead", 0, 0, b"k", b"v", said)])
-    monkeypatch.setattr(dead_letter_index, "partitions", lambda *_: {})
+    monkeypatch.setattr(
+        "penstock.kafka.dead_letters.read_dead_letters", lambda *_: [DeadLetter("dead", 0, 0, b"k", b"v", said)]
+    )
+    monkeypatch.setattr(dead_letter_index, "partition_counts", lambda *_: {})
     stream: Any = SimpleNamespace(name="s", side_outputs={"dead": None})
     reset = Reset({}, ids={"t": reset_of}, processed={"t": {0: 10}}).of({"t": "2"})
     one = dead_letter_index.DeadLetterIndex(stream, "nowhere", reset)
@@ -60,9 +63,9 @@ def test_what_lies_beside_of_an_earlier_topic_of_the_name_is_another_record(
 
 def test_a_letter_that_says_no_place_has_no_origin() -> None:
     for topic in ("\ufffd\ufffd", "a b", ""):
-        assert Letter("dead", 0, 0, None, None, {"topic": topic, "partition": "0", "offset": "7"}).origin is None
+        assert DeadLetter("dead", 0, 0, None, None, {"topic": topic, "partition": "0", "offset": "7"}).origin is None
     for offset, origin in {"7": ("t", 0, 7), "seven": None, "": None}.items():
-        assert Letter("dead", 0, 0, None, None, {"topic": "t", "partition": "0", "offset": offset}).origin == origin
+        assert DeadLetter("dead", 0, 0, None, None, {"topic": "t", "partition": "0", "offset": offset}).origin == origin
 
 
 @pytest.mark.parametrize(
@@ -84,7 +87,7 @@ def test_only_numbers_reach_the_command_that_somebody_copies(
 
 def test_a_place_of_two_topics_is_none() -> None:
     """In `penstock.dead-letters` lie records of every topic."""
-    here, there = (Letter("aside", 0, 0, None, None, {"topic": t, "partition": "0", "offset": "7"}) for t in "ab")
+    here, there = (DeadLetter("aside", 0, 0, None, None, {"topic": t, "partition": "0", "offset": "7"}) for t in "ab")
     unambiguous([here, there], ["a[0]@7"])
     with pytest.raises(PenstockError, match=r"(?s)0:7.*a\[0\]@7 or b\[0\]@7"):
         unambiguous([here, there], ["0:7"])
@@ -94,7 +97,7 @@ def test_what_a_store_refused_is_sent_to_that_store_alone() -> None:
     """To send it to its topic would give it to all who read that."""
     said = {"topic": "orders", "partition": "0", "offset": "7", "stream": "search", "output": "elasticsearch:orders"}
     nobody: Any = None
-    found = _planned(Letter("search-dead-letter", 0, 0, None, b"{}", said), [], nobody, {})
+    found = _plan(DeadLetter("search-dead-letter", 0, 0, None, b"{}", said), [], nobody, {})
     assert (found.record, found.refused.endswith("penstock sinks replay search")) == (None, True)
     headers = {f"penstock.{name}": text for name, text in said.items()}
     assert _replay("anywhere", headers) == "penstock sinks replay search --place 0:7"
@@ -104,5 +107,5 @@ def test_what_a_store_refused_is_sent_to_that_store_alone() -> None:
 
 def test_what_came_too_late_is_not_sent_again() -> None:
     said = {"topic": "rows", "partition": "0", "offset": "7", "stream": "second", "late-ms": "480000", "reason": "late"}
-    found = _planned(Letter("penstock.dead-letters", 0, 0, None, b"{}", said), [], cast(Any, None), {})
+    found = _plan(DeadLetter("penstock.dead-letters", 0, 0, None, b"{}", said), [], cast(Any, None), {})
     assert (found.record, found.refused) == (None, "it came too late, and would again: compute its windows once more")

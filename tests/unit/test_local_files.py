@@ -89,10 +89,10 @@ def test_a_folder_that_others_could_read_is_closed_to_them_with_all_that_is_in_i
         (home / "airflow" / name).touch()
         (home / "airflow" / name).chmod(before)
     (home / "airflow" / "link").symlink_to(outside)
-    (home / "beat.secret").touch()
+    (home / "heartbeat.secret").touch()
     private(home)
     after = {path.name: mode(path) for path in home.rglob("*") if not path.is_symlink()}
-    assert after.pop("beat.secret") == 0o600
+    assert after.pop("heartbeat.secret") == 0o600
     assert after == {"airflow": 0o700, "airflow.db": 0o600, "script": 0o700, "kept": 0o400}
     assert (mode(home), mode(outside)) == (0o700, 0o644)
 

@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
 from penstock.engine.operations import rebuild_from_inputs, reset_plan
 from penstock.kafka import admin
-from penstock.kafka.admin import Removed
+from penstock.kafka.admin import RetentionPolicy
 
 
 class Client:
@@ -45,7 +45,7 @@ def test_a_client_that_knows_leaders_of_before_is_replaced(monkeypatch: pytest.M
         return made[-1]
 
     monkeypatch.setattr(admin, "AdminClient", client)
-    monkeypatch.setattr(admin, "RENEWED_AFTER", 0.0)
+    monkeypatch.setattr(admin, "RENEW_CLIENT_AFTER", 0.0)
     admin.admin.cache_clear()
     try:
         found = admin.end_offsets(fenced, [("t", 0)], "nowhere:1")  # type: ignore[arg-type]
@@ -59,9 +59,9 @@ def test_what_a_dead_leader_left_unsaid_is_no_offset(monkeypatch: pytest.MonkeyP
     """librdkafka was seen to answer so when one of three brokers died, with no error: the log would seem to be cut."""
     unsaid, told = (Client(SimpleNamespace(offset=offset)) for offset in (OFFSET_INVALID, 1007))
     monkeypatch.setattr(admin, "AdminClient", lambda _: told)
-    monkeypatch.setattr(admin, "RENEWED_AFTER", 0.0)
+    monkeypatch.setattr(admin, "RENEW_CLIENT_AFTER", 0.0)
     assert admin.end_offsets(unsaid, [("t", 0)], "nowhere:1") == {("t", 0): 1007}  # type: ignore[arg-type]
-    monkeypatch.setattr(admin, "REQUEST", 0.0)
+    monkeypatch.setattr(admin, "REQUEST_TIMEOUT", 0.0)
     assert admin.end_offsets(unsaid, [("t", 0)], "nowhere:1") == {}  # type: ignore[arg-type]
     admin.admin.cache_clear()
 
@@ -69,15 +69,15 @@ def test_what_a_dead_leader_left_unsaid_is_no_offset(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("removed", "older"),
     [
-        (Removed(rising=False, by_size=False, until=None), True),
-        (Removed(rising=False, by_size=False, until=900), True),
+        (RetentionPolicy(rising=False, by_size=False, until=None), True),
+        (RetentionPolicy(rising=False, by_size=False, until=900), True),
         # What is removed for its age may be newer than the first that is left, and by size anything may be.
-        (Removed(rising=False, by_size=False, until=1100), False),
-        (Removed(rising=False, by_size=True, until=None), False),
-        (Removed(rising=True, by_size=True, until=1100), True),
+        (RetentionPolicy(rising=False, by_size=False, until=1100), False),
+        (RetentionPolicy(rising=False, by_size=True, until=None), False),
+        (RetentionPolicy(rising=True, by_size=True, until=1100), True),
     ],
 )
-def test_what_was_removed_need_not_be_older_than_what_is_left(removed: Removed, *, older: bool) -> None:
+def test_what_was_removed_need_not_be_older_than_what_is_left(removed: RetentionPolicy, *, older: bool) -> None:
     assert rebuild_from_inputs.removed_before(removed, 1000) is older
 
 
@@ -89,5 +89,5 @@ def test_windows_of_what_was_removed_for_its_age_are_left_as_they_are(
     monkeypatch.setattr(reset_plan, "_newest", lambda *_: {("t", 0): 1000})
     monkeypatch.setattr(reset_plan, "_ahead", lambda *_: 0)
     stream: Any = SimpleNamespace(output_mode=SimpleNamespace(watermark_delay=timedelta(minutes=1)))
-    removed = {"t": Removed(rising=False, by_size=False, until=until)}
+    removed = {"t": RetentionPolicy(rising=False, by_size=False, until=until)}
     assert reset_plan._floor(stream, "nowhere", [reset_plan.PartitionReset("t", 0, 7, 9, 9, 7)], None, removed) == floor

@@ -92,7 +92,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
                 yield SimpleNamespace(offset=lambda at=at: at, key=lambda: None, value=lambda value=value: value)
 
         monkeypatch.setattr(bridge, "max_heap_bytes", lambda _: heap)
-        monkeypatch.setattr(batch_splitting, "between", between)
+        monkeypatch.setattr(batch_splitting, "read_range", between)
         monkeypatch.setattr(batch_splitting, "first_offsets", lambda *_: {})
         stream = Stream(
             "s", "a", {"t": Input(Topic("t"))}, lambda t: t, TopicOutput(Topic("out"), value="value"), Stateless()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from jobs.presence import counts, device_contacts, enriched, walk_ins
-from penstock.codec.columnar import arrow
+from penstock.codec.columnar import arrow_type
 from penstock.devstack.simulators.presence import UNKNOWN, Business, Crowd, plan
 from penstock.engine.state import fold_query
 from penstock.model.fold import Fold
@@ -98,7 +98,7 @@ def test_what_may_be_forgotten_by_itself_is_what_nothing_more_comes_to() -> None
     now = 10**12
 
     def left(fold: Fold, states: list[dict[str, Any]]) -> list[str]:
-        kept = pa.schema([pa.field(f.name, arrow(f.type)) for f in fold.state_fields])
+        kept = pa.schema([pa.field(f.name, arrow_type(f.type)) for f in fold.state_fields])
         rows = pa.Table.from_pylist(states, pa.schema([pa.field("device", pa.string()), *kept]))
         return [str(one["device"]) for one in fold_query.drop_ended(fold, rows, now).to_pylist()]
 

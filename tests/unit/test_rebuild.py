@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
-from penstock.codec.heartbeat import BEAT_KEY, Signer
+from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
 from penstock.engine.checkpoint.layout import RESET_FILE
 from penstock.engine.operations import rebuild
 from penstock.engine.operations.reset import Reset
@@ -43,7 +43,7 @@ SEEN = ArrayType(StructType().add("at", LongType()))
 KEY = StructType().add("who", StringType())
 ROWS = StructType().add("who", StringType()).add("total", LongType()).add("seen", SEEN).add("note", StringType())
 OUTPUT = TopicOutput(TOTALS, key="who", value=("who", "total", "seen", "note"))
-SIGNER = Signer(b"secret")
+SIGNER = HeartbeatSigner(b"secret")
 
 
 def stream(**changes: Any) -> Stream:
@@ -90,7 +90,7 @@ def test_the_newest_record_of_each_key_counts() -> None:
         # Its topic was widened in between.
         ("cy", value("cy", 9), 0, 90),
         ("cy", value("cy", None), 2, 1),
-        (BEAT_KEY, beat, 0, 91),
+        (HEARTBEAT_KEY, beat, 0, 91),
     )
     # What `restore_sql` does not read may be missing.
     table = pa.concat_tables([table, sent(("dan", '{"who": "dan", "seen": [], "total": -1}', 0, 8))])
@@ -171,8 +171,8 @@ def test_it_goes_on_only_behind_a_mark_that_says_where() -> None:
 
 def test_an_output_that_lacks_keys_is_not_taken_for_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuild, "admin", lambda _: None)
-    monkeypatch.setattr(rebuild, "partitions", lambda *_: {"totals": 1})
-    monkeypatch.setattr(rebuild, "setting", lambda *_: "compact,delete")
+    monkeypatch.setattr(rebuild, "partition_counts", lambda *_: {"totals": 1})
+    monkeypatch.setattr(rebuild, "topic_config", lambda *_: "compact,delete")
     with pytest.raises(PenstockError, match="may lack keys"):
         rebuild._ends("totals", "b")
     with pytest.raises(PenstockError, match="is not there"):
@@ -253,7 +253,7 @@ def test_an_output_that_is_read_for_longer_than_its_tombstones_are_kept_is_not_t
 
     for where in (rebuild, topic_snapshot):
         monkeypatch.setattr(where, "time", clock)
-    monkeypatch.setattr(topic_snapshot, "setting", lambda *_: "60000")
+    monkeypatch.setattr(topic_snapshot, "topic_config", lambda *_: "60000")
     monkeypatch.setattr(rebuild, "_ends", lambda *_: {("totals", 0): 5})
     monkeypatch.setattr(rebuild, "first_offsets", lambda *_: {("totals", 0): 1})
     monkeypatch.setattr(rebuild, "admin", lambda _: None)

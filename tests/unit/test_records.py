@@ -14,8 +14,8 @@ import sqlglot
 
 from jobs.quality import verdict
 from jobs.quality.rules import EVERY, Rule
-from penstock.codec.columnar import Queries, Reading
-from penstock.codec.heartbeat import BEAT_KEY, Signer
+from penstock.codec.columnar import DecoderQueries, RecordDecoder
+from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
 from penstock.errors import DeclarationError
 from penstock.streams import Combiner
 from tests.readings import FAR, batch, run
@@ -25,7 +25,7 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 EPOCH, MICRO = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 AT_MS = int(AT.timestamp()) * 1000
 DDL = "id INT NOT NULL, s STRING, s2 STRUCT<a: INT NOT NULL>, at BIGINT"
-ALL = Reading("t", "a test", DDL, "timestamp_millis(at)", None, True)
+ALL = RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", None, True)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_reasons(given: bytes | None, reason: str | None) -> None:
     assert (row["_bad"], row["_record"]["reason"]) == (reason is not None, reason)
 
 
-WHOLE = Reading("t", "a test", DDL, "timestamp_millis(at)", None, True, whole=True, tombstones=True)
+WHOLE = RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", None, True, whole=True, tombstones=True)
 
 
 @pytest.mark.parametrize(("event_time", "first"), [("timestamp_millis(at)", 4_000_000), ("record.timestamp", 0)])
@@ -82,11 +82,11 @@ def test_a_tombstone_lies_no_further_ahead_than_another_record() -> None:
     assert row["_record"]["reason"] == "the event time lies in the future: 1970-01-01 00:00:00.000001"
 
 
-SIGNER = Signer(b"ours")
+SIGNER = HeartbeatSigner(b"ours")
 BEAT = SIGNER.value("t", 0, AT_MS)
 COUNT = Combiner("n BIGINT", "SELECT count(*) AS n, max(event_time) AS event_time FROM records HAVING n > 0")
 OTHERS = {
-    "another secret": Signer(b"theirs").value("t", 0, AT_MS),
+    "another secret": HeartbeatSigner(b"theirs").value("t", 0, AT_MS),
     "another topic": SIGNER.value("u", 0, AT_MS),
     "another partition": SIGNER.value("t", 1, AT_MS),
     "another time": BEAT.replace(b"%d" % AT_MS, b"%d" % (AT_MS + 1)),
@@ -101,43 +101,44 @@ OTHERS = {
 def test_a_beat_carries_its_time_in_its_value(timestamp: int) -> None:
     """Whatever its own timestamp says."""
     for reading in (
-        Reading("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER),
-        Reading("t", "a test", DDL, "timestamp_millis(at)", COUNT, False, SIGNER),
-        Reading("t", "a test", "", "timestamp", COUNT, False, SIGNER),
+        RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER),
+        RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", COUNT, False, SIGNER),
+        RecordDecoder("t", "a test", "", "timestamp", COUNT, False, SIGNER),
     ):
-        [row] = run(reading, batch([BEAT], keys=[BEAT_KEY], times=[timestamp]))
+        [row] = run(reading, batch([BEAT], keys=[HEARTBEAT_KEY], times=[timestamp]))
         assert (row["_beat"], row["_bad"], row["event_time"]) == (True, False, AT)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_does_not_prove_that_it_is_ours_is_a_record(name: str) -> None:
-    given = batch([OTHERS[name]], keys=[BEAT_KEY], times=[AT_MS * 1000])
-    [row] = run(Reading("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER), given)
+    given = batch([OTHERS[name]], keys=[HEARTBEAT_KEY], times=[AT_MS * 1000])
+    [row] = run(RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER), given)
     assert (row["_beat"], row["_bad"]) == (False, True)
-    [row] = run(Reading("t", "a test", "", "timestamp", COUNT, False, SIGNER), given)
+    [row] = run(RecordDecoder("t", "a test", "", "timestamp", COUNT, False, SIGNER), given)
     assert (row["_beat"], row["n"]) == (False, 1)
 
 
 def test_a_record_with_the_key_of_beats_counts() -> None:
-    reading = Reading("t", "a test", DDL, "timestamp_millis(at)", COUNT, False, SIGNER)
-    rows = run(reading, batch([b'{"id":1,"at":1}', BEAT, b"{}"], keys=[BEAT_KEY] * 3))
+    reading = RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", COUNT, False, SIGNER)
+    rows = run(reading, batch([b'{"id":1,"at":1}', BEAT, b"{}"], keys=[HEARTBEAT_KEY] * 3))
     assert [(r["n"], r["_beat"], r["_bad"]) for r in rows if r["n"]] == [(1, False, False)]
     assert sorted((r["_beat"], r["_bad"]) for r in rows if not r["n"]) == [(False, True), (True, False)]
 
 
 def test_no_text_shows_the_secret() -> None:
-    assert "ours" not in repr(Reading("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER))
+    assert "ours" not in repr(RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER))
 
 
 def test_what_a_batch_holds_is_told_apart() -> None:
     values = [b'{"id":1,"at":1}', b"x", None, BEAT]
-    keys = [None, b"k", b"k", BEAT_KEY]
-    reading = Reading("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER)
+    keys = [None, b"k", b"k", HEARTBEAT_KEY]
+    reading = RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER)
     rows = run(reading, batch(values, keys=keys))
     assert [(r["_beat"], r["_bad"]) for r in rows] == [(False, False), (False, True), (False, True), (True, False)]
     assert [(r["_record"]["key"], r["_record"]["value"]) for r in rows] == list(zip(keys, values, strict=True))
     kept = [
-        r["_record"] for r in run(Reading("t", "a test", DDL, "timestamp_millis(at)", None, False), batch(values[:3]))
+        r["_record"]
+        for r in run(RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", None, False), batch(values[:3]))
     ]
     assert sorted(r["offset"] for r in kept if r) == [1, 2]
 
@@ -173,7 +174,7 @@ def test_large_values_are_read(name: str) -> None:
     value, ddl, size = LARGE[name]
     length = "cardinality" if ddl.startswith("MAP") else "len"
     combiner = Combiner("n BIGINT", f"SELECT sum({length}(a)) AS n, max(event_time) AS event_time FROM records")
-    reading = Reading("t", "a test", f"a {ddl}, at BIGINT", "timestamp_millis(at)", combiner, False)
+    reading = RecordDecoder("t", "a test", f"a {ddl}, at BIGINT", "timestamp_millis(at)", combiner, False)
     rows = run(reading, batch([b'{"at":1,"a":%s}' % value] * 3 + [b'{"at":1,"a":%s' % value]))
     assert sum(r["n"] or 0 for r in rows) == 3 * size
     assert [len(r["_record"]["value"]) for r in rows if r["_bad"]] == [len(value) + 12]
@@ -189,17 +190,17 @@ def test_many_large_records_are_read_by_halves() -> None:
 
 def test_what_is_read_by_halves_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the memory ends behind the combiner, where the bad records are looked at."""
-    given, calls = Queries._rows, []
+    given, calls = DecoderQueries._rows, []
 
-    def ending(self: Queries, sql: str, **tables: pa.Table) -> Iterator[pa.RecordBatch]:
+    def ending(self: DecoderQueries, sql: str, **tables: pa.Table) -> Iterator[pa.RecordBatch]:
         calls.append(sql)
         if len(calls) == 2:
             raise duckdb.OutOfMemoryException("no more")
         yield from given(self, sql, **tables)
 
-    monkeypatch.setattr(Queries, "_rows", ending)
+    monkeypatch.setattr(DecoderQueries, "_rows", ending)
     combiner = Combiner("n BIGINT", "SELECT count(*) AS n, max(event_time) AS event_time FROM records HAVING n > 0")
-    reading = Reading("t", "a test", DDL, "timestamp_millis(at)", combiner, False)
+    reading = RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", combiner, False)
     rows = run(reading, batch([b'{"id":1,"at":1}', b"x"] * 3))
     assert len(calls) > 2
     assert sum(r["n"] or 0 for r in rows) == 3
@@ -226,7 +227,7 @@ def test_names_of_fields_are_free() -> None:
     )
     ddl = ", ".join(f"`{name}` ARRAY<STRUCT<`{name}`: ARRAY<INT>>>" for name in names)
     given = {name: [{name: [1, None]}] for name in names}
-    [row] = run(Reading("t", "a test", ddl, "now", None, True), batch([json.dumps(given).encode()]))
+    [row] = run(RecordDecoder("t", "a test", ddl, "now", None, True), batch([json.dumps(given).encode()]))
     assert {name: row[name] for name in names} == given
 
 
@@ -238,7 +239,7 @@ def test_fields_of_a_rule_come_before_what_the_record_has() -> None:
     for name in names:
         rule = Rule("t", "json", ddl, sqlglot.exp.EQ(this=sqlglot.exp.column(name), expression=own))
         combiner = verdict.combiner({EVERY: Rule(EVERY, "json", "", sqlglot.exp.true()), "t": rule})
-        reading = Reading("", "a test", "", "timestamp", combiner, False)
+        reading = RecordDecoder("", "a test", "", "timestamp", combiner, False)
         [row] = run(reading, batch([given.encode()] * 2, topics=["t"] * 2))
         assert (row["topic"], row["status"], row["n"]) == ("t", "valid", 2)
 
@@ -249,7 +250,7 @@ def test_a_bad_record_is_apart_from_what_a_combiner_gives() -> None:
         "day DATE, n BIGINT",
         "SELECT max(DATE '2026-01-01') AS day, count(*) AS n, max(event_time) AS event_time FROM records",
     )
-    reading = Reading(
+    reading = RecordDecoder(
         "t", "a test", "day STRING, n STRING, at BIGINT NOT NULL", "timestamp_millis(at)", combiner, False
     )
     rows = run(reading, batch([b'{"day":"x","n":"y","at":"z"}', b'{"day":"x","at":1}']))
@@ -269,7 +270,7 @@ def test_a_bad_record_is_apart_from_what_a_combiner_gives() -> None:
 )
 def test_what_a_combiner_must_not_give(ddl: str, sql: str, message: str) -> None:
     combiner = Combiner(ddl, f"SELECT {sql} FROM records")
-    reading = Reading("t", "a test", "at BIGINT NOT NULL", "timestamp_millis(at)", combiner, False)
+    reading = RecordDecoder("t", "a test", "at BIGINT NOT NULL", "timestamp_millis(at)", combiner, False)
     with pytest.raises(DeclarationError, match=message):
         run(reading, batch([b'{"at":1000}']))
     assert [r["_bad"] for r in run(reading, batch([b"x"]))] == [True]

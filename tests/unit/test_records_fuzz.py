@@ -11,7 +11,7 @@ import sqlglot
 
 from jobs.quality import verdict
 from jobs.quality.rules import EVERY, Rule
-from penstock.codec.columnar import Reading
+from penstock.codec.columnar import RecordDecoder
 from penstock.model.schema import schema
 from tests import plain_json, texts
 from tests.readings import batch, run
@@ -41,7 +41,7 @@ def made(name: str) -> list[bytes]:
 def test_code_and_standard_library_agree(name: str) -> None:
     fields = schema(SCHEMAS[name], name)
     values: list[bytes | None] = [*made(name), None]
-    rows = run(Reading(name, name, SCHEMAS[name], "now", None, True), batch(values))
+    rows = run(RecordDecoder(name, name, SCHEMAS[name], "now", None, True), batch(values))
     assert len(rows) == len(values)
     good = 0
     for row, given in zip(rows, values, strict=True):
@@ -81,7 +81,7 @@ def rules() -> dict[str, Rule]:
 
 def statuses(given: Sequence[bytes | None], topic: str, of: Mapping[str, Rule]) -> list[str]:
     """The verdict of quality rules on each record: it has a second of its own."""
-    reading = Reading("", "records", "", "timestamp", verdict.combiner(of), False)
+    reading = RecordDecoder("", "records", "", "timestamp", verdict.combiner(of), False)
     rows = run(reading, batch(given, times=[n * 1_000_000 for n in range(len(given))], topics=[topic] * len(given)))
     assert {row["n"] for row in rows} == {1}
     return [row["status"] for row in sorted(rows, key=lambda row: row["event_time"])]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.codec.heartbeat import SECRET, signer
+from penstock.codec.heartbeat import SECRET_FILE, heartbeat_signer
 from penstock.errors import HostError
 from penstock.host.secret_file import kept
 from penstock.settings import settings
@@ -32,12 +32,12 @@ def test_what_is_no_secret_is_said(tmp_path: Path, text: str) -> None:
 
 
 def test_a_setting_overrules_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = signer()
-    assert own == signer()
-    assert (home / SECRET).exists()
-    monkeypatch.setenv("PENSTOCK_BEAT_SECRET", "shared by two hosts")
+    own = heartbeat_signer()
+    assert own == heartbeat_signer()
+    assert (home / SECRET_FILE).exists()
+    monkeypatch.setenv("PENSTOCK_HEARTBEAT_SECRET", "shared by two hosts")
     settings.cache_clear()
-    shared = signer()
+    shared = heartbeat_signer()
     assert shared != own
     assert shared.time("t", 0, own.value("t", 0, 1)) is None
     assert "shared" not in repr(settings())

@@ -15,7 +15,7 @@ from jobs.agents import AgentsSettings
 from penstock.cli import app
 from penstock.control.database import Database
 from penstock.errors import SettingError
-from penstock.kafka.client import connection, spark_connection
+from penstock.kafka.client import client_config, spark_client_config
 from penstock.settings import misspelt, settings
 from tests.support import forget
 
@@ -119,11 +119,11 @@ def test_a_secret_may_be_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         assert settings().kafka_password.get_secret_value() == "of the file"
         assert settings().control == "sqlite:///of-the-variable"
         assert "of the file" not in repr(settings())
-        told = spark_connection("b:1")
+        told = spark_client_config("b:1")
         assert told["kafka.sasl.jaas.config"].endswith('ScramLoginModule required username="u" password="of the file";')
-        assert connection("b:1")["sasl.password"] == "of the file"
+        assert client_config("b:1")["sasl.password"] == "of the file"
         # Those of a test, or of the training run, are others.
-        assert connection("b:2") == {"bootstrap.servers": "b:2"}
+        assert client_config("b:2") == {"bootstrap.servers": "b:2"}
     finally:
         monkeypatch.undo()
         settings.cache_clear()

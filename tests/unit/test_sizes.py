@@ -7,8 +7,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from penstock.kafka.dead_letters import shown
-from penstock.kafka.limits import Limit, Message, digest, stamped
+from penstock.kafka.dead_letters import printable
+from penstock.kafka.limits import ProducerRecord, SizeLimit, producer_timestamp, record_digest
 
 NOISE = random.Random(0).randbytes(2_000_000)
 
@@ -16,15 +16,15 @@ NOISE = random.Random(0).randbytes(2_000_000)
 @pytest.mark.parametrize(
     ("limit", "value", "taken"),
     [
-        (Limit("t"), NOISE[:1_048_000], True),
-        (Limit("t"), NOISE[:1_048_588], False),
-        (Limit("t"), b"abc" * 1_000_000, True),
-        (Limit("t", packed=False), b"abc" * 1_000_000, False),
-        (Limit("t", 2_100_000), NOISE, True),
+        (SizeLimit("t"), NOISE[:1_048_000], True),
+        (SizeLimit("t"), NOISE[:1_048_588], False),
+        (SizeLimit("t"), b"abc" * 1_000_000, True),
+        (SizeLimit("t", packed=False), b"abc" * 1_000_000, False),
+        (SizeLimit("t", 2_100_000), NOISE, True),
     ],
 )
-def test_the_packed_size_decides_where_the_broker_keeps_it(limit: Limit, value: bytes, taken: bool) -> None:
-    assert limit.takes(Message("t", None, value)) is taken
+def test_the_packed_size_decides_where_the_broker_keeps_it(limit: SizeLimit, value: bytes, taken: bool) -> None:
+    assert limit.takes(ProducerRecord("t", None, value)) is taken
     rows = pa.table({"key": ["k", None], "value": pa.array([b"small", value])})
     assert limit.too_large(rows) == ({} if taken else {1: len(value)})
 
@@ -35,15 +35,15 @@ def test_the_packed_size_decides_where_the_broker_keeps_it(limit: Limit, value: 
      (None, NOISE[:9000], b"value"), (NOISE[:9000], None, b"key")],
 )  # fmt: skip
 def test_what_is_cut_says_what_it_was(key: bytes | None, value: bytes | None, cut: bytes) -> None:
-    limit = Limit("t", 4000)
-    was = Message("t", key, value, (("penstock.reason", b"no"),))
+    limit = SizeLimit("t", 4000)
+    was = ProducerRecord("t", key, value, (("penstock.reason", b"no"),))
     now = limit.cut(was)
     assert limit.takes(now)
     whole = (key or b"") + (value or b"")
     assert dict(now.headers) == {
         "penstock.reason": b"no",
         "penstock.size": str(len(whole)).encode(),
-        "penstock.sha256": digest(key, value).encode(),
+        "penstock.sha256": record_digest(key, value).encode(),
         "penstock.cut": cut,
     }
     assert (now.key is None, now.value is None) == (key is None, value is None)
@@ -53,21 +53,21 @@ def test_what_is_cut_says_what_it_was(key: bytes | None, value: bytes | None, cu
 
 
 def test_what_fits_is_left_alone() -> None:
-    message = Message("t", b"k", b"v" * 3000, (("h", b"x"),))
-    assert Limit("t", 4000).cut(message) is message
+    message = ProducerRecord("t", b"k", b"v" * 3000, (("h", b"x"),))
+    assert SizeLimit("t", 4000).cut(message) is message
 
 
 def test_a_limit_below_what_headers_take_leaves_headers_alone() -> None:
-    now = Limit("t", 100).cut(Message("t", b"key", b"value"))
+    now = SizeLimit("t", 100).cut(ProducerRecord("t", b"key", b"value"))
     assert (now.key, now.value) == (b"", b"")
 
 
 def test_a_shown_text_is_text_alone() -> None:
-    assert shown(b"a\x1b[31m\n\xff\xe2\x80\xae\xc3\xbc", 100) == r"a\x1b[31m\n\xff\u202eü"
-    assert shown(None, 9) == "(none)"
-    assert shown("x" * 20, 10) == "x" * 9 + "…"
+    assert printable(b"a\x1b[31m\n\xff\xe2\x80\xae\xc3\xbc", 100) == r"a\x1b[31m\n\xff\u202eü"
+    assert printable(None, 9) == "(none)"
+    assert printable("x" * 20, 10) == "x" * 9 + "…"
 
 
 def test_the_time_by_which_a_record_is_written_again() -> None:
     """A client takes 0 for now, and a record without a time says -1."""
-    assert [stamped(at) for at in (-1, 0, 1, 1_700_000_000_000)] == [0, 1, 1, 1_700_000_000_000]
+    assert [producer_timestamp(at) for at in (-1, 0, 1, 1_700_000_000_000)] == [0, 1, 1, 1_700_000_000_000]

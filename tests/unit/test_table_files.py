@@ -11,16 +11,24 @@ import pyarrow as pa
 import pytest
 
 from penstock.tables import table_store
-from penstock.tables.table_store import GONE, MANIFEST, Damaged, Manifest, NotKept, Rows, TableFiles
+from penstock.tables.table_store import (
+    DELETED,
+    MANIFEST,
+    TableCorrupt,
+    TableFiles,
+    TableManifest,
+    TableScan,
+    TableWriteError,
+)
 
-COLUMNS: dict[str, pa.DataType] = {"key": pa.string(), "n": pa.int64(), GONE: pa.bool_()}
+COLUMNS: dict[str, pa.DataType] = {"key": pa.string(), "n": pa.int64(), DELETED: pa.bool_()}
 LAYOUT = pa.schema(COLUMNS)
 PLACE: dict[str, pa.DataType] = {"value": pa.binary(), "partition": pa.int32(), "offset": pa.int64()}
 DEAD = pa.schema(PLACE)
 
 
 def rows(**of: int | None) -> pa.Table:
-    return pa.Table.from_pylist([{"key": k, "n": n, GONE: n is None} for k, n in of.items()], schema=LAYOUT)
+    return pa.Table.from_pylist([{"key": k, "n": n, DELETED: n is None} for k, n in of.items()], schema=LAYOUT)
 
 
 def dead(*offsets: int) -> pa.Table:
@@ -30,7 +38,7 @@ def dead(*offsets: int) -> pa.Table:
 def found(folder: Path, number: int = 0, count: int = 2) -> dict[str, Any]:
     """What one of so many workers reads."""
     numbers = pa.RecordBatch.from_pydict({"id": [number]})
-    every = [row for batch in Rows(str(folder), count)(iter([numbers])) for row in batch.to_pylist()]
+    every = [row for batch in TableScan(str(folder), count)(iter([numbers])) for row in batch.to_pylist()]
     assert len({row["key"] for row in every}) == len(every)
     return {row["key"]: row["n"] for row in every}
 
@@ -38,7 +46,7 @@ def found(folder: Path, number: int = 0, count: int = 2) -> dict[str, Any]:
 @pytest.fixture
 def files(tmp_path: Path) -> TableFiles:
     made = TableFiles(tmp_path / "table")
-    made.begin(Manifest("s", "n BIGINT", "id", 0, {0: 0, 1: 0}))
+    made.begin(TableManifest("s", "n BIGINT", "id", 0, {0: 0, 1: 0}))
     return made
 
 
@@ -83,7 +91,7 @@ def test_a_crash_before_the_manifest_leaves_the_table_as_it_was(
 
     with monkeypatch.context() as patch:
         patch.setattr(TableFiles, "_flip", lambda _, to: struck(to))
-        with pytest.raises(NotKept, match="lightning"):
+        with pytest.raises(TableWriteError, match="lightning"):
             files.append({0: rows(a=2, b=3, c=4)}, dead(), {0: 4, 1: 0})
     reopened = again(files)
     assert (found(files.folder), reopened.manifest.next) == ({"a": 1}, {0: 1, 1: 0})
@@ -130,7 +138,7 @@ def half_a_manifest(folder: Path) -> None:
 
 def another_layout(folder: Path) -> None:
     text = (folder / MANIFEST).read_text()
-    (folder / MANIFEST).write_text(text.replace(f'"layout": {table_store.LAYOUT}', '"layout": 0'))
+    (folder / MANIFEST).write_text(text.replace(f'"layout": {table_store.FORMAT_VERSION}', '"layout": 0'))
 
 
 def unreadable(folder: Path) -> None:
@@ -144,9 +152,9 @@ def test_damage_is_noticed(files: TableFiles, harm: Any) -> None:
     files.append({0: rows(a=1)}, dead(), {0: 1, 1: 0})
     again(files)
     harm(files.folder)
-    with pytest.raises(Damaged):
+    with pytest.raises(TableCorrupt):
         again(files)
-    anew = Manifest("s", "n BIGINT", "id", 0, {0: 0})
+    anew = TableManifest("s", "n BIGINT", "id", 0, {0: 0})
     files.begin(anew)
     assert again(files).manifest == anew
 
@@ -168,16 +176,16 @@ def test_every_bit_of_a_manifest_counts(files: TableFiles) -> None:
     held = path.read_bytes()
     for place in range(len(held) - 1):
         path.write_bytes(held[:place] + bytes([held[place] ^ 1]) + held[place + 1 :])
-        with pytest.raises(Damaged):
-            Manifest.read(files.folder)
+        with pytest.raises(TableCorrupt):
+            TableManifest.read(files.folder)
     path.write_bytes(held)
-    assert Manifest.read(files.folder) == files.manifest
+    assert TableManifest.read(files.folder) == files.manifest
 
 
 def test_damage_gets_no_checksum_of_its_own_when_files_are_put_together(files: TableFiles) -> None:
     files.append({0: rows(a=1)}, dead(), {0: 1, 1: 0})
     changed(files.folder)
-    with pytest.raises(Damaged):
+    with pytest.raises(TableCorrupt):
         files.append({0: rows(b=1)}, dead(), {0: 2, 1: 0})
 
 
@@ -194,7 +202,7 @@ def test_a_disk_that_takes_no_more_is_told_of_and_the_table_is_as_it_was(files: 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(NotKept, match="see that its folder can be written and its disk has room"):
+        with pytest.raises(TableWriteError, match="see that its folder can be written and its disk has room"):
             files.append({0: rows(**{f"k{n}": n for n in range(10_000)})}, dead(), {0: 10_001, 1: 0})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -205,7 +213,7 @@ def test_a_disk_that_takes_no_more_is_told_of_and_the_table_is_as_it_was(files: 
 def test_a_folder_that_cannot_be_made_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "naming.tables").write_text("")
     made = TableFiles(tmp_path / "naming.tables" / "shops")
-    with pytest.raises(Damaged):
+    with pytest.raises(TableCorrupt):
         made.open()
-    with pytest.raises(NotKept, match=r"naming\.tables/shops"):
-        made.begin(Manifest("s", "n BIGINT", "id", 0, {0: 0}))
+    with pytest.raises(TableWriteError, match=r"naming\.tables/shops"):
+        made.begin(TableManifest("s", "n BIGINT", "id", 0, {0: 0}))

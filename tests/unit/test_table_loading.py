@@ -12,8 +12,8 @@ from penstock.engine.query.tables import StreamTable
 from penstock.errors import BrokerError
 from penstock.streams import Table, Topic
 from penstock.tables import topic_snapshot
-from penstock.tables.topic_reader import Decoder, Taken
-from penstock.tables.topic_snapshot import Now
+from penstock.tables.topic_reader import TableDecoder, TopicBatch
+from penstock.tables.topic_snapshot import TopicSnapshot
 
 SHOPS = Table(Topic("shops", compacted=True), schema="n INT")
 KEPT_MS = 60_000
@@ -28,18 +28,18 @@ class Broker:
     def time(self) -> float:
         return self.at
 
-    def look(self, *_: object) -> Now:
-        return Now("id", {0: 0}, {0: self.end}, {0: self.end}, int(self.at * 1000))
+    def look(self, *_: object) -> TopicSnapshot:
+        return TopicSnapshot("id", {0: 0}, {0: self.end}, {0: self.end}, int(self.at * 1000))
 
     def feed(self, _: object, __: object, start: Mapping[int, int]) -> Broker:
         self.begun.append(start[0])
         self._next = dict(start)
         return self
 
-    def to(self, ends: Mapping[int, int], _: Callable[[], bool]) -> Iterator[Taken]:
+    def to(self, ends: Mapping[int, int], _: Callable[[], bool]) -> Iterator[TopicBatch]:
         self.at += self.takes if self._next[0] < ends[0] else 0
         self._next = {0: ends[0]}
-        yield Decoder(SHOPS).taken([(b"a", b'{"n":1}', 0, ends[0] - 1)], dict(ends))
+        yield TableDecoder(SHOPS).taken([(b"a", b'{"n":1}', 0, ends[0] - 1)], dict(ends))
 
     def close(self) -> None:
         pass
@@ -48,10 +48,10 @@ class Broker:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker()
-    monkeypatch.setattr(tables, "look", made.look)
-    monkeypatch.setattr(tables, "TableFeed", made.feed)
+    monkeypatch.setattr(tables, "take_snapshot", made.look)
+    monkeypatch.setattr(tables, "TopicReader", made.feed)
     monkeypatch.setattr(topic_snapshot, "time", made)
-    monkeypatch.setattr(topic_snapshot, "setting", lambda *_: str(KEPT_MS))
+    monkeypatch.setattr(topic_snapshot, "topic_config", lambda *_: str(KEPT_MS))
     return made
 
 

@@ -11,8 +11,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from penstock.codec.columnar import Reading
-from penstock.codec.event_time import FIRST, LAST, micros, window
+from penstock.codec.columnar import RecordDecoder
+from penstock.codec.event_time import FIRST, LAST, event_time_sql, window_number
 from penstock.engine.operations.reset_plan import format_time
 from penstock.model.schema import schema
 from tests.readings import FAR, batch, run
@@ -32,7 +32,7 @@ FIELDS = schema("at BIGINT, n INT, t TINYINT, moment TIMESTAMP, day DATE, s STRI
     ],
 )
 def test_forms_that_are_told_here(form: str) -> None:
-    assert micros(form, FIELDS)
+    assert event_time_sql(form, FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,17 @@ def test_forms_that_are_told_here(form: str) -> None:
      "s", "to_timestamp(s)", "timestamp", "timestamp_millis(at), 1", ""],
 )  # fmt: skip
 def test_forms_that_spark_tells(form: str) -> None:
-    assert micros(form, FIELDS) is None
+    assert event_time_sql(form, FIELDS) is None
 
 
 def test_raw_records_have_their_own_time() -> None:
-    assert micros(" timestamp ", ())
-    assert micros("timestamp + interval 1 second", ()) is None
+    assert event_time_sql(" timestamp ", ())
+    assert event_time_sql("timestamp + interval 1 second", ()) is None
 
 
 def found(event_time: str, ddl: str, value: Any, horizon: int = FAR) -> tuple[datetime | None, str | None]:
     """The event time of a record, and why it has none."""
-    reading = Reading("t", "a test", f"at {ddl} NOT NULL", event_time, None, True)
+    reading = RecordDecoder("t", "a test", f"at {ddl} NOT NULL", event_time, None, True)
     [row] = run(reading, batch([json.dumps({"at": value}).encode()], horizon=horizon))
     return (None if row["_bad"] else row["event_time"].astimezone(UTC)), row["_record"]["reason"]
 
@@ -86,7 +86,7 @@ def test_limits_are_those_of_the_calendar() -> None:
 
 def test_a_records_own_time_beyond_the_calendar() -> None:
     """It is none where it is declared, and the nearest where nothing else is: for a tombstone."""
-    reading = Reading("t", "a test", "at BIGINT", "record.timestamp", None, True, whole=True, tombstones=True)
+    reading = RecordDecoder("t", "a test", "at BIGINT", "record.timestamp", None, True, whole=True, tombstones=True)
     for own_time, nearest in ((FIRST - 1, FIRST), (FIRST, FIRST), (0, 0), (LAST, LAST), (LAST + 1, LAST)):
         given = batch([b'{"at":1}', None], whole=True)
         own = pa.array([own_time, own_time], pa.timestamp("us", "UTC"))
@@ -110,7 +110,7 @@ def test_what_lies_behind_the_horizon() -> None:
 @pytest.mark.parametrize("size", [1, 7, 1_000_000, 420_000_000])
 def test_windows_of_all_times(size: int) -> None:
     times = [*range(-30, 30), FIRST, FIRST + 1, LAST, -size, -size - 1, -size + 1, size, size - 1]
-    sql = f"SELECT {window('make_timestamptz(t)', size)} FROM (SELECT unnest({times}::BIGINT[]) AS t)"
+    sql = f"SELECT {window_number('make_timestamptz(t)', size)} FROM (SELECT unnest({times}::BIGINT[]) AS t)"
     assert duckdb.execute(sql).fetchall() == [(t // size,) for t in times]
 
 

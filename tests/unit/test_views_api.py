@@ -21,7 +21,7 @@ from penstock.control import ProgressRow
 from penstock.control.repositories.view_instances import ViewInstanceRow
 from penstock.model.topic import Topic
 from penstock.model.view import ServedView, View
-from penstock.tables.topic_reader import layout
+from penstock.tables.topic_reader import table_schema
 from penstock.views.api import problems, routes
 from penstock.views.api.problems import NotReady
 from penstock.views.api.query import Counts, PartialCounts
@@ -61,7 +61,7 @@ class Doors:
     def put(self, *rows: dict[str, Any]) -> None:
         for p in (0, 1):
             own = [{"_gone": False, **row} for row in rows if partition_of(row["key"], 2) == p]
-            table = pa.Table.from_pylist(own, schema=layout(self.run.view.fields))
+            table = pa.Table.from_pylist(own, schema=table_schema(self.run.view.fields))
             self.run.store.apply({p: table}, {p: len(own)})
 
     def asked(self, way: Callable[[httpx.AsyncClient], Awaitable[Any]]) -> Any:

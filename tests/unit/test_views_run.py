@@ -20,8 +20,8 @@ from penstock.model.input import Table
 from penstock.model.topic import Topic
 from penstock.model.view import ServedView, View
 from penstock.tables import topic_snapshot
-from penstock.tables.topic_reader import DEAD, Decoder, TableFeed, Taken
-from penstock.tables.topic_snapshot import Now
+from penstock.tables.topic_reader import BAD_RECORDS_SCHEMA, TableDecoder, TopicBatch, TopicReader
+from penstock.tables.topic_snapshot import TopicSnapshot
 from penstock.views import runner
 from penstock.views.api import routes
 from penstock.views.api.freshness import RequestContext
@@ -65,8 +65,8 @@ class Feed:
     def __init__(self, _: object, __: str, start: Mapping[int, int]) -> None:
         self._at = dict(start)
 
-    def to(self, _: Mapping[int, int], __: Callable[[], bool]) -> Iterator[Taken]:
-        yield Taken({}, DEAD.empty_table(), self._at)
+    def to(self, _: Mapping[int, int], __: Callable[[], bool]) -> Iterator[TopicBatch]:
+        yield TopicBatch({}, BAD_RECORDS_SCHEMA.empty_table(), self._at)
 
     def close(self) -> None:
         pass
@@ -92,16 +92,16 @@ def test_an_age_is_counted_from_before_the_end_was_asked_for(
     """The answer may be long on its way, as where the process is paused; a view of no partition here is ready too."""
     clock, stopping, looked = Clock(), threading.Event(), list[float]()
 
-    def look(*_: object) -> Now:
+    def look(*_: object) -> TopicSnapshot:
         if looked:
             assert shops.ready
             stopping.set()
         looked.append(clock.now)
         at = int(clock.time() * 1000)
         clock.now += 60
-        return Now("id", {0: 0, 1: 0}, {0: 0, 1: 0}, {0: 0, 1: 0}, at)
+        return TopicSnapshot("id", {0: 0, 1: 0}, {0: 0, 1: 0}, {0: 0, 1: 0}, at)
 
-    for name, instead in {"time": clock, "look": look, "TableFeed": Feed, "IDLE": 0.0}.items():
+    for name, instead in {"time": clock, "look": look, "TopicReader": Feed, "IDLE": 0.0}.items():
         monkeypatch.setattr(runner, name, instead)
     monkeypatch.setattr(runner, "assigned_partitions", lambda *_: list(range(count)))
     assert not ViewRun(ServedView(VIEW, 1), shops._topic, shops.store.path.parent, "", shops.figures).ready
@@ -116,7 +116,7 @@ class Scripted:
 
     def __init__(self, shops: ViewRun, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shops, self.clock, self.kept = shops, Clock(), 60_000
-        self._decoder = Decoder(Table(cast(Topic, VIEW.topic), VIEW.schema))
+        self._decoder = TableDecoder(Table(cast(Topic, VIEW.topic), VIEW.schema))
         for where, name, instead in (
             (runner, "time", self.clock), (topic_snapshot, "time", self.clock),
             (topic_snapshot, "setting", self._setting),
@@ -126,22 +126,22 @@ class Scripted:
     def _setting(self, *_: object) -> str:
         return str(self.kept)
 
-    def open(self, ends: Mapping[int, int], log_ends: Mapping[int, int] | None = None) -> Now:
+    def open(self, ends: Mapping[int, int], log_ends: Mapping[int, int] | None = None) -> TopicSnapshot:
         now = self.now(ends, log_ends)
         self.shops._open(now)
         self.shops._end_offsets = self.shops._initial_end_offsets(self.clock.now, now)
         return now
 
-    def now(self, ends: Mapping[int, int], log_ends: Mapping[int, int] | None = None) -> Now:
+    def now(self, ends: Mapping[int, int], log_ends: Mapping[int, int] | None = None) -> TopicSnapshot:
         at = int(self.clock.time() * 1000)
-        return Now("id", {0: 0, 1: 0}, dict(ends), dict(log_ends or ends), at)
+        return TopicSnapshot("id", {0: 0, 1: 0}, dict(ends), dict(log_ends or ends), at)
 
-    def read(self, now: Now, *records: tuple[str, int, int], takes: float = 0.0) -> None:
+    def read(self, now: TopicSnapshot, *records: tuple[str, int, int], takes: float = 0.0) -> None:
         """Read to its ends. records: keys, partitions and offsets; a key of capitals is a tombstone's."""
         asked = self.clock.now
 
         class Given:
-            def to(_, ends: Mapping[int, int], __: object) -> Iterator[Taken]:  # noqa: N805
+            def to(_, ends: Mapping[int, int], __: object) -> Iterator[TopicBatch]:  # noqa: N805
                 self.clock.now += takes
                 raw: list[tuple[bytes | None, bytes | None, int, int]] = [
                     (key.lower().encode(), b'{"town":"x"}' if key.islower() else None, partition, offset)
@@ -149,7 +149,7 @@ class Scripted:
                 ]
                 yield self._decoder.taken(raw, {**self.shops.store.next, **ends})
 
-        self.shops._read_to_ends(cast(TableFeed, Given()), now, asked, lambda: False)
+        self.shops._read_to_ends(cast(TopicReader, Given()), now, asked, lambda: False)
 
     def age(self, partition: int) -> float:
         return self.clock.now - self.shops.held[partition].at

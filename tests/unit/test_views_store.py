@@ -20,8 +20,8 @@ from pydantic import ValidationError
 from penstock.errors import DeclarationError, Wait
 from penstock.model.view import View
 from penstock.streams import Table, Topic
-from penstock.tables.topic_reader import Decoder
-from penstock.tables.topic_reader import layout as rows_layout
+from penstock.tables.topic_reader import TableDecoder
+from penstock.tables.topic_reader import table_schema as rows_layout
 from penstock.views.api import query as view_query
 from penstock.views.api.query import BadQuery, Counts, Search
 from penstock.views.api.query_pool import QueryPool
@@ -99,7 +99,7 @@ def test_numbers_that_json_does_not_have_are_texts_as_they_were(tmp_path: Path) 
     ]
     records: list[tuple[bytes | None, bytes | None, int, int]] = []
     records += [(str(n).encode(), json.dumps(one).encode(), 0, n) for n, one in enumerate(said)]
-    taken = Decoder(Table(Topic("shops", compacted=True), schema=view.schema)).taken(records, {0: 3})
+    taken = TableDecoder(Table(Topic("shops", compacted=True), schema=view.schema)).taken(records, {0: 3})
     assert len(taken.dead) == 0
     made = ViewStore(ViewLayout(view), tmp_path / "v.db")
     made.begin("id", 1, 5, {0: 0})
@@ -143,7 +143,7 @@ def kept(tmp_path: Path, schema: str, by: tuple[str, ...], *values: dict[str, An
     view = View("v", VIEW.topic, schema, query_by=by)
     records: list[tuple[bytes | None, bytes | None, int, int]] = []
     records += [(str(n).encode(), json.dumps(one).encode(), 0, n) for n, one in enumerate(values)]
-    taken = Decoder(Table(Topic("shops", compacted=True), schema=schema)).taken(records, {0: len(values)})
+    taken = TableDecoder(Table(Topic("shops", compacted=True), schema=schema)).taken(records, {0: len(values)})
     assert len(taken.dead) == 0
     made = ViewStore(ViewLayout(view), tmp_path / "v.db")
     made.begin("id", 1, 5, {0: 0})

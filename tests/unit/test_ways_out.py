@@ -19,8 +19,8 @@ from penstock.engine.operations.reset import Reset, processed_offsets
 from penstock.engine.operations.reset_plan import PartitionReset, ResetPlan
 from penstock.errors import BrokerError, PenstockError
 from penstock.kafka import cleanup, commit_marker, dead_letters
-from penstock.kafka.dead_letters import Letter
-from penstock.kafka.transactions import mark_partition
+from penstock.kafka.dead_letters import DeadLetter
+from penstock.kafka.transactions import marker_partition
 from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.model.topic import COMMITS
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
@@ -202,24 +202,26 @@ def test_what_would_be_read_next(checkpoint: Asked, before: Reset | None, mark: 
 
 
 def test_a_mark_that_stays_behind_an_open_transaction_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = (COMMITS.name, mark_partition(COMMITS, "s"))
-    monkeypatch.setattr(commit_marker, "PATIENCE", 0.2)
+    place = (COMMITS.name, marker_partition(COMMITS, "s"))
+    monkeypatch.setattr(commit_marker, "OPEN_TRANSACTION_TIMEOUT", 0.2)
     monkeypatch.setattr(commit_marker, "admin", lambda _: None)
-    monkeypatch.setattr(commit_marker, "partitions", lambda *_: {COMMITS.name: 16})
-    monkeypatch.setattr(commit_marker, "log_ends", lambda *_: {place: 5})
+    monkeypatch.setattr(commit_marker, "partition_counts", lambda *_: {COMMITS.name: 16})
+    monkeypatch.setattr(commit_marker, "log_end_offsets", lambda *_: {place: 5})
     monkeypatch.setattr(commit_marker, "end_offsets", lambda *_: {place: 3})
     with pytest.raises(BrokerError, match="open transaction at 3, and ends at 5"):
-        commit_marker.mark_of("s", "b")
-    monkeypatch.setattr(commit_marker, "partitions", lambda *_: {})
-    assert commit_marker.mark_of("s", "b") == NO_COMMIT
+        commit_marker.read_commit_marker("s", "b")
+    monkeypatch.setattr(commit_marker, "partition_counts", lambda *_: {})
+    assert commit_marker.read_commit_marker("s", "b") == NO_COMMIT
 
 
 def test_only_what_lies_beside_already_is_not_kept_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def letter(of: str, offset: str) -> Letter:
-        return Letter("dead", 0, 0, None, None, {"topic": "t", "partition": "0", "offset": offset, "stream": of})
+    def letter(of: str, offset: str) -> DeadLetter:
+        return DeadLetter("dead", 0, 0, None, None, {"topic": "t", "partition": "0", "offset": offset, "stream": of})
 
-    monkeypatch.setattr(dead_letters, "read", lambda *_: [letter("s", "3"), letter("other", "4"), letter("s", "?")])
-    monkeypatch.setattr("penstock.engine.commit.dead_letter_index.partitions", lambda *_: {})
+    monkeypatch.setattr(
+        dead_letters, "read_dead_letters", lambda *_: [letter("s", "3"), letter("other", "4"), letter("s", "?")]
+    )
+    monkeypatch.setattr("penstock.engine.commit.dead_letter_index.partition_counts", lambda *_: {})
     kept = DeadLetterIndex(stream("s", Input(Topic("t"))), "b", Reset({}, None, SAME, {"t": {0: 7}}))
     for offset, target, has in ((3, "dead", 1), (3, "late", 0), (4, "dead", 0), (6, "", 1), (7, "", 0), (9, "dead", 0)):
         assert kept.contains({"topic": "t", "partition": 0, "offset": offset}, target) == bool(has), (offset, target)
@@ -234,9 +236,9 @@ class Broker:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.deleted: list[str] = []
         topics = dict.fromkeys(("t", "s-out", "told", "strict.x", "penstock.commits", "__consumer_offsets"), 1)
-        monkeypatch.setattr(removal, "partitions", lambda *_: topics)
-        monkeypatch.setattr(removal, "forget_mark", lambda name, _: self.deleted.append(f"mark of {name}"))
-        monkeypatch.setattr(cleanup, "read_by", lambda *_: ["t"])
+        monkeypatch.setattr(removal, "partition_counts", lambda *_: topics)
+        monkeypatch.setattr(removal, "delete_commit_marker", lambda name, _: self.deleted.append(f"mark of {name}"))
+        monkeypatch.setattr(cleanup, "topics_of_group", lambda *_: ["t"])
         monkeypatch.setattr(cleanup, "delete_group", lambda _, group, __: self.deleted.append(group))
         monkeypatch.setattr(cleanup, "delete_topics", lambda _, names, __: self.deleted.extend(names))
 

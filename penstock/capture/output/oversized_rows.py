@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from penstock.capture.output.encode import digest
 from penstock.capture.output.page_records import Records
-from penstock.kafka.limits import FRAME, Limit, Message
+from penstock.kafka.limits import RECORD_OVERHEAD, ProducerRecord, SizeLimit
 from penstock.model.capture import Capture
 from penstock.model.topic import DEAD_LETTERS
 
@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS aside
   (key BLOB PRIMARY KEY, digest BLOB NOT NULL, scan INTEGER NOT NULL, largest INTEGER NOT NULL) WITHOUT ROWID;
 """
 # What a letter shows of its row: the whole of it is in the table.
-LETTER = Limit(DEAD_LETTERS.name, 64 * 1024, packed=False)
+LETTER = SizeLimit(DEAD_LETTERS.name, 64 * 1024, packed=False)
 # Of a key, in a log line.
 SHOWN = 100
 
@@ -46,17 +46,17 @@ class Aside:
     They are kept in the file of the comparison: if that is lost, the next comparison tells of each once more.
     """
 
-    def __init__(self, db: sqlite3.Connection, capture: Capture, limit: Limit | None) -> None:
+    def __init__(self, db: sqlite3.Connection, capture: Capture, limit: SizeLimit | None) -> None:
         self._db, self._limit = db, limit
         self._capture = (capture.name, capture.topic.name)
         self._known = {key: Row(*about) for key, *about in db.execute("SELECT * FROM aside")}
-        self._found: dict[bytes, tuple[Row, Message]] = {}
+        self._found: dict[bytes, tuple[Row, ProducerRecord]] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
     @property
-    def letters(self) -> list[Message]:
+    def letters(self) -> list[ProducerRecord]:
         """Of rows that are not told of yet."""
         return [letter for _, letter in self._found.values()]
 
@@ -94,13 +94,13 @@ class Aside:
         limit = self._limit
         if limit is None:
             return {}
-        room = limit.largest - FRAME
+        room = limit.largest - RECORD_OVERHEAD
         # By length first: few rows are worth a look at how far they are compressed.
         long = [(key, value) for key, value in pairs if value is not None and len(key) + len(value) > room]
         return {
             key: f"its record is larger than its topic takes: {len(key) + len(value):,} bytes"
             for key, value in long
-            if not limit.takes(Message(limit.topic, key, value))
+            if not limit.takes(ProducerRecord(limit.topic, key, value))
         }
 
     def told(self) -> None:
@@ -113,12 +113,12 @@ class Aside:
         """This comparison met all that there are."""
         self._forget([key for key, row in self._known.items() if row.scan != scan])
 
-    def _letter(self, key: bytes, value: bytes, reason: str) -> Message:
+    def _letter(self, key: bytes, value: bytes, reason: str) -> ProducerRecord:
         name, output = self._capture
         log.warning("capture %s: row %s is put aside: %s", name, key[:SHOWN].decode(errors="replace"), reason)
         said = {"output": output, "stream": name, "reason": reason}
         headers = tuple((f"penstock.{what}", text.encode()) for what, text in said.items())
-        return LETTER.cut(Message(DEAD_LETTERS.name, key, value, headers))
+        return LETTER.cut(ProducerRecord(DEAD_LETTERS.name, key, value, headers))
 
     def _keep(self, rows: Mapping[bytes, Row]) -> None:
         self._known |= rows

@@ -17,7 +17,7 @@ from penstock.capture.polling.page_size import PageSize
 from penstock.capture.reconcile.digest_index import Reconcile
 from penstock.capture.source.base import Database, Page, SourceError
 from penstock.kafka.admin import ensure_topics
-from penstock.kafka.limits import Message
+from penstock.kafka.limits import ProducerRecord
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.capture import Capture
 from penstock.model.topic import DEAD_LETTERS
@@ -125,7 +125,7 @@ class PageWriter:
 
     def commit(self, rows: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
         """Write keys with their values, a value None as a tombstone, and the position."""
-        messages = [Message(self.capture.topic.name, key, value) for key, value in rows]
+        messages = [ProducerRecord(self.capture.topic.name, key, value) for key, value in rows]
         if letters := self.aside.letters:
             ensure_topics([DEAD_LETTERS], self.output.bootstrap)
             messages += letters
@@ -138,7 +138,7 @@ class PageWriter:
         self.aside.told()
         self.hook("after commit")
 
-    def _hooked(self, messages: list[Message]) -> Iterator[Message]:
+    def _hooked(self, messages: list[ProducerRecord]) -> Iterator[ProducerRecord]:
         for number, message in enumerate(messages):
             if number == len(messages) // 2:
                 self.hook("mid-produce")

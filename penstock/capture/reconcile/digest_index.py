@@ -23,10 +23,10 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from penstock.capture.output.encode import EncodingError, decode, digest, encode
 from penstock.capture.output.oversized_rows import SCHEMA as DEAD_LETTERS
 from penstock.capture.output.position import read, write
-from penstock.codec.heartbeat import BEAT_KEY
+from penstock.codec.heartbeat import HEARTBEAT_KEY
 from penstock.errors import BrokerError, PenstockError
-from penstock.kafka.admin import UNPACKED
-from penstock.kafka.client import connection
+from penstock.kafka.admin import LARGE_FETCH
+from penstock.kafka.client import client_config
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +87,8 @@ class Reconcile:
             self._tell("topic id", topic_id)
         self._consumer = Consumer(
             {
-                **UNPACKED,
-                **connection(bootstrap),
+                **LARGE_FETCH,
+                **client_config(bootstrap),
                 "group.id": f"penstock.reconcile.{topic}",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
@@ -177,7 +177,7 @@ class Reconcile:
         latest: dict[bytes, bytes | None] = {}
         for message in batch:
             # Streams may read the topic by time: its beats are nobody's rows.
-            if message.error() is None and message.key() not in (None, BEAT_KEY):
+            if message.error() is None and message.key() not in (None, HEARTBEAT_KEY):
                 value = message.value()
                 latest[message.key()] = None if value is None else digest(value)
         for at in self._consumer.position([TopicPartition(self._topic, p) for p in self._assigned]):

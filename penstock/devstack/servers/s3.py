@@ -14,7 +14,7 @@ import httpx
 from penstock.devstack.servers.base import StoreServer, check_passes
 from penstock.host import secret_file
 from penstock.java import jars, runtime
-from penstock.object_store.endpoint import ACCESS_KEY, PART, SECRET
+from penstock.object_store.endpoint import ACCESS_KEY, LOCAL_SERVICE, SECRET_FILE
 from penstock.settings import settings
 
 CONFIG = """s3proxy.endpoint=http://127.0.0.1:{port}
@@ -36,7 +36,7 @@ LOGBACK = """<configuration>
 class S3(StoreServer):
     """A private object store on loopback."""
 
-    name: str = PART
+    name: str = LOCAL_SERVICE
     label: str = "the object store"
     variable: ClassVar[str] = "PENSTOCK_S3_PORT"
 
@@ -53,7 +53,7 @@ class S3(StoreServer):
     @property
     def secret_key(self) -> str:
         """The secret of this home's store; one is made where there is none."""
-        return secret_file.kept(self.home / SECRET).hex()
+        return secret_file.kept(self.home / SECRET_FILE).hex()
 
     @property
     def ports(self) -> Mapping[str, int]:

@@ -39,8 +39,8 @@ def chosen(given: Settings) -> list[StoreServer]:
                 got=f"STORES={given.stores} and {variable}",
                 hint=f"leave {name} out of STORES, or unset {variable}",
             )
-    if not _elsewhere(given, endpoint.PART):
-        wanted.append(endpoint.PART)
+    if not _elsewhere(given, endpoint.LOCAL_SERVICE):
+        wanted.append(endpoint.LOCAL_SERVICE)
     there = [name for name in KINDS if name in wanted or process.read(given.home / "run", name)]
     return [resolve_name(KINDS[name])(given.home, port=getattr(given, f"{name}_port")) for name in there]
 

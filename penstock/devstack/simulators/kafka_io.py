@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from confluent_kafka import KafkaError, Message, Producer
 
 from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, end_offsets, first_offsets, partitions
-from penstock.kafka.client import connection
-from penstock.kafka.dead_letters import between, consumer
+from penstock.kafka.admin import admin, end_offsets, first_offsets, partition_counts
+from penstock.kafka.client import client_config
+from penstock.kafka.dead_letters import open_consumer, read_range
 from penstock.kafka.limits import as_bytes
 from penstock.model.topic import CREATE
 
@@ -21,7 +21,7 @@ class Out:
         self._lost, self._why = 0, ""
         self._producer = Producer(
             {
-                **connection(bootstrap),
+                **client_config(bootstrap),
                 "enable.idempotence": True,
                 "compression.type": "lz4",
                 "linger.ms": 20,
@@ -65,16 +65,16 @@ class Out:
 def records(topic: str, bootstrap: str) -> Iterator[tuple[bytes, bytes | None]]:
     """Key and value of all that is committed in a topic."""
     client = admin(bootstrap)
-    places = [(topic, p) for p in range(partitions(client, bootstrap)[topic])]
+    places = [(topic, p) for p in range(partition_counts(client, bootstrap)[topic])]
     starts, ends = (of(client, places, bootstrap) for of in (first_offsets, end_offsets))
-    with consumer(bootstrap) as reader:
+    with open_consumer(bootstrap) as reader:
         for place in places:
-            for message in between(reader, *place, starts.get(place, 0), ends.get(place, 0)):
+            for message in read_range(reader, *place, starts.get(place, 0), ends.get(place, 0)):
                 yield as_bytes(message.key()) or b"", as_bytes(message.value())
 
 
 def are_there(topics: Sequence[str], bootstrap: str) -> None:
     """BrokerError if a topic is not there."""
-    known = partitions(admin(bootstrap), bootstrap)
+    known = partition_counts(admin(bootstrap), bootstrap)
     if missing := [topic for topic in topics if topic not in known]:
         raise BrokerError(f"topic {missing[0]} is not there", hint=CREATE)

@@ -89,7 +89,9 @@ def can_rebuild(stream: Stream, spark: SparkSession, bootstrap: str) -> bool:
 
 def empty_tables(stream: Stream, spark: SparkSession) -> dict[str, DataFrame]:
     """The tables of a stream, without rows."""
-    return {name: spark.createDataFrame([], topic_reader.ddl(table.fields)) for name, table in stream.tables.items()}
+    return {
+        name: spark.createDataFrame([], topic_reader.table_ddl(table.fields)) for name, table in stream.tables.items()
+    }
 
 
 def fingerprint_lines(stream: Stream, given: DataFrame, place: FoldPlace | None = None) -> list[str]:

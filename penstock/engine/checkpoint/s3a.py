@@ -14,8 +14,8 @@ from penstock.errors import SettingError
 from penstock.host.files import publish
 from penstock.java import jars
 from penstock.java.compiler import compiled
-from penstock.object_store.bucket import Store, checked
-from penstock.object_store.endpoint import AWS, Endpoint, endpoint
+from penstock.object_store.bucket import Bucket, parse_endpoint
+from penstock.object_store.endpoint import AWS, Endpoint, find_endpoint
 
 SCHEME, HADOOP_PREFIX = "s3a", "spark.hadoop.fs.s3a."
 # What writes the files of a checkpoint.
@@ -32,7 +32,7 @@ def is_object_store(path: str) -> bool:
 
 def endpoint_of(path: str) -> Endpoint:
     """How the object store of a path is reached; SettingError if nobody has said so."""
-    found = endpoint()
+    found = find_endpoint()
     if found is None:
         raise SettingError(
             "checkpoints lie in an object store, and nobody has said where that is",
@@ -40,14 +40,14 @@ def endpoint_of(path: str) -> Endpoint:
             hint="set PENSTOCK_S3_URL, PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, or start the one here: "
             "`make up`",
         )
-    checked(found)
+    parse_endpoint(found)
     return found
 
 
-def store_below(path: str) -> Store:
+def store_below(path: str) -> Bucket:
     """What lies below a path, by a client that needs no Spark."""
     given = urlparse(path)
-    return Store(endpoint_of(path), given.netloc, given.path.strip("/"))
+    return Bucket(endpoint_of(path), given.netloc, given.path.strip("/"))
 
 
 def s3a_jars() -> list[Path]:

@@ -28,7 +28,7 @@ from penstock.engine.query.upstream import UpstreamProgress, open_upstream
 from penstock.engine.query.watermark import Watermark
 from penstock.engine.state.fold import fold_store
 from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError
-from penstock.kafka.admin import admin, partitions, topic_ids
+from penstock.kafka.admin import admin, partition_counts, topic_ids
 from penstock.model.output import NO_COMMIT, CommitMarker, Output, SideOutput, WriterOwner
 from penstock.model.topic import COMMITS, DEAD_LETTERS
 
@@ -306,7 +306,7 @@ class BatchCommitter:
 
     def _topics_exist(self) -> None:
         """Say which topic is missing, instead of a source that waits for it or an output that is made by chance."""
-        there = partitions(admin(self._bootstrap), self._bootstrap)
+        there = partition_counts(admin(self._bootstrap), self._bootstrap)
         wanted = {topic.name for topic in self._stream.topics()}
         if missing := sorted(wanted - there.keys()):
             if deleted := self._inputs.deleted_topics(missing):

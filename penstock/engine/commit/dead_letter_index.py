@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from penstock.kafka import dead_letters
-from penstock.kafka.admin import admin, partitions
-from penstock.kafka.commit_marker import settled
+from penstock.kafka.admin import admin, partition_counts
+from penstock.kafka.commit_marker import stable_end_offsets
 from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -44,10 +44,12 @@ class DeadLetterIndex:
         """The ids of the topics of the records whose letters there are."""
         found: dict[tuple[str, str, int, int], set[str]] = {}
         topics = [*self._stream.side_outputs, DEAD_LETTERS.name]
-        there = partitions(admin(self._bootstrap), self._bootstrap)
+        there = partition_counts(admin(self._bootstrap), self._bootstrap)
         # Another stream's open transaction may hide letters behind it.
-        settled([(t, p) for t in topics for p in range(there.get(t, 0))], self._bootstrap, "what was put aside")
-        for one in dead_letters.read(topics, self._bootstrap, sys.maxsize):
+        stable_end_offsets(
+            [(t, p) for t in topics for p in range(there.get(t, 0))], self._bootstrap, "what was put aside"
+        )
+        for one in dead_letters.read_dead_letters(topics, self._bootstrap, sys.maxsize):
             if one.stream == self._stream.name and one.origin:
                 found.setdefault((one.topic, *one.origin), set()).add(one.topic_id)
         return found

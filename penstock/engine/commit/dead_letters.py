@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from penstock.engine.commit.rejected import DEAD_LETTER_SCHEMA, origin_headers
 from penstock.kafka.admin import admin, first_offsets
-from penstock.kafka.dead_letters import PREFIX, Origin, between, consumer
-from penstock.kafka.record_lookup import Whole, whole
+from penstock.kafka.dead_letters import HEADER_PREFIX, RecordLocation, open_consumer, read_range
+from penstock.kafka.record_lookup import TopicRecord, to_record
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -28,10 +28,10 @@ def dead_letters_of_rows(
     if not set(POSITION_COLUMNS) <= set(rows.column_names):
         return _of_rows(rows.take(list(why)), list(why.values()), stream, output)
     places = rows.select(POSITION_COLUMNS).take(list(why)).to_pylist()
-    reasons: dict[Origin, list[str]] = {}
+    reasons: dict[RecordLocation, list[str]] = {}
     for place, reason in zip(places, why.values(), strict=True):
         if not kept.contains(place, target):
-            reasons.setdefault(Origin(**place), []).append(reason)
+            reasons.setdefault(RecordLocation(**place), []).append(reason)
     found = dict(_records(reasons, bootstrap))
     made = [
         _of_record(place, said, found.get(place), stream, output, kept.topic_ids) for place, said in reasons.items()
@@ -42,26 +42,34 @@ def dead_letters_of_rows(
 def _of_rows(rows: pa.Table, why: list[str], stream: str, output: str) -> pa.Table:
     """Of rows with `key` and `value` and no record."""
     said = [{"output": output, "stream": stream, "reason": reason} for reason in why]
-    headers = [[(f"{PREFIX}{name}", text.encode()) for name, text in one.items()] for one in said]
+    headers = [[(f"{HEADER_PREFIX}{name}", text.encode()) for name, text in one.items()] for one in said]
     key, value = (rows[name].cast(pa.binary()) for name in ("key", "value"))
     kept = pa.chunked_array([pa.array(headers, DEAD_LETTER_SCHEMA.field("headers").type)])
     return pa.Table.from_arrays([key, value, kept], schema=DEAD_LETTER_SCHEMA)
 
 
 def _of_record(
-    place: Origin, reasons: list[str], record: Whole | None, stream: str, output: str, ids: Mapping[str, str]
+    place: RecordLocation,
+    reasons: list[str],
+    record: TopicRecord | None,
+    stream: str,
+    output: str,
+    ids: Mapping[str, str],
 ) -> dict[str, Any]:
     """One letter, however many rows were made of the record; the record's own headers come first."""
     reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} more of its rows)"
-    said = [*origin_headers(place._asdict(), stream, "reason", reason, ids), (f"{PREFIX}output", output.encode())]
+    said = [
+        *origin_headers(place._asdict(), stream, "reason", reason, ids),
+        (f"{HEADER_PREFIX}output", output.encode()),
+    ]
     if record is None:
         # It was there when the batch was read: compaction or retention has taken it since.
-        return {"key": None, "value": None, "headers": [*said, (f"{PREFIX}cut", b"key, value")]}
-    headers = [*record.headers, *said, (f"{PREFIX}timestamp", str(record.timestamp).encode())]
+        return {"key": None, "value": None, "headers": [*said, (f"{HEADER_PREFIX}cut", b"key, value")]}
+    headers = [*record.headers, *said, (f"{HEADER_PREFIX}timestamp", str(record.timestamp).encode())]
     return {"key": record.key, "value": record.value, "headers": headers}
 
 
-def _records(places: Iterable[Origin], bootstrap: str) -> Iterator[tuple[Origin, Whole]]:
+def _records(places: Iterable[RecordLocation], bootstrap: str) -> Iterator[tuple[RecordLocation, TopicRecord]]:
     """The records of some places, those that are still there."""
     parts: dict[tuple[str, int], set[int]] = {}
     for topic, partition, offset in places:
@@ -69,7 +77,7 @@ def _records(places: Iterable[Origin], bootstrap: str) -> Iterator[tuple[Origin,
     if not parts:
         return
     first = first_offsets(admin(bootstrap), parts, bootstrap)
-    with consumer(bootstrap) as reader:
+    with open_consumer(bootstrap) as reader:
         for part, offsets in parts.items():
             # They lie in one batch: to read what is between is quicker than to seek each. What was removed meanwhile
             # would end the reading, so what is missing then is sought.
@@ -77,13 +85,13 @@ def _records(places: Iterable[Origin], bootstrap: str) -> Iterator[tuple[Origin,
             for message in _read(reader, part, spans):
                 if message.offset() in offsets:
                     offsets.discard(message.offset() or 0)
-                    found = whole(message)
+                    found = to_record(message)
                     yield found.place, found
             for message in _read(reader, part, [(offset, offset + 1) for offset in offsets]):
-                found = whole(message)
+                found = to_record(message)
                 yield found.place, found
 
 
 def _read(reader: Consumer, part: tuple[str, int], spans: Iterable[tuple[int, int]]) -> Iterator[Message]:
     for start, end in spans:
-        yield from between(reader, *part, start, end)
+        yield from read_range(reader, *part, start, end)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.codec import columnar
 from penstock.engine.commit.dead_letter_index import DeadLetterIndex
 from penstock.engine.query import decode, source
-from penstock.kafka.dead_letters import PREFIX
+from penstock.kafka.dead_letters import HEADER_PREFIX
 from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -134,17 +134,17 @@ class RejectFinder:
         end = at + size - F.pmod(at - phase, F.lit(size)) if size else at + output_mode.record_retention // micros
         upto = F.lit(passed)
         if self._reset and self._reset.floor is not None:
-            seen = source.is_before(self._reset.processed, f"{columnar.KEPT}.")
+            seen = source.is_before(self._reset.processed, f"{columnar.SOURCE_RECORD_COLUMN}.")
             upto = F.when(seen, upto).otherwise(max(passed, self._reset.floor * 1000))
         for name, given in self._stream.sources.items():
             again = source.batch_records(self._spark, given, self._bootstrap, batch, self._left_out)
             rows = decode.decode_records(again, given, batch_time(batch), keep="all", combine=False)
-            late = decode.drop_heartbeats(rows.where(~F.col(columnar.BAD))).where(end <= upto)
+            late = decode.drop_heartbeats(rows.where(~F.col(columnar.BAD_COLUMN))).where(end <= upto)
             if given.late_records == "count" or (given.late_records is None and name not in fed):
                 found.late += late.count()
                 continue
             target = self._stream.late_topic if given.late_records else DEAD_LETTERS.name
-            late = late.select(f"{columnar.KEPT}.*", F.floor((upto - end) / 1000).alias("late_ms"))
+            late = late.select(f"{columnar.SOURCE_RECORD_COLUMN}.*", F.floor((upto - end) / 1000).alias("late_ms"))
             for row in late.toLocalIterator():
                 if self.index.contains(row.asDict(), target):
                     continue
@@ -152,7 +152,7 @@ class RejectFinder:
                 self._keep(found, row.asDict(), target, "late-ms", str(row.late_ms))
                 if not given.late_records:
                     why = f"it came {row.late_ms} ms after its windows had closed"
-                    found.by_topic[target][-1]["headers"].append((f"{PREFIX}reason", why.encode()))
+                    found.by_topic[target][-1]["headers"].append((f"{HEADER_PREFIX}reason", why.encode()))
 
     def _old(self, execution: BatchExecution) -> bool:
         """Whether records of the batch lay below the floor of a reset."""

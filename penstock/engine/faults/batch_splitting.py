@@ -19,7 +19,7 @@ from penstock.engine.jvm import bridge
 from penstock.engine.query.source import RecordPosition
 from penstock.errors import Blocked
 from penstock.kafka.admin import admin, first_offsets
-from penstock.kafka.dead_letters import between, consumer
+from penstock.kafka.dead_letters import open_consumer, read_range
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -218,8 +218,8 @@ class BatchSplitter:
     ) -> RecordsSize:
         records = size = 0
         last = None
-        with consumer(self._bootstrap) as reader:
-            for message in between(reader, topic, partition, start, end):
+        with open_consumer(self._bootstrap) as reader:
+            for message in read_range(reader, topic, partition, start, end):
                 place = RecordPosition(topic, partition, message.offset() or 0)
                 if place not in without:
                     records, size, last = records + 1, size + _bytes(message), place
@@ -229,10 +229,10 @@ class BatchSplitter:
         """Where each partition ends if it gives no more than its share of bytes; all of them together a record."""
         ends: TopicOffsets = {}
         anything = False
-        with consumer(self._bootstrap) as reader:
+        with open_consumer(self._bootstrap) as reader:
             for (topic, partition), start in starts.items():
                 end, left = batch.ends[topic][partition], share
-                for message in between(reader, topic, partition, start, end):
+                for message in read_range(reader, topic, partition, start, end):
                     left -= _bytes(message)
                     if left < 0 and anything:
                         end = message.offset() or 0

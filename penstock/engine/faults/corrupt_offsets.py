@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.engine.commit.rejected import RejectedRecords, origin_headers
-from penstock.kafka.log_corruption import left_of
+from penstock.kafka.log_corruption import read_corrupt_records
 from penstock.model.output import CommitMarker
 from penstock.model.topic import DEAD_LETTERS
 
@@ -36,7 +36,7 @@ class CorruptOffsets:
 
     def letters(self, stream: Stream, kept: DeadLetterIndex, bootstrap: str) -> RejectedRecords:
         """One for each offset, with what is left of its record."""
-        left = left_of(self.topic, self.partition, self.offsets, bootstrap)
+        left = read_corrupt_records(self.topic, self.partition, self.offsets, bootstrap)
         found = RejectedRecords(first_reason=self.why)
         given = next(one for one in stream.sources.values() if one.reads_topic(self.topic))
         target = given.dead_letter_topic or (None if given.schema else DEAD_LETTERS)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from penstock.control.repositories.data_loss import DataLoss, DataLossLog
 from penstock.errors import Blocked, BrokerError, ControlError, DeclarationError
-from penstock.kafka.admin import PATIENCE, admin, first_offsets, log_ends, topic_ids
+from penstock.kafka.admin import STALE_METADATA_TIMEOUT, admin, first_offsets, log_end_offsets, topic_ids
 from penstock.model.output import CommitMarker
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class InputCheck:
         self, starts: TopicOffsets, ends: TopicOffsets, known: TopicIds, more: Iterable[str] = ()
     ) -> tuple[BrokerLogs, list[DataLoss]]:
         """What is not there, and who does not answer, is asked for a while: brokers start slowly, and topics too."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + STALE_METADATA_TIMEOUT
         while True:
             there, silent = self._there(starts, ends, known, more)
             gaps = list(_find_gaps(starts, ends, known, there))
@@ -154,7 +154,7 @@ class InputCheck:
         """What the broker has, and partitions that do not answer."""
         client, at = admin(self._bootstrap), self._bootstrap
         places = {(topic, p) for offsets in (starts, ends) for topic, parts in offsets.items() for p in parts}
-        firsts, lasts = first_offsets(client, places, at), log_ends(client, places, at)
+        firsts, lasts = first_offsets(client, places, at), log_end_offsets(client, places, at)
         # Last: so offsets of a topic that was just made again are not taken for those of the old one.
         ids = topic_ids(client, {*starts, *ends, *more}, at)
         same = {(t, p) for t, p in places if t in ids and known.get(t, ids[t]) == ids[t]}

@@ -28,7 +28,7 @@ from penstock.engine.query.source import RecordPosition
 from penstock.engine.state import fold
 from penstock.errors import Blocked, BrokerError, LeaseLost
 from penstock.kafka.admin import admin, first_offsets
-from penstock.kafka.log_corruption import broken
+from penstock.kafka.log_corruption import find_corrupt_range
 from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class PoisonRecords:
         # Where its checksum fits, the other client does not get past it either, and says nothing.
         with suppress(BrokerError):
             # A batch that is written must be read as it was, for its state.
-            found = None if written else broken(topic, partition, start, end, self.bootstrap)
+            found = None if written else find_corrupt_range(topic, partition, start, end, self.bootstrap)
         if not found:
             raise Blocked(
                 f"stream {self.stream.name} cannot read what is broken in the broker's log",
@@ -229,7 +229,7 @@ class PoisonRecords:
         for name, given in self.stream.sources.items():
             raw = source.batch_records(self.spark, given, self.bootstrap, part, without)
             rows = decode.decode_records(raw, given, batch_time(part))
-            rows = rows.where(~rows[columnar.BAD]).drop(columnar.BAD, columnar.KEPT)
+            rows = rows.where(~rows[columnar.BAD_COLUMN]).drop(columnar.BAD_COLUMN, columnar.SOURCE_RECORD_COLUMN)
             frames[name] = decode.drop_heartbeats(source.above_floor(rows, self.reset))
         # State with timers asks where states are kept, which is known once Spark manages streams.
         _ = self.spark.streams

@@ -26,7 +26,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from penstock.codec.columnar import gathered
+from penstock.codec.columnar import coalesce_batches
 from penstock.engine.checkpoint import ownership, s3a
 from penstock.engine.checkpoint import plan_fingerprint as plans
 from penstock.engine.checkpoint.layout import RESET_FILE
@@ -43,17 +43,17 @@ from penstock.engine.state.keyed_store import HASH, DamagedState
 from penstock.engine.state.restore_query import RECORD_COLUMNS, RestoreQuery, check_unique_keys
 from penstock.engine.state.restore_rules import RESET_HINT, restorable_fold, restore_query_of
 from penstock.errors import BrokerError, PenstockError
-from penstock.kafka.admin import admin, first_offsets, partitions, setting, topic_ids
-from penstock.kafka.commit_marker import mark_of, settled
+from penstock.kafka.admin import admin, first_offsets, partition_counts, topic_config, topic_ids
+from penstock.kafka.commit_marker import read_commit_marker, stable_end_offsets
 from penstock.model.schema import quoted
-from penstock.tables.topic_snapshot import read_in_time
+from penstock.tables.topic_snapshot import check_tombstones_kept
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.engine.checkpoint.offset_log import TopicOffsets
     from penstock.engine.state.fold import FoldContext as FoldPlace
-    from penstock.kafka.commit_marker import Place
+    from penstock.kafka.commit_marker import TopicAndPartition
     from penstock.model.fold import Fold
     from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
@@ -109,7 +109,7 @@ class PartWriter:
             yield from rest
 
         for table in check_unique_keys(
-            (one.drop_columns([folding.PART_COLUMN]) for one in gathered(every())), self.fold.key
+            (one.drop_columns([folding.PART_COLUMN]) for one in coalesce_batches(every())), self.fold.key
         ):
             rows = table.select(self.layout.names).cast(self.layout)
             yield keyed_store.sort_by_hash(fold_query.drop_ended(self.fold, rows, self.watermark))
@@ -140,7 +140,7 @@ def rebuild(
     home = Path(urlparse(checkpoint).path)
     with _alone(stream.name, home) as folder:
         _no_reset_waits(stream.name, home)
-        mark = mark_of(stream.name, bootstrap)
+        mark = read_commit_marker(stream.name, bootstrap)
         plan = _plan(stream, mark)
         # Of its batch, as the log has it of the one before.
         older = BatchPlan.read(mark.plans.get(mark.batch - 1, ""))
@@ -171,7 +171,7 @@ def rebuild(
         asked = Reset(plan.ends, ids={topic: ids[topic] for topic in plan.ends if topic in ids}, rebuilt=True)
         HadoopFolder(spark, str(folder)).replace(RESET_FILE, asked.text())
         plans.PlanFingerprint(spark, stream.name, str(folder)).keep(lines)
-        if (now := mark_of(stream.name, bootstrap)) != mark:
+        if (now := read_commit_marker(stream.name, bootstrap)) != mark:
             raise PenstockError(
                 f"stream {stream.name} has written meanwhile",
                 got=f"batch {now.batch}, and batch {mark.batch} before",
@@ -201,7 +201,7 @@ def _restored(
         *RECORD_COLUMNS
     )
     made = _laid(stream, frame, ("key",), how, laying, place, records)
-    read_in_time(how.topic, began, bootstrap, "output", "rebuild it again")
+    check_tombstones_kept(how.topic, began, bootstrap, "output", "rebuild it again")
     return made, records
 
 
@@ -275,21 +275,21 @@ def _no_reset_waits(stream: str, home: Path) -> None:
         )
 
 
-def _ends(topic: str, bootstrap: str) -> dict[Place, int]:
+def _ends(topic: str, bootstrap: str) -> dict[TopicAndPartition, int]:
     """Where an output ends, with nothing open in it; PenstockError if it does not hold the newest of each key."""
-    count = partitions(admin(bootstrap), bootstrap).get(topic)
+    count = partition_counts(admin(bootstrap), bootstrap).get(topic)
     if count is None:
         raise BrokerError(f"topic {topic} is not there", hint="its records are gone: reset the stream instead")
-    if (policy := setting(topic, "cleanup.policy", bootstrap)) != "compact":
+    if (policy := topic_config(topic, "cleanup.policy", bootstrap)) != "compact":
         raise PenstockError(
             f"topic {topic} may lack keys that were written",
             got=f"cleanup.policy={policy}",
             hint="reset the stream; for the next time, let it be compact alone: `penstock topics --apply`",
         )
-    return settled([(topic, p) for p in range(count)], bootstrap, f"topic {topic}")
+    return stable_end_offsets([(topic, p) for p in range(count)], bootstrap, f"topic {topic}")
 
 
-def _by_topic(offsets: dict[Place, int]) -> TopicOffsets:
+def _by_topic(offsets: dict[TopicAndPartition, int]) -> TopicOffsets:
     found: TopicOffsets = {}
     for (topic, partition), at in offsets.items():
         found.setdefault(topic, {})[partition] = at

@@ -18,7 +18,16 @@ from penstock.engine.state import fold_query
 from penstock.engine.state.keyed_store import HASH
 from penstock.engine.state.restore_rules import RESET_HINT
 from penstock.errors import DeclarationError, PenstockError
-from penstock.kafka.admin import Removed, admin, first_offsets, offsets_at, partitions, removed_from, setting, topic_ids
+from penstock.kafka.admin import (
+    RetentionPolicy,
+    admin,
+    first_offsets,
+    offsets_for_times,
+    partition_counts,
+    retention_of,
+    topic_config,
+    topic_ids,
+)
 from penstock.model.output_mode import millis
 
 if TYPE_CHECKING:
@@ -27,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.engine.checkpoint.offset_log import BatchPlan, TopicOffsets
-    from penstock.kafka.commit_marker import Place
+    from penstock.kafka.commit_marker import TopicAndPartition
     from penstock.model.fold import Fold
     from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
@@ -101,7 +110,9 @@ def _starts(stream: Stream, bootstrap: str, how: InputFold, mark: CommitMarker, 
     assert how.fold.input_retention is not None
     client, anew = admin(bootstrap), RESET_HINT.format(name=stream.name)
     counts = {
-        t: n for t, n in partitions(client, bootstrap).items() if any(i.reads_topic(t) for i in stream.sources.values())
+        t: n
+        for t, n in partition_counts(client, bootstrap).items()
+        if any(i.reads_topic(t) for i in stream.sources.values())
     }
     ids = topic_ids(client, counts, bootstrap)
     other = [t for t in plan.ends if t not in counts or mark.topic_ids.get(t, ids.get(t)) != ids.get(t)]
@@ -125,23 +136,27 @@ def _starts(stream: Stream, bootstrap: str, how: InputFold, mark: CommitMarker, 
     return found
 
 
-def _gone(stream: Stream, bootstrap: str, firsts: Mapping[Place, int], plan: BatchPlan, since: int) -> Iterator[Place]:
+def _gone(
+    stream: Stream, bootstrap: str, firsts: Mapping[TopicAndPartition, int], plan: BatchPlan, since: int
+) -> Iterator[TopicAndPartition]:
     """Partitions whose first records are removed, of which some may be of a time behind `since`, epoch ms."""
     cut = {place: at for place, at in firsts.items() if at}
     # Compaction leaves the newest of each key, and the offsets of what it took away.
-    cut = {place: at for place, at in cut.items() if "delete" in setting(place[0], "cleanup.policy", bootstrap)}
+    cut = {place: at for place, at in cut.items() if "delete" in topic_config(place[0], "cleanup.policy", bootstrap)}
     ahead = {t: [i.max_ahead for i in stream.sources.values() if i.reads_topic(t)] for t, _ in cut}
     # A record's event time lies no further behind its own timestamp than that.
     wanted = {(t, p): since - max(millis(a) for a in ahead[t] if a is not None) for t, p in cut}
-    removed = {topic: removed_from(topic, bootstrap) for topic, _ in cut}
-    for place, at in offsets_at(admin(bootstrap), {p: max(0, ms) for p, ms in wanted.items()}, bootstrap).items():
+    removed = {topic: retention_of(topic, bootstrap) for topic, _ in cut}
+    for place, at in offsets_for_times(
+        admin(bootstrap), {p: max(0, ms) for p, ms in wanted.items()}, bootstrap
+    ).items():
         # What is left of it may all be older.
         older = cut[place] < plan.ends.get(place[0], {}).get(place[1], 0) if at is None else at > cut[place]
         if not older or not removed_before(removed[place[0]], wanted[place]):
             yield place
 
 
-def removed_before(removed: Removed, at: int) -> bool:
+def removed_before(removed: RetentionPolicy, at: int) -> bool:
     """Whether what was removed from a topic is older than a time, epoch ms, if the first record that is left is: where
     timestamps do not rise with offsets, that tells nothing of what the broker removed by itself."""
     return removed.rising or not (removed.by_size or (removed.until or 0) > at)

@@ -22,7 +22,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.codec import columnar
-from penstock.codec.columnar import BAD, BEAT, EVENT_TIME
+from penstock.codec.columnar import BAD_COLUMN, EVENT_TIME, HEARTBEAT_COLUMN
 from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.error_text import root_message
 from penstock.engine.jvm import bridge
@@ -171,7 +171,7 @@ def recompute_rows(
                     hint="see the log; a record that makes the transform fail is put aside by the stream, and not here",
                 ) from e
             paths = sorted(map(str, Path(target).glob("*.parquet")))
-        for rows in columnar.gathered(_read(paths)):
+        for rows in columnar.coalesce_batches(_read(paths)):
             if rows["key"].null_count and _output(streams[-1]).topic.compacts:
                 got = f"{rows['key'].null_count} of {rows.num_rows} rows"
                 raise _refused(streams[-1], "makes rows without a key", got, "see which column of it may be NULL")
@@ -261,11 +261,13 @@ def _times_agree(spark: SparkSession, stream: Stream, paths: Sequence[str]) -> N
     said = F.col(f"{RECORD_COLUMN}.headers")[0].value.cast("string").cast("bigint")
     off = F.abs(F.unix_micros(EVENT_TIME) - said)
     # Of a time that no folder is named after the archive takes the record's own.
-    usable = ~F.col(BAD) & (F.col(EVENT_TIME) >= F.lit(EPOCH))
+    usable = ~F.col(BAD_COLUMN) & (F.col(EVENT_TIME) >= F.lit(EPOCH))
     shown = F.struct(
         *(F.col(f"{RECORD_COLUMN}.{name}").alias(name) for name in ("topic", "partition", "offset")), EVENT_TIME
     )
-    found = rows.where(~F.col(BEAT) & usable & (off >= SECOND)).agg(F.count(F.lit(1)), F.max_by(shown, off), F.max(off))
+    found = rows.where(~F.col(HEARTBEAT_COLUMN) & usable & (off >= SECOND)).agg(
+        F.count(F.lit(1)), F.max_by(shown, off), F.max(off)
+    )
     [(count, one, most)] = found.collect()
     if count:
         raise _refused(
@@ -296,7 +298,7 @@ def _cut(paths: Iterable[str], folder: Path) -> Iterator[str]:
                 continue
             copy = str(folder / f"cut-{number}.parquet")
             with pq.ParquetWriter(copy, file.schema_arrow, compression="zstd") as writer:
-                for rows in columnar.gathered(file.iter_batches(ROWS)):
+                for rows in columnar.coalesce_batches(file.iter_batches(ROWS)):
                     writer.write_table(rows)
             yield copy
 

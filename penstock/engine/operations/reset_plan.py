@@ -20,18 +20,18 @@ from penstock.engine.jvm import bridge
 from penstock.engine.operations.reset import Reset
 from penstock.errors import BrokerError, DeclarationError
 from penstock.kafka.admin import (
-    Removed,
+    RetentionPolicy,
     admin,
     end_offsets,
     first_offsets,
-    offsets_at,
-    partitions,
-    removed_from,
-    setting,
+    offsets_for_times,
+    partition_counts,
+    retention_of,
+    topic_config,
     topic_ids,
 )
-from penstock.kafka.commit_marker import mark_of
-from penstock.kafka.replay import replayed
+from penstock.kafka.commit_marker import read_commit_marker
+from penstock.kafka.replay import replayed_records
 from penstock.model.output_mode import EmitChanges, EmitFinal, Stateless, millis
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.checkpoint.layout import Checkpoint
     from penstock.engine.checkpoint.offset_log import TopicOffsets
-    from penstock.kafka.dead_letters import Origin
+    from penstock.kafka.dead_letters import RecordLocation
     from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
 
@@ -83,7 +83,7 @@ def plan_reset(
 ) -> ResetPlan:
     """What a reset would do; nothing is changed. spark: a session for the stream, which does not run."""
     client = admin(bootstrap)
-    there = partitions(client, bootstrap)
+    there = partition_counts(client, bootstrap)
     counts = {
         topic: n for topic, n in there.items() if any(given.reads_topic(topic) for given in stream.sources.values())
     }
@@ -92,7 +92,11 @@ def plan_reset(
     if silent := sorted(set(places) - (firsts.keys() & ends.keys())):
         raise BrokerError("partitions do not answer", got=_places(silent), hint="try again when they do")
     starts = _starts(stream, bootstrap, {place: (firsts[place], ends[place]) for place in places}, to)
-    ids, mark, text = topic_ids(client, counts, bootstrap), mark_of(stream.name, bootstrap), checkpoint.active_reset()
+    ids, mark, text = (
+        topic_ids(client, counts, bootstrap),
+        read_commit_marker(stream.name, bootstrap),
+        checkpoint.active_reset(),
+    )
     before = None if text is None else Reset.read(text)
     read = _read(checkpoint, mark, before, ids)
     parts = []
@@ -103,10 +107,10 @@ def plan_reset(
     for part in parts:
         offsets.setdefault(part.topic, {})[part.partition] = part.start
     plan = ResetPlan(Reset(offsets, None, ids, emitted=_emitted(checkpoint, mark, before)), parts)
-    if compacted := [topic for topic in counts if "compact" in setting(topic, "cleanup.policy", bootstrap)]:
+    if compacted := [topic for topic in counts if "compact" in topic_config(topic, "cleanup.policy", bootstrap)]:
         plan.against.append(f"{', '.join(compacted)}: compaction has taken records away that were read before")
-    _twice(stream, plan, replayed(bootstrap))
-    removed = {topic: removed_from(topic, bootstrap) for topic in {part.topic for part in parts if part.first}}
+    _twice(stream, plan, replayed_records(bootstrap))
+    removed = {topic: retention_of(topic, bootstrap) for topic in {part.topic for part in parts if part.first}}
     all_left = {part.topic for part in parts if part.first and part.start == part.first}
     by_size = sorted(topic for topic in all_left if removed[topic].by_size and not removed[topic].rising)
     if by_size and not isinstance(stream.output_mode, Stateless):
@@ -144,7 +148,7 @@ def _emitted(checkpoint: Checkpoint, mark: CommitMarker, before: Reset | None) -
     return max(found, default=0)
 
 
-def _twice(stream: Stream, plan: ResetPlan, replayed: Iterable[tuple[Origin, str]]) -> None:
+def _twice(stream: Stream, plan: ResetPlan, replayed: Iterable[tuple[RecordLocation, str]]) -> None:
     """Say how many records are read again of which a replay has put another copy into the topic. replayed: with the id
     of their topic, empty where it is not known."""
     again = {(part.topic, part.partition): range(part.start, part.next) for part in plan.parts}
@@ -163,7 +167,7 @@ def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]
         return {place: end for place, (_, end) in logs.items()}
     if isinstance(to, int):
         wanted = {place: max(0, to - _ahead(stream, place[0])) for place in logs}
-        found = offsets_at(admin(bootstrap), wanted, bootstrap)
+        found = offsets_for_times(admin(bootstrap), wanted, bootstrap)
         return {place: logs[place][1] if at is None else max(at, logs[place][0]) for place, at in found.items()}
     assert isinstance(to, Mapping)
     for place, at in to.items():
@@ -186,7 +190,7 @@ def _ahead(stream: Stream, topic: str) -> int:
 
 
 def _floor(
-    stream: Stream, bootstrap: str, parts: list[PartitionReset], at: int | None, removed: Mapping[str, Removed]
+    stream: Stream, bootstrap: str, parts: list[PartitionReset], at: int | None, removed: Mapping[str, RetentionPolicy]
 ) -> int | None:
     """From when on, epoch ms, all records are read; None if all are, whatever their time. at: the time asked for.
     removed: of topics whose records are not all there."""
@@ -211,7 +215,7 @@ def _newest(bootstrap: str, upto: Mapping[Place, int], now: int) -> dict[Place, 
     """Behind the newest timestamp, epoch ms but at most now, of the records before an offset of each partition."""
     low, high = dict.fromkeys(upto, 0), dict.fromkeys(upto, now)
     while asked := {place: (low[place] + high[place]) // 2 for place in upto if low[place] < high[place]}:
-        for place, at in offsets_at(admin(bootstrap), asked, bootstrap).items():
+        for place, at in offsets_for_times(admin(bootstrap), asked, bootstrap).items():
             if at is None or at >= upto[place]:
                 high[place] = asked[place]
             else:

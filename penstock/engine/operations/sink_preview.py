@@ -10,21 +10,21 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.codec import columnar
-from penstock.codec.columnar import ARROW
+from penstock.codec.columnar import ARROW_TYPES
 from penstock.engine.commit.dead_letters import POSITION_COLUMNS
 from penstock.engine.error_text import root_message
 from penstock.engine.query import decode
 from penstock.errors import DeclarationError, PenstockError
-from penstock.kafka.dead_letters import Origin
+from penstock.kafka.dead_letters import RecordLocation
 from penstock.model.output import JSON, Output
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.kafka.record_lookup import Whole
+    from penstock.kafka.record_lookup import TopicRecord
     from penstock.model.stream import Stream
 
-HEADERS = pa.list_(pa.struct([("key", ARROW["string"]), ("value", ARROW["binary"])]))
+HEADERS = pa.list_(pa.struct([("key", ARROW_TYPES["string"]), ("value", ARROW_TYPES["binary"])]))
 # Of an encoded row, beside what the writer gets: the document as text.
 DOCUMENT_COLUMN = "_document"
 
@@ -34,11 +34,11 @@ class RenderedRecords:
     """What became of some records. rows: encoded, of all of them; wrong: why a record makes none, by its place."""
 
     rows: pa.Table
-    wrong: dict[Origin, str] = field(default_factory=dict)
+    wrong: dict[RecordLocation, str] = field(default_factory=dict)
 
-    def of(self, place: Origin) -> pa.Table:
+    def of(self, place: RecordLocation) -> pa.Table:
         """The rows of one record, as the writer gets them."""
-        mine = [Origin(**one) == place for one in self.rows.select(POSITION_COLUMNS).to_pylist()]
+        mine = [RecordLocation(**one) == place for one in self.rows.select(POSITION_COLUMNS).to_pylist()]
         return self.rows.filter(pa.array(mine, pa.bool_())).drop_columns([DOCUMENT_COLUMN])
 
 
@@ -54,7 +54,7 @@ def sink_output(stream: Stream) -> Output:
     return output
 
 
-def render_documents(spark: SparkSession, stream: Stream, given: Sequence[Whole]) -> RenderedRecords:
+def render_documents(spark: SparkSession, stream: Stream, given: Sequence[TopicRecord]) -> RenderedRecords:
     """What a sink makes of records. One that makes the transform fail is tried by itself, and says why."""
     try:
         return _made(spark, stream, given)
@@ -72,23 +72,25 @@ def _none(spark: SparkSession, stream: Stream) -> pa.Table:
     return _made(spark, stream, []).rows
 
 
-def _made(spark: SparkSession, stream: Stream, given: Sequence[Whole]) -> RenderedRecords:
+def _made(spark: SparkSession, stream: Stream, given: Sequence[TopicRecord]) -> RenderedRecords:
     frames: dict[str, DataFrame] = {}
-    wrong: dict[Origin, str] = {}
+    wrong: dict[RecordLocation, str] = {}
     for name, one in stream.sources.items():
         source = spark.createDataFrame(_table([record for record in given if one.reads_topic(record.place.topic)]))
         rows = decode.decode_records(source, one, F.current_timestamp())
         if one.schema:
-            kept = rows.where(columnar.BAD).select(f"{columnar.KEPT}.*")
-            wrong |= {Origin(row.topic, row.partition, row.offset): row.reason for row in kept.collect()}
-        frames[name] = decode.drop_heartbeats(rows.where(~F.col(columnar.BAD)).drop(columnar.BAD, columnar.KEPT))
+            kept = rows.where(columnar.BAD_COLUMN).select(f"{columnar.SOURCE_RECORD_COLUMN}.*")
+            wrong |= {RecordLocation(row.topic, row.partition, row.offset): row.reason for row in kept.collect()}
+        frames[name] = decode.drop_heartbeats(
+            rows.where(~F.col(columnar.BAD_COLUMN)).drop(columnar.BAD_COLUMN, columnar.SOURCE_RECORD_COLUMN)
+        )
     found = stream.transform(**frames)
     shown = F.to_json("doc", JSON) if "doc" in found.columns else F.lit(None).cast("string")
     encoded = found.select(*sink_output(stream).columns(), shown.cast("binary").alias(DOCUMENT_COLUMN))
     return RenderedRecords(decode.with_nullable_fields(encoded).toArrow(), wrong)
 
 
-def _table(given: Sequence[Whole]) -> pa.Table:
+def _table(given: Sequence[TopicRecord]) -> pa.Table:
     """Records as Spark's source has them."""
     rows: list[dict[str, Any]] = [
         {
@@ -104,5 +106,5 @@ def _table(given: Sequence[Whole]) -> pa.Table:
     plain = pa.schema([*kinds.items(), ("timestamp", pa.int64()), ("headers", HEADERS)])
     found = pa.Table.from_pylist(rows, schema=plain)
     return found.set_column(
-        found.schema.get_field_index("timestamp"), "timestamp", found["timestamp"].cast(ARROW["timestamp"])
+        found.schema.get_field_index("timestamp"), "timestamp", found["timestamp"].cast(ARROW_TYPES["timestamp"])
     )

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from penstock.engine.operations.sink_preview import RenderedRecords, render_documents, sink_output
 from penstock.errors import Refused, Wait
 from penstock.kafka.admin import admin, ensure_topics, topic_ids
-from penstock.kafka.dead_letters import Letter, consumer
-from penstock.kafka.limits import Message
-from penstock.kafka.record_lookup import told_of
-from penstock.kafka.replay import REPLAYS, note, noted
+from penstock.kafka.dead_letters import DeadLetter, open_consumer
+from penstock.kafka.limits import ProducerRecord
+from penstock.kafka.record_lookup import record_of_dead_letter
+from penstock.kafka.replay import REPLAYS, replay_key, replay_keys
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.output import NO_COMMIT, Output, Writer, WriterOwner, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.kafka.record_lookup import Whole
+    from penstock.kafka.record_lookup import TopicRecord
     from penstock.model.stream import Stream
 
 # A store that asks to wait is asked so often, and so long after at most.
@@ -36,13 +36,13 @@ NO_DOCUMENT = "makes no document"
 class ReplayedRecord:
     """What became of one record. ended: whether it need not be sent again."""
 
-    letter: Letter
+    letter: DeadLetter
     said: str
     ended: bool = True
 
 
 def replay(
-    spark: SparkSession, stream: Stream, chosen: Collection[Letter], bootstrap: str, *, again: bool = False
+    spark: SparkSession, stream: Stream, chosen: Collection[DeadLetter], bootstrap: str, *, again: bool = False
 ) -> list[ReplayedRecord]:
     """Give records that letters tell of to the store of a sink once more, in order of their places.
 
@@ -57,10 +57,12 @@ def replay(
     name, group = f"letters of {stream.name}", f"penstock.replay.{stream.name}"
     notes = TransactionalWriter(name, group, bootstrap, REPLAYS, "replay")
     try:
-        with consumer(bootstrap) as reader:
-            done = set() if again else noted(reader, bootstrap)
+        with open_consumer(bootstrap) as reader:
+            done = set() if again else replay_keys(reader, bootstrap)
             ids = topic_ids(admin(bootstrap), {one.origin.topic for one in chosen if one.origin}, bootstrap)
-            records = {which: told_of(one, reader, ids) for which, one in first.items() if which not in done}
+            records = {
+                which: record_of_dead_letter(one, reader, ids) for which, one in first.items() if which not in done
+            }
         found = _made(spark, stream, records)
         output = sink_output(stream)
         with _opened(output, WriterOwner(stream.name, stream.group, bootstrap)) as writer:
@@ -71,15 +73,15 @@ def replay(
                     continue
                 ended.append(_one(letter, records[which], found.get(which), output, writer))
                 if ended[-1].ended:
-                    notes.commit([Message(REPLAYS.name, which, b"{}")], b"{}")
+                    notes.commit([ProducerRecord(REPLAYS.name, which, b"{}")], b"{}")
     finally:
         notes.close()
     return ended
 
 
-def _note(stream: Stream, letter: Letter) -> bytes:
+def _note(stream: Stream, letter: DeadLetter) -> bytes:
     # With a blank before the place it is none of those that go to the topic itself.
-    return f"sink {stream.name}: ".encode() + note(letter)
+    return f"sink {stream.name}: ".encode() + replay_key(letter)
 
 
 @contextmanager
@@ -91,7 +93,9 @@ def _opened(output: Output, owner: WriterOwner) -> Iterator[Writer]:
         writer.close()
 
 
-def _made(spark: SparkSession, stream: Stream, records: Mapping[bytes, Whole | None]) -> dict[bytes, RenderedRecords]:
+def _made(
+    spark: SparkSession, stream: Stream, records: Mapping[bytes, TopicRecord | None]
+) -> dict[bytes, RenderedRecords]:
     """What the sink makes of records, by their notes: of a topic that was made again two may have lain in one place."""
     found: dict[bytes, RenderedRecords] = {}
     rest = {which: one for which, one in records.items() if one is not None}
@@ -103,7 +107,7 @@ def _made(spark: SparkSession, stream: Stream, records: Mapping[bytes, Whole | N
 
 
 def _one(
-    letter: Letter, record: Whole | None, found: RenderedRecords | None, output: Output, writer: Writer
+    letter: DeadLetter, record: TopicRecord | None, found: RenderedRecords | None, output: Output, writer: Writer
 ) -> ReplayedRecord:
     if record is None or found is None:
         return ReplayedRecord(letter, RECORD_GONE, ended=False)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.control import ProgressRow
-from penstock.kafka.admin import Ends
+from penstock.kafka.admin import PartitionOffsets
 
 RATE_WINDOW_S = 15.0
 # Seconds for which a committed reader comes no further before it is told that a transaction is open.
@@ -88,8 +88,8 @@ class StreamMetrics:
     def set_lag(
         self,
         offsets: dict[str, dict[int, int]],
-        ends: Ends,
-        stable: Ends = MappingProxyType({}),
+        ends: PartitionOffsets,
+        stable: PartitionOffsets = MappingProxyType({}),
     ) -> None:
         """Set the lag, in records, from the offsets done and the topics' ends; without offsets nothing is known.
 

@@ -16,10 +16,19 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, StructType
 
-from penstock.codec.columnar import BAD, BEAT, EVENT_TIME, KEPT, MORE, RAW, RECORD, Reading
-from penstock.codec.combiner_check import tried
+from penstock.codec.columnar import (
+    BAD_COLUMN,
+    EVENT_TIME,
+    HEARTBEAT_COLUMN,
+    RAW,
+    RECORD,
+    RECORD_METADATA,
+    SOURCE_RECORD_COLUMN,
+    RecordDecoder,
+)
+from penstock.codec.combiner_check import check_combiner
 from penstock.codec.event_time import FIRST, LAST
-from penstock.codec.heartbeat import BEAT_KEY, Signer, signer
+from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner, heartbeat_signer
 from penstock.errors import DeclarationError
 from penstock.model.checks.volatile_expressions import DAYLESS, moment_of, texts_of
 from penstock.model.input import RECORD_COLUMN
@@ -48,24 +57,24 @@ def decode_records(
     input's combiner is applied, if it has one. An input that wants it has `record STRUCT` beside them.
     """
     horizon = _horizon(given, now, "timestamp")
-    ours = signer()
-    reading = Reading.of(given, combine=combine, keep=keep == "all", signer=ours)
+    ours = heartbeat_signer()
+    reading = RecordDecoder.of(given, combine=combine, keep=keep == "all", signer=ours)
     if now is None and given.schema and not reading.timed:
         # Spark judges the time of what was decoded, and needs the record's own for it.
         reading = replace(reading, whole=True)
     if not given.schema and not reading.combine:
         return _raw(source, given, F.timestamp_micros(horizon), ours)
     if reading.combine:
-        tried(given)
+        check_combiner(given)
     clock = horizon if given.schema else F.least(F.unix_micros(_own()), horizon)
     made = {"clock": clock, "beat": F.when(_keyed(), F.col("partition")), "headers": F.to_json("headers")}
     sent = source.select(*(made.get(name, F.col(name)).alias(name) for name in reading.sends))
     rows = sent.mapInArrow(reading, reading_schema(reading))
     if given.record:
-        back = {"headers": F.from_json(F.col(f"{KEPT}.headers"), HEADERS_TYPE)}
-        whole = (back.get(name, F.col(f"{KEPT}.{name}")).alias(name) for name in (*RAW, *OWN_COLUMNS))
+        back = {"headers": F.from_json(F.col(f"{SOURCE_RECORD_COLUMN}.headers"), HEADERS_TYPE)}
+        whole = (back.get(name, F.col(f"{SOURCE_RECORD_COLUMN}.{name}")).alias(name) for name in (*RAW, *OWN_COLUMNS))
         rows = rows.withColumn(RECORD_COLUMN, F.struct(*whole))
-    rows = rows if reading.timed else _timed(rows, given, _horizon(given, now, f"{KEPT}.timestamp"))
+    rows = rows if reading.timed else _timed(rows, given, _horizon(given, now, f"{SOURCE_RECORD_COLUMN}.timestamp"))
     return _with_time(rows) if given.record else rows
 
 
@@ -100,20 +109,20 @@ def _with_time(rows: DataFrame) -> DataFrame:
     return rows.withColumn(RECORD_COLUMN, F.col(RECORD_COLUMN).withField(EVENT_TIME, F.col(EVENT_TIME)))
 
 
-def _raw(source: DataFrame, given: Input, horizon: Column, ours: Signer) -> DataFrame:
+def _raw(source: DataFrame, given: Input, horizon: Column, ours: HeartbeatSigner) -> DataFrame:
     """Records as they are, by their own time where the expression gives none; one too far in the future is capped."""
     whole = [F.struct(*RAW, *OWN_COLUMNS).alias(RECORD_COLUMN)] if given.record else []
-    rows = source.select(*RAW, "timestamp", *whole, _beat_at(source.sparkSession, ours).alias(BEAT))
+    rows = source.select(*RAW, "timestamp", *whole, _beat_at(source.sparkSession, ours).alias(HEARTBEAT_COLUMN))
     _steady(rows, given)
     own = F.least(F.coalesce(_told(rows, given.event_time), _own()), horizon)
-    time = F.coalesce(F.timestamp_millis(BEAT), own).alias(EVENT_TIME)
-    beat = F.col(BEAT).isNotNull().alias(BEAT)
-    made = (time, beat, F.lit(False).alias(BAD), F.struct(*RAW).alias(KEPT))
+    time = F.coalesce(F.timestamp_millis(HEARTBEAT_COLUMN), own).alias(EVENT_TIME)
+    beat = F.col(HEARTBEAT_COLUMN).isNotNull().alias(HEARTBEAT_COLUMN)
+    made = (time, beat, F.lit(False).alias(BAD_COLUMN), F.struct(*RAW).alias(SOURCE_RECORD_COLUMN))
     found = rows.select(*RAW, "timestamp", *made, *([RECORD_COLUMN] if given.record else []))
     return _with_time(found) if given.record else found
 
 
-def _beat_at(spark: SparkSession, ours: Signer) -> Column:
+def _beat_at(spark: SparkSession, ours: HeartbeatSigner) -> Column:
     """BIGINT: the epoch ms of a beat that is proven to be ours, NULL for all other records.
 
     Spark has no HMAC, so it is made of two hashes. A plan is shown in logs and errors: the secret lies in a table, of
@@ -130,15 +139,16 @@ def _beat_at(spark: SparkSession, ours: Signer) -> Column:
 
 
 def _keyed() -> Column:
-    return F.coalesce(F.col("key") == F.lit(BEAT_KEY), F.lit(False))
+    return F.coalesce(F.col("key") == F.lit(HEARTBEAT_KEY), F.lit(False))
 
 
-def reading_schema(reading: Reading) -> StructType:
+def reading_schema(reading: RecordDecoder) -> StructType:
     """The columns of a reading. Lists of a combiner hold no NULL: so Spark sorts them as plain numbers."""
     rows = [f"{quoted(f.name)} {f.type.ddl}" for f in reading.columns]
-    parts = [*RECORD.split(", "), *(MORE.split(", ") if reading.whole else ())]
+    parts = [*RECORD.split(", "), *(RECORD_METADATA.split(", ") if reading.whole else ())]
     kept = ", ".join(part.replace(" ", ": ", 1) for part in parts)
-    own = f"{EVENT_TIME} TIMESTAMP, {BEAT} BOOLEAN, {BAD} BOOLEAN, {KEPT} STRUCT<{kept}>"
+    own = f"{EVENT_TIME} TIMESTAMP, {HEARTBEAT_COLUMN} BOOLEAN, {BAD_COLUMN} BOOLEAN"
+    own += f", {SOURCE_RECORD_COLUMN} STRUCT<{kept}>"
     made = DataType.fromDDL(", ".join([*rows, own]))
     assert isinstance(made, StructType)
     for field in made.fields if reading.combine else ():
@@ -150,17 +160,19 @@ def reading_schema(reading: Reading) -> StructType:
 def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
     """Rows whose event time is an expression that only Spark evaluates."""
     _steady(rows, given)
-    time = F.when(F.col(BEAT), F.col(EVENT_TIME))
+    time = F.when(F.col(HEARTBEAT_COLUMN), F.col(EVENT_TIME))
     if given.tombstones == "keep":
         time = time.when(F.col(f"{RECORD_COLUMN}.value").isNull(), _own(f"{RECORD_COLUMN}.timestamp"))
-    time = time.when(~F.col(BAD), _told(rows, given.event_time))
+    time = time.when(~F.col(BAD_COLUMN), _told(rows, given.event_time))
     rows = rows.withColumn(EVENT_TIME, time)
     none, ahead = F.col(EVENT_TIME).isNull(), F.unix_micros(EVENT_TIME) > horizon
-    why = F.when(F.col(BAD), F.col(KEPT).reason)
+    why = F.when(F.col(BAD_COLUMN), F.col(SOURCE_RECORD_COLUMN).reason)
     why = why.when(none, F.lit(f"no event time: {given.event_time} gives none"))
     why = why.when(ahead, F.concat(F.lit("the event time lies in the future: "), F.col(EVENT_TIME).cast("string")))
-    bad = ~F.col(BEAT) & (F.col(BAD) | none | ahead)
-    return rows.withColumns({BAD: bad, KEPT: F.col(KEPT).withField("reason", F.when(bad, why))})
+    bad = ~F.col(HEARTBEAT_COLUMN) & (F.col(BAD_COLUMN) | none | ahead)
+    return rows.withColumns(
+        {BAD_COLUMN: bad, SOURCE_RECORD_COLUMN: F.col(SOURCE_RECORD_COLUMN).withField("reason", F.when(bad, why))}
+    )
 
 
 def _steady(rows: DataFrame, given: Input) -> None:
@@ -175,20 +187,20 @@ def _steady(rows: DataFrame, given: Input) -> None:
 
 def drop_bad_records(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:
     """The good rows of an input; an observed metric counts the bad ones and holds some: see `bad`."""
-    record = F.col(KEPT)
+    record = F.col(SOURCE_RECORD_COLUMN)
     size = sum((F.coalesce(F.octet_length(record[name]), F.lit(0)) for name in ("key", "value")), F.lit(0))
     shown = F.struct(*(record[name].alias(name) for name in (*RAW, "reason")))
     # Ordered by offset because the function wants an order.
-    at = F.when(F.col(BAD) & (size <= MAX_BAD_BYTES), record.offset)
+    at = F.when(F.col(BAD_COLUMN) & (size <= MAX_BAD_BYTES), record.offset)
     some = F.call_function("min_by", shown, at, F.lit(MAX_BAD_HELD))
     # As text: the way of a metric's rows to Python is slow.
-    watched = rows.observe(metric, F.count_if(BAD).alias("n"), F.to_json(some).alias("some"), *_counted(given))
-    return watched.where(~F.col(BAD)).drop(KEPT, BAD)
+    watched = rows.observe(metric, F.count_if(BAD_COLUMN).alias("n"), F.to_json(some).alias("some"), *_counted(given))
+    return watched.where(~F.col(BAD_COLUMN)).drop(SOURCE_RECORD_COLUMN, BAD_COLUMN)
 
 
 def count_heartbeats(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:
     """The rows of an input without a schema, all of them good; an observed metric counts the beats."""
-    return rows.observe(metric, *_counted(given)).drop(KEPT, BAD)
+    return rows.observe(metric, *_counted(given)).drop(SOURCE_RECORD_COLUMN, BAD_COLUMN)
 
 
 def union_values_and_tombstones(alive: DataFrame, gone: DataFrame) -> DataFrame:
@@ -216,8 +228,8 @@ def _counted(given: Input) -> list[Column]:
     """How many records are beats, the time of the latest and, where each row is one, how many there are: Spark itself
     counts what it read, once for each branch of its plan, and a sink's has one of its own for tombstones."""
     rows = [F.count(F.lit(1)).alias("values" if given.splits_tombstones else "rows")] if given.record else []
-    latest = F.max(F.when(F.col(BEAT), F.unix_millis(EVENT_TIME))).alias("alive_at")
-    return [F.count_if(BEAT).alias("beats"), latest, *rows]
+    latest = F.max(F.when(F.col(HEARTBEAT_COLUMN), F.unix_millis(EVENT_TIME))).alias("alive_at")
+    return [F.count_if(HEARTBEAT_COLUMN).alias("beats"), latest, *rows]
 
 
 def parse_bad_metric(metric: Any) -> tuple[int, list[dict[str, Any]] | None]:
@@ -249,11 +261,11 @@ def drop_heartbeats(rows: DataFrame) -> DataFrame:
     holds of the transform's own filters and of those that Spark infers from a join: a condition that Spark cannot
     foresee holds them back.
     """
-    wanted = F.when(F.col(BEAT), F.lit(None)).otherwise(F.col(EVENT_TIME)).isNotNull()
-    return rows.where(wanted & (F.spark_partition_id() >= 0)).drop(BEAT)
+    wanted = F.when(F.col(HEARTBEAT_COLUMN), F.lit(None)).otherwise(F.col(EVENT_TIME)).isNotNull()
+    return rows.where(wanted & (F.spark_partition_id() >= 0)).drop(HEARTBEAT_COLUMN)
 
 
 def bad_records(source: DataFrame, given: Input, now: Column) -> DataFrame:
     """The bad records of a range of offsets: the columns of RECORD. It is for a batch that holds many."""
-    rows = decode_records(source, given, now, combine=False).where(F.col(BAD))
-    return rows.select(f"{KEPT}.*")
+    rows = decode_records(source, given, now, combine=False).where(F.col(BAD_COLUMN))
+    return rows.select(f"{SOURCE_RECORD_COLUMN}.*")

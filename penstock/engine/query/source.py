@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.codec import columnar
 from penstock.engine.query import decode
 from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, first_offsets, partitions, topic_ids
-from penstock.kafka.client import spark_connection
+from penstock.kafka.admin import admin, first_offsets, partition_counts, topic_ids
+from penstock.kafka.client import spark_client_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +81,7 @@ def input_stream(
     found = decode.drop_heartbeats(_new(rows, name, reset).withWatermark(columnar.EVENT_TIME, delay))
     if alive is raw:
         return found
-    gone = decode.tombstone_rows(raw, rows.drop(columnar.BEAT), f"gone_{name}")
+    gone = decode.tombstone_rows(raw, rows.drop(columnar.HEARTBEAT_COLUMN), f"gone_{name}")
     return decode.union_values_and_tombstones(found, _new(gone, f"{name}_gone", reset))
 
 
@@ -89,14 +89,14 @@ def _new(rows: DataFrame, name: str, reset: Reset | None) -> DataFrame:
     """Rows without those below the floor of a reset, which are counted."""
     if reset is None or reset.floor is None:
         return rows
-    beat = F.col(columnar.BEAT) if columnar.BEAT in rows.columns else F.lit(False)
+    beat = F.col(columnar.HEARTBEAT_COLUMN) if columnar.HEARTBEAT_COLUMN in rows.columns else F.lit(False)
     return above_floor(rows.observe(f"old_{name}", F.count_if(~_above(reset.floor) & ~beat).alias("n")), reset)
 
 
 def _starts(given: Input, bootstrap: str, reset: Reset) -> TopicOffsets:
     """For each partition that there is now where a reset lets it begin."""
     client = admin(bootstrap)
-    counts = {t: n for t, n in partitions(client, bootstrap).items() if given.reads_topic(t)}
+    counts = {t: n for t, n in partition_counts(client, bootstrap).items() if given.reads_topic(t)}
     ids = topic_ids(client, counts, bootstrap)
     same = {t for t in counts if reset.ids.get(t) == ids.get(t)}
     return {
@@ -181,7 +181,7 @@ def next_offsets_before_first_batch(
     Nothing of a topic that the broker does not tell.
     """
     try:
-        there = partitions(admin(bootstrap), bootstrap)
+        there = partition_counts(admin(bootstrap), bootstrap)
         given = of.sources.values()
         mine = {t for t in there if any(t == i.topic.name if i.topic else re.fullmatch(i.pattern, t) for i in given)}
         wanted = {(t, p) for t in mine for p in range(there[t]) if p not in written.get(t, {})}
@@ -206,7 +206,7 @@ def topic_records(
 
 def _settings(bootstrap: str) -> dict[str, str]:
     return {
-        **spark_connection(bootstrap),
+        **spark_client_config(bootstrap),
         "kafka.isolation.level": "read_committed",
         # Spark asks the broker twice for the ends of a partition behind each poll, and what was fetched meanwhile is
         # thrown away: so let a poll be large. A short wait lets an idle topic's beat through at once.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.control import ProgressRow
     from penstock.control.repositories.data_loss import DataLossLog
-    from penstock.kafka.admin import Ends
+    from penstock.kafka.admin import PartitionOffsets
     from penstock.model.stream import Stream
 
 log = logging.getLogger(__name__)
@@ -331,7 +331,9 @@ class StreamRun:
                     self._ill = False
                     self._figures.set(state="idle")
 
-    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
+    def lag(
+        self, offsets: dict[str, dict[int, int]], stable: PartitionOffsets, ends: PartitionOffsets, at: float
+    ) -> None:
         if all((t, p) in stable and (t, p) in ends for t, parts in offsets.items() for p in parts):
             self._heard()
         if self.figures.state != "loading":

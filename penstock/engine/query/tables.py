@@ -19,9 +19,16 @@ import pyarrow as pa
 from penstock.engine.commit.rejected import DEAD_LETTER_SCHEMA, origin_headers
 from penstock.errors import DeclarationError
 from penstock.settings import settings
-from penstock.tables.table_store import ROWS, Damaged, Manifest, Rows, TableFiles
-from penstock.tables.topic_reader import TableFeed, ddl
-from penstock.tables.topic_snapshot import Now, look, made_again, missed, read_in_time, same_count
+from penstock.tables.table_store import BATCH_ROWS, TableCorrupt, TableFiles, TableManifest, TableScan
+from penstock.tables.topic_reader import TopicReader, table_ddl
+from penstock.tables.topic_snapshot import (
+    TopicSnapshot,
+    check_partition_count,
+    check_tombstones_kept,
+    missed_records,
+    take_snapshot,
+    was_recreated,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +65,7 @@ class StreamTable:
     def __init__(self, table: Table, stream: str, folder: Path, bootstrap: str) -> None:
         self._table, self._stream, self._bootstrap = table, stream, bootstrap
         self._files = TableFiles(folder)
-        self._feed: TableFeed | None = None
+        self._feed: TopicReader | None = None
         # Dead letters of offsets below these are written.
         self._written: PartitionOffsets = {}
         self._taking = 0
@@ -81,25 +88,25 @@ class StreamTable:
         """The rows as they are when a batch is executed: the plan holds the folder, not what is in it."""
         # A task costs some 20 ms of CPU, and the exchanges behind it more: no more of them than can work at once.
         count = min(len(self.next), spark.sparkContext.defaultParallelism)
-        rows = Rows(str(self._files.folder), count)
-        return spark.range(0, count, 1, count).mapInArrow(rows, ddl(self._table.fields))
+        rows = TableScan(str(self._files.folder), count)
+        return spark.range(0, count, 1, count).mapInArrow(rows, table_ddl(self._table.fields))
 
-    def open(self) -> Now | None:
+    def open(self) -> TopicSnapshot | None:
         """Take up what is kept, or begin anew; the topic now, if it must be read to its end before it is used."""
-        now = look(self.topic, self._bootstrap)
+        now = take_snapshot(self.topic, self._bootstrap)
         try:
             self._files.open()
-        except Damaged as e:
+        except TableCorrupt as e:
             self._anew(now, str(e) if self._files.folder.exists() else "")
         if self._files.manifest.stream != self._stream:
             self._anew(now, f"its folder is of stream {self._files.manifest.stream}")
         if self._files.manifest.schema != self._table.schema:
             self._anew(now, "its schema is another")
         self._same(now)
-        self._feed = TableFeed(self._table, self._bootstrap, self.next)
+        self._feed = TopicReader(self._table, self._bootstrap, self.next)
         return None if self._files.manifest.loaded else now
 
-    def catch_up(self, now: Now, stopped: Callable[[], bool], told: Callable[[], None]) -> None:
+    def catch_up(self, now: TopicSnapshot, stopped: Callable[[], bool], told: Callable[[], None]) -> None:
         """Take in what there is up to the ends."""
         assert self._feed is not None
         for taken in self._feed.to(now.ends, stopped):
@@ -107,7 +114,7 @@ class StreamTable:
                 self._files.append(taken.rows, taken.dead, taken.next)
             told()
         if not self._files.manifest.whole:
-            read_in_time(self.topic, self._files.manifest.at, self._bootstrap)
+            check_tombstones_kept(self.topic, self._files.manifest.at, self._bootstrap)
         if not self._files.manifest.loaded:
             self._files.loaded(now.at)
 
@@ -118,10 +125,10 @@ class StreamTable:
         manifest = self._files.manifest
         if (manifest.query, manifest.batch) == (query, batch):
             return
-        now = look(self.topic, self._bootstrap)
+        now = take_snapshot(self.topic, self._bootstrap)
         if self._same(now):
             self.close()
-            self._feed = TableFeed(self._table, self._bootstrap, self.next)
+            self._feed = TopicReader(self._table, self._bootstrap, self.next)
         self.catch_up(now, stopped, lambda: told(now.ends))
         self._files.ready(query, batch, now.at)
 
@@ -136,7 +143,7 @@ class StreamTable:
         self._taking, self.offsets = 0, self.next
         before, ids = self.offsets, {self.topic: self.id}
         for table, following in self._files.dead():
-            if len(found) >= ROWS:
+            if len(found) >= BATCH_ROWS:
                 # Others go with the next batch: a transaction is not without end.
                 self.offsets = before
                 break
@@ -158,23 +165,23 @@ class StreamTable:
             self._feed.close()
             self._feed = None
 
-    def _same(self, now: Now) -> bool:
+    def _same(self, now: TopicSnapshot) -> bool:
         """Begin anew if what was read cannot be read on; whether it was so."""
         manifest = self._files.manifest
-        if made_again(manifest.topic, manifest.next, now):
+        if was_recreated(manifest.topic, manifest.next, now):
             self._anew(now, "it was deleted and made again")
             # What the mark says is of the topic that was.
             self._written = {}
             return True
-        same_count(self.topic, manifest.next, now)
-        if why := missed(self.topic, manifest.next, manifest.at, now, self._bootstrap, whole=manifest.whole):
+        check_partition_count(self.topic, manifest.next, now)
+        if why := missed_records(self.topic, manifest.next, manifest.at, now, self._bootstrap, whole=manifest.whole):
             self._anew(now, why)
         return bool(why)
 
-    def _anew(self, now: Now, why: str) -> None:
+    def _anew(self, now: TopicSnapshot, why: str) -> None:
         if why:
             log.warning("table %s is read from its topic's beginning: %s", self.topic, why)
-        self._files.begin(Manifest(self._stream, self._table.schema, now.id, now.at, now.starts))
+        self._files.begin(TableManifest(self._stream, self._table.schema, now.id, now.at, now.starts))
 
 
 class StreamTables:

@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException
 from penstock.engine.checkpoint.offset_log import BatchPlan, TopicOffsets
 from penstock.errors import PenstockError
 from penstock.kafka.admin import admin, end_offsets
-from penstock.kafka.commit_marker import Marks
+from penstock.kafka.commit_marker import CommitMarkerReader
 
 if TYPE_CHECKING:
     from penstock.model.input import Input
@@ -139,7 +139,7 @@ class CommitMarkerObserver:
 
     def __init__(self, stream: Stream, bootstrap: str, names: Collection[str] | None) -> None:
         self._stream, self._bootstrap = stream, bootstrap
-        self._marks = Marks(bootstrap, names)
+        self._marks = CommitMarkerReader(bootstrap, names)
         self._read: dict[str, tuple[bytes, UpstreamCommit | None]] = {}
 
     def __call__(self, before: UpstreamSnapshot) -> UpstreamSnapshot:

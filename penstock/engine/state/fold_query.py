@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.columnar import EVENT_TIME, arrow, connection
+from penstock.codec.columnar import EVENT_TIME, arrow_type, connection
 from penstock.engine.state.keyed_store import HASH, Hashes
 from penstock.errors import DeclarationError, PenstockError
 from penstock.model.fold import Fold
@@ -50,7 +50,7 @@ def output_schema(fold: Fold) -> pa.Schema:
 
 
 def _arrow(fields: tuple[Field, ...]) -> list[pa.Field[pa.DataType]]:
-    return [pa.field(f.name, arrow(f.type)) for f in fields]
+    return [pa.field(f.name, arrow_type(f.type)) for f in fields]
 
 
 def run_fold(

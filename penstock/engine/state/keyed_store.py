@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.arrow_files import File, described, is_whole, mapped
+from penstock.codec.arrow_files import ArrowFile, describe_file, is_intact, read_mapped
 from penstock.errors import PenstockError
 
 HASH, DELETED = "_hash", "_gone"
@@ -44,7 +44,7 @@ class DamagedState(PenstockError):
 class PartManifest:
     """A part behind a batch. keys: how many are kept; late: rows of the batch that came too late."""
 
-    files: tuple[File, ...] = ()
+    files: tuple[ArrowFile, ...] = ()
     keys: int = 0
     late: int = 0
 
@@ -60,7 +60,7 @@ class PartManifest:
     def of(cls, told: Mapping[str, Any]) -> PartManifest:
         """What was told of it."""
         found = dict(told)
-        return cls(tuple(File(**file) for file in found.pop("files")), **found)
+        return cls(tuple(ArrowFile(**file) for file in found.pop("files")), **found)
 
     def told(self) -> dict[str, Any]:
         return asdict(self)
@@ -158,20 +158,20 @@ class StatePart:
             (self._folder / passing.name).unlink()
         return PartManifest(tuple(files), keys, late)
 
-    def _read(self, file: File) -> pa.Table:
+    def _read(self, file: ArrowFile) -> pa.Table:
         """The rows of a file. A field that the fold did not keep when it was written is NULL."""
-        table = mapped(self._folder / file.name)
+        table = read_mapped(self._folder / file.name)
         if table.schema.names == self._layout.names:
             return table
         there = set(table.schema.names)
         columns = [table[f.name] if f.name in there else pa.nulls(len(table), f.type) for f in self._layout]
         return pa.table(columns, names=self._layout.names)
 
-    def _written(self, rows: pa.Table) -> File:
+    def _written(self, rows: pa.Table) -> ArrowFile:
         path = self._folder / f"{uuid4().hex}.arrow"
         with path.open("wb") as out, pa.ipc.new_file(out, self._layout) as writer:
             writer.write_table(rows.combine_chunks(), max_chunksize=PIECE)
-        return described(path, len(rows))
+        return describe_file(path, len(rows))
 
 
 def manifest_before(folder: Path, batch: int) -> PartManifest:
@@ -196,7 +196,7 @@ def write_part(folder: Path, layout: pa.Schema, batch: int, tables: Iterable[pa.
                 rows += len(table)
         out.flush()
         os.fsync(out.fileno())
-    made = PartManifest((described(path, rows),), rows)
+    made = PartManifest((describe_file(path, rows),), rows)
     made.write(folder / f"{batch}.json")
     return made
 
@@ -218,10 +218,10 @@ def parts(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.glob("*")) if path.is_dir() and path.name.isdigit())
 
 
-def check_files(folder: Path, files: Iterable[File]) -> None:
+def check_files(folder: Path, files: Iterable[ArrowFile]) -> None:
     """Damaged if a file of a part is not as it was written."""
     for file in files:
-        if not is_whole(folder, file):
+        if not is_intact(folder, file):
             raise DamagedState("a file of a stream's state is missing or changed", got=str(folder / file.name))
 
 

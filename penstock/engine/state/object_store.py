@@ -23,13 +23,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.codec.arrow_files import File, is_whole
+from penstock.codec.arrow_files import ArrowFile, is_intact
 from penstock.engine.checkpoint import s3a
 from penstock.engine.checkpoint.recovery import damaged_checkpoint
 from penstock.engine.state import keyed_store
 from penstock.engine.state.keyed_store import BATCHES_KEPT, DamagedState, PartManifest
 from penstock.errors import LeaseLost, PenstockError
-from penstock.object_store.bucket import Gone, Store
+from penstock.object_store.bucket import Bucket, ObjectNotFound
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
@@ -64,8 +64,8 @@ class RemoteState:
     cache: str
 
     @cached_property
-    def store(self) -> Store:
-        return Store(self.endpoint, self.bucket, self.prefix)
+    def store(self) -> Bucket:
+        return Bucket(self.endpoint, self.bucket, self.prefix)
 
     def __getstate__(self) -> dict[str, Any]:
         # A client is made by each process.
@@ -78,7 +78,7 @@ class RemoteState:
         """What an object says; Gone if it is not there, Damaged if it cannot be read."""
         return _checked(self.store.get(name), self.store.place(name))
 
-    def brought(self, part: int, files: Iterable[File]) -> Path:
+    def brought(self, part: int, files: Iterable[ArrowFile]) -> Path:
         """The folder of a part, with some of its files on this disk; Damaged if one is not as it was written."""
         folder = Path(self.cache, str(part))
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ class RemoteState:
                 with self.store.opened(key) as source, fresh.open("wb") as out:
                     shutil.copyfileobj(source, out, PIECE)
                 fresh.rename(folder / file.name)
-            except Gone as e:
+            except ObjectNotFound as e:
                 raise DamagedState("a file of a stream's state is missing", got=self.store.place(key)) from e
             finally:
                 fresh.unlink(missing_ok=True)
@@ -114,12 +114,12 @@ class RemoteState:
                 VERIFIED.discard(str(path))
 
 
-def _is_here(folder: Path, file: File) -> bool:
+def _is_here(folder: Path, file: ArrowFile) -> bool:
     """Whether a file is on this disk as it was written; it is looked through once by each process."""
     path = folder / file.name
     if str(path) in VERIFIED and path.exists():
         return True
-    if is_whole(folder, file):
+    if is_intact(folder, file):
         VERIFIED.add(str(path))
         return True
     return False

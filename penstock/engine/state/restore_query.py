@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec import json_sql
-from penstock.codec.columnar import connection, texts
-from penstock.codec.heartbeat import BEAT_KEY, Signer
-from penstock.codec.rejection_reasons import SHOWN
+from penstock.codec.columnar import as_text, connection
+from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
+from penstock.codec.rejection_reasons import VALUE_CHARS
 from penstock.engine.state import fold_query
 from penstock.engine.state.keyed_store import HASH
 from penstock.errors import DeclarationError
@@ -57,24 +57,24 @@ class RecordText:
             return []
         text, parts = f"_{self.of}", f"_{self.of}_parts"
         names = f"CASE WHEN {parts} IS NOT NULL THEN json_keys({text}) END AS _{self.of}_names"
-        return [f"{json_sql.record(text, self.fields)} AS {parts}", names]
+        return [f"{json_sql.parse_record(text, self.fields)} AS {parts}", names]
 
     def found(self, field: Field) -> str:
         """The value of a column."""
         text, kind = f"_{self.of}", field.type.kind
         if not self.plain:
-            return json_sql.value_in(f"_{self.of}_parts", field, text)
+            return json_sql.field_value(f"_{self.of}_parts", field, text)
         if kind in ("string", "binary"):
             return text if kind == "string" else f"_raw_{self.of}"
         if kind in json_sql.INTEGERS or kind == "boolean":
-            return json_sql.value(text, field.type)
-        return f"try_cast({text} AS {json_sql.kind(field.type)})"
+            return json_sql.json_value(text, field.type)
+        return f"try_cast({text} AS {json_sql.duckdb_type(field.type)})"
 
     @property
     def wrong(self) -> Iterator[tuple[str, str]]:
         """BOOLEAN and VARCHAR: a fault, and how it is said."""
         text, parts = f"_{self.of}", f"_{self.of}_parts"
-        shown = f"coalesce(substr({text}, 1, {SHOWN}), 'not valid UTF-8')"
+        shown = f"coalesce(substr({text}, 1, {VALUE_CHARS}), 'not valid UTF-8')"
         if self.fields and not self.plain:
             yield f"{parts} IS NULL", f"'its {self.of} is no JSON object: ' || {shown}"
         for f in self.fields:
@@ -84,12 +84,12 @@ class RecordText:
                 yield f"NOT list_contains(_{self.of}_names, {json_sql.literal(f.name)})", f"{lacks} || {shown}"
             no = json_sql.literal(f"column {f.name} of its {self.of} is no {f.type}: ")
             amiss = (
-                f"{json_sql.name(f.name)} IS NULL"
+                f"{json_sql.quote_name(f.name)} IS NULL"
                 if self.plain
-                else json_sql.amiss(parts, f, json_sql.name(f.name), text)
+                else json_sql.is_field_invalid(parts, f, json_sql.quote_name(f.name), text)
             )
-            said = text if self.plain else json_sql.text_in(parts, f, text)
-            yield amiss, f"{no} || coalesce(substr({said}, 1, {SHOWN}), 'not valid UTF-8')"
+            said = text if self.plain else json_sql.field_text(parts, f, text)
+            yield amiss, f"{no} || coalesce(substr({said}, 1, {VALUE_CHARS}), 'not valid UTF-8')"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class RestoreQuery:
     topic: str
     texts: tuple[RecordText, ...]
     layout: pa.Schema
-    signer: Signer | None = None
+    signer: HeartbeatSigner | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if held := list(batches):
@@ -122,13 +122,15 @@ class RestoreQuery:
             # An output may have columns of these names.
             newest = newest.rename_columns([f"_raw_{name}" for name in newest.schema.names])
             for of in ("key", "value"):
-                newest = newest.append_column(f"_{of}", texts(newest[f"_raw_{of}"]))
+                newest = newest.append_column(f"_{of}", as_text(newest[f"_raw_{of}"]))
             con.register("_records", newest)
             con.execute(f"CREATE OR REPLACE TEMP TABLE _decoded AS {self._decoded}")
             bad = "SELECT _raw_partition, _raw_offset, _why FROM _decoded WHERE _why IS NOT NULL ORDER BY ALL LIMIT 1"
             for partition, offset, why in con.execute(bad).fetchall():
                 raise UnreadableOutput(f"{self.topic}[{partition}]@{offset}: {why}")
-            names = ", ".join(json_sql.name(f.name) for text in self.texts for f in text.fields) or "NULL AS _none"
+            names = (
+                ", ".join(json_sql.quote_name(f.name) for text in self.texts for f in text.fields) or "NULL AS _none"
+            )
             con.execute(f"CREATE OR REPLACE TEMP VIEW output AS SELECT {names} FROM _decoded")
             found = con.sql(f"{self.fold.restore_sql.rstrip().removesuffix(';')}\n").to_arrow_table()
         except (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException) as e:
@@ -152,16 +154,18 @@ class RestoreQuery:
         con.register("_records", records.append_column("_row", pa.array(np.arange(len(records)))))
         newest = records.take(con.sql(NEWEST_PER_KEY).to_arrow_table()["row"].cast(pa.int64()))
         newest = newest.filter(pc.is_valid(newest["value"]))
-        beats = newest.filter(pc.equal(newest["key"], pa.scalar(BEAT_KEY, pa.binary()))).to_pylist()
+        beats = newest.filter(pc.equal(newest["key"], pa.scalar(HEARTBEAT_KEY, pa.binary()))).to_pylist()
         if self.signer and any(self.signer.time(self.topic, one["partition"], one["value"]) for one in beats):
-            newest = newest.filter(pc.not_equal(newest["key"], pa.scalar(BEAT_KEY, pa.binary())))
+            newest = newest.filter(pc.not_equal(newest["key"], pa.scalar(HEARTBEAT_KEY, pa.binary())))
         return newest
 
     @property
     def _decoded(self) -> str:
         """Each record's columns, and what is wrong with it."""
         parsed = "".join(f", {one}" for text in self.texts for one in text.parsed)
-        found = "".join(f", {text.found(f)} AS {json_sql.name(f.name)}" for text in self.texts for f in text.fields)
+        found = "".join(
+            f", {text.found(f)} AS {json_sql.quote_name(f.name)}" for text in self.texts for f in text.fields
+        )
         wrong = " ".join(f"WHEN {test} THEN {said}" for text in self.texts for test, said in text.wrong)
         why = f"CASE {wrong} END" if wrong else "NULL"
         return f"SELECT *, {why} AS _why FROM (SELECT *{found} FROM (SELECT *{parsed} FROM _records))"

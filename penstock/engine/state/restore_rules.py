@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from penstock.codec.heartbeat import signer
+from penstock.codec.heartbeat import heartbeat_signer
 from penstock.engine.state import fold_query
 from penstock.engine.state.restore_query import RecordText, RestoreQuery
 from penstock.errors import DeclarationError
@@ -76,7 +76,7 @@ def restore_query_of(stream: Stream, rows: DataFrame, place: FoldContext) -> Res
             )
     kept = to_arrow_schema(place.keys[fold.name], timezone="UTC")
     layout = fold_query.state_schema(fold, kept).remove(0)
-    made = RestoreQuery(fold, output.name, texts, layout, signer())
+    made = RestoreQuery(fold, output.name, texts, layout, heartbeat_signer())
     made.tried()
     return made
 

@@ -15,8 +15,8 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartiti
 from prometheus_client import Histogram
 
 from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, partitions
-from penstock.kafka.client import connection
+from penstock.kafka.admin import admin, partition_counts
+from penstock.kafka.client import client_config
 
 NAME = "penstock_emission_delay_seconds"
 BUCKETS = (0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 300)
@@ -54,7 +54,7 @@ class Delays:
     def _read(self) -> None:
         consumer = Consumer(
             {
-                **connection(self._bootstrap),
+                **client_config(self._bootstrap),
                 "group.id": "penstock.delays",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
@@ -82,7 +82,7 @@ class Delays:
     def _assigned(self, consumer: Consumer, known: set[tuple[str, int]] | None) -> set[tuple[str, int]] | None:
         """Read what there is now from its end, and what is new since from its beginning."""
         try:
-            counts = partitions(admin(self._bootstrap), self._bootstrap)
+            counts = partition_counts(admin(self._bootstrap), self._bootstrap)
         except BrokerError as e:
             log.debug("delays are not measured: %s", e)
             return known

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from penstock.control import Control
 from penstock.errors import ControlError
 from penstock.kafka.admin import admin, end_offsets
-from penstock.kafka.client import connection, unreachable
+from penstock.kafka.client import client_config, unreachable
 from penstock.monitoring.collect.samples import MIB, Deltas
 from penstock.monitoring.dashboard import snapshot
 from penstock.monitoring.dashboard.platform_status import PlatformStatusCache
@@ -132,7 +132,7 @@ class Kafka:
 def client(bootstrap: str) -> dict[str, str | int | float | bool]:
     """Settings of a Kafka client that waits for a broker quietly: what fails is said by who uses it."""
     return {
-        **connection(bootstrap),
+        **client_config(bootstrap),
         "client.id": "penstock-meter",
         "log_level": 2,
         "reconnect.backoff.max.ms": 5000,

@@ -11,8 +11,8 @@ from typing import Literal
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, partitions
-from penstock.kafka.client import END_WAIT_MS, connection, unreachable
+from penstock.kafka.admin import admin, partition_counts
+from penstock.kafka.client import END_WAIT_MS, client_config, unreachable
 from penstock.logs import printable
 from penstock.model.topic import DEAD_LETTERS, Topic
 
@@ -55,10 +55,10 @@ def newest(bootstrap: str, stream: str, wanted: Iterable[str], limit: int = LIMI
 
     BrokerError if the broker does not answer.
     """
-    there = partitions(admin(bootstrap), bootstrap)
+    there = partition_counts(admin(bootstrap), bootstrap)
     consumer = Consumer(
         {
-            **connection(bootstrap),
+            **client_config(bootstrap),
             "group.id": "penstock-page",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from confluent_kafka import KafkaException, Producer
 
 from penstock.catalog import HeartbeatTopics
-from penstock.codec.heartbeat import BEAT_HEADER, BEAT_KEY, signer
+from penstock.codec.heartbeat import HEARTBEAT_HEADER, HEARTBEAT_KEY, heartbeat_signer
 from penstock.control import Control
 from penstock.errors import BrokerError, ControlError
-from penstock.kafka.admin import admin, partitions
-from penstock.kafka.client import connection
+from penstock.kafka.admin import admin, partition_counts
+from penstock.kafka.client import client_config
 from penstock.model.output_mode import HeartbeatSchedule
 from penstock.model.topic import Topic
 from penstock.settings import settings
@@ -66,7 +66,7 @@ class HeartbeatSender:
         self._bootstrap = bootstrap
         self._clock = clock
         self._sender = socket.gethostname()
-        self._signer = signer()
+        self._signer = heartbeat_signer()
         self._next: dict[str, int] = {}
         self._last: dict[str, int] = {}
         self._before: dict[str, int] | None = None
@@ -76,7 +76,7 @@ class HeartbeatSender:
         self._partitions_at = float("-inf")
         self._producer = Producer(
             {
-                **connection(bootstrap),
+                **client_config(bootstrap),
                 "enable.idempotence": True,
                 # All partitions' beats in one request, so that a reader meets them in one batch.
                 "linger.ms": 5,
@@ -162,11 +162,11 @@ class HeartbeatSender:
             for partition in range(count):
                 self._producer.produce(
                     name,
-                    key=BEAT_KEY,
+                    key=HEARTBEAT_KEY,
                     value=self._signer.value(name, partition, at),
                     timestamp=at,
                     partition=partition,
-                    headers=[(BEAT_HEADER, b"1")],
+                    headers=[(HEARTBEAT_HEADER, b"1")],
                     on_delivery=lambda e, m: failed.append(f"{m.topic()}[{m.partition()}]: {e}") if e else None,
                 )
             sent[name] = (at, count)
@@ -194,7 +194,7 @@ class HeartbeatSender:
         if time.monotonic() - self._partitions_at < METADATA_EVERY:
             return
         try:
-            self._partitions = partitions(admin(self._bootstrap), self._bootstrap)
+            self._partitions = partition_counts(admin(self._bootstrap), self._bootstrap)
         except KafkaException as e:
             raise BrokerError("the broker's topics could not be listed", got=e.args[0]) from e
         self._partitions_at = time.monotonic()

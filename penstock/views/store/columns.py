@@ -19,8 +19,8 @@ from penstock.codec import json_sql
 from penstock.codec.columnar import connection
 from penstock.model.schema import Field, Type
 from penstock.model.view import View
-from penstock.tables.table_store import GONE
-from penstock.tables.topic_reader import DECODING
+from penstock.tables.table_store import DELETED
+from penstock.tables.topic_reader import DECODER_LOCK
 
 # Of how rows lie in a store, and of what instances tell each other of them.
 VERSION = 3
@@ -57,7 +57,7 @@ class Column:
     @property
     def sql(self) -> str:
         """DuckDB's, of the field as it was decoded."""
-        given = json_sql.name(self.field.name)
+        given = json_sql.quote_name(self.field.name)
         if self.is_map:
             each = f"{_escaped('e.key')} || chr(31) || {_escaped('CAST(e.value AS VARCHAR)')}"
             there = f"list_filter(map_entries({given}), lambda e: e.value IS NOT NULL)"
@@ -103,15 +103,15 @@ class ViewLayout:
 
     @cached_property
     def _sql(self) -> str:
-        names = [json_sql.name(f.name) for f in self.view.fields]
+        names = [json_sql.quote_name(f.name) for f in self.view.fields]
         packed = ", ".join(f"{name} := {_told(name, f.type)}" for name, f in zip(names, self.view.fields, strict=True))
         asked = "".join(f", {column.sql} AS {column.name}" for column in self.columns)
         value = f"CAST(to_json(struct_pack({packed})) AS VARCHAR)"
-        return f"SELECT key, {value} AS value{asked} FROM rows_in WHERE NOT {GONE}"
+        return f"SELECT key, {value} AS value{asked} FROM rows_in WHERE NOT {DELETED}"
 
     def rows(self, decoded: pa.Table) -> list[tuple[Any, ...]]:
         """The rows of a table as the store takes them: key, value, columns. What is gone is left out."""
-        with DECODING:
+        with DECODER_LOCK:
             con = connection()
             con.register("rows_in", decoded)
             try:
@@ -141,7 +141,7 @@ def _told(of: str, kind: Type, depth: int = 0) -> str:
             pairs = f"list_transform(map_entries({of}), lambda {e}: struct_pack(k := {e}.key, v := {each}))"
             return f"map_from_entries({pairs})"
         case "struct":
-            parts = [(json_sql.name(f.name), f.type) for f in kind.fields]
+            parts = [(json_sql.quote_name(f.name), f.type) for f in kind.fields]
             told = [_told(f"({of}).{name}", part, depth) for name, part in parts]
             if told != [f"({of}).{name}" for name, _ in parts]:
                 packed = ", ".join(f"{name} := {one}" for (name, _), one in zip(parts, told, strict=True))

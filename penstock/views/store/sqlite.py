@@ -20,7 +20,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.tables.table_store import GONE
+from penstock.tables.table_store import DELETED
 from penstock.views.store.columns import VERSION, ViewLayout
 
 # Pages of 4 kB that the write-ahead log may have before they are brought into the file.
@@ -157,13 +157,13 @@ class ViewStore:
         """
         with self._judged(), self._transaction() as c:
             for partition, table in misplaced.items():
-                for key, gone in zip(table["key"].to_pylist(), table[GONE].to_pylist(), strict=True):
+                for key, gone in zip(table["key"].to_pylist(), table[DELETED].to_pylist(), strict=True):
                     forget = "DELETE FROM misplaced WHERE key = ? AND partition = ?"
                     sql = forget if gone else "INSERT OR IGNORE INTO misplaced VALUES (?, ?)"
                     if not c.execute(sql, (key, partition)).rowcount and gone:
                         dead, reason = dead + 1, f"a tombstone of a key that partition {partition} cannot have"
             for partition, table in rows.items():
-                gone = table.filter(table[GONE])["key"].to_pylist()
+                gone = table.filter(table[DELETED])["key"].to_pylist()
                 c.executemany("DELETE FROM rows WHERE key = ?", ((key,) for key in gone))
                 c.executemany(self._upsert(partition), self.layout.rows(table))
             if dead:
