@@ -8,7 +8,7 @@ from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
-from jobs.metrics.figures import quantile_names
+from jobs.metrics.statistics import quantile_names
 
 
 def truncated(value: float, decimals: int) -> float:

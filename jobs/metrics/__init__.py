@@ -12,7 +12,7 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from jobs.metrics.parts import parts
+from jobs.metrics.partials import parts
 from penstock.model.input import LateRecords
 from penstock.settings import Duration
 from penstock.streams import Input, Topic
@@ -57,7 +57,7 @@ RECEIPT = "environment STRING NOT NULL, metric STRING NOT NULL, value DOUBLE NOT
 
 
 def receipts(window: timedelta, late: LateRecords = "count") -> Input:
-    """Receipts as parts of their groups: see `jobs.metrics.parts`. window: which the transform groups by."""
+    """Receipts as parts of their groups: see `jobs.metrics.partials`. window: which the transform groups by."""
     return Input(
         RECEIPTS,
         schema=RECEIPT,

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from jobs.metrics import metrics_settings, receipts
-from jobs.metrics.figures import BUNDLE, bundled
+from jobs.metrics.statistics import BUNDLE, bundled
 from penstock.streams import EmitChanges, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:

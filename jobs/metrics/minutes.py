@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from jobs.metrics import metrics_settings, receipts
-from jobs.metrics.figures import KEY, MOMENTS, quantile_names, summarised
+from jobs.metrics.statistics import KEY, MOMENTS, quantile_names, summarised
 from penstock.streams import EmitFinal, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobs.metrics import metrics_settings
 from jobs.metrics.bundles import BUNDLES
-from jobs.metrics.figures import BUNDLE_SCHEMA, KEY, MOMENTS, merged, newest, quantile_names
+from jobs.metrics.statistics import BUNDLE_SCHEMA, KEY, MOMENTS, merged, newest, quantile_names
 from penstock.streams import EmitChanges, Input, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:

@@ -78,10 +78,7 @@ COMMANDS = {
     "dead-letters": _Command(
         "dead_letters", "Records that streams put aside: which, why, and sending them again."
     ),
-    "demo": _Command(
-        "demo", "Change rows of the demo database; its captures follow.",
-        also=("presence_simulator", "agent_simulator"),
-    ),
+    "demo": _Command("demo", "Change rows of the demo database; its captures follow."),
 }  # fmt: skip
 
 

@@ -27,11 +27,11 @@ from penstock import catalog
 from penstock.control import Control, DriverRow
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
-from penstock.devstack.simulators.kafka_io import Out
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.settings import PROJECT
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
+from penstock.testing.load import RecordSender
 from tests.bench import agents_load
 from tests.bench.agents_load import LARGE, Watched
 from tests.bench.common import during, quantile, table, write
@@ -179,9 +179,9 @@ def run(agents: int, rate: float, minutes: float) -> Found:
             assert sending.alive and watching.alive and asking.alive  # noqa: PT018
             print(f"{time.time() - begun:.0f} s: {platform.lags()}", flush=True)
         ended = time.time()
-        out, changed = Out(broker.bootstrap), time.time()
-        out.put(*agents_load.test(NEW_TEST, LARGE))
-        out.end()
+        out, changed = RecordSender(broker.bootstrap), time.time()
+        out.send(*agents_load.test(NEW_TEST, LARGE))
+        out.close()
         all_of.wait(300)
         time.sleep(BEHIND)
         stop.set()

@@ -16,8 +16,8 @@ import numpy as np
 import orjson
 from confluent_kafka import Consumer, TopicPartition
 
-from penstock.devstack.simulators.kafka_io import Out
 from penstock.kafka.admin import admin, end_offsets, partition_counts
+from penstock.testing.load import RecordSender
 
 # One account has a tenth of all agents, the others share the rest.
 LARGE, ACCOUNTS = 1, 1000
@@ -78,34 +78,34 @@ def known(bootstrap: str, agents: int) -> int:
     """All agents as of the last minutes, and those that are silent from now on: when they are due is the clock's.
 
     Epoch ms, when the first of them is due."""
-    out, now = Out(bootstrap), int(time.time() * 1000)
+    out, now = RecordSender(bootstrap), int(time.time() * 1000)
     for row in captured():
-        out.put(*row)
+        out.send(*row)
     for n in range(agents):
-        out.put("check-ins", *ordinary(n, agents, now - 200_000 + n * 200_000 // agents))
+        out.send("check-ins", *ordinary(n, agents, now - 200_000 + n * 200_000 // agents))
     for n in range(SILENT * AFTER_MS // 1000):
         name = f"silent-{n:05d}"
-        out.put("check-ins", name, check_in(name, 2 + n % 900, n, "eu", now - AFTER_MS + n * 1000 // SILENT))
-    out.end()
+        out.send("check-ins", name, check_in(name, 2 + n % 900, n, "eu", now - AFTER_MS + n * 1000 // SILENT))
+    out.close()
     return now
 
 
 def load(bootstrap: str, agents: int, rate: float, stop: Event) -> dict[str, Any]:
     """Check-ins at a rate, of all agents in turn, and browser sessions; how many were sent, and in how long."""
-    out, began = Out(bootstrap), time.time()
+    out, began = RecordSender(bootstrap), time.time()
     order, sent, sessions = cycle(np.random.default_rng(7).permutation(agents).tolist()), 0, 0
     while not stop.wait(max(0.0, TICK - (time.time() - began) % TICK)):
         now = time.time()
         while sent < (now - began) * rate:
             sent += 1
-            out.put("check-ins", *ordinary(next(order), agents, int(time.time() * 1000)))
+            out.send("check-ins", *ordinary(next(order), agents, int(time.time() * 1000)))
         while sessions < (now - began) * SESSIONS:
             sessions += 1
             of, agent = 2 + sessions % (2 * RULES), f"agent-{sessions % agents:07d}"
             value = {"account": str(of), "agent": agent, "metrics": {"load": 1.5}, "timestamp": int(time.time() * 1000)}
-            out.put("browser-sessions", agent, orjson.dumps(value))
+            out.send("browser-sessions", agent, orjson.dumps(value))
         out.poll()
-    out.end()
+    out.close()
     return {"check_ins": sent, "sessions": sessions, "seconds": time.time() - began}
 
 
@@ -123,7 +123,7 @@ class Change:
 def changes(bootstrap: str, url: str, stop: Event) -> list[tuple[float, float | None]]:
     """New agents, and some whose region is another each time, at a rate; of each when it was sent, and how many seconds
     later its assignment was seen by REST, None if it was not."""
-    out, number = Out(bootstrap), 0
+    out, number = RecordSender(bootstrap), 0
     every: list[Change] = []
     open_: list[Change] = []
     began = time.time()
@@ -134,7 +134,7 @@ def changes(bootstrap: str, url: str, stop: Event) -> list[tuple[float, float | 
                 turn, n = divmod(number, CHANGING)
                 of, region, name = 2 + n % 900, REGIONS[turn % 2], f"changing-{n:04d}"
                 made = Change(name, wanted(of, region), int(time.time() * 1000), time.time())
-                out.put("check-ins", name, check_in(name, of, n, region, made.at))
+                out.send("check-ins", name, check_in(name, of, n, region, made.at))
                 every.append(made)
                 open_.append(made)
                 number += 1
@@ -143,7 +143,7 @@ def changes(bootstrap: str, url: str, stop: Event) -> list[tuple[float, float | 
                 break
             _look(client, open_)
             open_ = [one for one in open_ if one.seen is None]
-    out.end()
+    out.close()
     return [(one.sent, None if one.seen is None else one.seen - one.sent) for one in every]
 
 

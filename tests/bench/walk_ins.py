@@ -1,8 +1,8 @@
 """How fast probes go through the detection of walk-ins, beside Kafka Streams with the same rule (tests/bench/peer).
 
-The probes are those of `penstock demo crowd`: half a day of 200,000 devices at 200 businesses, in order of their times,
-so that what is to be found does not depend on how they are cut into batches. Each run is a process of its own that
-reads all of them; both outputs are held against the crowd's truth, walk-in by walk-in, before any time is shown.
+The probes are those of `jobs.presence.simulator`: half a day of 200,000 devices at 200 businesses, in order of their
+times, so that what is to be found does not depend on how they are cut into batches. Each run is a process of its own
+that reads all of them; both outputs are held against the crowd's truth, walk-in by walk-in, before any time is shown.
 
     python -m tests.bench.walk_ins [probes] [pairs]
 """
@@ -17,8 +17,8 @@ from collections import Counter
 from datetime import timedelta
 from threading import Event
 
-from penstock.devstack.simulators.presence import Business, Crowd, Plan, Visit, plan
-from penstock.devstack.simulators.presence_topics import Sending
+from jobs.presence.simulator.crowd import Business, Crowd, Plan, Visit, plan
+from jobs.presence.simulator.topics import Sending
 from penstock.java import aot_cache
 from penstock.testing import Record, create, read, send
 from tests.bench.common import table, write

@@ -207,7 +207,7 @@ MUTANTS = [
     ),
     Mutant(
         "agents are not told again",
-        "jobs/agents/again.py",
+        "jobs/agents/recheck.py",
         'rows="SELECT DISTINCT account FROM records"',
         'rows="SELECT DISTINCT account FROM records WHERE false"',
         test=AGENTS,

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from jobs.presence.simulator import crowd
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
-from penstock.devstack.simulators import presence as crowd
 from penstock.settings import PROJECT
 from penstock.streams import Topic
 from penstock.testing import Record, create, latest, read, send

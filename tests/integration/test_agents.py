@@ -14,14 +14,14 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from jobs.agents import active, again, alerts, assignments
+from jobs.agents import active, alerts, assignments, recheck
+from jobs.agents.simulator import topics as simulator_topics
+from jobs.agents.simulator.__main__ import app
+from jobs.agents.simulator.fleet import Plan
 from penstock import catalog
 from penstock.capture import factory
-from penstock.cli import app
 from penstock.devstack.demo_database import Demo
 from penstock.devstack.servers.kafka import Broker
-from penstock.devstack.simulators import agents_topics
-from penstock.devstack.simulators.agents import Plan
 from penstock.model.topic import COMMITS, POSITIONS
 from penstock.settings import settings
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
@@ -41,7 +41,7 @@ def test_a_row_that_changes_is_an_assignment_that_changes(
 ) -> None:
     """From the database to the topic of assignments, with streams that are stopped in between."""
     bootstrap = fresh_broker.bootstrap
-    streams = [replace(one.STREAM, enabled=True) for one in (active, again, assignments)]
+    streams = [replace(one.STREAM, enabled=True) for one in (active, recheck, assignments)]
     create(bootstrap, *catalog.build(streams).topics.values(), COMMITS, POSITIONS)
     captures = [catalog.load().captures[name] for name in TABLES]
     now = int(time.time() * 1000)
@@ -165,7 +165,7 @@ def test_a_fleet_is_found(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What `penstock demo fleet` sends, the streams find; and what they did not find, its check does."""
+    """What `python -m jobs.agents.simulator` sends, the streams find; and what they did not find, its check does."""
     bootstrap = fresh_broker.bootstrap
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     settings.cache_clear()
@@ -176,7 +176,7 @@ def test_a_fleet_is_found(
         return Record(topic, json.dumps(key), json.dumps({**key, **more}))
 
     def fleet(*words: str, code: int = 0) -> str:
-        done = CliRunner().invoke(app, ["demo", "fleet", *words])
+        done = CliRunner().invoke(app, words)
         assert done.exit_code == code, done.output
         return done.output
 
@@ -223,7 +223,7 @@ def test_a_fleet_is_found(
     assert "1 wrong" in told
     now = int(time.time() * 1000)
     fleet("--agents", "20", "--rate", "20", "--sessions", "5", "--for", "2s", "--seed", "4", "--truth", truth)
-    made, until = agents_topics.read(Path(truth))
+    made, until = simulator_topics.read(Path(truth))
     sent = [(json.loads(r.value or ""), r.timestamp) for r in read(bootstrap, "check-ins") if made.name in str(r.key)]
     clocked = [(c["timestamp"], at) for c, at in sent]
     assert len(clocked) == sum(len(step.check_ins) for step in Plan(made).steps()) >= 20

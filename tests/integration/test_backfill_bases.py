@@ -17,8 +17,8 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS
+from jobs.presence.archive import BASE, WALK_INS_ARCHIVE
 from jobs.presence.counts import STREAM
-from jobs.presence.kept import BASE, WALK_INS_ARCHIVE
 from penstock.archive import hour_closer
 from penstock.archive.stream import stream
 from penstock.backfill.job import Job

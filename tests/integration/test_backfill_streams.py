@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.metrics.kept import RECEIPTS_ARCHIVE, SUMMARIES
+from jobs.metrics.archive import RECEIPTS_ARCHIVE, SUMMARIES
 from jobs.metrics.summaries import STREAM
+from jobs.quality.archive import COUNTS
 from jobs.quality.counts import METRICS
-from jobs.quality.kept import COUNTS
 from penstock.backfill.archive_source import Archived
 from penstock.backfill.job import Job
 from penstock.backfill.run import Outcome, run

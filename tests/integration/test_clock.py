@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from jobs.agents import active, again, alerts, assignments
+from jobs.agents import active, alerts, assignments, recheck
 from penstock import catalog
 from penstock.codec.columnar import BAD_COLUMN, EVENT_TIME, HEARTBEAT_COLUMN, SOURCE_RECORD_COLUMN, RecordDecoder
 from penstock.codec.event_time import FIRST, LAST
@@ -158,7 +158,7 @@ def test_a_raw_record_whose_time_is_none_keeps_its_own_within_the_calendar(spark
 
 def test_no_shipped_stream_fails_on_nanoseconds(spark: SparkSession) -> None:
     """Instead of milliseconds, in every field that is a BIGINT."""
-    agents = (active.STREAM, again.STREAM, alerts.STREAM, assignments.STREAM)
+    agents = (active.STREAM, recheck.STREAM, alerts.STREAM, assignments.STREAM)
     shipped = {
         (one.schema, one.event_time): one
         for stream in (*catalog.load().streams.values(), *agents)

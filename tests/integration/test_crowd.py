@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli import app
+from jobs.presence.simulator.__main__ import app
 from penstock.devstack.demo_database import Demo
 from penstock.devstack.servers.kafka import Broker
 from penstock.settings import PROJECT, settings
@@ -52,7 +52,7 @@ def captured(broker: Broker, demo: Demo) -> None:
 
 
 def run(*words: str, code: int = 0) -> str:
-    done = CliRunner().invoke(app, ["demo", "crowd", *words])
+    done = CliRunner().invoke(app, words)
     assert done.exit_code == code, done.output
     return done.output
 
@@ -108,7 +108,7 @@ def test_a_crowd_on_the_clock_ends_early_with_the_truth_of_what_was_sent(place: 
     broker, home = place
     rules = ("--dwell", "2s", "--within", "6s", "--away", "20s", "--late", "1s")
     size = ("--devices", "500", "--rate", "300", "--businesses", "6", "--for", "1m")
-    command = (sys.executable, "-m", "penstock", "demo", "crowd")
+    command = (sys.executable, "-m", "jobs.presence.simulator")
     env = {**os.environ, "PYTHONPATH": str(PROJECT)}
     process = subprocess.Popen([*command, *size, *rules], env=env, stdout=subprocess.PIPE, text=True)
     try:
@@ -130,7 +130,7 @@ def test_a_crowd_on_the_clock_ends_early_with_the_truth_of_what_was_sent(place: 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--for", "10 minutes"), "this is no duration; got: 10 minutes; hint: e.g. 90s"),
+        (("--for", "10 minutes"), "this is not a duration; got: 10 minutes; hint: e.g. 90s"),
         (("--for", "4s", "--businesses", "3"), "over before it begins; got: 4000 ms"),
         (("--dwell", "10m"), "these rules make no crowd; got: dwell 600000 ms"),
         (("--rate", "0.1", "--businesses", "3"), "1000 devices send "),
@@ -146,7 +146,7 @@ def test_businesses_are_made_and_waited_for(
     place: tuple[Broker, Path], demo: Demo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, _ = place
-    monkeypatch.setattr("penstock.devstack.simulators.presence_topics.PATIENCE", 0.0)
+    monkeypatch.setattr("jobs.presence.simulator.topics.PATIENCE", 0.0)
     assert "does not have the demo database's businesses" in run("--businesses", "9", code=1)
     assert len(demo.rows("businesses")[1]) == 9
     captured(broker, demo)
@@ -158,4 +158,4 @@ def test_topics_that_are_not_there(fresh_broker: Broker, home: Path, monkeypatch
     settings.cache_clear()
     truth = home / "truth.jsonl"
     truth.write_text('{"crowd":"abcdef"}\n')
-    assert "topic walk-ins is not there; hint: create them" in run("--check", str(truth), code=1)
+    assert "topic walk-ins does not exist; hint: create them" in run("--check", str(truth), code=1)

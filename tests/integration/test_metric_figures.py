@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobs.metrics import bundles as bundles_job
-from jobs.metrics import figures, receipts
+from jobs.metrics import receipts, statistics
 from jobs.metrics import summaries as summaries_job
-from jobs.metrics.parts import parts
+from jobs.metrics.partials import parts
 from penstock.streams import Stream
 from penstock.testing import frames
 from tests.plain import plain
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 
 BUNDLE, SUMMARY = timedelta(minutes=5), timedelta(minutes=10)
 QUANTILES = (0.01, 0.5, 0.9, 0.999, 1.0)
-NAMES = figures.quantile_names(QUANTILES)
+NAMES = statistics.quantile_names(QUANTILES)
 START = 1_700_000_400_000
 Receipt = tuple[str, float, int]
 """Metric, value, time in epoch ms."""
@@ -52,7 +52,7 @@ def over(window: timedelta, decimals: int = 2) -> Stream:
 
 def bundles(spark: SparkSession, receipts: Iterable[Receipt], decimals: int = 2, distinct: int = 1000) -> DataFrame:
     """Bundles as the second stage reads them: through the text on the topic."""
-    made = figures.bundled(frame(spark, over(BUNDLE, decimals), receipts), BUNDLE, decimals, distinct)
+    made = statistics.bundled(frame(spark, over(BUNDLE, decimals), receipts), BUNDLE, decimals, distinct)
     return frames(spark, summaries_job.STREAM, bundles=[r.value for r in encoded(made)])["bundles"]
 
 
@@ -63,7 +63,7 @@ def encoded(made: DataFrame) -> list[Row]:
 
 
 def summaries(made: DataFrame, quantiles: Sequence[float] = QUANTILES) -> dict[tuple[str, int], dict[str, Any]]:
-    rows = figures.merged(made, BUNDLE, SUMMARY, quantiles).collect()
+    rows = statistics.merged(made, BUNDLE, SUMMARY, quantiles).collect()
     return {(r.metric, r.window): r.asDict() for r in rows}
 
 
@@ -116,7 +116,7 @@ def test_two_stages_give_what_a_plain_computation_gives(spark: SparkSession) -> 
 
 def test_one_stage_agrees_with_two(spark: SparkSession) -> None:
     receipts = [r for r in at_random(9) if r[0] not in ("huge", "odd")]
-    one = figures.summarised(frame(spark, over(SUMMARY), receipts), SUMMARY, 2, QUANTILES).collect()
+    one = statistics.summarised(frame(spark, over(SUMMARY), receipts), SUMMARY, 2, QUANTILES).collect()
     check({(r.metric, r.window): r.asDict() for r in one}, receipts)
 
 
@@ -162,7 +162,7 @@ def test_groups_too_large_to_unfold_give_the_same(
     receipts = at_random(11)
     made = bundles(spark, receipts, distinct=distinct).where("values IS NOT NULL").cache()
     wanted = summaries(made)
-    monkeypatch.setattr(figures, "UNFOLDED", 20)
+    monkeypatch.setattr(statistics, "UNFOLDED", 20)
     assert repr(summaries(made)) == repr(wanted)
 
 
@@ -170,7 +170,7 @@ def test_a_bundle_costs_what_it_holds_and_not_what_it_counts(spark: SparkSession
     """Three records of 200 bytes: unfolded, they filled the memory of the driver."""
     rows = [("prod", "m", START + 300_000 * i, 2**50, 1.0, 0.0, 1.0, 2.0, [2.0, 1.0], [1, 2**50 - 1]) for i in (0, 1)]
     rows.append(("prod", "m", START, 3, 1.0, 0.0, 1.0, 2.0, [2.0, 1.0], [1, 2]))
-    made = spark.createDataFrame(rows, figures.BUNDLE_SCHEMA.replace(" NOT NULL", ""))
+    made = spark.createDataFrame(rows, statistics.BUNDLE_SCHEMA.replace(" NOT NULL", ""))
     made = made.withColumn("event_time", F.timestamp_millis("window"))
     [found] = summaries(made, (0.5, 1.0)).values()
     assert (found["count"], found["p50"], found["p100"]) == (2**51, 1.0, 2.0)
@@ -179,7 +179,7 @@ def test_a_bundle_costs_what_it_holds_and_not_what_it_counts(spark: SparkSession
 def test_ranks_are_not_rounded_away(spark: SparkSession) -> None:
     receipts = [(str(n), float(i), START) for n in (1, 2, 3, 7, 10, 29, 100, 1000) for i in range(n)]
     quantiles = (0.01, 0.07, 0.14, 0.28, 0.29, 0.55, 0.57, 0.58, 1 / 3, 0.7, 0.9, 0.999, 1.0)
-    names = figures.quantile_names(quantiles)
+    names = statistics.quantile_names(quantiles)
     for (n, _), found in summaries(bundles(spark, receipts), quantiles).items():
         wanted = plain([float(i) for i in range(int(n))], quantiles)
         assert {name: found[name] for name in names} == {name: wanted[name] for name in names}, n
@@ -187,8 +187,8 @@ def test_ranks_are_not_rounded_away(spark: SparkSession) -> None:
 
 def test_a_bundle_on_the_topic(spark: SparkSession) -> None:
     two = frame(spark, over(BUNDLE), [("dbWaitTime", 2.345, START), ("dbWaitTime", 2.341, START)])
-    [row] = encoded(figures.bundled(two, BUNDLE, 2, 100))
+    [row] = encoded(statistics.bundled(two, BUNDLE, 2, 100))
     assert row.key == b"environment=prod:metric=dbWaitTime"
     value = json.loads(row.value)
-    assert list(value) == list(figures.BUNDLE)
+    assert list(value) == list(statistics.BUNDLE)
     assert (value["count"], value["values"], value["counts"]) == (2, [2.34, 2.34], None)

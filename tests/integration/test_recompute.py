@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.metrics import RECEIPTS, bundles, metrics_settings, summaries
-from jobs.metrics.figures import quantile_names
+from jobs.metrics.statistics import quantile_names
 from jobs.quality import counts
 from penstock import catalog
 from penstock.archive import parquet

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from jobs.agents import active, again, assignments
+from jobs.agents import active, assignments, recheck
 from tests import agents_model as model
 from tests.agents_model import AFTER, FORGET, GRACE, MINUTE
 from tests.folding import Folding
@@ -99,8 +99,10 @@ class Again(Runner):
 
     def __init__(self, topics: Topics, chance: random.Random, folder: Path) -> None:
         super().__init__(topics, chance)
-        self._whose = Folding(again.WHOSE, "test STRING, account STRING, n BIGINT, timestamp BIGINT", folder / "whose")
-        self._once = Folding(again.ONCE, "account STRING, timestamp BIGINT", folder / "once")
+        self._whose = Folding(
+            recheck.WHOSE, "test STRING, account STRING, n BIGINT, timestamp BIGINT", folder / "whose"
+        )
+        self._once = Folding(recheck.ONCE, "account STRING, timestamp BIGINT", folder / "once")
 
     def compute(self, took: dict[str, list[tuple[Any, Any]]], *, again: bool) -> list[tuple[str, Any, Any]]:
         base = {"account": None, "n": None, "timestamp": T}
@@ -230,7 +232,7 @@ class Forgetful(Again):
 
     def __init__(self, topics: Topics, chance: random.Random, folder: Path) -> None:
         super().__init__(topics, chance, folder)
-        forgets = replace(again.WHOSE, emit_sql="SELECT account FROM records WHERE account IS NOT NULL")
+        forgets = replace(recheck.WHOSE, emit_sql="SELECT account FROM records WHERE account IS NOT NULL")
         self._whose = Folding(forgets, "test STRING, account STRING, n BIGINT, timestamp BIGINT", folder / "forgets")
 
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.metrics.kept import SUMMARIES
-from jobs.quality.kept import COUNTS
+from jobs.metrics.archive import SUMMARIES
+from jobs.quality.archive import COUNTS
 from penstock.archive import parquet
 from penstock.archive.layout import Span
 from penstock.backfill import archive_source, progress, retry, writer

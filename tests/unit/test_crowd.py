@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.devstack.simulators.presence import UNKNOWN, Business, Crowd, Plan, Step, plan
-from penstock.devstack.simulators.presence_scripts import Rules
+from jobs.presence.simulator.crowd import UNKNOWN, Business, Crowd, Plan, Step, plan
+from jobs.presence.simulator.scripts import Rules
 from penstock.errors import PenstockError
 from tests.presence_model import walk_ins
 

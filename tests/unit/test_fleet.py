@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.devstack.simulators.agents import Fleet, Plan
-from penstock.devstack.simulators.agents_topics import read, write
+from jobs.agents.simulator.fleet import Fleet, Plan
+from jobs.agents.simulator.topics import read, write
 from penstock.errors import PenstockError
 from tests import agents_model as model
 from tests.agents_model import AFTER, GRACE, MINUTE

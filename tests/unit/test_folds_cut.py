@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from jobs.agents import active, again, alerts, assignments
+from jobs.agents import active, alerts, assignments, recheck
 from jobs.presence import counts, device_contacts, enriched, walk_ins
 from penstock import catalog
 from penstock.model.fold import Fold
@@ -203,10 +203,10 @@ KINDS = [
         ),
     ),
     Kind(
-        again.WHOSE, "test STRING, account STRING, n BIGINT, timestamp BIGINT", changes, lambda *_: [],
+        recheck.WHOSE, "test STRING, account STRING, n BIGINT, timestamp BIGINT", changes, lambda *_: [],
         lambda rows: {row["account"] for row in rows},
     ),
-    Kind(again.ONCE, "account STRING, timestamp BIGINT", accounts, lambda *_: [], newest("account")),
+    Kind(recheck.ONCE, "account STRING, timestamp BIGINT", accounts, lambda *_: [], newest("account")),
     Kind(assignments.ASSIGNED, ASSIGNED, words, each("agent", **WORD), newest("agent")),
     Kind(alerts.WINDOWS, LOOKED_AT, sessions, lambda *_: [], every, 500),
 ]  # fmt: skip

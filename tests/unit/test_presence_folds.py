@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from jobs.presence import counts, device_contacts, enriched, walk_ins
+from jobs.presence.simulator.crowd import UNKNOWN, Business, Crowd, plan
 from penstock.codec.columnar import arrow_type
-from penstock.devstack.simulators.presence import UNKNOWN, Business, Crowd, plan
 from penstock.engine.state import fold_query
 from penstock.model.fold import Fold
 from tests import presence_model as model

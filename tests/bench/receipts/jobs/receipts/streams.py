@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from jobs.metrics import bundles, metrics_settings, receipts, summaries
-from jobs.metrics.figures import KEY, MOMENTS, quantile_names, summarised
+from jobs.metrics.statistics import KEY, MOMENTS, quantile_names, summarised
 from jobs.presence import walk_ins
 from jobs.quality import counts
 from penstock.streams import EmitChanges, Stream, Topic, TopicOutput

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.devstack.simulators.presence_scripts import DEFAULT, Rules, Told, attend, delay, tell
+from jobs.presence.simulator.scripts import DEFAULT, Rules, Told, attend, delay, tell
 from penstock.errors import PenstockError
 
 Ints = npt.NDArray[np.int64]

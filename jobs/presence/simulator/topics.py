@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from penstock.devstack.simulators.kafka_io import Out, are_there, records
-from penstock.devstack.simulators.presence import Business, Plan, Step, Visit
+from jobs.presence.simulator.crowd import Business, Plan, Step, Visit
 from penstock.errors import BrokerError, PenstockError
+from penstock.testing.load import RecordSender, check_topics, read_topic
 
 PROBES, CRM, BACKFILL, BUSINESSES, WALK_INS = "probes", "crm-events", "crm-events-backfill", "businesses", "walk-ins"
 # Seconds that a capture gets to write what was added to its table.
@@ -36,8 +36,8 @@ class Sending:
 
     def __init__(self, plan: Plan, bootstrap: str, stop: Event) -> None:
         self._plan, self._stop, self.sent = plan, stop, Sent(until=plan.crowd.start)
-        are_there([PROBES, CRM, BACKFILL], bootstrap)
-        self._out = Out(bootstrap)
+        check_topics([PROBES, CRM, BACKFILL], bootstrap)
+        self._out = RecordSender(bootstrap)
 
     def run(self, *, fast: bool, told: Callable[[Sent], None]) -> list[Visit]:
         """The visits that are to be expected: all, or when `stop` was set those until then. told: after each step."""
@@ -51,14 +51,14 @@ class Sending:
             self._send(step)
             self.sent.until = step.until
             told(self.sent)
-        self._out.end()
+        self._out.close()
         return self._plan.until(self.sent.until)
 
     def _send(self, step: Step) -> None:
         for key, value in step.probes:
-            self._out.put(PROBES, key, value)
+            self._out.send(PROBES, key, value)
         for one in step.told:
-            self._out.put(BACKFILL if one.backfill else CRM, one.device, one.value)
+            self._out.send(BACKFILL if one.backfill else CRM, one.device, one.value)
         self._out.poll()
         self.sent.probes += len(step.probes)
         self.sent.events += len(step.told)
@@ -66,11 +66,11 @@ class Sending:
 
 def wait_for(businesses: Sequence[Business], bootstrap: str) -> None:
     """Wait until the captured topic has these businesses: probes of others are ignored. BrokerError if it does not."""
-    are_there([BUSINESSES], bootstrap)
+    check_topics([BUSINESSES], bootstrap)
     end = time.monotonic() + PATIENCE
     while True:
         known: dict[bytes, Any] = {}
-        for key, value in records(BUSINESSES, bootstrap):
+        for key, value in read_topic(BUSINESSES, bootstrap):
             known[key] = orjson.loads(value) if value else None
         thresholds = {str(row["id"]): row["threshold"] for row in known.values() if row and "id" in row}
         missing = [b.id for b in businesses if thresholds.get(b.id) != b.threshold]
@@ -111,9 +111,9 @@ class Compared:
 def compare(path: Path, bootstrap: str) -> Compared:
     """The topic of walk-ins beside a truth, which only tells of its own crowd's devices."""
     name, expected = _read(path)
-    are_there([WALK_INS], bootstrap)
+    check_topics([WALK_INS], bootstrap)
     there: Counter[Visit] = Counter()
-    for _, value in records(WALK_INS, bootstrap):
+    for _, value in read_topic(WALK_INS, bootstrap):
         if value and (row := _walk_in(value)) and row.device.startswith(name):
             there[row] += 1
     found = there & Counter(expected)
@@ -137,5 +137,5 @@ def _read(path: Path) -> tuple[str, list[Visit]]:
     except OSError as e:
         raise PenstockError("the truth cannot be read", got=f"{path}: {e.strerror}", hint="name its file") from e
     except (ValueError, KeyError, TypeError) as e:
-        hint = "name one that `penstock demo crowd` has written"
+        hint = "name one that `python -m jobs.presence.simulator` has written"
         raise PenstockError("this is no truth of a crowd", got=path, hint=hint) from e

@@ -1,4 +1,4 @@
-"""`penstock demo fleet`: agents whose absences are known, and whether the streams have found them."""
+"""`python -m jobs.agents.simulator`: agents whose absences are known, and whether the streams have found them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from penstock.cli.output import clear_errors, console, count, table
-from penstock.cli.presence_simulator import interrupted, milliseconds
 from penstock.settings import settings
+from penstock.testing.load import interruptible, milliseconds
 
 SHOWN = 20
 
-
-def register(app: typer.Typer) -> None:
-    """Put the command of this module among those of `penstock demo`."""
-    app.command("fleet")(fleet)
+app = typer.Typer()
 
 
-def fleet(
+@app.command()
+def simulate(
     agents: Annotated[int, typer.Option(min=1, max=2**24, help="How many agents there are.")] = 1000,
     rate: Annotated[
         float, typer.Option(min=0, help="Check-ins a second of all; else as many as make one every 10 minutes each.")
@@ -51,8 +49,8 @@ def fleet(
     Ctrl-C ends it early, with the truth of what was sent.
     """
     # numpy, which no other command needs.
-    from penstock.devstack.simulators.agents import Fleet, Plan
-    from penstock.devstack.simulators.agents_topics import Sent, send, write
+    from jobs.agents.simulator.fleet import Fleet, Plan
+    from jobs.agents.simulator.topics import Sent, send, write
 
     if check is not None:
         _compare(check)
@@ -67,7 +65,7 @@ def fleet(
         )  # fmt: skip
         place, out, begun = truth or settings().home / "fleets" / f"{made.name}.json", console(), time.monotonic()
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-        with interrupted() as stop, Progress(*columns, console=out, transient=True) as bar:
+        with interruptible() as stop, Progress(*columns, console=out, transient=True) as bar:
             shown = bar.add_task(f"fleet {made.name}", total=span)
 
             def told(sent: Sent) -> None:
@@ -87,7 +85,7 @@ def fleet(
 
 
 def _compare(path: Path) -> None:
-    from penstock.devstack.simulators.agents_topics import compare
+    from jobs.agents.simulator.topics import compare
 
     with clear_errors():
         made = compare(path, settings().bootstrap, int(time.time() * 1000))
@@ -104,3 +102,7 @@ def _compare(path: Path) -> None:
         listed.add_row("wrong", agent, "nothing" if found is None else str(found), str(wanted))
     out.print(listed)
     raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    app()

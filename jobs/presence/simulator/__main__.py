@@ -1,15 +1,10 @@
-"""`penstock demo crowd`: devices whose visits are known, and whether the streams have found them."""
+"""`python -m jobs.presence.simulator`: devices whose visits are known, and whether the streams have found them."""
 
 from __future__ import annotations
 
 import random
-import re
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,24 +12,21 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 
 from penstock.cli.demo import demo
 from penstock.cli.output import clear_errors, console, count, table
-from penstock.errors import PenstockError
 from penstock.settings import settings
+from penstock.testing.load import interruptible, milliseconds
 
 if TYPE_CHECKING:
-    from penstock.devstack.simulators.presence import Business, Plan
-    from penstock.devstack.simulators.presence_topics import Sent
+    from jobs.presence.simulator.crowd import Business, Plan
+    from jobs.presence.simulator.topics import Sent
 
-UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 # Probes that are sent together where nobody waits for the clock, and ms that they span at most.
 TOGETHER, LONGEST = 20_000, 10_000
 
-
-def register(app: typer.Typer) -> None:
-    """Put the command of this module among those of `penstock demo`."""
-    app.command("crowd")(crowd)
+app = typer.Typer()
 
 
-def crowd(
+@app.command()
+def simulate(
     devices: Annotated[int, typer.Option(min=1, max=2**24, help="How many devices there are.")] = 1000,
     businesses: Annotated[int, typer.Option(min=1, help="At how many businesses; the demo database gets more.")] = 10,
     rate: Annotated[float, typer.Option(min=0.001, help="Probes a second.")] = 100.0,
@@ -62,8 +54,8 @@ def crowd(
     Ctrl-C ends it early, with the truth of what was sent.
     """
     # numpy, which no other command needs.
-    from penstock.devstack.simulators.presence import Crowd, plan
-    from penstock.devstack.simulators.presence_scripts import Rules
+    from jobs.presence.simulator.crowd import Crowd, plan
+    from jobs.presence.simulator.scripts import Rules
 
     if check is not None:
         _compare(check)
@@ -81,11 +73,11 @@ def crowd(
 
 
 def _send(plan: Plan, *, fast: bool, truth: Path) -> None:
-    from penstock.devstack.simulators.presence_topics import Sending, write
+    from jobs.presence.simulator.topics import Sending, write
 
     crowd, out, begun = plan.crowd, console(), time.monotonic()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with interrupted() as stop, Progress(*columns, console=out, transient=True) as bar:
+    with interruptible() as stop, Progress(*columns, console=out, transient=True) as bar:
         shown = bar.add_task(f"crowd {crowd.name}", total=crowd.length)
 
         def told(sent: Sent) -> None:
@@ -106,7 +98,7 @@ def _send(plan: Plan, *, fast: bool, truth: Path) -> None:
 
 
 def _compare(path: Path) -> None:
-    from penstock.devstack.simulators.presence_topics import compare
+    from jobs.presence.simulator.topics import compare
 
     with clear_errors():
         made = compare(path, settings().bootstrap)
@@ -123,8 +115,8 @@ def _compare(path: Path) -> None:
 
 def _businesses(wanted: int) -> list[Business]:
     """So many businesses of the demo database, made where there are too few, once their capture has them."""
-    from penstock.devstack.simulators.presence import Business
-    from penstock.devstack.simulators.presence_topics import wait_for
+    from jobs.presence.simulator.crowd import Business
+    from jobs.presence.simulator.topics import wait_for
 
     database = demo()
     while True:
@@ -138,25 +130,5 @@ def _businesses(wanted: int) -> list[Business]:
             database.add("businesses", {"name": f"Business {number + 1}", "threshold": str(-60 - 5 * (number % 5))})
 
 
-@contextmanager
-def interrupted() -> Iterator[Event]:
-    """Ctrl-C asks for the end, so that what was sent is known; the second one ends at once."""
-    stop = Event()
-
-    def asked(*_: object) -> None:
-        stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, asked)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def milliseconds(text: str) -> int:
-    """A duration such as 90s, 10m, 1.5h. PenstockError if it is none."""
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", text)
-    if not found:
-        raise PenstockError("this is no duration", got=text, hint="e.g. 90s, 10m or 12h")
-    return int(float(found[1]) * UNITS[found[2]])
+if __name__ == "__main__":
+    app()

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from penstock.devstack.simulators.agents import Fleet, Plan
-from penstock.devstack.simulators.kafka_io import Out, are_there, records
+from jobs.agents.simulator.fleet import Fleet, Plan
 from penstock.errors import PenstockError
+from penstock.testing.load import RecordSender, check_topics, read_topic
 
 CHECK_INS, SESSIONS, OFFLINE, ASSIGNMENTS = "check-ins", "browser-sessions", "agent-offline", "assignments"
 TABLES = ("tests", "accounts")
@@ -37,8 +37,8 @@ def send(plan: Plan, bootstrap: str, stop: Event, *, fast: bool, told: Callable[
 
     told: after each step.
     """
-    are_there([CHECK_INS, SESSIONS], bootstrap)
-    out, sent = Out(bootstrap), Sent(until=plan.fleet.start)
+    check_topics([CHECK_INS, SESSIONS], bootstrap)
+    out, sent = RecordSender(bootstrap), Sent(until=plan.fleet.start)
     for step in plan.steps():
         if not fast:
             stop.wait(max(0, step.until / 1000 - time.time()))
@@ -48,13 +48,13 @@ def send(plan: Plan, bootstrap: str, stop: Event, *, fast: bool, told: Callable[
         for topic, given in ((CHECK_INS, step.check_ins), (SESSIONS, step.sessions)):
             for key, value in given:
                 # What is sent of the past was written then: an agent that is heard so late would be offline.
-                out.put(topic, key, value, step.until if fast else 0)
+                out.send(topic, key, value, step.until if fast else 0)
         out.poll()
         sent.check_ins += len(step.check_ins)
         sent.sessions += len(step.sessions)
         sent.until = step.until
         told(sent)
-    out.end()
+    out.close()
     return sent
 
 
@@ -75,7 +75,7 @@ def read(path: Path) -> tuple[Fleet, int]:
     except OSError as e:
         raise PenstockError("the truth cannot be read", got=f"{path}: {e.strerror}", hint="name its file") from e
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        hint = "name one that `penstock demo fleet` has written"
+        hint = "name one that `python -m jobs.agents.simulator` has written"
         raise PenstockError("this is no truth of a fleet", got=path, hint=hint) from e
     if fleet.name != name:
         raise PenstockError("this truth of a fleet was changed", got=path, hint="send another fleet")
@@ -100,11 +100,11 @@ def compare(path: Path, bootstrap: str, now: int) -> Compared:
     What is not decided yet, of agents that are about to be offline, is left out.
     """
     fleet, until = read(path)
-    are_there([OFFLINE, ASSIGNMENTS, *TABLES], bootstrap)
+    check_topics([OFFLINE, ASSIGNMENTS, *TABLES], bootstrap)
     plan = Plan(fleet)
     expected = plan.expected(until, now, LEEWAY)
     told: Counter[tuple[int, int]] = Counter()
-    for key, value in records(OFFLINE, bootstrap):
+    for key, value in read_topic(OFFLINE, bootstrap):
         if value and (n := _number(key, fleet)) is not None:
             told[n, int(orjson.loads(value)["last_seen"])] += 1
     open_now = {(n, int(expected.last[n])) for n in expected.open}
@@ -112,7 +112,7 @@ def compare(path: Path, bootstrap: str, now: int) -> Compared:
     missed = sorted(expected.absences - told.keys())
     invented = sorted(one for one, times in told.items() if one not in expected.absences | open_now or times > 1)
     assigned: dict[int, list[int]] = {}
-    for key, value in records(ASSIGNMENTS, bootstrap):
+    for key, value in read_topic(ASSIGNMENTS, bootstrap):
         if value and (n := _number(key, fleet)) is not None:
             assigned[n] = [test["id"] for test in orjson.loads(value)["tests"]]
     right, wrong = 0, []
@@ -153,7 +153,7 @@ def _tests(bootstrap: str) -> dict[str, list[tuple[int, dict[str, str]]]]:
 
 
 def _rows(topic: str, bootstrap: str) -> list[dict[str, Any]]:
-    latest = {key: value for key, value in records(topic, bootstrap) if key.startswith(b"{")}
+    latest = {key: value for key, value in read_topic(topic, bootstrap) if key.startswith(b"{")}
     return [orjson.loads(value) for value in latest.values() if value]
 
 

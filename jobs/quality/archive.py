@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.metrics.kept import RECEIPTS_ARCHIVE
+from jobs.metrics.archive import RECEIPTS_ARCHIVE
 from jobs.quality.counts import METRICS, STREAM
 from penstock.streams import Archive, Backfill
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.metrics.parts import all_cuts, all_moments, gathered
+from jobs.metrics.partials import all_cuts, all_moments, gathered
 from penstock.streams import Combiner, F
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def quantile_names(quantiles: Sequence[float]) -> tuple[str, ...]:
 def summarised(parts: DataFrame, window: timedelta, decimals: int, quantiles: Sequence[float]) -> DataFrame:
     """One row per environment, metric and window of receipts, in one stage.
 
-    parts: the columns of `jobs.metrics.parts.SCHEMA` and event_time TIMESTAMP.
+    parts: the columns of `jobs.metrics.partials.SCHEMA` and event_time TIMESTAMP.
     Returns the columns of KEY (window: its start, epoch ms), MOMENTS and one per quantile: count BIGINT, the others
     DOUBLE.
     """
@@ -66,7 +66,7 @@ def summarised(parts: DataFrame, window: timedelta, decimals: int, quantiles: Se
 def bundled(parts: DataFrame, window: timedelta, decimals: int, distinct: int) -> DataFrame:
     """One bundle per environment, metric and window of receipts.
 
-    parts: the columns of `jobs.metrics.parts.SCHEMA` and event_time TIMESTAMP.
+    parts: the columns of `jobs.metrics.partials.SCHEMA` and event_time TIMESTAMP.
     Returns `key STRING` (`environment=prod:metric=dbWaitTime`) and the columns of BUNDLE_SCHEMA. A bundle of more than
     `distinct` receipts has each truncated value once and its count beside it; others have their values one by one, and
     counts are NULL. Both are NULL where the values are more than `distinct` even so.

@@ -1,0 +1,1 @@
+"""Agents whose absences are known: sends their check-ins and sessions, and compares the results with the truth."""

@@ -1,1 +1,0 @@
-"""Simulated devices and agents with known expected output."""

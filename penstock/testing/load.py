@@ -1,0 +1,110 @@
+"""For load generators: many records sent, topics read whole, an end by Ctrl-C, durations on the command line."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from penstock.errors import BrokerError, PenstockError
+from penstock.kafka.admin import admin, end_offsets, first_offsets, partition_counts
+from penstock.kafka.client import client_config
+from penstock.kafka.dead_letters import open_consumer, read_range
+from penstock.kafka.limits import as_bytes
+from penstock.model.topic import CREATE
+
+UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+class RecordSender:
+    """Sends records, and reports whether the broker accepted all of them."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._failures, self._reason = 0, ""
+        self._producer = Producer(
+            {
+                **client_config(bootstrap),
+                "enable.idempotence": True,
+                "compression.type": "lz4",
+                "linger.ms": 20,
+                "batch.size": 1_000_000,
+                "queue.buffering.max.messages": 500_000,
+                "delivery.report.only.error": True,
+                "on_delivery": self._failed,
+                # The Java clients' partitioner: a key's records lie where any other client would look for them.
+                "partitioner": "murmur2_random",
+                "log_level": 2,
+            }
+        )
+
+    def send(self, topic: str, key: str, value: str | bytes, timestamp: int = 0) -> None:
+        """Send a record. timestamp: epoch ms, 0 for now."""
+        while True:
+            try:
+                return self._producer.produce(topic, value, key, timestamp=timestamp)
+            except BufferError:
+                self._producer.poll(0.05)
+
+    def poll(self) -> None:
+        self._producer.poll(0)
+
+    def close(self) -> None:
+        """Wait until all is sent; raise BrokerError if the broker did not accept all."""
+        self._failures += self._producer.flush()
+        if self._failures:
+            raise BrokerError(
+                f"{self._failures} records were not accepted, so the expected result is unknown",
+                got=self._reason or "no answer",
+                hint="see that the broker runs (`penstock doctor`), and send others",
+            )
+
+    def _failed(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._failures += 1
+            self._reason = str(error)
+
+
+def read_topic(topic: str, bootstrap: str) -> Iterator[tuple[bytes, bytes | None]]:
+    """Key and value of all committed records of a topic."""
+    client = admin(bootstrap)
+    places = [(topic, p) for p in range(partition_counts(client, bootstrap)[topic])]
+    starts, ends = (of(client, places, bootstrap) for of in (first_offsets, end_offsets))
+    with open_consumer(bootstrap) as reader:
+        for place in places:
+            for message in read_range(reader, *place, starts.get(place, 0), ends.get(place, 0)):
+                yield as_bytes(message.key()) or b"", as_bytes(message.value())
+
+
+def check_topics(topics: Sequence[str], bootstrap: str) -> None:
+    """Raise BrokerError if a topic does not exist."""
+    known = partition_counts(admin(bootstrap), bootstrap)
+    if missing := [topic for topic in topics if topic not in known]:
+        raise BrokerError(f"topic {missing[0]} does not exist", hint=CREATE)
+
+
+@contextmanager
+def interruptible() -> Iterator[Event]:
+    """An event that Ctrl-C sets, so that what was sent is known; the second Ctrl-C ends the process."""
+    stop = Event()
+
+    def request_stop(*_: object) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, request_stop)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def milliseconds(text: str) -> int:
+    """A duration such as 90s, 10m, 1.5h; raises PenstockError if it is none."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", text)
+    if not match:
+        raise PenstockError("this is not a duration", got=text, hint="e.g. 90s, 10m or 12h")
+    return int(float(match[1]) * UNITS[match[2]])
