@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.codec.columnar import EVENT_TIME, arrow_type
-from penstock.engine.state import fold_query, keyed_store
-from penstock.engine.state.keyed_store import HASH, StatePart
+from penstock.engine.state import fold_query
+from penstock.engine.state.keyed_store import HASH, PartManifest, StatePart
 from penstock.model.fold import Fold
 from penstock.model.schema import schema
 
@@ -31,6 +31,7 @@ class Folding:
         self.fold, self.folder, self.grace, self.batch, self.latest = fold, folder, grace, 0, 0
         self.late, self._hashes = 0, hashes
         self._seen: set[int] = set()
+        self.manifest = PartManifest()
         fields = [pa.field(f.name, arrow_type(f.type)) for f in schema(ddl, "a test")]
         self._schema = pa.schema(fields)
 
@@ -42,18 +43,17 @@ class Folding:
         """What a batch gives; again: run it twice, as behind a crash. clock: of a heartbeat in it, epoch ms."""
         watermark = self.watermark
         for _ in range(2 if again else 1):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            keyed_store.prune(self.folder, self.batch, 3)
-            found = self._run(rows, watermark)
+            found, manifest = self._run(rows, watermark)
+        self.manifest = manifest
         self.batch += 1
         self.late += found.late
         self.latest = max([self.latest, clock, *(row["timestamp"] for row in rows)])
         return found.rows.to_pylist()
 
-    def _run(self, rows: Sequence[Row], watermark: int) -> fold_query.FoldResult:
+    def _run(self, rows: Sequence[Row], watermark: int) -> tuple[fold_query.FoldResult, PartManifest]:
         table = self._table(rows)
         layout = fold_query.state_schema(self.fold, table.schema)
-        part = StatePart(self.folder, layout, keyed_store.manifest_before(self.folder, self.batch))
+        part = StatePart(self.folder, layout, self.manifest)
         due = part.due(self.fold.timer_field, watermark) if self.fold.timer_field else None
         found = fold_query.run_fold(self.fold, table, part.find, watermark, late=self.grace is not None, due=due)
         made = part.change(
@@ -63,8 +63,7 @@ class Folding:
             found.late,
             lambda kept: fold_query.drop_ended(self.fold, kept, watermark),
         )
-        made.write(self.folder / f"{self.batch}.json")
-        return found
+        return found, made
 
     def _table(self, rows: Sequence[Row]) -> pa.Table:
         made = pa.Table.from_pylist(
@@ -80,12 +79,12 @@ class Folding:
     def state(self) -> list[dict[str, Any]]:
         """What is kept of every key, by key."""
         layout = fold_query.state_schema(self.fold, self._table([]).schema)
-        part = StatePart(self.folder, layout, keyed_store.manifest_before(self.folder, self.batch))
+        part = StatePart(self.folder, layout, self.manifest)
         return sorted(part.find(np.array(sorted(self._seen), np.int64)).drop_columns([HASH]).to_pylist(), key=str)
 
     def kept(self) -> int:
         """How many keys its newest manifest counts."""
-        return keyed_store.PartManifest.read(self.folder / f"{keyed_store.versions(self.folder)[-1]}.json").keys
+        return self.manifest.keys
 
 
 def cut(rows: Iterable[Row], sizes: Sequence[int]) -> list[list[Row]]:

@@ -22,8 +22,9 @@ from penstock.devstack.servers.s3 import S3
 from penstock.engine.checkpoint import s3a
 from penstock.engine.checkpoint.layout import PlannedBatch
 from penstock.engine.state.fold import FoldContext
-from penstock.engine.state.keyed_store import HASH, DamagedState, PartManifest, StatePart
-from penstock.engine.state.object_store import BatchInfo, ObjectFoldStore, RemoteState, remote_state
+from penstock.engine.state.fold_store import FoldBatch, FoldStore
+from penstock.engine.state.keyed_store import HASH, DamagedState, StatePart
+from penstock.engine.state.state_files import RemoteStateFiles, state_files
 from penstock.errors import Blocked, LeaseLost, PenstockError
 from penstock.host import ports
 from penstock.object_store.bucket import Bucket
@@ -166,24 +167,26 @@ class Fold:
         self.told: dict[str, str] = {}
         prefix = f"{store.prefix}/sums"
         spark = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=self.told.__setitem__))
-        self.driver = ObjectFoldStore(
+        self.driver = FoldStore(
             "sums", cast("Any", spark), f"{ROOT}/sums",
             lambda name, text: created(store.endpoint, store.bucket, f"{prefix}/{name}", text.encode()),
         )  # fmt: skip
-        self.worker: RemoteState = remote_state(f"{ROOT}/sums", str(cache)).below("sums")
+        files = state_files(f"{ROOT}/sums", str(cache))
+        assert isinstance(files, RemoteStateFiles)
+        self.worker = files.below("sums")
 
     def open(self, done: int) -> None:
-        self.driver.open(FoldContext("", late=False, folds={"sums": cast("Any", None)}), done)
+        self.driver.open(FoldContext(late=False, folds={"sums": cast("Any", None)}), done)
 
     def batch(self, number: int, totals: dict[int, int], *, dies: bool = False) -> PlannedBatch:
         """A batch that sets the totals of some keys in part 0; dies: before the driver has kept it."""
         plan = SimpleNamespace(watermark_ms=0)
         batch = PlannedBatch(number, 0, 0, {}, {}, cast("Any", plan), None)
-        self.driver.begin(batch)
+        self.driver.begin_batch(batch)
         [said] = self.told.values()
-        mine = BatchInfo(**json.loads(said))
-        before = mine.was(self.worker, 0)
-        part = StatePart(self.worker.brought(0, before.files), LAYOUT, before)
+        mine = FoldBatch(**json.loads(said))
+        before = mine.manifest_before(self.worker, 0)
+        part = StatePart(self.worker.fetch(0, before.files), LAYOUT, before)
         hashes = np.array(sorted(totals), np.int64)
         was = len(part.find(hashes))
         rows = pa.table(
@@ -195,15 +198,15 @@ class Fold:
             schema=LAYOUT,
         )
         made = part.change(rows, np.empty(0, np.int64), was, 0, lambda rows: rows)
-        self.worker.keep(0, mine.name(), before, made)
+        self.worker.publish(0, mine.manifest_name, before, made)
         if not dies:
-            self.driver.keep(batch)
+            self.driver.commit_batch(batch)
         return batch
 
     def state(self, behind: int) -> dict[Any, Any]:
-        manifest = PartManifest.of(self.worker.said(f"{behind}.json")["parts"]["0"])
+        manifest = self.worker.load_parts(behind)["0"]
         hashes = np.arange(100, dtype=np.int64)
-        rows = StatePart(self.worker.brought(0, manifest.files), LAYOUT, manifest).find(hashes)
+        rows = StatePart(self.worker.fetch(0, manifest.files), LAYOUT, manifest).find(hashes)
         return dict(zip(rows["who"].to_pylist(), rows["total"].to_pylist(), strict=True))
 
 
@@ -212,8 +215,8 @@ def test_the_state_of_a_fold_goes_on_elsewhere_behind_the_batch_that_ended(store
     here.open(-1)
     for number in range(8):
         here.batch(number, dict.fromkeys(range(number, 20), number))
-    assert here.driver.kept
-    assert here.driver.kept[0] == 20
+    assert here.driver.size
+    assert here.driver.size[0] == 20
     wanted = {str(n): min(n, 7) for n in range(20)}
     # A try that wrote its part, and whose driver died then.
     here.batch(8, dict.fromkeys(range(20), 99), dies=True)
@@ -232,9 +235,7 @@ def test_the_state_of_a_fold_goes_on_elsewhere_behind_the_batch_that_ended(store
     assert top[:-1] == [f"{n}.json" for n in range(5, 9)]
     assert top[-1].startswith("opened-")
     there.open(8)
-    known = {
-        file.name for n in range(5, 9) for file in PartManifest.of(there.worker.said(f"{n}.json")["parts"]["0"]).files
-    }
+    known = {file.name for n in range(5, 9) for file in there.worker.load_parts(n)["0"].files}
     files = {one.key.rpartition("/")[2] for one in store.objects("sums/folds/sums/0")}
     assert files == known
 
@@ -253,8 +254,8 @@ def test_of_two_drivers_that_keep_a_batch_of_a_fold_the_first_counts(
     # Of the heir's next batch the parts are there.
     ahead = heir.batch(2, {2: 2}, dies=True)
     with pytest.raises(LeaseLost, match="another driver keeps its state, so that of batch 1 is not kept"):
-        sleeper.driver.keep(late)
-    heir.driver.keep(ahead)
+        sleeper.driver.commit_batch(late)
+    heir.driver.commit_batch(ahead)
     assert (heir.state(1), heir.state(2)) == ({"1": 1, "2": 0}, {"1": 1, "2": 2})
     # One that is paused when it has seen that the state is its own.
     heir.open(2)
@@ -270,11 +271,11 @@ def test_of_two_drivers_that_keep_a_batch_of_a_fold_the_first_counts(
     heir.driver._create = paused
     if not wakes_first:
         with pytest.raises(LeaseLost):
-            heir.driver.keep(late)
+            heir.driver.commit_batch(late)
     else:
-        heir.driver.keep(late)
+        heir.driver.commit_batch(late)
         with pytest.raises(LeaseLost):
-            third.driver.keep(mine[0])
+            third.driver.commit_batch(mine[0])
         third.open(2)
         third.batch(3, {1: 3})
     third.batch(4, {2: 4})

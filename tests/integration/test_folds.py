@@ -21,7 +21,8 @@ from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import session_for
 from penstock.engine.state import fold as folding
-from penstock.engine.state.keyed_store import PartManifest, versions
+from penstock.engine.state.keyed_store import PartManifest
+from penstock.engine.state.state_files import LocalStateFiles
 from penstock.errors import Blocked, DeclarationError
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Fold, Input, KeyedState, Stateless, Stream, Topic, TopicOutput
@@ -43,7 +44,7 @@ GIVEN = Input(
     event_time="timestamp_millis(at)",
     late_records="keep",
 )
-LONG = ("a manifest", "now.json")
+LONG = ("a manifest", "no manifest")
 SUMS = Fold(
     name="sums",
     key=("who",),
@@ -86,9 +87,14 @@ def totals(bootstrap: str) -> dict[str | None, int]:
     return {key: int(value or 0) for key, value in latest(read(bootstrap, TOTALS.name)).items()}
 
 
-def manifest(part: Path, at: int) -> PartManifest:
-    """The first of those that a part has, or the last."""
-    return PartManifest.read(part / f"{versions(part)[at]}.json")
+def versions(state: Path) -> list[int]:
+    """The batches whose state is kept."""
+    return sorted(int(path.stem) for path in state.glob("*.json"))
+
+
+def manifests(state: Path, at: int) -> dict[str, PartManifest]:
+    """The parts of the first state that is kept, or of the last."""
+    return LocalStateFiles(str(state)).load_parts(versions(state)[at])
 
 
 def without_commits(folder: Path, behind: int) -> None:
@@ -121,10 +127,9 @@ def test_state_lasts_over_restarts_and_crashes(spark: SparkSession, bootstrap: s
         run.process_all_available()
         assert run.report().state_rows == 4
     assert totals(bootstrap) == {"ann": 115, "bob": 5, "cy": 9, "dan": 1}
-    # Few versions are kept, of every part.
-    parts = [part for part in (folder / "folds" / "sums").iterdir() if part.is_dir()]
-    assert len(parts) == 2
-    assert all(len(versions(part)) <= 5 for part in parts)
+    state = folder / "folds" / "sums"
+    assert len(manifests(state, -1)) == 2
+    assert len(versions(state)) == 4, "few versions are kept"
 
 
 def test_a_batch_that_is_planned_anew_takes_nothing_of_the_try_before(
@@ -137,11 +142,10 @@ def test_a_batch_that_is_planned_anew_takes_nothing_of_the_try_before(
         run.process_all_available()
     state = folder / "folds" / "sums"
     (part,) = (part for part in state.iterdir() if part.is_dir())
-    done = versions(part)[-1]
+    done = versions(state)[-1]
     shutil.copytree(part, state / ("1" if part.name == "0" else "0"))
-    for made in (made for made in state.iterdir() if made.is_dir()):
-        shutil.copy(made / f"{done}.json", made / f"{done + 1}.json")
-    (part / f"{done + 1}.json").write_text("{")
+    shutil.copy(state / f"{done}.json", state / f"{done + 1}.json")
+    (part / f"{done + 1}-1a.json").write_text("{")
     with running(stream(), spark, bootstrap, tmp_path) as run:
         send(bootstrap, paid(("ann", 1)))
         run.process_all_available()
@@ -173,10 +177,11 @@ def test_the_end_of_a_batch_is_lost_though_the_next_had_begun(
     with running(stream(), spark, bootstrap, tmp_path) as run:
         run.process_all_available()
     assert totals(bootstrap) == {"ann": 7}
-    (part,) = (part for part in (folder / "folds" / "sums").iterdir() if part.is_dir())
-    first, now = ({file.name for file in manifest(part, at).files} for at in (0, -1))
-    for name in first - now:
-        (part / name).unlink()
+    state = folder / "folds" / "sums"
+    [(part, newest)] = manifests(state, -1).items()
+    older = manifests(state, 0).get(part, PartManifest())
+    for name in {file.name for file in older.files} - {file.name for file in newest.files}:
+        (state / part / name).unlink()
     send(bootstrap, paid(("ann", 8)))
     with running(stream(), spark, bootstrap, tmp_path) as run:
         run.process_all_available()
@@ -190,17 +195,17 @@ def test_damaged_state_stops_the_stream(spark: SparkSession, bootstrap: str, tmp
             send(bootstrap, paid(("ann", 1), ("bob", 2)))
             run.process_all_available()
     state = tmp_path / "sums" / "folds" / "sums"
-    part = next(part for part in state.iterdir() if part.is_dir())
+    part, newest = next(iter(manifests(state, -1).items()))
     match what:
         case "a file":
-            path = part / manifest(part, -1).files[0].name
+            path = state / part / newest.files[0].name
             path.write_bytes(path.read_bytes()[:-1])
         case "a manifest":
-            (part / f"{versions(part)[-1]}.json").write_text("{}\n1\n")
+            (state / f"{versions(state)[-1]}.json").write_text("{}\n1\n")
         case "a part":
-            shutil.rmtree(part)
+            shutil.rmtree(state / part)
         case _:
-            (state / "now.json").write_text("")
+            (state / f"{versions(state)[-1]}.json").unlink()
     with pytest.raises(Blocked, match="state of fold sums"), running(stream(), spark, bootstrap, tmp_path):
         pass
 
@@ -266,11 +271,11 @@ def test_keys_are_due_by_the_clock_though_nobody_sends(spark: SparkSession, boot
             send(bootstrap, [*paid(("ann", 1), ("bob", 2)), *paid(("cy", 3), at=5)])
             run.process_all_available()
             beat(run, 9)
-            before = versions_of(tmp_path)
+            before = files_of(tmp_path)
             # Where nothing is due nothing is written.
             beat(run, 10)
             assert not totals(bootstrap)
-            assert versions_of(tmp_path) == before
+            assert files_of(tmp_path) == before
             beat(run, 11)
             assert totals(bootstrap) == {"ann": 1, "bob": 2}
             assert run.report().state_rows == 3
@@ -287,15 +292,20 @@ def test_keys_are_due_by_the_clock_though_nobody_sends(spark: SparkSession, boot
     assert told[2:] == [("cy", "3"), ("ann", "11")]
 
 
-def versions_of(folder: Path) -> dict[str, list[int]]:
-    return {part.name: versions(part) for part in (folder / "sums" / "folds" / "silent").iterdir() if part.is_dir()}
+def files_of(folder: Path) -> set[str]:
+    state = folder / "sums" / "folds" / "silent"
+    return {file.name for manifest in manifests(state, -1).values() for file in manifest.files}
 
 
 def test_a_task_that_does_not_know_its_part_folds_nothing(spark: SparkSession, tmp_path: Path) -> None:
     given = spark.range(100).selectExpr("concat('k', id) AS who", "id AS amount", "id AS at", "now() AS event_time")
     sent = folding.partition_by_key(SILENT, given).coalesce(1)
     step = folding.FoldTask(
-        SILENT, str(tmp_path), late=False, records=to_arrow_schema(sent.schema, timezone="UTC"), parts=2
+        SILENT,
+        LocalStateFiles(str(tmp_path)),
+        late=False,
+        records=to_arrow_schema(sent.schema, timezone="UTC"),
+        parts=2,
     )
     with pytest.raises(Exception, match="does not say which part a task has"):
         sent.mapInArrow(step, "who STRING, total BIGINT").collect()

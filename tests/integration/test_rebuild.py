@@ -27,7 +27,7 @@ from penstock.engine.operations import rebuild
 from penstock.engine.operations.rebuild import RebuildResult
 from penstock.engine.operations.reset import Reset
 from penstock.engine.session import session_for
-from penstock.engine.state import keyed_store
+from penstock.engine.state.state_files import LocalStateFiles
 from penstock.errors import Blocked, PenstockError
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Stream, Topic
@@ -88,12 +88,13 @@ def rebuilt(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -
 def kept(folder: Path, fold: str = "counts") -> list[Row]:
     """The state in a checkpoint: each key with its part and hash."""
     found = []
-    for part in keyed_store.parts(folder / "folds" / fold):
-        now = keyed_store.PartManifest.read(part / f"{keyed_store.versions(part)[-1]}.json")
-        tables = (read_mapped(part / file.name) for file in now.files)
+    state = folder / "folds" / fold
+    last = max(int(path.stem) for path in state.glob("*.json"))
+    for part, now in LocalStateFiles(str(state)).load_parts(last).items():
+        tables = (read_mapped(state / part / file.name) for file in now.files)
         newest = {(row["_hash"], row["business"], row["contact"]): row for t in tables for row in t.to_pylist()}
         assert len(newest) == now.keys
-        found += [{**row, "part": part.name} for row in newest.values()]
+        found += [{**row, "part": part} for row in newest.values()]
     return sorted(found, key=lambda row: row["_hash"])
 
 

@@ -94,7 +94,7 @@ def test_a_field_that_an_older_state_lacks_is_null(tmp_path: Path) -> None:
         tmp_path,
         hashes=2,
     )
-    wider.batch, wider.latest = older.batch, older.latest
+    wider.batch, wider.latest, wider.manifest = older.batch, older.latest, older.manifest
     assert wider.take([row("k1", 1050)]) == [{"who": "k1", "latest": None}]
     assert len(wider.take([], clock=5000)) == 0
     assert {r["who"] for r in wider.take([])} == {f"k{n}" for n in range(6)}

@@ -55,7 +55,7 @@ def stream(**changes: Any) -> Stream:
 
 
 def made(*folds: Fold, **changes: Any) -> RestoreQuery:
-    place = FoldContext("", False, {f.name: f for f in folds}, {f.name: KEY for f in folds})
+    place = FoldContext(False, {f.name: f for f in folds}, {f.name: KEY for f in folds})
     found = restore_query_of(stream(**changes), cast(Any, SimpleNamespace(schema=ROWS)), place)
     return replace(found, signer=SIGNER)
 
@@ -202,12 +202,10 @@ def test_a_part_that_is_laid_is_found(tmp_path: Path) -> None:
     kinds: dict[str, pa.DataType] = {"_hash": pa.int64(), "who": pa.string()}
     layout = pa.schema(kinds)
     tables = [pa.table({"_hash": [n, n + 1], "who": ["a", "b"]}, layout) for n in (-5, 7)]
-    laid = keyed_store.write_part(tmp_path / "0", layout, 3, tables)
-    assert (laid.keys, list(keyed_store.newest(tmp_path))) == (4, [laid])
+    laid = keyed_store.write_part(tmp_path / "0", layout, tables)
+    assert laid.keys == 4
 
-    found = keyed_store.StatePart(tmp_path / "0", layout, keyed_store.manifest_before(tmp_path / "0", 4)).find(
-        np.array([-5, 8], np.int64)
-    )
+    found = keyed_store.StatePart(tmp_path / "0", layout, laid).find(np.array([-5, 8], np.int64))
     assert sorted(found.to_pylist(), key=lambda row: row["_hash"]) == [
         {"_hash": -5, "who": "a"},
         {"_hash": 8, "who": "b"},
@@ -216,9 +214,9 @@ def test_a_part_that_is_laid_is_found(tmp_path: Path) -> None:
 
 def test_a_state_is_made_of_inputs_only_where_nothing_would_be_told_twice() -> None:
     told = replace(SUMS, restore_sql="", input_retention=timedelta(hours=4))
-    place = FoldContext("", False, {"sums": told}, {"sums": KEY})
+    place = FoldContext(False, {"sums": told}, {"sums": KEY})
     assert restorable_fold(stream(), place) is told
-    assert place.rebuilds
+    assert place.can_rebuild
     with pytest.raises(DeclarationError, match="would be emitted again"):
         replace(told, state_schema="due BIGINT", timer_field="due")
     with pytest.raises(DeclarationError, match="not a valid duration"):
@@ -234,7 +232,7 @@ def test_an_output_may_have_columns_named_as_those_of_records() -> None:
     )
     rows = StructType().add("key", StringType()).add("timestamp", LongType()).add("value", LongType())
     output = TopicOutput(TOTALS, key="key", value=("timestamp", "value"))
-    place = FoldContext("", False, {"sums": fold}, {"sums": StructType().add("key", StringType())})
+    place = FoldContext(False, {"sums": fold}, {"sums": StructType().add("key", StringType())})
     made = restore_query_of(stream(output=output), cast(Any, SimpleNamespace(schema=rows)), place)
     table = sent(("ann", '{"timestamp": 5, "value": 3}', 0, 7))
     assert made.state(table).to_pylist() == [{"key": "ann", "timestamp": 5, "value": 3}]
@@ -247,9 +245,9 @@ def test_an_output_that_is_read_for_longer_than_its_tombstones_are_kept_is_not_t
     clock = SimpleNamespace(at=1_700_000_000.0, takes=61)
     clock.time = lambda: clock.at
 
-    def laid(*_: Any) -> list[Any]:
+    def laid(*_: Any) -> dict[str, Any]:
         clock.at += clock.takes
-        return []
+        return {}
 
     for where in (rebuild, topic_snapshot):
         monkeypatch.setattr(where, "time", clock)
@@ -257,7 +255,7 @@ def test_an_output_that_is_read_for_longer_than_its_tombstones_are_kept_is_not_t
     monkeypatch.setattr(rebuild, "_ends", lambda *_: {("totals", 0): 5})
     monkeypatch.setattr(rebuild, "first_offsets", lambda *_: {("totals", 0): 1})
     monkeypatch.setattr(rebuild, "admin", lambda _: None)
-    monkeypatch.setattr(rebuild, "_laid", laid)
+    monkeypatch.setattr(rebuild, "_write_parts", laid)
     monkeypatch.setattr(
         "penstock.engine.query.source.topic_records", lambda *_: SimpleNamespace(select=lambda *_: None)
     )
@@ -265,4 +263,4 @@ def test_an_output_that_is_read_for_longer_than_its_tombstones_are_kept_is_not_t
     with pytest.raises(BrokerError, match=r"longer than its tombstones are kept.*rebuild it again"):
         rebuild._restored(*given)
     clock.takes = 59
-    assert rebuild._restored(*given) == ([], 4)
+    assert rebuild._restored(*given) == ({}, 4)

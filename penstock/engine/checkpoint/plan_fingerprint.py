@@ -84,7 +84,7 @@ def can_rebuild(stream: Stream, spark: SparkSession, bootstrap: str) -> bool:
     except Exception:
         # A transform may raise anything, and why the stream stands is another matter.
         return False
-    return place.rebuilds
+    return place.can_rebuild
 
 
 def empty_tables(stream: Stream, spark: SparkSession) -> dict[str, DataFrame]:
@@ -189,7 +189,7 @@ def incompatible_streams(app: str, *, accept: bool) -> list[str]:
             if accept:
                 accepted.append((plan, now))
             else:
-                plan.check(now, anew=True, restores=place.rebuilds)
+                plan.check(now, anew=True, restores=place.can_rebuild)
         except PenstockError as e:
             said.append(str(e))
         except Exception as e:

@@ -26,7 +26,7 @@ from penstock.engine.operations.reset import Reset, activate_reset
 from penstock.engine.query.encode import encode_rows, split_by_output
 from penstock.engine.query.upstream import UpstreamProgress, open_upstream
 from penstock.engine.query.watermark import Watermark
-from penstock.engine.state.fold import fold_store
+from penstock.engine.state.fold_store import fold_store
 from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError
 from penstock.kafka.admin import admin, partition_counts, topic_ids
 from penstock.model.output import NO_COMMIT, CommitMarker, Output, SideOutput, WriterOwner
@@ -219,11 +219,11 @@ class BatchCommitter:
                 self._feeds.begin_batch()
             batch, stopping = self._checkpoint.batch(batch_id), self._stopping.is_set
             todo = self._todo(str(query.id), batch)
-            self.folds.begin(batch)
+            self.folds.begin_batch(batch)
             if not todo:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
                 self._quarantine.watch(batch, frame.write.format("noop").mode("append").save, stopping, written=True)
-                self.folds.keep(batch)
+                self.folds.commit_batch(batch)
                 self._watermark.cap(batch, BatchExecution.last_of(query))
                 self._checkpoint.sync()
                 if self._unanswered and self._unanswered[:2] == (str(query.id), batch_id):
@@ -236,10 +236,10 @@ class BatchCommitter:
             rows = split_by_output(
                 self._stream, self._quarantine.watch(batch, frame.toArrow, stopping, written=written)
             )
-            self.folds.keep(batch)
+            self.folds.commit_batch(batch)
             come = self._watermark.cap(batch, BatchExecution.last_of(query))
             fed = self._feeds.fed_inputs if self._feeds else ()
-            rejects = self._rejects.find(batch, BatchExecution.last_of(query), late=self.folds.late(batch), fed=fed)
+            rejects = self._rejects.find(batch, BatchExecution.last_of(query), late=self.folds.has_late_rows(), fed=fed)
             rejects += self._quarantine.letters(batch, self._rejects.index)
             self._inputs.check_after(batch)
             # Nobody takes them where the store that does has this batch already.
@@ -294,10 +294,6 @@ class BatchCommitter:
             before is None or (batch.before and before.sources == batch.before.sources)
         ):
             return False
-        # Versions before 0.3 kept no plans.
-        bare = not mark.plans and mark.batch == batch.batch_id
-        if bare and all(mark.offsets.get(topic) == parts for topic, parts in batch.ends.items()):
-            return True
         raise PenstockError(
             f"stream {self._stream.name}: batch {batch.batch_id} was planned with other offsets than are written",
             got=f"the mark is of batch {mark.batch}",

@@ -62,6 +62,7 @@ class DryRun:
     stream: Stream
     checkpoint: Path
     stopped: Callable[[], bool]
+    begin: Callable[[], object]
     error: Exception | None = None
     _ran: bool = field(default=False, init=False)
 
@@ -87,6 +88,7 @@ class DryRun:
 
     def _batch(self, frame: DataFrame, batch_id: int) -> None:
         try:
+            self.begin()
             frame.write.format("noop").mode("append").save()
         except Exception as e:
             self.error = e

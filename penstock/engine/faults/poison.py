@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.codec import columnar
@@ -26,6 +27,7 @@ from penstock.engine.jvm import bridge
 from penstock.engine.query import decode, source
 from penstock.engine.query.source import RecordPosition
 from penstock.engine.state import fold
+from penstock.engine.state.fold_store import begin_batch
 from penstock.errors import Blocked, BrokerError, LeaseLost
 from penstock.kafka.admin import admin, first_offsets
 from penstock.kafka.log_corruption import find_corrupt_range
@@ -175,7 +177,9 @@ class PoisonRecords:
                 raise Inconclusive("the checkpoint is not on a local disk, so the batch cannot be run with its state")
 
             def fails(part: PlannedBatch, without: list[RecordPosition]) -> str:
-                return self._fails_with_state(part, without, DryRun(self.stream, copy, stopped))
+                return self._fails_with_state(
+                    part, without, DryRun(self.stream, copy, stopped, partial(begin_batch, self.spark, part))
+                )
 
             try:
                 return self._found(batch, order, fails, stopped)

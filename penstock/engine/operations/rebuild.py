@@ -39,9 +39,10 @@ from penstock.engine.progress.stage_log import log_stage_progress
 from penstock.engine.query import source
 from penstock.engine.state import fold as folding
 from penstock.engine.state import fold_query, keyed_store
-from penstock.engine.state.keyed_store import HASH, DamagedState
+from penstock.engine.state.keyed_store import HASH, DamagedState, PartManifest
 from penstock.engine.state.restore_query import RECORD_COLUMNS, RestoreQuery, check_unique_keys
 from penstock.engine.state.restore_rules import RESET_HINT, restorable_fold, restore_query_of
+from penstock.engine.state.state_files import LocalStateFiles, files_of, parts_text
 from penstock.errors import BrokerError, PenstockError
 from penstock.kafka.admin import admin, first_offsets, partition_counts, topic_config, topic_ids
 from penstock.kafka.commit_marker import read_commit_marker, stable_end_offsets
@@ -62,7 +63,7 @@ log = logging.getLogger(__name__)
 
 # Records that a worker holds at once.
 PIECE = 250_000
-WRITTEN_COLUMNS = "part INT, keys BIGINT, bytes BIGINT"
+WRITTEN_COLUMNS = "part STRING, manifest STRING"
 
 
 class StateSize(NamedTuple):
@@ -91,7 +92,6 @@ class PartWriter:
     fold: Fold
     layout: pa.Schema
     folder: str
-    batch: int
     watermark: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -99,9 +99,8 @@ class PartWriter:
         if first is None or not first.num_rows:
             return
         part = first[folding.PART_COLUMN][0].as_py()
-        made = keyed_store.write_part(Path(self.folder, str(part)), self.layout, self.batch, self._kept(first, batches))
-        size = sum(file.size for file in made.files)
-        yield pa.RecordBatch.from_pydict({"part": pa.array([part], pa.int32()), "keys": [made.keys], "bytes": [size]})
+        manifest = keyed_store.write_part(Path(self.folder, str(part)), self.layout, self._kept(first, batches))
+        yield pa.RecordBatch.from_pydict({"part": [str(part)], "manifest": [json.dumps(manifest.to_dict())]})
 
     def _kept(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         def every() -> Iterator[pa.RecordBatch]:
@@ -146,26 +145,21 @@ def rebuild(
         older = BatchPlan.read(mark.plans.get(mark.batch - 1, ""))
         watermark = older.watermark_ms if older else 0
         before = _size(home / "folds" / fold.name)
-        laying = PartWriter(
+        writer = PartWriter(
             fold,
             fold_query.state_schema(fold, to_arrow_schema(place.keys[fold.name], timezone="UTC")),
             f"{folder}/folds/{fold.name}",
-            mark.batch,
             watermark,
         )
         if how:
-            found, records = _restored(stream, spark, bootstrap, how, laying, place)
+            parts, records = _restored(stream, spark, bootstrap, how, writer, place)
         else:
             reading = InputFold(fold, watermark)
             with input_rows(stream, spark, bootstrap, reading, mark, plan, f"{folder}/tables") as (frame, records):
-                found = _laid(stream, frame, fold.key, reading, laying, place, records)
+                parts = _write_parts(stream, frame, fold.key, reading, writer, place, records)
             shutil.rmtree(folder / "tables", ignore_errors=True)
-        after = StateSize(sum(one.keys for one in found), sum(one.bytes for one in found))
-        known = {str(one.part): [mark.batch] for one in found}
-        Path(laying.folder).mkdir(parents=True, exist_ok=True)
-        come = plan.watermark_ms
-        said = {"batch": mark.batch, "watermark": come, "time": come, "parts": known, "first": mark.batch}
-        keyed_store.write_file(Path(laying.folder, folding.NOW), json.dumps(said))
+        after = _size_of(parts)
+        LocalStateFiles(writer.folder).write(f"{mark.batch}.json", parts_text(parts).encode())
         _log(spark, folder, checkpoint, mark)
         ids = {**topic_ids(admin(bootstrap), plan.ends, bootstrap), **mark.topic_ids}
         asked = Reset(plan.ends, ids={topic: ids[topic] for topic in plan.ends if topic in ids}, rebuilt=True)
@@ -183,15 +177,9 @@ def rebuild(
     return RebuildResult(before, after, records, time.monotonic() - began, mark.batch, plan.ends, f"{home}.reset")
 
 
-class _Made(NamedTuple):
-    part: int
-    keys: int
-    bytes: int
-
-
 def _restored(
-    stream: Stream, spark: SparkSession, bootstrap: str, how: RestoreQuery, laying: PartWriter, place: FoldPlace
-) -> tuple[list[_Made], int]:
+    stream: Stream, spark: SparkSession, bootstrap: str, how: RestoreQuery, writer: PartWriter, place: FoldPlace
+) -> tuple[dict[str, PartManifest], int]:
     """What an output holds, laid; and how many records were read."""
     # What belongs to the mark lies before these; that nothing lies behind it is seen at the end.
     began, ends = int(time.time() * 1000), _ends(how.topic, bootstrap)
@@ -200,22 +188,22 @@ def _restored(
     frame = source.topic_records(spark, how.topic, bootstrap, _by_topic(starts), _by_topic(ends)).select(
         *RECORD_COLUMNS
     )
-    made = _laid(stream, frame, ("key",), how, laying, place, records)
+    made = _write_parts(stream, frame, ("key",), how, writer, place, records)
     check_tombstones_kept(how.topic, began, bootstrap, "output", "rebuild it again")
     return made, records
 
 
-def _laid(
+def _write_parts(
     stream: Stream,
     frame: DataFrame,
     key: Sequence[str],
     states: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-    laying: PartWriter,
+    writer: PartWriter,
     place: FoldPlace,
     records: int,
-) -> list[_Made]:
+) -> dict[str, PartManifest]:
     """Lay the states that are made of all rows of a key. key: the columns that say whose a row is."""
-    fold, spark = laying.fold, frame.sparkSession
+    fold, spark = writer.fold, frame.sparkSession
     log.info("stream %s: up to %s records are read", stream.name, f"{records:,}")
     columns = [f"{quoted(f.name)} {f.dataType.simpleString()}" for f in place.keys[fold.name].fields]
     columns += [f"{quoted(f.name)} {f.type.ddl}" for f in fold.state_fields]
@@ -224,13 +212,14 @@ def _laid(
     rows = folding.partition_by_key(fold, state).sortWithinPartitions(HASH, *fold.key)
     try:
         with log_stage_progress(spark, stream.name):
-            return [_Made(*one) for one in rows.mapInArrow(laying, WRITTEN_COLUMNS).collect()]
+            written = rows.mapInArrow(writer, WRITTEN_COLUMNS).collect()
+            return {part: PartManifest.of(json.loads(manifest)) for part, manifest in written}
     except (PySparkException, Py4JJavaError) as e:
         of = ", ".join(stream.output_names if fold.restore_sql else (one.source for one in stream.sources.values()))
         raise PenstockError(
             f"the state of fold {fold.name} cannot be made of {of}",
-            got=root_message(e).removeprefix("penstock.engine.state.restore_query.Unreadable: "),
-            hint="write the key anew, or a tombstone of it, where a record is named; else see `restore_sql` of the fold"
+            got=root_message(e).removeprefix("penstock.engine.state.restore_query.UnreadableOutput: "),
+            hint="where a record is named, write that key again, or a tombstone of it; else see the fold's restore_sql"
             if fold.restore_sql
             else RESET_HINT.format(name=stream.name),
         ) from e
@@ -325,14 +314,19 @@ def _plan(stream: Stream, mark: CommitMarker) -> BatchPlan:
 
 
 def _size(folder: Path) -> StateSize | None:
+    """The size of the newest state in a fold's folder; None if it cannot be read."""
+    files = LocalStateFiles(str(folder))
+    batches = [int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit()]
     try:
-        now = list(keyed_store.newest(folder))
-        for part in keyed_store.parts(folder):
-            for version in keyed_store.versions(part)[-1:]:
-                keyed_store.check_files(part, keyed_store.PartManifest.read(part / f"{version}.json").files)
+        parts = files.load_parts(max(batches)) if batches else {}
+        files.check(files_of(parts))
     except (DamagedState, OSError):
         return None
-    return StateSize(sum(one.keys for one in now), sum(f.size for one in now for f in one.files)) if now else None
+    return _size_of(parts) if parts else None
+
+
+def _size_of(parts: dict[str, PartManifest]) -> StateSize:
+    return StateSize(sum(one.keys for one in parts.values()), sum(file.size for file in files_of(parts).values()))
 
 
 def _log(spark: SparkSession, folder: Path, checkpoint: str, mark: CommitMarker) -> None:

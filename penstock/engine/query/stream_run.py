@@ -138,7 +138,7 @@ class StreamRun:
                     begun=begun, most=self._batches.splitter.max_records,
                 )  # fmt: skip
             state = plan_fingerprint.fingerprint_lines(self.stream, rows, place)
-            self._plan.check(state, restores=place.rebuilds)
+            self._plan.check(state, restores=place.can_rebuild)
             self._batches.folds.open(place, self._checkpoint.last_commit)
             writer = (
                 encode_rows(self.stream, rows)
@@ -370,6 +370,6 @@ class StreamRun:
         self._rest()
         self._listen()
         self._figures.set(behind_ms=self._through.behind_ms, store=self._batches.store_status)
-        if kept := self._batches.folds.kept:
+        if kept := self._batches.folds.size:
             self._figures.set(state_rows=kept[0], state_bytes=kept[1])
         return self._figures.snapshot(self._batches.busy_for())

@@ -1,19 +1,15 @@
-"""What a fold keeps of each key, in Arrow files that are never changed, sorted by a hash of the key.
+"""The state of one part of a fold: Arrow files that are never changed, sorted by a hash of the key.
 
-Of each part, which is what one task folds, a folder holds a manifest for each batch that changed it, `<batch>.json`,
-and the files that these name, oldest first. A file that has a hash has all keys of that hash, so the newest file that
-has it is the one that counts. Two files become one where the older is not twice as long as the newer: so there are few,
-each row is written again a logarithm of times, and to find a key is a search in each.
-
-A batch that runs again reads the manifest before it once more and writes its own anew.
+A part is what one task folds. Its manifest names its files, oldest first. A file that has a hash has all keys of that
+hash, so the newest file that has it counts. Two files are merged where the older one is not twice as long as the newer:
+so there are few files, each row is rewritten a logarithmic number of times, and a key is found by one search in each.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.arrow_files import ArrowFile, describe_file, is_intact, read_mapped
+from penstock.codec.arrow_files import ArrowFile, describe_file, read_mapped
 from penstock.errors import PenstockError
 
-HASH, DELETED = "_hash", "_gone"
-# How many batches back a state stays readable: a checkpoint is at most one older than its mark.
-BATCHES_KEPT = 3
+HASH, DELETED = "_hash", "_deleted"
 # Rows of one piece of a file: text of more would not fit into an array of Arrow's.
 PIECE = 1_000_000
 
@@ -42,31 +36,25 @@ class DamagedState(PenstockError):
 
 @dataclass(frozen=True)
 class PartManifest:
-    """A part behind a batch. keys: how many are kept; late: rows of the batch that came too late."""
+    """A part after a batch.
+
+    Attributes:
+        files: Its files, oldest first.
+        keys: How many keys it has.
+        late: Rows of the batch that were late.
+    """
 
     files: tuple[ArrowFile, ...] = ()
     keys: int = 0
     late: int = 0
 
     @classmethod
-    def read(cls, path: Path) -> PartManifest:
-        """Damaged if it cannot be read."""
-        try:
-            return cls.of(json.loads(without_checksum(path.read_text())))
-        except (OSError, ValueError, KeyError, TypeError) as e:
-            raise DamagedState("a manifest of a stream's state cannot be read", got=f"{path}: {e}") from e
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> PartManifest:
-        """What was told of it."""
-        found = dict(told)
+    def of(cls, content: Mapping[str, Any]) -> PartManifest:
+        found = dict(content)
         return cls(tuple(ArrowFile(**file) for file in found.pop("files")), **found)
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-    def write(self, path: Path) -> None:
-        write_file(path, with_checksum(json.dumps(self.told())))
 
 
 def with_checksum(body: str) -> str:
@@ -75,29 +63,24 @@ def with_checksum(body: str) -> str:
 
 
 def without_checksum(text: str) -> str:
-    """The line; ValueError if its checksum is another."""
+    """The line; ValueError if its checksum is wrong."""
     body, _, crc = text.partition("\n")
     if zlib.crc32(body.encode()) != int(crc):
-        raise ValueError("its checksum is another")
+        raise ValueError("its checksum is wrong")
     return body
 
 
-def write_file(path: Path, text: str, *, sync: bool = False) -> None:
-    """Put a text in the place of a file, whole or not at all. sync: also where the power fails."""
-    fresh = path.with_name(f".{path.name}.{uuid4().hex}")
-    with fresh.open("w") as out:
-        out.write(text)
-        out.flush()
-        if sync:
-            os.fsync(out.fileno())
-    fresh.rename(path)
-
-
 class StatePart:
-    """One part's folder, as one batch finds it. layout: `_hash`, the key's columns and what is kept; before: what it
-    was behind the batch before."""
+    """One part, as one batch reads and changes it."""
 
     def __init__(self, folder: Path, layout: pa.Schema, before: PartManifest) -> None:
+        """Nothing is read yet.
+
+        Args:
+            folder: Holds the files of `before`; new files are written there.
+            layout: `_hash`, the key's columns and the state's columns.
+            before: The part after the batch before.
+        """
         self._folder, self._before = folder, before
         self._layout = layout.append(pa.field(DELETED, pa.bool_()))
 
@@ -174,55 +157,26 @@ class StatePart:
         return describe_file(path, len(rows))
 
 
-def manifest_before(folder: Path, batch: int) -> PartManifest:
-    """What a part was behind the batch before one; Damaged if that cannot be read."""
-    before = [n for n in versions(folder) if n < batch]
-    return PartManifest.read(folder / f"{before[-1]}.json") if before else PartManifest()
+def write_part(folder: Path, layout: pa.Schema, tables: Iterable[pa.Table]) -> PartManifest:
+    """Write a part as one file, of rows that come sorted by hash; it is on the disk then.
 
-
-def write_part(folder: Path, layout: pa.Schema, batch: int, tables: Iterable[pa.Table]) -> PartManifest:
-    """Write a part behind a batch as one file, of rows that come sorted by hash; it is on the disk then.
-
-    layout: `_hash`, the key's columns and what is kept.
+    Args:
+        folder: Where the file is written.
+        layout: `_hash`, the key's columns and the state's columns.
+        tables: The rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, rows = folder / f"{uuid4().hex}.arrow", 0
-    whole = layout.append(pa.field(DELETED, pa.bool_()))
+    columns = layout.append(pa.field(DELETED, pa.bool_()))
     with path.open("wb") as out:
-        with pa.ipc.new_file(out, whole) as writer:
+        with pa.ipc.new_file(out, columns) as writer:
             for table in tables:
-                alive = table.append_column(DELETED, pa.array(np.zeros(len(table), np.bool_))).cast(whole)
+                alive = table.append_column(DELETED, pa.array(np.zeros(len(table), np.bool_))).cast(columns)
                 writer.write_table(alive.combine_chunks(), max_chunksize=PIECE)
                 rows += len(table)
         out.flush()
         os.fsync(out.fileno())
-    made = PartManifest((describe_file(path, rows),), rows)
-    made.write(folder / f"{batch}.json")
-    return made
-
-
-def newest(folder: Path) -> Iterator[PartManifest]:
-    """What the parts of a state are now; Damaged if that cannot be read."""
-    for part in parts(folder):
-        if there := versions(part):
-            yield PartManifest.read(part / f"{there[-1]}.json")
-
-
-def versions(folder: Path) -> list[int]:
-    """The batches that changed a part, in order."""
-    return sorted(int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit())
-
-
-def parts(folder: Path) -> Iterator[Path]:
-    """The folders of a state's parts."""
-    return (path for path in sorted(folder.glob("*")) if path.is_dir() and path.name.isdigit())
-
-
-def check_files(folder: Path, files: Iterable[ArrowFile]) -> None:
-    """Damaged if a file of a part is not as it was written."""
-    for file in files:
-        if not is_intact(folder, file):
-            raise DamagedState("a file of a stream's state is missing or changed", got=str(folder / file.name))
+    return PartManifest((describe_file(path, rows),), rows)
 
 
 def _hashes(table: pa.Table) -> Hashes:
@@ -248,21 +202,3 @@ def _among(older: pa.Table, newer: pa.Table) -> npt.NDArray[np.bool_]:
 
 def sort_by_hash(rows: pa.Table) -> pa.Table:
     return rows.take(np.argsort(_hashes(rows), kind="stable"))
-
-
-def prune(folder: Path, batch: int, keep: int) -> None:
-    """Forget what a part was behind a batch and later, and long before it. `keep` batches before it stay readable."""
-    found = versions(folder)
-    for later in (n for n in found if n >= batch):
-        (folder / f"{later}.json").unlink()
-    before = [n for n in found if n < batch]
-    # What the oldest batch that may run again reads is the newest before it.
-    base = max((n for n in before if n < batch - keep), default=-1)
-    for old in (n for n in before if n < base):
-        (folder / f"{old}.json").unlink()
-    named = {file.name for n in before if n >= base for file in PartManifest.read(folder / f"{n}.json").files}
-    for path in folder.iterdir():
-        if path.suffix == ".arrow" and path.name not in named:
-            path.unlink()
-        elif path.name.startswith(".") and path.is_file():
-            path.unlink(missing_ok=True)

@@ -33,7 +33,7 @@ def restorable_fold(stream: Stream, place: FoldContext) -> Fold:
     if not place.folds:
         got = "its state is Spark's own" if stream.stateful_steps else "it keeps no state"
         raise DeclarationError(f"{what}: it has no fold", got=got, hint=anew)
-    if not place.rebuilds:
+    if not place.can_rebuild:
         raise DeclarationError(
             f"{what}: its fold does not say how its topics hold it",
             got=f"fold {', '.join(place.folds)} without `restore_sql` and `input_retention`",
