@@ -89,14 +89,14 @@ class SuperviseStreams(BaseOperator):
         from penstock.supervision.decision.facts import Evidence
 
         self._owner = task_key(context)
-        self.log.info("app %s: %s: %s", self.app, event["do"], event["why"])
-        if event["do"] == "unhealthy":
+        self.log.info("app %s: %s: %s", self.app, event["action"], event["why"])
+        if event["action"] == "unhealthy":
             raise AirflowFailException(event["why"])
         try:
-            if event["do"] == "epoch":
+            if event["action"] == "epoch":
                 self._still_failing()
                 return
-            if event["do"] == "release":
+            if event["action"] == "request_release":
                 # What was undeclared meanwhile is not new.
                 self._declare()
             step = self._supervisor().tick(Evidence(**event["evidence"]))
@@ -166,7 +166,7 @@ class SuperviseStreams(BaseOperator):
         """The command line of a driver, or what a cluster is to start: for streams from the Spark connection."""
         from penstock.supervision import launch
 
-        return launch.plain(self.app, incarnation) or self._spark_submit(incarnation)
+        return launch.python_command(self.app, incarnation) or self._spark_submit(incarnation)
 
     def _spark_submit(self, incarnation: str) -> Sequence[str] | ClusterSubmission:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -177,7 +177,7 @@ class SuperviseStreams(BaseOperator):
         from penstock.supervision import launch
         from penstock.supervision.cluster_drivers import ClusterSubmission
 
-        arguments = launch.arguments(self.app, incarnation)
+        arguments = launch.driver_arguments(self.app, incarnation)
         hook = SparkSubmitHook(conn_id=self.conn_id, application_args=arguments)
         try:
             SparkSubmitHook.get_connection(self.conn_id)
@@ -190,7 +190,7 @@ class SuperviseStreams(BaseOperator):
             return ClusterSubmission(self.app, incarnation, hook._connection["master"], conf)
         del conf["spark.master"]
         hook._name = conf.pop("spark.app.name")
-        hook._properties_file = str(launch.properties(self.app, conf))
+        hook._properties_file = str(launch.write_spark_conf(self.app, conf))
         if hook._connection["deploy_mode"] == "cluster":
             raise HostError(
                 f"the connection {self.conn_id} asks for deploy mode cluster",

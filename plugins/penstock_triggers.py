@@ -39,8 +39,8 @@ def _event(payload: dict[str, Any]) -> TriggerEvent:
 class StreamsTrigger(BaseTrigger):
     """Fires when the supervisor has something to do for an app, or at the end of the epoch.
 
-    The event is `{"do": ..., "why": text, "evidence": fields of supervision.decision.facts.Evidence}`, where `do` is
-    one of "clear", "launch", "release", "place", "unhealthy" and "epoch".
+    The event is `{"action": ..., "why": text, "evidence": fields of supervision.decision.facts.Evidence}`, where
+    `action` is one of "clear", "launch", "request_release", "record_wait_reason", "unhealthy" and "epoch".
 
     Args:
         app: Name of the app.
@@ -75,9 +75,9 @@ class StreamsTrigger(BaseTrigger):
         """The event, once there is one."""
         from penstock.errors import ControlError
         from penstock.settings import settings
-        from penstock.supervision.decision.watch import Watch
+        from penstock.supervision.decision.watch import AppWatch
 
-        watch, failures = Watch(control, self.app), FailureWatch(control, self.app, self.unhealthy)
+        watch, failures = AppWatch(control, self.app), FailureWatch(control, self.app, self.unhealthy)
         said = ""
         while True:
             try:
@@ -86,14 +86,14 @@ class StreamsTrigger(BaseTrigger):
                 fresh = await asyncio.to_thread(failures.look)
             except ControlError as e:
                 step, says, fresh = None, f"nothing is known, so nothing is done: {e}", ""
-            if step and step.do in ("clear", "launch", "release", "place"):
-                self.log.info("app %s: %s is due: %s", self.app, step.do, step.why)
-                return {"do": step.do, "why": step.why, "evidence": asdict(watch.evidence)}
+            if step and step.action in ("clear", "launch", "request_release", "record_wait_reason"):
+                self.log.info("app %s: %s is due: %s", self.app, step.action, step.why)
+                return {"action": step.action, "why": step.why, "evidence": asdict(watch.evidence)}
             if fresh:
-                return {"do": "unhealthy", "why": fresh, "evidence": None}
+                return {"action": "unhealthy", "why": fresh, "evidence": None}
             if step and time.time() >= self.until:
-                return {"do": "epoch", "why": step.why, "evidence": None}
-            kind = "away" if step is None else step.do if step.do == "wait" else step.why
+                return {"action": "epoch", "why": step.why, "evidence": None}
+            kind = "away" if step is None else step.action if step.action == "wait" else step.why
             if kind != said:
                 self.log.info("app %s: %s", self.app, says)
                 said = kind
@@ -219,7 +219,7 @@ class HeartbeatTrigger(BaseTrigger):
                     releases = now or releases
         finally:
             await asyncio.to_thread(beater.close)
-        yield _event({"do": "epoch"})
+        yield _event({"action": "epoch"})
 
 
 def _releases(control: Control) -> dict[str, int] | None:

@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.host import session
 from penstock.settings import settings
 from penstock.supervision.cluster_drivers import ClusterSubmission
-from penstock.supervision.decision.watch import Watch
+from penstock.supervision.decision.watch import AppWatch
 from penstock.supervision.supervisor import Supervisor
 
 
@@ -29,15 +29,15 @@ def main() -> None:
     app, name = sys.argv[1:]
     session.host = lambda: f"{name}/boot/namespace"  # type: ignore[assignment]
     control = connect()
-    watch = Watch(control, app)
+    watch = AppWatch(control, app)
     supervisor = Supervisor(control, app, name, lambda incarnation: submission(app, incarnation))
     said, acts = "", True
     while True:
         try:
             # The first tick adopts, as a run of Airflow's does when it begins.
             step = supervisor.tick(watch.evidence) if acts else watch.look()
-            acts = step.do in ("clear", "launch", "release", "place")
-            says = f"{step.do}: {step.why}"
+            acts = step.action in ("clear", "launch", "request_release", "record_wait_reason")
+            says = f"{step.action}: {step.why}"
         except PenstockError as e:
             says, acts = str(e), False
         if says != said:

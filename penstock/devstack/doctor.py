@@ -269,7 +269,7 @@ def _placed(platform: Platform) -> Iterator[DoctorCheck]:
         yield DoctorCheck("Spark cluster", "fail", found, f"see {logs}")
         return
     s = settings()
-    asked = [s.executor_resources(app) for app in partial_catalog()[0].apps if launch.plain(app, "") is None]
+    asked = [s.executor_resources(app) for app in partial_catalog()[0].apps if launch.python_command(app, "") is None]
     in_cluster = s.deploy == "cluster"
     cores = sum(one.cores or 0 for one in asked) + len(asked) * in_cluster
     offered = s.workers * s.worker_cores

@@ -49,7 +49,7 @@ def check_executor() -> ExecutorCheckResult:
     """Try it, in a process of its own; seconds, for its JVM must start."""
     cores = str(settings().executor_cores)
     try:
-        told = launch.told(
+        told = launch.run_json_module(
             ["penstock.engine.executor_check"], CHECK_TIMEOUT_S, PENSTOCK_APP_CORES=cores, PENSTOCK_DRIVER_MEMORY="512m"
         )
     except subprocess.TimeoutExpired:

@@ -223,7 +223,7 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
         # The builder's settings go on the JVM's command line, which every user may read.
         conf, hidden = _submit_conf(app, None, options)
         if hidden:
-            file = launch.properties(f"{app}-{os.getpid()}", hidden)
+            file = launch.write_spark_conf(f"{app}-{os.getpid()}", hidden)
             os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(["--properties-file", str(file), "pyspark-shell"])
         for key, value in conf.items():
             builder = builder.config(key, value)

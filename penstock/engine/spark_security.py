@@ -37,7 +37,7 @@ def security_conf(master: str, home: Path | None = None) -> dict[str, str]:
 
 def main() -> None:
     """Print the settings for a master, as a file for `--properties-file` has them."""
-    print(launch.escaped(security_conf(sys.argv[1])), end="")
+    print(launch.properties_text(security_conf(sys.argv[1])), end="")
 
 
 if __name__ == "__main__":

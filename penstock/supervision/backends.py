@@ -18,8 +18,8 @@ def alive(d: DriverRow, now: int | None = None, *, wait: bool = True) -> bool | 
     silence = None if now is None else (now - d.alive_at) / 1000
     if silence is not None and abs(silence) < _silent():
         return True
-    seen = cluster_drivers.look(d, wait=wait)
-    if seen.over:
+    seen = cluster_drivers.driver_state(d, wait=wait)
+    if seen.ended:
         return False
     if seen.lost:
         # What its worker has left may work on until it sees that its lease is another's.
@@ -27,13 +27,13 @@ def alive(d: DriverRow, now: int | None = None, *, wait: bool = True) -> bool | 
     return True if seen.state else None
 
 
-def lacking(d: DriverRow, now: int, *, wait: bool = True) -> str | None:
+def wait_reason(d: DriverRow, now: int, *, wait: bool = True) -> str | None:
     """What a cluster's driver that has not begun waits for; None for any other, and if it waits for nothing."""
     if d.submission is None or d.pid is not None or d.state == "ended":
         return None
     if abs(now - d.launched_at) / 1000 < _silent():
         return None
-    return cluster_drivers.look(d, wait=wait).lacking(d)
+    return cluster_drivers.driver_state(d, wait=wait).wait_reason(d)
 
 
 def _silent() -> float:
@@ -56,12 +56,12 @@ def terminate(d: DriverRow) -> bool:
 
 def kill(d: DriverRow) -> bool:
     """End a driver at once; True when nothing of it is left. False also where that cannot be known."""
-    return d.session.kill() if d.submission is None else cluster_drivers.kill(d).over
+    return d.session.kill() if d.submission is None else cluster_drivers.kill(d).ended
 
 
-def unsure(d: DriverRow) -> str:
+def uncertainty(d: DriverRow) -> str:
     """Why it is not known whether anything of a cluster's driver is left; empty for others."""
     if d.submission is None:
         return ""
-    seen = cluster_drivers.look(d)
+    seen = cluster_drivers.driver_state(d)
     return f"{d.submission} may be left: {seen.why or 'its master lost its worker'}"

@@ -37,7 +37,7 @@ KEPT = re.compile(
 # Of the supervisor's own host.
 LEFT = ("PENSTOCK_DRIVER_HOST", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
 # Its worker saw that it ended: nothing of it is left. ERROR is also said of all drivers of a worker that is lost.
-OVER = ("FINISHED", "FAILED", "KILLED")
+ENDED = ("FINISHED", "FAILED", "KILLED")
 LOST = ("ERROR", "MISSING")
 
 
@@ -59,7 +59,7 @@ class ClusterSubmission:
                 hint="set PENSTOCK_SPARK_MASTER and the Spark connection to spark://HOST:PORT, or "
                 "PENSTOCK_DEPLOY=client",
             )
-        arguments = [*launch.arguments(self.app, self.incarnation), "--placed", str(log)]
+        arguments = [*launch.driver_arguments(self.app, self.incarnation), "--cluster-log", str(log)]
         jars = [urlparse(jar).path for jar in self.conf.get("spark.jars", "").split(",") if jar]
         options = shlex.split(self.conf.get("spark.driver.extraJavaOptions", ""))
         # For the connection to its worker. The secret the worker puts in its environment.
@@ -86,7 +86,7 @@ class ClusterSubmission:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ClusterDriverState:
     """What a master says of a driver. state: as Spark names it, MISSING if it knows none of that id, empty if the
     master is away, `why` then; free: what workers have left, if it waits for one."""
 
@@ -95,33 +95,33 @@ class Seen:
     free: str = ""
 
     @property
-    def over(self) -> bool:
-        return self.state in OVER
+    def ended(self) -> bool:
+        return self.state in ENDED
 
     @property
     def lost(self) -> bool:
         """Nobody knows whether anything of it is left."""
         return self.state in LOST
 
-    def lacking(self, d: DriverRow) -> str | None:
+    def wait_reason(self, d: DriverRow) -> str | None:
         """What it waits for, if it has no place yet."""
         if self.state != "SUBMITTED":
             return None
         return f"waits for a worker with room for its driver; {d.master} has {self.free}"
 
 
-_seen: dict[str, tuple[float, Seen]] = {}
+_seen: dict[str, tuple[float, ClusterDriverState]] = {}
 _asked: set[str] = set()
 _lock, _one_at_a_time = Lock(), Lock()
 
 
-def look(d: DriverRow, age: float = LOOK_EVERY, *, wait: bool = True) -> Seen:
+def driver_state(d: DriverRow, age: float = LOOK_EVERY, *, wait: bool = True) -> ClusterDriverState:
     """What its master says of a driver, or said up to `age` seconds ago.
 
     wait: else it is asked beside, and what it said last is all that is known; an empty state before it has answered.
     """
     key = f"{d.submission} {d.master}"
-    at, found = _seen.get(key, (0.0, Seen("", "its master was not asked yet")))
+    at, found = _seen.get(key, (0.0, ClusterDriverState("", "its master was not asked yet")))
     if at and time.monotonic() - at < age:
         return found
     if wait:
@@ -141,26 +141,26 @@ def _look_beside(d: DriverRow, age: float) -> None:
             _asked.discard(f"{d.submission} {d.master}")
 
 
-def _look(d: DriverRow, age: float) -> Seen:
+def _look(d: DriverRow, age: float) -> ClusterDriverState:
     # Each question starts a JVM.
     with _one_at_a_time:
-        at, found = _seen.get(f"{d.submission} {d.master}", (0.0, Seen("")))
+        at, found = _seen.get(f"{d.submission} {d.master}", (0.0, ClusterDriverState("")))
         if at and time.monotonic() - at < age:
             return found
         return _heard(d, "look")
 
 
-def kill(d: DriverRow) -> Seen:
+def kill(d: DriverRow) -> ClusterDriverState:
     """Have a driver killed by its worker; what its master says then, which may be that it runs on."""
     return _heard(d, "kill")
 
 
-def _heard(d: DriverRow, do: str) -> Seen:
+def _heard(d: DriverRow, do: str) -> ClusterDriverState:
     try:
         said = _ask(do, d.master or "", id=d.submission)
-        found = Seen(said["state"], said["why"], said["free"])
+        found = ClusterDriverState(said["state"], said["why"], said["free"])
     except ClusterError as e:
-        found = Seen("", str(e))
+        found = ClusterDriverState("", str(e))
     _seen[f"{d.submission} {d.master}"] = (time.monotonic(), found)
     return found
 

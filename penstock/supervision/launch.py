@@ -32,17 +32,17 @@ INCARNATION = "--incarnation"
 DRIVER = PROJECT / "penstock" / "engine" / "driver.py"
 
 
-def arguments(app: str, incarnation: str) -> list[str]:
+def driver_arguments(app: str, incarnation: str) -> list[str]:
     """What the driver is told, behind the name of its file."""
     return ["--app", app, INCARNATION, incarnation]
 
 
-def plain(app: str, incarnation: str) -> list[str] | None:
+def python_command(app: str, incarnation: str) -> list[str] | None:
     """The command line of a driver that is no Spark application: of captures and views; None for streams."""
     module = (
         "penstock.capture.driver" if app == CAPTURES_APP else "penstock.views.driver" if views_instance(app) else ""
     )
-    return [sys.executable, "-m", module, *arguments(app, incarnation)] if module else None
+    return [sys.executable, "-m", module, *driver_arguments(app, incarnation)] if module else None
 
 
 def spec_hash() -> str:
@@ -75,21 +75,21 @@ def new_log(app: str) -> Path:
     return folder / f"driver-{app}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"
 
 
-def properties(app: str, conf: Mapping[str, str]) -> Path:
+def write_spark_conf(app: str, conf: Mapping[str, str]) -> Path:
     """A file of an app's Spark settings, which may hold secrets: every user may read a command line."""
     path = settings().home / "run" / f"spark-{app}.conf"
     with files.owner_only():
         path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_private(path, escaped(conf))
+    files.write_private(path, properties_text(conf))
     return path
 
 
-def escaped(conf: Mapping[str, str]) -> str:
+def properties_text(conf: Mapping[str, str]) -> str:
     """Settings as `java.util.Properties` reads them, a line each."""
     return "".join(f"{key.translate(ESCAPED)}={value.translate(ESCAPED)}\n" for key, value in conf.items())
 
 
-def told(command: Sequence[str], timeout: float, **settings: str) -> dict[str, Any]:
+def run_json_module(command: Sequence[str], timeout: float, **settings: str) -> dict[str, Any]:
     """What a module that is run as a driver would be says as JSON on its last line. settings: PENSTOCK_* for it.
 
     subprocess.TimeoutExpired; subprocess.CalledProcessError, with what it wrote to stderr, if it fails.

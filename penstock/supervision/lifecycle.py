@@ -94,9 +94,9 @@ class Driver(ABC):
         self._ended_full: DriverRow | None = None
         self._runs: dict[str, Run] = {}
         self._release = 0
-        self._placed = True
+        self._has_resources = True
         # What was reported last of what it lacks: that all is on its way is what a launch says already.
-        self._told: str | None = ""
+        self._reported_resources: str | None = ""
         self._unreported: dict[str, str] = {}
         # Runs that have been told the ends of their topics since they were started.
         self._measured: set[str] = set()
@@ -133,13 +133,13 @@ class Driver(ABC):
         parser = argparse.ArgumentParser(description=cls.__doc__)
         parser.add_argument("--app", required=True)
         parser.add_argument("--incarnation", required=True)
-        parser.add_argument("--placed", type=Path, metavar="LOG")
+        parser.add_argument("--cluster-log", type=Path, metavar="LOG")
         given = parser.parse_args()
-        if given.placed:
-            cluster_driver_process.begin(given.placed)
+        if given.cluster_log:
+            cluster_driver_process.begin(given.cluster_log)
         logs.setup(f"driver-{given.app}")
         driver = cls(given.app, given.incarnation, connect())
-        driver.in_cluster = given.placed is not None
+        driver.in_cluster = given.cluster_log is not None
         return driver.run()
 
     def run(self) -> int:
@@ -173,7 +173,7 @@ class Driver(ABC):
         signal.signal(signal.SIGTERM, lambda *_: self._leave("SIGTERM", "signal"))
         signal.signal(signal.SIGINT, lambda *_: self._leave("SIGINT", "signal"))
         self.open()
-        self._place()
+        self._report_resources()
         threading.Thread(target=self._keep, name="keeper", daemon=True).start()
         self._open_runs()
         threading.Thread(target=self._report_on, name="reporter", daemon=True).start()
@@ -183,14 +183,14 @@ class Driver(ABC):
             self._drain()
         return 0
 
-    def _place(self) -> None:
+    def _report_resources(self) -> None:
         """Report whether the driver has what it needs to work: its first sign of life, and whenever that changes."""
         lacking = self.unmet_resources()
-        self._placed = lacking is None
-        if lacking == self._told or (lacking == "" and self._told is None):
+        self._has_resources = lacking is None
+        if lacking == self._reported_resources or (lacking == "" and self._reported_resources is None):
             return
         self._control.report_driver_resources(self.incarnation, lacking)
-        self._told = lacking
+        self._reported_resources = lacking
         if lacking:
             log.warning("driver of %s %s", self.app, lacking)
 
@@ -257,7 +257,7 @@ class Driver(ABC):
             if not run.active:
                 self._measured.discard(name)
             if wanted.get(name) == "on":
-                if self._placed and (run.active or self._owns(name)):
+                if self._has_resources and (run.active or self._owns(name)):
                     run.reconcile()
             elif run.running:
                 log.info("stream %s is not wanted any more", name)
@@ -338,7 +338,7 @@ class Driver(ABC):
             try:
                 self._leases.renew()
                 self._control.report_driver_alive(self.incarnation)
-                self._place()
+                self._report_resources()
             except LeaseLost as e:
                 if self._leaving.is_set():
                     return

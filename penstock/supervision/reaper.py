@@ -28,7 +28,7 @@ def clear(control: Control, d: DriverRow, why: str, actor: Actor, code: EndCode 
         return True
     if full := out_of_memory.out_of_memory(row.log):
         why, code = full, "memory"
-    if backends.alive(d) is None and (unsure := backends.unsure(d)):
+    if backends.alive(d) is None and (unsure := backends.uncertainty(d)):
         why = f"{why}; {unsure}"
     control.end_driver(d.incarnation, why, code)
     control.record(actor, "kill" if there else "end", d.app, f"driver {d.incarnation[:8]}, {d.named}: {why}")

@@ -105,7 +105,7 @@ def _told(command: Sequence[str], timeout: float) -> dict[str, Any]:
     """What a module says as JSON on its last line. ReleaseRefused if it says nothing."""
     what = f"`python -m {' '.join(command)}` did not tell whether the code would run"
     try:
-        return launch.told(command, timeout, PENSTOCK_SPARK_MASTER="local[1]", PENSTOCK_DRIVER_MEMORY="512m")
+        return launch.run_json_module(command, timeout, PENSTOCK_SPARK_MASTER="local[1]", PENSTOCK_DRIVER_MEMORY="512m")
     except subprocess.TimeoutExpired as e:
         raise ReleaseRefused(what, got=f"nothing within {timeout:g} s", hint="release again") from e
     except subprocess.CalledProcessError as e:

@@ -13,7 +13,7 @@ from penstock.host import session
 from penstock.settings import settings
 from penstock.supervision import backends, launch
 from penstock.supervision.cluster_drivers import ClusterSubmission
-from penstock.supervision.decision.decide import Step, decide
+from penstock.supervision.decision.decide import Decision, decide
 from penstock.supervision.decision.facts import Evidence, Facts, facts_of
 from penstock.supervision.reaper import clear
 from penstock.supervision.release import release
@@ -34,41 +34,41 @@ class Supervisor:
         self.control, self.app, self.owner, self.command = control, app, owner, command
         self.actor = Actor(owner, "supervisor")
 
-    def tick(self, evidence: Evidence | None = None) -> Step:
+    def tick(self, evidence: Evidence | None = None) -> Decision:
         """Do what is due, then say what is left: `rest`, or `wait` until the next launch. ControlError as always."""
         for _ in range(5):  # clear, launch, adopt, and twice more for those who were faster
             found = facts_of(self.control, self.app, evidence)
             if found is None:
-                return Step("rest", "the control database does not know this app")
+                return Decision("rest", "the control database does not know this app")
             step = decide(found, settings())
-            match step.do:
+            match step.action:
                 case "clear" if found.driver:
                     code: EndCode = "asked" if found.leaving else "lost"
                     if not clear(self.control, found.driver, step.why, self.actor, code):
-                        return Step("wait", "processes of the last driver do not end", 1.0)
+                        return Decision("wait", "processes of the last driver do not end", 1.0)
                 case "launch":
                     self._launch(found, step.why)
-                case "release":
+                case "request_release":
                     return self._release(step.why)
-                case "place" if found.driver:
-                    self.control.report_driver_wait(found.driver.incarnation, found.waits)
+                case "record_wait_reason" if found.driver:
+                    self.control.report_driver_wait(found.driver.incarnation, found.wait_reason)
                     self._adopt(found)
-                    return Step("rest", step.why)
+                    return Decision("rest", step.why)
                 case _:
                     self._adopt(found)
-                    if step.do == "wait":
+                    if step.action == "wait":
                         # Once of each driver that ended.
                         self.control.record(self.actor, "wait", self.app, step.why, found.recent[0].incarnation)
                     return step
-        return Step("wait", "others are at work on this app", 1.0)
+        return Decision("wait", "others are at work on this app", 1.0)
 
-    def _release(self, why: str) -> Step:
+    def _release(self, why: str) -> Decision:
         try:
             release(self.control, self.app, self.actor, why)
         except ReleaseRefused as e:
             self.control.release_refused(self.app, self.actor, f"{why}: {e}")
-            return Step("rest", str(e))
-        return Step("rest", f"released: {why}")
+            return Decision("rest", str(e))
+        return Decision("rest", f"released: {why}")
 
     def _adopt(self, f: Facts) -> None:
         d = f.driver

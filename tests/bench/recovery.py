@@ -15,13 +15,13 @@ from pathlib import Path
 
 from rich.progress import track
 
-from penstock.supervision.decision.decide import YOUNG
+from penstock.supervision.decision.decide import EARLY_DEATH
 from tests.bench.common import spread, table, write
 from tests.chaos.platform import APP, Platform, started
 from tests.support import wait_until
 
 # Drivers whose last beat came earlier count as crashes, which are launched with growing pauses.
-LIVES = YOUNG + 10
+LIVES = EARLY_DEATH + 10
 
 
 def recovery(platform: Platform) -> tuple[float, float]:

@@ -29,7 +29,7 @@ from penstock.monitoring.dashboard.dashboard_json import answer
 from penstock.monitoring.dashboard.snapshot import read
 from penstock.monitoring.dashboard.states import StateLimits
 from penstock.settings import settings
-from penstock.supervision.decision.watch import Watch
+from penstock.supervision.decision.watch import AppWatch
 from penstock.supervision.lifecycle import HISTORY_EVERY
 from penstock.supervision.supervisor import Supervisor
 from tests.bench.common import table, write
@@ -120,7 +120,7 @@ def main(count: int) -> None:
         app = f"app-{count // PER_APP // 2:05}"
         mine = [figures(one) for one in catalog.supervised.values() if one.app == app]
         limits = StateLimits.of(settings())
-        watch, supervisor = Watch(control, app), Supervisor(control, app, "bench", lambda _: ["false"])
+        watch, supervisor = AppWatch(control, app), Supervisor(control, app, "bench", lambda _: ["false"])
         rows = [
             ["the page's data: read, made, written as JSON", f"{took(lambda: answer(control, limits)):.0f} ms"],
             ["the reading alone", f"{took(lambda: read(control)):.0f} ms"],

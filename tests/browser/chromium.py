@@ -1,4 +1,4 @@
-"""Finds a leader_gone Chromium for the browser tests, or says why there is none and what to do."""
+"""Finds a headless Chromium for the browser tests, or says why there is none and what to do."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from penstock.host.files import locked
 from penstock.settings import settings
 
-NAMES = ("chromium-leader_gone-shell", "chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
-PACKAGES = ("chromium-leader_gone-shell", "chromium")
+NAMES = ("chromium-headless-shell", "chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
+PACKAGES = ("chromium-headless-shell", "chromium")
 ARGS = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
 # With whoever else uses apt-get now, in seconds.
 PATIENT = ("-o", "DPkg::Lock::Timeout=300")
-ADVICE = "install Chromium (Debian: apt-get install chromium-leader_gone-shell) or set PENSTOCK_CHROMIUM to its binary"
+ADVICE = "install Chromium (Debian: apt-get install chromium-headless-shell) or set PENSTOCK_CHROMIUM to its binary"
 
 
 class NoChromiumError(Exception):

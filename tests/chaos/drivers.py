@@ -37,8 +37,8 @@ class Drivers:
             app, row.incarnation, host=session.host(), spec_hash="test", owner="test", log=str(log)
         )
         assert incarnation
-        spark = [sys.executable, "-m", "penstock.engine.driver", *launch.arguments(app, incarnation)]
-        command = launch.plain(app, incarnation) or spark
+        spark = [sys.executable, "-m", "penstock.engine.driver", *launch.driver_arguments(app, incarnation)]
+        command = launch.python_command(app, incarnation) or spark
         pid, started = launch.start(command, log=log)
         self.control.update_driver(incarnation, pid=pid, pid_started=started)
         return self.row(incarnation)

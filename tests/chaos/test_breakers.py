@@ -108,7 +108,7 @@ def test_two_launches_at_once(platform: Platform) -> None:
         if settings().deploy == "cluster":
             return submission(APP, incarnation)
         conf = [word for key, value in submit_conf(APP).items() for word in ("--conf", f"{key}={value}")]
-        return ["spark-submit", *conf, str(launch.DRIVER), *launch.arguments(APP, incarnation)]
+        return ["spark-submit", *conf, str(launch.DRIVER), *launch.driver_arguments(APP, incarnation)]
 
     gate = threading.Barrier(4)
 

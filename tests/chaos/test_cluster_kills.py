@@ -73,7 +73,7 @@ def test_an_app_for_which_nothing_is_left_says_so_and_goes_on_by_itself(apps: Dr
         )
         facts = facts_of(apps.control, "metrics")
         assert facts
-        assert decide(facts, settings()).do == "rest"
+        assert decide(facts, settings()).action == "rest"
         assert backends.terminate(apps.row(first.incarnation))
         apps.wait_running(second, 180)
         assert apps.row(second.incarnation).reason is None

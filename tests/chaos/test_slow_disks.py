@@ -51,7 +51,7 @@ class Slow(Flowing):
         self._over = threading.Event()
         driver = [sys.executable, "-m", "penstock.engine.driver"]
         self._supervisor = Supervisor(
-            apps.control, APP, "test", lambda incarnation: slowed([*driver, *launch.arguments(APP, incarnation)])
+            apps.control, APP, "test", lambda incarnation: slowed([*driver, *launch.driver_arguments(APP, incarnation)])
         )
         self._thread = threading.Thread(target=self._supervise, name="supervisor")
 

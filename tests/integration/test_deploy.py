@@ -143,7 +143,7 @@ def test_it_is_drained_killed_while_it_hangs_and_fenced_from_another_host(mariad
         control.release(APP, ME, "new code")
         second = place.running(other_than=first)
         assert (place.apps.row(first.incarnation).reason or "").startswith("release"), "it drained by itself"
-        wait_until(lambda: cluster_drivers.look(first, 0).state == "FINISHED", 30, what="its JVM ends with it")
+        wait_until(lambda: cluster_drivers.driver_state(first, 0).state == "FINISHED", 30, what="its JVM ends with it")
         place.goes_on()
 
         hung = place.processes_of(second)
@@ -194,7 +194,9 @@ def test_without_room_it_is_queued_and_without_a_master_it_says_so(
             )
             p.control.set_desired(["s"], "off", ME)
             wait_until(lambda: supervisor.tick().why == "not wanted", 60)
-            assert (p.driver().state, cluster_drivers.look(d, 0).state) == ("ended", "KILLED"), "it is taken back"
+            assert (p.driver().state, cluster_drivers.driver_state(d, 0).state) == ("ended", "KILLED"), (
+                "it is taken back"
+            )
         p.control.set_desired(["s"], "on", ME)
         supervisor.tick()
         last = p.driver()

@@ -37,7 +37,7 @@ def master(home: Path) -> Iterator[str]:
 
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
-    conf = launch.properties("daemons", security_conf(url))
+    conf = launch.write_spark_conf("daemons", security_conf(url))
     env = launch.environment() | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(home / "work")}
     started = []
     spark_class = Path(env["SPARK_HOME"]) / "bin" / "spark-class"

@@ -65,7 +65,7 @@ class Going:
 
     @staticmethod
     def _command(incarnation: str) -> list[str]:
-        return [sys.executable, "-m", "penstock.engine.driver", *launch.arguments(APP, incarnation)]
+        return [sys.executable, "-m", "penstock.engine.driver", *launch.driver_arguments(APP, incarnation)]
 
     def put(self, name: str, more: str) -> None:
         text = SINK.format(database=self._database.name, name=name, app=APP, more=more)

@@ -26,10 +26,10 @@ from penstock.supervision.lifecycle import Driver
 from penstock.supervision.unreadable_run import UnreadableRun
 from tests.chaos.projects import other_project
 
+pytestmark = pytest.mark.processes
+
 STREAM = """
 from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
-
-pytestmark = pytest.mark.processes
 STREAM = Stream("{name}", "{app}", {{"rows": Input(Topic("in"))}}, lambda rows: rows,
                 TopicOutput(Topic("{name}-out"), value="value"), Stateless())
 """

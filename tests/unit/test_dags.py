@@ -122,7 +122,7 @@ def test_a_run_starts_waits_acts_and_the_next_adopts(control: Control, monkeypat
     trigger = deferred.value.trigger
     driver.session.kill()
     event = asyncio.run(first(trigger))
-    assert event["do"] == "clear"
+    assert event["action"] == "clear"
     task.resume(context("r1"), json.loads(json.dumps(event)))
     [second] = control.drivers()
     assert second.incarnation != driver.incarnation
@@ -152,7 +152,7 @@ def test_a_trigger_waits_while_the_database_is_away(control: Control, monkeypatc
     monkeypatch.setattr(control, "app", app)
     event = asyncio.run(first(StreamsTrigger("chaos", "me", 0.0)))
     assert time.monotonic() >= away, "neither the epoch's end nor a launch while nothing is known"
-    assert event["do"] == "launch"
+    assert event["action"] == "launch"
 
 
 def test_nothing_wanted_is_waited_out_to_the_end_of_the_epoch(control: Control) -> None:
@@ -162,7 +162,7 @@ def test_nothing_wanted_is_waited_out_to_the_end_of_the_epoch(control: Control) 
     control.set_desired(["totals", "finals"], "off", Actor("me", "cli"))
     began = time.time()
     event = asyncio.run(first(StreamsTrigger("chaos", "me", began + 0.5)))
-    assert event["do"] == "epoch"
+    assert event["action"] == "epoch"
     assert time.time() >= began + 0.5
 
 

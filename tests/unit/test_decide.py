@@ -33,7 +33,7 @@ def facts(driver: DriverRow | None, **values: Any) -> Facts:
 
 
 def say(f: Facts) -> str:
-    return decide(f, Settings()).do
+    return decide(f, Settings()).action
 
 
 def test_absent_and_wanted_is_launched_and_unwanted_is_left() -> None:
@@ -53,18 +53,20 @@ def test_unknown_is_not_dead_while_it_beats() -> None:
     assert say(facts(row(), alive=None)) == "rest"
     quiet = row(alive_at=NOW - 40_000)
     assert say(facts(quiet, alive=None)) == "rest", "one look proves nothing"
-    seen = Evidence("i1", quiet.alive_at, silent=11)
+    seen = Evidence("i1", quiet.alive_at, silent_for=11)
     assert say(facts(quiet, alive=None, evidence=seen)) == "clear"
 
 
 def test_hung_needs_a_watcher_that_saw_the_silence() -> None:
     quiet = row(alive_at=NOW - 40_000)
     assert say(facts(quiet)) == "rest"
-    assert say(facts(quiet, evidence=Evidence("i1", quiet.alive_at, silent=9))) == "rest"
-    assert say(facts(quiet, evidence=Evidence("i1", quiet.alive_at, silent=11))) == "clear"
-    assert say(facts(quiet, evidence=Evidence("i1", quiet.alive_at - 1, silent=11))) == "rest", "it beat meanwhile"
-    assert say(facts(quiet, evidence=Evidence("i0", quiet.alive_at, silent=11))) == "rest", "another driver's silence"
-    assert say(facts(row(alive_at=NOW - 20_000), evidence=Evidence("i1", NOW - 20_000, silent=20))) == "rest"
+    assert say(facts(quiet, evidence=Evidence("i1", quiet.alive_at, silent_for=9))) == "rest"
+    assert say(facts(quiet, evidence=Evidence("i1", quiet.alive_at, silent_for=11))) == "clear"
+    assert say(facts(quiet, evidence=Evidence("i1", quiet.alive_at - 1, silent_for=11))) == "rest", "it beat meanwhile"
+    assert say(facts(quiet, evidence=Evidence("i0", quiet.alive_at, silent_for=11))) == "rest", (
+        "another driver's silence"
+    )
+    assert say(facts(row(alive_at=NOW - 20_000), evidence=Evidence("i1", NOW - 20_000, silent_for=20))) == "rest"
 
 
 def test_a_starting_driver_gets_longer() -> None:
@@ -73,7 +75,7 @@ def test_a_starting_driver_gets_longer() -> None:
 
     for seconds, do in ((60, "rest"), (190, "clear")):
         d = at(seconds)
-        assert say(facts(d, evidence=Evidence("i1", d.alive_at, silent=seconds))) == do
+        assert say(facts(d, evidence=Evidence("i1", d.alive_at, silent_for=seconds))) == do
 
 
 def test_a_launcher_that_died_before_it_started_anything() -> None:
@@ -87,9 +89,9 @@ def test_a_launcher_that_died_before_it_started_anything() -> None:
 @pytest.mark.parametrize("leaving", [{"wanted": False}, {"app": AppRow("a", 1, "i1", 0)}])
 def test_a_driver_gets_its_time_to_drain(leaving: dict[str, Any]) -> None:
     assert say(facts(row(), **leaving)) == "rest"
-    assert say(facts(row(), **leaving, evidence=Evidence("i1", NOW, leaving=59))) == "rest"
-    assert say(facts(row(), **leaving, evidence=Evidence("i1", NOW, leaving=61))) == "clear"
-    assert say(facts(row(), evidence=Evidence("i1", NOW, leaving=61))) == "rest", "called back meanwhile"
+    assert say(facts(row(), **leaving, evidence=Evidence("i1", NOW, leaving_for=59))) == "rest"
+    assert say(facts(row(), **leaving, evidence=Evidence("i1", NOW, leaving_for=61))) == "clear"
+    assert say(facts(row(), evidence=Evidence("i1", NOW, leaving_for=61))) == "rest", "called back meanwhile"
 
 
 def test_backoff_grows_with_young_deaths_only() -> None:
@@ -102,7 +104,7 @@ def test_backoff_grows_with_young_deaths_only() -> None:
     for n, delay in enumerate(BACKOFF):
         recent = [dead(i, lived=3, ago=1 + 100 * i) for i in range(n)]
         step = decide(facts(recent[0] if recent else None, recent=recent), Settings())
-        assert step.do == ("wait" if delay > 1 else "launch"), n
+        assert step.action == ("wait" if delay > 1 else "launch"), n
         assert not delay or step.wait == pytest.approx(delay - 1)
     young = [dead(i, lived=3, ago=1 + 100 * i) for i in range(5)]
     assert say(facts(young[0], recent=young)) == "wait"
@@ -130,5 +132,5 @@ def test_a_driver_that_ended_before_the_clock_was_set_back_is_followed_at_once()
 def test_a_driver_that_hangs_since_before_the_clock_was_set_back_is_cleared() -> None:
     ahead = NOW + 3_600_000
     hung = row(launched_at=ahead - 600_000, alive_at=ahead)
-    assert say(facts(hung, evidence=Evidence("i1", ahead, silent=20))) == "rest"
-    assert say(facts(hung, evidence=Evidence("i1", ahead, silent=40))) == "clear"
+    assert say(facts(hung, evidence=Evidence("i1", ahead, silent_for=20))) == "rest"
+    assert say(facts(hung, evidence=Evidence("i1", ahead, silent_for=40))) == "clear"

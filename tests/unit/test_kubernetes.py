@@ -136,10 +136,10 @@ def test_what_is_named_is_there() -> None:
 
 def test_the_drivers_have_a_name_that_executors_find() -> None:
     whole = of_kind("StatefulSet")[0]
-    leader_gone = one_of("Service", whole["spec"]["serviceName"])["spec"]
-    assert leader_gone["clusterIP"] == "None"
+    headless = one_of("Service", whole["spec"]["serviceName"])["spec"]
+    assert headless["clusterIP"] == "None"
     # A driver may want executors while Airflow's scheduler is not ready.
-    assert leader_gone["publishNotReadyAddresses"] is True
+    assert headless["publishNotReadyAddresses"] is True
     labels = whole["spec"]["template"]["metadata"]["labels"]
     assert all(service["spec"]["selector"] == labels for service in of_kind("Service"))
     assert documents(TEMPLATE)[0]["metadata"]["labels"].items().isdisjoint(labels.items())

@@ -32,10 +32,10 @@ from penstock.supervision import launch
 from tests.chaos.projects import other_project
 from tests.support import wait_until
 
+pytestmark = pytest.mark.processes
+
 STREAM = """
 from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
-
-pytestmark = pytest.mark.processes
 STREAM = Stream("{name}", "{app}", {{"rows": Input(Topic("in"))}}, lambda rows: rows,
                 TopicOutput(Topic("{name}-out"), value="value"), Stateless())
 """
@@ -122,7 +122,7 @@ def test_clean_removes_the_home_and_nothing_else(home: Path, monkeypatch: pytest
 @pytest.mark.parametrize("app", ["metrics", CAPTURES_APP, "views-1"])
 def test_down_ends_drivers_the_database_does_not_know(app: str, home: Path, tmp_path: Path) -> None:
     def driver(place: Path) -> subprocess.Popen[bytes]:
-        told = launch.plain(app, "i") or [str(launch.DRIVER), *launch.arguments(app, "i")]
+        told = launch.python_command(app, "i") or [str(launch.DRIVER), *launch.driver_arguments(app, "i")]
         command = [sys.executable, "-c", "import time; time.sleep(600)", *told]
         env = {**os.environ, "PENSTOCK_HOME": str(place)}
         return subprocess.Popen(command, start_new_session=True, env=env)

@@ -16,11 +16,11 @@ from penstock.host import ports, process, session
 from penstock.host.process import ProcessRecord, spawn
 from tests.support import wait_until
 
+pytestmark = pytest.mark.processes
+
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 PARENT = """
 import subprocess, sys, time
-
-pytestmark = pytest.mark.processes
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(child.pid, flush=True)
 time.sleep(600)

@@ -12,7 +12,7 @@ import pytest
 from penstock.control import DriverRow
 from penstock.errors import SettingError
 from penstock.supervision import backends, cluster_drivers
-from penstock.supervision.cluster_drivers import ClusterSubmission, Seen
+from penstock.supervision.cluster_drivers import ClusterDriverState, ClusterSubmission
 from tests.support import forget
 from tests.unit.supervised import ME, Platform
 
@@ -38,7 +38,7 @@ def placed(p: Platform, **values: Any) -> DriverRow:
     return p.driver()
 
 
-def says(monkeypatch: pytest.MonkeyPatch, d: DriverRow, seen: Seen) -> None:
+def says(monkeypatch: pytest.MonkeyPatch, d: DriverRow, seen: ClusterDriverState) -> None:
     """What its master has said a moment ago."""
     monkeypatch.setitem(cluster_drivers._seen, f"{d.submission} {d.master}", (time.monotonic() + 60, seen))
 
@@ -48,35 +48,35 @@ def test_what_the_master_says_of_a_silent_driver(p: Platform, monkeypatch: pytes
     now = p.control.now()
     assert backends.alive(d, now) is True, "it beats: nobody is asked"
     later = now + 7_000
-    for seen, alive in (
-        (Seen("RUNNING"), True), (Seen("SUBMITTED"), True), (Seen("FAILED"), False), (Seen("KILLED"), False),
-        (Seen("FINISHED"), False), (Seen("", "away"), None), (Seen("ERROR"), None), (Seen("MISSING"), None),
+    for state, alive in (
+        ("RUNNING", True), ("SUBMITTED", True), ("FAILED", False), ("KILLED", False), ("FINISHED", False),
+        ("", None), ("ERROR", None), ("MISSING", None),
     ):  # fmt: skip
-        says(monkeypatch, d, seen)
-        assert backends.alive(d, later) is alive, seen
+        says(monkeypatch, d, ClusterDriverState(state, "" if state else "away"))
+        assert backends.alive(d, later) is alive, state
         assert backends.alive(d, now - 3_600_000) is alive, "its last beat is of a clock that was set back since"
     assert backends.alive(d, now + 16_000) is False, "of a lost one the lease has run out"
-    says(monkeypatch, d, Seen("", "away"))
+    says(monkeypatch, d, ClusterDriverState("", "away"))
     assert backends.alive(d, now + 16_000) is None, "a master that is away says nothing"
-    assert "away" in backends.unsure(d)
+    assert "away" in backends.uncertainty(d)
     assert not backends.leader_gone(d)
 
 
 def test_a_driver_without_a_place_is_queued_and_not_given_up(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     d = placed(p)
     p.age(d.incarnation, 300)
-    says(monkeypatch, d, Seen("SUBMITTED", free="1 workers with 0 cores free"))
-    assert p.supervisor().tick().do == "rest"
+    says(monkeypatch, d, ClusterDriverState("SUBMITTED", free="1 workers with 0 cores free"))
+    assert p.supervisor().tick().action == "rest"
     d = p.driver()
     assert (d.state, d.reason) == (
         "queued",
         f"waits for a worker with room for its driver; {MASTER} has 1 workers with 0 cores free",
     )
     p.age(d.incarnation, 300)
-    assert p.supervisor().tick().do == "rest"
+    assert p.supervisor().tick().action == "rest"
     assert p.driver().incarnation == d.incarnation
     assert p.launched == []
-    says(monkeypatch, d, Seen("RUNNING"))
+    says(monkeypatch, d, ClusterDriverState("RUNNING"))
     p.supervisor().tick()
     d = p.driver()
     assert (d.state, d.reason) == ("launching", None), "its time to start begins now"
@@ -86,17 +86,17 @@ def test_a_driver_without_a_place_is_queued_and_not_given_up(p: Platform, monkey
 def test_one_that_waits_and_is_not_wanted_any_more_is_taken_back(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     d = placed(p)
     p.age(d.incarnation, 30)
-    says(monkeypatch, d, Seen("SUBMITTED", free="no live workers"))
+    says(monkeypatch, d, ClusterDriverState("SUBMITTED", free="no live workers"))
     p.control.set_desired(["s"], "off", ME)
     killed = []
 
-    def kill(row: DriverRow) -> Seen:
+    def kill(row: DriverRow) -> ClusterDriverState:
         killed.append(row.submission)
-        says(monkeypatch, d, Seen("KILLED"))
-        return Seen("KILLED")
+        says(monkeypatch, d, ClusterDriverState("KILLED"))
+        return ClusterDriverState("KILLED")
 
     monkeypatch.setattr(cluster_drivers, "kill", kill)
-    assert p.supervisor().tick().do == "rest"
+    assert p.supervisor().tick().action == "rest"
     assert killed == ["driver-1"]
     assert p.driver().state == "ended"
 
@@ -105,7 +105,7 @@ def test_a_master_that_is_away_is_said_and_waited_for(p: Platform, monkeypatch: 
     d = placed(p, pid=1, state="running")
     p.age(d.incarnation, 100)
     d = p.driver()
-    says(monkeypatch, d, Seen("", "the Spark master does not answer"))
+    says(monkeypatch, d, ClusterDriverState("", "the Spark master does not answer"))
     from penstock.supervision.reaper import clear
 
     assert clear(p.control, d, "hung", ME)

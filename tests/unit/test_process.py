@@ -17,11 +17,11 @@ from penstock.host import session
 from penstock.supervision import backends
 from tests.support import wait_until
 
+pytestmark = pytest.mark.processes
+
 # A leader and a child of its session, which writes its pid and then sleeps.
 PAIR = """
 import subprocess, sys, time
-
-pytestmark = pytest.mark.processes
 child = subprocess.Popen([sys.executable, "-c", sys.argv[2], "--incarnation", "inc1"])
 open(sys.argv[1], "w").write(str(child.pid))
 time.sleep(600)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 MAKES = """
 import sys
 from pathlib import Path
 from penstock.host.scratch import own
-
-pytestmark = pytest.mark.processes
 print(own(Path(sys.argv[1])), flush=True)
 sys.stdin.read()
 """

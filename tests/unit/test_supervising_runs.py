@@ -18,7 +18,7 @@ from penstock.errors import HostError, ReleaseRefused
 from penstock.monitoring.health import UNKNOWN_STATES, state_is_known
 from penstock.supervision import supervisor
 from penstock.supervision.decision.facts import Evidence, facts_of
-from penstock.supervision.decision.watch import Watch
+from penstock.supervision.decision.watch import AppWatch
 from tests.unit.supervised import Platform, chaos_project
 from tests.unit.test_dags import context, first
 
@@ -90,7 +90,7 @@ def test_a_stream_that_still_fails_fails_a_run_at_its_end_only(
 
     report(control, totals="failing", finals="idle")
     event = run(control, monkeypatch, ["totals"], lasts=0.5)
-    assert event["do"] == "epoch"
+    assert event["action"] == "epoch"
     with pytest.raises(AirflowFailException, match="stream totals: failing: no room"):
         operator().resume(context(), event)
     report(control, totals="running", finals="idle")
@@ -216,18 +216,18 @@ def new_stream(p: Platform) -> None:
 
 def test_a_driver_that_lacks_a_stream_is_released(running: Platform) -> None:
     now = [0.0]
-    watch = Watch(running.control, "a", clock=lambda: now[0])
-    found = [watch.look().do]
+    watch = AppWatch(running.control, "a", clock=lambda: now[0])
+    found = [watch.look().action]
     new_stream(running)
     for _ in range(22):
         now[0] += 1.0
-        found.append(watch.look().do)
+        found.append(watch.look().action)
     assert found == ["rest"] * 20 + ["release"] * 3, "it may be about to report it"
     assert running.supervisor().tick(watch.evidence).why == "released: new to its driver: fresh"
     assert [(a["verb"], a["source"], a["detail"]) for a in running.control.actions(1)] == [
         ("release", "supervisor", "new to its driver: fresh")
     ]
-    assert watch.look().do == "rest"
+    assert watch.look().action == "rest"
 
 
 def test_a_stream_that_is_not_wanted_is_not_lacked(running: Platform) -> None:
@@ -235,7 +235,7 @@ def test_a_stream_that_is_not_wanted_is_not_lacked(running: Platform) -> None:
     running.control.set_desired(["fresh"], "off", ME)
     found = facts_of(running.control, "a")
     assert found
-    assert found.lacks == []
+    assert found.unknown_streams == []
 
 
 def test_a_release_that_was_refused_is_not_asked_for_again_at_once(
@@ -247,7 +247,7 @@ def test_a_release_that_was_refused_is_not_asked_for_again_at_once(
     new_stream(running)
     monkeypatch.setattr(supervisor, "release", refuse)
     d = running.driver()
-    evidence = Evidence(d.incarnation, d.alive_at, lacking=99)
+    evidence = Evidence(d.incarnation, d.alive_at, incomplete_for=99)
     assert "cannot be read" in running.supervisor().tick(evidence).why
     assert running.verbs()[-1] == "refuse"
     running.crowd()

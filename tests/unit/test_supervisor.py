@@ -18,7 +18,7 @@ from penstock.host import session
 from penstock.settings import settings
 from penstock.supervision import launch
 from penstock.supervision.decision.facts import Evidence, facts_of
-from penstock.supervision.decision.watch import Watch
+from penstock.supervision.decision.watch import AppWatch
 from penstock.supervision.reaper import stop
 from tests.support import wait_until
 from tests.unit.supervised import ME, Platform
@@ -34,11 +34,11 @@ def test_a_watcher_forgets_while_the_database_is_away_or_itself_slept(
     d = p.driver()
     p.control.update_driver(d.incarnation, state="running", launched_at=d.launched_at - 1000)
     p.age(d.incarnation, 100)
-    watch = Watch(p.control, "a", clock=lambda: now[0])
+    watch = AppWatch(p.control, "a", clock=lambda: now[0])
 
     def look(seconds: float = 1.0) -> str:
         now[0] += seconds
-        return watch.look().do
+        return watch.look().action
 
     assert [look() for _ in range(11)] == ["rest"] * 10 + ["clear"]
     with monkeypatch.context() as m:
@@ -53,9 +53,9 @@ def test_a_watcher_forgets_while_the_database_is_away_or_itself_slept(
 
 
 def test_a_watcher_changes_nothing(p: Platform) -> None:
-    assert Watch(p.control, "a").look().do == "launch"
+    assert AppWatch(p.control, "a").look().action == "launch"
     assert p.control.drivers(live=False) == []
-    assert Watch(p.control, "unknown").look().do == "rest"
+    assert AppWatch(p.control, "unknown").look().action == "rest"
     assert p.supervisor().control is p.control
 
 
@@ -63,14 +63,14 @@ def test_a_watcher_changes_nothing(p: Platform) -> None:
 
 
 def test_launch_adopt_and_nothing_more(p: Platform) -> None:
-    assert p.supervisor("one").tick().do == "rest"
+    assert p.supervisor("one").tick().action == "rest"
     d = p.driver()
     assert d.owner == "one"
     assert d.pid
     assert os.getsid(d.pid) == d.pid
     assert d.session.alive()
-    assert p.supervisor("one").tick().do == "rest"
-    assert p.supervisor("two").tick().do == "rest"
+    assert p.supervisor("one").tick().action == "rest"
+    assert p.supervisor("two").tick().action == "rest"
     assert p.driver().owner == "two"
     assert len(p.launched) == 1
     assert p.verbs() == ["launch", "adopt"]
@@ -81,8 +81,8 @@ def test_a_killed_driver_is_replaced_at_once(p: Platform) -> None:
     s.tick()
     first = p.driver()
     assert first.session.kill()
-    assert Watch(p.control, "a").look().do == "clear"
-    assert s.tick().do == "rest"
+    assert AppWatch(p.control, "a").look().action == "clear"
+    assert s.tick().action == "rest"
     assert p.driver().incarnation != first.incarnation
     assert p.driver().session.alive()
     ended = p.control.driver(first.incarnation)
@@ -99,9 +99,9 @@ def test_a_stopped_driver_is_killed_on_evidence_only(p: Platform) -> None:
     p.control.update_driver(first.incarnation, state="running", launched_at=first.launched_at - 1000)
     os.kill(first.pid, signal.SIGSTOP)
     p.age(first.incarnation, 100)
-    assert s.tick().do == "rest"
+    assert s.tick().action == "rest"
     assert p.driver().incarnation == first.incarnation
-    s.tick(Evidence(first.incarnation, p.driver().alive_at, silent=60))
+    s.tick(Evidence(first.incarnation, p.driver().alive_at, silent_for=60))
     assert first.session.alive() is False
     assert p.driver().incarnation != first.incarnation
     assert p.verbs() == ["launch", "kill", "launch"]
@@ -112,15 +112,15 @@ def test_release_waits_for_the_drain(p: Platform) -> None:
     s.tick()
     first = p.driver()
     p.control.release("a", ME)
-    assert s.tick().do == "rest"
+    assert s.tick().action == "rest"
     assert first.session.alive()
     p.control.end_driver(first.incarnation, "drained for release 1")
     assert first.session.kill()
-    assert s.tick().do == "rest"
+    assert s.tick().action == "rest"
     second = p.driver()
     assert second.release_seq == 1
     p.control.release("a", ME)
-    s.tick(Evidence(second.incarnation, second.alive_at, leaving=999))
+    s.tick(Evidence(second.incarnation, second.alive_at, leaving_for=999))
     assert second.session.alive() is False
     assert p.driver().release_seq == 2
 
@@ -161,7 +161,7 @@ def test_unwanted_is_not_launched_again(p: Platform) -> None:
     s.tick()
     p.control.set_desired(["s"], "off", ME)
     p.driver().session.kill()
-    assert s.tick().do == "rest"
+    assert s.tick().action == "rest"
     assert p.driver().state == "ended"
     assert len(p.launched) == 1
     p.control.set_desired(["s"], "on", ME)
@@ -174,9 +174,9 @@ def test_a_crash_loop_is_slowed_down_and_says_so_once(p: Platform) -> None:
     for _ in range(2):
         s.tick()
         p.driver().session.kill()
-    assert s.tick().do == "wait"
+    assert s.tick().action == "wait"
     p.crowd()
-    assert s.tick().do == "wait"
+    assert s.tick().action == "wait"
     assert len(p.launched) == 2
     waits = [a for a in p.control.actions(1000) if a["verb"] == "wait"]
     assert len(waits) == 1
@@ -185,7 +185,7 @@ def test_a_crash_loop_is_slowed_down_and_says_so_once(p: Platform) -> None:
 
 def test_a_command_that_is_not_there_is_recorded(p: Platform) -> None:
     step = p.supervisor(command=["no-such-program"]).tick()
-    assert step.do == "wait"
+    assert step.action == "wait"
     assert "no such program" in (p.driver().reason or "")
     assert "could not be launched" in p.control.actions()[1]["detail"]
 
@@ -250,7 +250,7 @@ def test_a_crash_loop_is_slowed_down_though_the_clock_was_set_back(p: Platform) 
     for _ in range(3):
         p.driver().session.kill()
         step = s.tick()
-    assert step.do == "wait"
+    assert step.action == "wait"
     assert "2 in a row died young" in step.why
     assert 0 < step.wait <= 5
     assert len(p.launched) == 4
@@ -264,4 +264,4 @@ def test_a_release_that_was_refused_before_the_clock_was_set_back_is_asked_for_a
             c.execute(update(tables.app).values(refused_at=p.control.now() + ahead))
         found = facts_of(p.control, "a")
         assert found
-        assert found.lacks == lacks
+        assert found.unknown_streams == lacks

@@ -69,7 +69,7 @@ class SparkServer(ManagedServer):
 
     def prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        files.write_private(self._properties, launch.escaped(self.conf()))
+        files.write_private(self._properties, launch.properties_text(self.conf()))
 
     @property
     def _properties(self) -> Path:

@@ -14,84 +14,88 @@ RECORD_TIMEOUT = 20.0
 # A driver beats once its JVM answers: on an overloaded machine that took 100 s, and to kill it then makes it worse.
 START_TIMEOUT = 180.0
 # After the database was away or the watcher slept, a driver gets this long to beat again before it is called hung.
-CONFIRM = 10.0
+CONFIRM_SILENCE = 10.0
 # A driver that lived this long has worked: its end is an accident and not a crash loop.
-YOUNG = 30.0
+EARLY_DEATH = 30.0
 # Seconds to wait after the n-th young death in a row: a crash loop must not eat the machine.
 BACKOFF = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 60.0)
 
 # A driver reports each of its streams every few seconds: one that it has not reported for so long is new to it.
-LACKING = 20.0
+UNKNOWN_STREAM_TIMEOUT = 20.0
 
 # A cluster is asked by a process that starts a JVM.
 SUBMIT_TIMEOUT = 80.0
 # How often it is written down anew what a driver without a place waits for.
-TELL_EVERY = 60.0
+WAIT_REASON_EVERY = 60.0
 
-Do = Literal["rest", "wait", "clear", "launch", "release", "place"]
+SupervisionAction = Literal["rest", "wait", "clear", "launch", "request_release", "record_wait_reason"]
 
 
 @dataclass(frozen=True)
-class Step:
+class Decision:
     """What to do next and why. clear: end what is left of the current driver; release: ask for one that knows all that
     is wanted; place: write down what a cluster's driver waits for; wait: seconds until a launch is due."""
 
-    do: Do
+    action: SupervisionAction
     why: str
     wait: float = 0.0
 
 
-def decide(f: Facts, s: Settings) -> Step:
+def decide(f: Facts, s: Settings) -> Decision:
     """The next step towards one live driver for a wanted app, and none for another."""
     if f.driver is None or f.driver.state == "ended":
         if not f.wanted:
-            return Step("rest", "not wanted")
+            return Decision("rest", "not wanted")
         left, why = _backoff(f)
-        return Step("wait", f"{why}; next launch in {left:.0f} s", left) if left > 0 else Step("launch", why)
-    return _unplaced(f, f.driver) or _fault(f, f.driver, s) or _condition(f, f.driver)
+        return Decision("wait", f"{why}; next launch in {left:.0f} s", left) if left > 0 else Decision("launch", why)
+    return _placement(f, f.driver) or _fault(f, f.driver, s) or _condition(f, f.driver)
 
 
-def _unplaced(f: Facts, d: DriverRow) -> Step | None:
+def _placement(f: Facts, d: DriverRow) -> Decision | None:
     """Of a driver that its cluster has no room for, or had none until now."""
-    if f.waits:
+    if f.wait_reason:
         if f.leaving:
-            return Step("clear", "it is not wanted any more, and never had a place")
-        told = d.state == "queued" and (d.reason == f.waits or f.now - d.alive_at < TELL_EVERY * 1000)
-        return Step("rest" if told else "place", f.waits)
+            return Decision("clear", "it is not wanted any more, and never had a place")
+        recorded = d.state == "queued" and (d.reason == f.wait_reason or f.now - d.alive_at < WAIT_REASON_EVERY * 1000)
+        return Decision("rest" if recorded else "record_wait_reason", f.wait_reason)
     if d.submission and d.pid is None and d.state == "queued" and f.alive:
-        return Step("place", "its cluster starts it")
+        return Decision("record_wait_reason", "its cluster starts it")
     return None
 
 
-def _fault(f: Facts, d: DriverRow, s: Settings) -> Step | None:
+def _fault(f: Facts, d: DriverRow, s: Settings) -> Decision | None:
     seen = f.evidence if f.evidence.incarnation == d.incarnation else Evidence()
     # A beat that seems to come is of a clock that was set back since: then only what was watched tells.
-    silence = (f.now - d.alive_at) / 1000 if d.alive_at <= f.now else seen.silent
+    silence = (f.now - d.alive_at) / 1000 if d.alive_at <= f.now else seen.silent_for
     if f.alive is False:
-        return Step("clear", "its process is gone")
+        return Decision("clear", "its process is gone")
     if f.leader_gone:
-        return Step("clear", "its JVM is gone, others of its session are left")
+        return Decision("clear", "its JVM is gone, others of its session are left")
     recorded = SUBMIT_TIMEOUT if d.master else RECORD_TIMEOUT
     if d.pid is None and d.submission is None and (f.now - d.launched_at) / 1000 > recorded:
-        return Step("clear", f"no process was recorded within {recorded:.0f} s: its launcher died")
+        return Decision("clear", f"no process was recorded within {recorded:.0f} s: its launcher died")
     starts = d.state == "launching" or d.pid is None
     patience = max(START_TIMEOUT, s.stuck_after) if starts else s.stuck_after
-    if silence > patience and seen.alive_at == d.alive_at and seen.silent >= min(CONFIRM, s.stuck_after):
-        return Step("clear", f"hung: no sign of life for {silence:.0f} s")
-    if f.leaving and seen.leaving > s.drain_timeout:
-        return Step("clear", f"did not leave within {s.drain_timeout:.0f} s")
+    if silence > patience and seen.alive_at == d.alive_at and seen.silent_for >= min(CONFIRM_SILENCE, s.stuck_after):
+        return Decision("clear", f"hung: no sign of life for {silence:.0f} s")
+    if f.leaving and seen.leaving_for > s.drain_timeout:
+        return Decision("clear", f"did not leave within {s.drain_timeout:.0f} s")
     return None
 
 
-def _condition(f: Facts, d: DriverRow) -> Step:
+def _condition(f: Facts, d: DriverRow) -> Decision:
     if not f.wanted:
-        return Step("rest", "not wanted; it drains")
+        return Decision("rest", "not wanted; it drains")
     if d.release_seq < f.app.release_seq:
-        return Step("rest", f"it drains for release {f.app.release_seq}")
-    if f.lacks and f.evidence.incarnation == d.incarnation and f.evidence.lacking >= LACKING:
-        return Step("release", f"new to its driver: {', '.join(f.lacks)}")
+        return Decision("rest", f"it drains for release {f.app.release_seq}")
+    if (
+        f.unknown_streams
+        and f.evidence.incarnation == d.incarnation
+        and f.evidence.incomplete_for >= UNKNOWN_STREAM_TIMEOUT
+    ):
+        return Decision("request_release", f"new to its driver: {', '.join(f.unknown_streams)}")
     where = "" if f.alive else " (not to be seen from here, but it beats)"
-    return Step("rest", f"{d.state}{where}")
+    return Decision("rest", f"{d.state}{where}")
 
 
 def _backoff(f: Facts) -> tuple[float, str]:
@@ -102,7 +106,7 @@ def _backoff(f: Facts) -> tuple[float, str]:
     why = f"driver {last.incarnation[:8]} ended: {last.reason or 'no reason given'}"
     young = 0
     for d in f.recent:
-        if d.release_seq != f.app.release_seq or max(d.alive_at, d.launched_at) - d.launched_at >= YOUNG * 1000:
+        if d.release_seq != f.app.release_seq or max(d.alive_at, d.launched_at) - d.launched_at >= EARLY_DEATH * 1000:
             break
         young += 1
     if young > 1:

@@ -22,9 +22,9 @@ class Evidence:
 
     incarnation: str | None = None
     alive_at: int = 0
-    silent: float = 0.0
-    leaving: float = 0.0
-    lacking: float = 0.0
+    silent_for: float = 0.0
+    leaving_for: float = 0.0
+    incomplete_for: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Facts:
     recent: Sequence[DriverRow]
     now: int
     evidence: Evidence = Evidence()
-    lacks: Sequence[str] = ()
-    waits: str | None = None
+    unknown_streams: Sequence[str] = ()
+    wait_reason: str | None = None
 
     @property
     def leaving(self) -> bool:
@@ -69,7 +69,7 @@ def facts_of(control: Control, app: str, evidence: Evidence | None = None, *, wa
     desired = control.desired(app)
     alive = None if gone or driver is None else backends.alive(driver, now, wait=wait)
     leader_gone = bool(alive and driver and backends.leader_gone(driver))
-    waits = backends.lacking(driver, now, wait=wait) if driver else None
+    waits = backends.wait_reason(driver, now, wait=wait) if driver else None
     lacks = _lacking(control, row, driver, desired, now) if driver and driver.state == "running" else []
     return Facts(
         row, "on" in desired.values(), driver, alive, leader_gone, recent, now, evidence or Evidence(), lacks, waits

@@ -9,14 +9,14 @@ from dataclasses import replace
 from penstock.control import Control
 from penstock.errors import ControlError
 from penstock.settings import settings
-from penstock.supervision.decision.decide import Step, decide
+from penstock.supervision.decision.decide import Decision, decide
 from penstock.supervision.decision.facts import Evidence, Facts, facts_of
 
 # Two looks further apart than this (and than three of its own steps) say that the watcher itself was stopped.
 GAP = 5.0
 
 
-class Watch:
+class AppWatch:
     """Looks at one app again and again, remembers what a single look cannot see, and changes nothing.
 
     clock: monotonic seconds.
@@ -28,7 +28,7 @@ class Watch:
         self._looked: float | None = None
         self._silent_since = self._leaving_since = self._lacking_since = 0.0
 
-    def look(self) -> Step:
+    def look(self) -> Decision:
         """The step that is due. ControlError while the database is away: nothing is known then."""
         try:
             # Whoever looks must look again soon, or what it saw before counts for nothing.
@@ -38,7 +38,7 @@ class Watch:
             raise
         now = self.clock()
         if found is None:
-            return Step("rest", "the control database does not know this app")
+            return Decision("rest", "the control database does not know this app")
         self._note(found, now)
         self._looked = now
         return decide(replace(found, evidence=self.evidence), settings())
@@ -52,7 +52,7 @@ class Watch:
         # A driver cannot leave in order while the database is away: its time to do so starts again.
         if blind or old.incarnation != incarnation or not f.leaving:
             self._leaving_since = now
-        if blind or old.incarnation != incarnation or not f.lacks:
+        if blind or old.incarnation != incarnation or not f.unknown_streams:
             self._lacking_since = now
         self.evidence = Evidence(
             incarnation,

@@ -15,28 +15,28 @@ from penstock.engine.session import submit_conf
 from penstock.errors import PenstockError
 from penstock.settings import settings
 from penstock.supervision import launch
-from penstock.supervision.decision.watch import Watch
+from penstock.supervision.decision.watch import AppWatch
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.supervision.supervisor import Supervisor
 
 
 def command(app: str, incarnation: str) -> Sequence[str]:
     """The command line of a driver, as Airflow would start it."""
-    if plain := launch.plain(app, incarnation):
+    if plain := launch.python_command(app, incarnation):
         return plain
     conf = [word for key, value in submit_conf(app).items() for word in ("--conf", f"{key}={value}")]
-    return ["spark-submit", *conf, str(launch.DRIVER), *launch.arguments(app, incarnation)]
+    return ["spark-submit", *conf, str(launch.DRIVER), *launch.driver_arguments(app, incarnation)]
 
 
 def supervise(app: str) -> None:
     control = connect()
-    watch = Watch(control, app)
+    watch = AppWatch(control, app)
     supervisor = Supervisor(control, app, "keeper", lambda incarnation: command(app, incarnation))
     while True:
         try:
             step = watch.look()
-            if step.do in ("clear", "launch"):
-                print(f"{app}: {step.do}: {step.why}", flush=True)
+            if step.action in ("clear", "launch"):
+                print(f"{app}: {step.action}: {step.why}", flush=True)
                 supervisor.tick(watch.evidence)
         except PenstockError as e:
             print(f"{app}: {e}", flush=True)
