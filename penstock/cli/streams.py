@@ -303,7 +303,7 @@ def _app_facts(a: AppView) -> Facts:
         within = f", {d.submission} of the cluster" if d.submission else ""
         facts += [
             ("driver", f"{d.incarnation}, {d.state}, pid {pid} on {d.host}{within}"),
-            ("driver heard", f"{duration(d.beat_age_ms)} ago"),
+            ("driver heard", f"{duration(d.alive_age_ms)} ago"),
             ("log", d.log),
         ]
         if d.reason:

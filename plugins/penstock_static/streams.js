@@ -175,7 +175,7 @@ class AppHead {
     text(this.why, app.why);
     const d = app.driver;
     const facts = [`release ${app.release_seq}`, f.plural(app.restarts, "restart")];
-    if (d && d.state !== "ended") facts.push(`up ${f.age(d.up_ms)}`, `heard ${f.age(d.beat_age_ms)} ago`, `${d.submission ?? `pid ${d.pid ?? f.DASH}`} on ${d.host}`);
+    if (d && d.state !== "ended") facts.push(`up ${f.age(d.up_ms)}`, `heard ${f.age(d.alive_age_ms)} ago`, `${d.submission ?? `pid ${d.pid ?? f.DASH}`} on ${d.host}`);
     // Changed files restart nothing, so a newer hash is news and no trouble.
     if (d) facts.push(`code ${hash(d.spec_hash)}${d.spec_hash === disk ? "" : `, on disk ${hash(disk)}`}`);
     text(this.facts, facts.join(" · "));

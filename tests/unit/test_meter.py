@@ -23,6 +23,8 @@ from penstock.monitoring.dashboard.platform_status import PlatformStatusCache
 from penstock.monitoring.dashboard.states import StateLimits
 from tests.unit.meter_control import STREAM, collect, filled
 
+pytestmark = pytest.mark.processes
+
 
 class Given:
     def __init__(self, name: str, pairs: Iterable[tuple[str, float | None]], error: Exception | None = None) -> None:

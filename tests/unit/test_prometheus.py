@@ -105,8 +105,9 @@ def test_captures_are_shown(control: Control) -> None:
     )  # fmt: skip
     found = series(scrape(PlatformCollector(PlatformStatusCache(control))))
     exact = {
-        "polls_total": 7, "snapshot_rows": 90, "snapshot_rows_expected": 100, "owes": 1, "compared_rows": 100,
-        "compared_time_seconds": 1.5e9, "drift_explained": 1, "aside_rows": 4,
+        "polls_total": 7, "snapshot_rows": 90, "snapshot_rows_expected": 100, "ignores_open_transactions": 1,
+        "compared_rows": 100,
+        "compared_time_seconds": 1.5e9, "drift_explained": 1, "dead_letter_rows": 4,
     }  # fmt: skip
     assert {name: of(found, f"penstock_capture_{name}", capture="orders") for name in exact} == exact
     assert of(found, "penstock_capture_phase", capture="orders", phase="reconciling") == 1
@@ -193,7 +194,7 @@ def test_backfills_are_shown(control: Control) -> None:
     found = series(scrape(PlatformCollector(PlatformStatusCache(control))))
     exact = {
         "running": 2, "waiting": 1, "failed": 0, "silent": 0, "files": 48, "files_done": 3, "rows": 900,
-        "rows_done": 100, "rows_per_second": 5, "left_seconds": 3,
+        "rows_done": 100, "rows_per_second": 5, "remaining_seconds": 3,
     }  # fmt: skip
     assert {name: of(found, f"penstock_backfill_{name}", backfill="orders") for name in exact} == exact
     ended = {name: value for (name, labels), value in found.items() if ("backfill", "years") in labels}

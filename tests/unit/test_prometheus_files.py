@@ -17,6 +17,8 @@ from penstock.devstack import debian_packages
 from penstock.errors import HostError
 from penstock.monitoring.prometheus import exported
 
+pytestmark = pytest.mark.processes
+
 DOCKER = Path(__file__).parents[2] / "docker"
 RULES = DOCKER / "prometheus" / "rules.yml"
 
@@ -130,9 +132,9 @@ HEALTHY = {
     'penstock_capture_drift_rows{capture="altered", kind="differing"}': "7+0x60",
     'penstock_capture_drift_explained{capture="orders"}': "0+0x60",
     'penstock_capture_drift_explained{capture="altered"}': "1+0x60",
-    'penstock_capture_aside_rows{capture="orders"}': "0+0x60",
+    'penstock_capture_dead_letter_rows{capture="orders"}': "0+0x60",
     'penstock_capture_open_transaction_age_seconds{capture="orders"}': "2+0x60",
-    'penstock_capture_owes{capture="orders"}': "0+0x60",
+    'penstock_capture_ignores_open_transactions{capture="orders"}': "0+0x60",
     'penstock_backfill_failed{backfill="orders"}': "0+0x60",
     'penstock_backfill_silent{backfill="orders"}': "0+0x60",
     "penstock_kafka_under_replicated_partitions": "0+0x60",
@@ -166,8 +168,8 @@ BROKEN = {
     "PenstockSinkBehind": {f"penstock_stream_lag_records{SUNK}": "40000+0x60"},
     "PenstockCaptureRefused": {'penstock_capture_phase{capture="orders", phase="refused"}': "1+0x60"},
     "PenstockCaptureDrift": {'penstock_capture_drift_rows{capture="orders", kind="missing"}': "1+0x60"},
-    "PenstockCaptureAside": {'penstock_capture_aside_rows{capture="orders"}': "1+0x60"},
-    "PenstockCaptureLongTransaction": {'penstock_capture_owes{capture="orders"}': "1+0x60"},
+    "PenstockCaptureAside": {'penstock_capture_dead_letter_rows{capture="orders"}': "1+0x60"},
+    "PenstockCaptureLongTransaction": {'penstock_capture_ignores_open_transactions{capture="orders"}': "1+0x60"},
     "PenstockBackfillFailed": {'penstock_backfill_failed{backfill="orders"}': "1+0x60"},
     "PenstockBackfillSilent": {'penstock_backfill_silent{backfill="orders"}': "1+0x60"},
     "PenstockKafkaUnderReplicated": {"penstock_kafka_under_replicated_partitions": "1+0x60"},

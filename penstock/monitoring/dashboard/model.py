@@ -86,8 +86,11 @@ class DriverView:
     release_seq: int
     owner: str
     log: str
+    launched_at: int
     up_ms: int
-    beat_age_ms: int
+    up: bool
+    """Running or draining, and it reported lately that it is alive."""
+    alive_age_ms: int
     ended_age_ms: int | None
     reason: str | None
     spec_hash: str
@@ -205,6 +208,8 @@ class AppView:
     desired: Desired
     release_seq: int
     restarts: int
+    drivers: int
+    """Drivers that have not ended: two during a replacement."""
     driver: DriverView | None
     streams: list[StreamView]
 

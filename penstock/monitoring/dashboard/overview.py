@@ -84,12 +84,14 @@ def _app(snap: Snapshot, app: AppRow, limits: StateLimits) -> AppView:
         "on" if wanted else "off",
         app.release_seq,
         app.restarts,
-        _driver(driver, snap.now) if driver else None,
+        sum(row.app == app.name and row.state != "ended" for row in snap.drivers.values()),
+        _driver(driver, snap.now, limits) if driver else None,
         streams,
     )
 
 
-def _driver(row: DriverRow, now: int) -> DriverView:
+def _driver(row: DriverRow, now: int, limits: StateLimits) -> DriverView:
+    alive_age = max(0, now - row.alive_at)
     return DriverView(
         row.incarnation,
         host_name(row),
@@ -98,8 +100,10 @@ def _driver(row: DriverRow, now: int) -> DriverView:
         row.release_seq,
         row.owner,
         row.log,
+        row.launched_at,
         max(0, (row.ended_at or now) - row.launched_at),
-        max(0, now - row.alive_at),
+        row.state in ("running", "draining") and now - row.alive_at <= limits.stuck_ms,
+        alive_age,
         None if row.ended_at is None else max(0, now - row.ended_at),
         row.reason,
         row.spec_hash,
