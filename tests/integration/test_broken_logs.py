@@ -78,7 +78,7 @@ def test_a_broken_batch_of_the_brokers_log_costs_that_batch(
     assert [r.value for r in read(bootstrap, SHARES.name)] == ["1", "3", "4"]
     letters = read(bootstrap, DEAD_LETTERS.name)
     assert [(place(one), one.value) for one in letters] == [("orders[0]@1", "vactim"), ("orders[0]@2", "20")]
-    assert all("broken in the broker's log" in why(one) for one in letters)
+    assert all("corrupt in the broker's log" in why(one) for one in letters)
 
 
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -124,7 +124,7 @@ def test_broken_batches_that_are_compressed_cost_exactly_those(
         f"orders[0]@{at}" for at in (*range(30), *range(31, 91), *range(92, 122))
     ]
     found = list(letters.read_dead_letters([DEAD.name], bootstrap, 1000))
-    assert all("broken in the broker's log" in one.reason for one in found)
+    assert all("corrupt in the broker's log" in one.reason for one in found)
     lost = [one for one in found if one.cut]
     assert lost
     # What is not known is not sent again as a record without a value.

@@ -257,7 +257,7 @@ def test_state_that_cannot_be_read_is_said_in_a_sentence_however_often_it_is_tri
     searched: list[object] = []
     starts: list[object] = []
 
-    def search(_: PoisonRecords, batch: object, __: object) -> dict[RecordPosition, str]:
+    def search(_: PoisonRecords, batch: object, *__: object) -> dict[RecordPosition, str]:
         searched.append(batch)
         return {}
 
@@ -266,7 +266,7 @@ def test_state_that_cannot_be_read_is_said_in_a_sentence_however_often_it_is_tri
         begun(run)
 
     begun = StreamRun._begin
-    monkeypatch.setattr(PoisonRecords, "_search", search)
+    monkeypatch.setattr(PoisonRecords, "_find", search)
     monkeypatch.setattr(StreamRun, "_begin", begin)
     folder = three_batches(COUNTS, spark, bootstrap, tmp_path)
     if name:

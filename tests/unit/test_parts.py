@@ -32,19 +32,19 @@ def test_exactly_the_records_that_fail_are_found(seed: int) -> None:
     total = chance.choice([1, 2, 7, 1000, 1_000_000])
     bad = {chance.randrange(total) for _ in range(chance.randrange(8))}
     batch = Batch(*bad)
-    assert Bisection(total, batch.fails).found(10) == ({at: f"record {at}" for at in bad}, True)
+    assert Bisection(total, batch.fails).find(10) == ({at: f"record {at}" for at in bad}, True)
     assert batch.runs < 2 + 50 * len(bad)
 
 
 def test_neighbours_cost_a_few_runs_each() -> None:
     batch = Batch(*range(500, 600))
-    found, all_of_them = Bisection(1_000_000, batch.fails).found(100)
+    found, all_of_them = Bisection(1_000_000, batch.fails).find(100)
     assert (sorted(found), all_of_them) == (list(range(500, 600)), True)
     assert batch.runs < 500
 
 
 def test_no_more_than_asked_for_are_found() -> None:
-    found, all_of_them = Bisection(1000, Batch(*range(1000)).fails).found(5)
+    found, all_of_them = Bisection(1000, Batch(*range(1000)).fails).find(5)
     assert (sorted(found), all_of_them) == ([0, 1, 2, 3, 4], False)
 
 
@@ -54,16 +54,16 @@ def test_a_sum_that_is_too_large_loses_the_record_that_makes_it_so() -> None:
     def fails(count: int, without: frozenset[int]) -> str:
         return "overflow" if sum(a for at, a in enumerate(amounts[:count]) if at not in without) > 100 else ""
 
-    assert Bisection(5, fails).found(3) == ({2: "overflow"}, True)
+    assert Bisection(5, fails).find(3) == ({2: "overflow"}, True)
 
 
 def test_what_passes_has_none() -> None:
-    assert Bisection(1000, Batch().fails).found(5) == ({}, True)
+    assert Bisection(1000, Batch().fails).find(5) == ({}, True)
 
 
 def test_what_fails_without_a_record_is_nobodys_fault() -> None:
     with pytest.raises(NoCulprit, match="the disk is full"):
-        Bisection(10, lambda _count, _without: "the disk is full").found(5)
+        Bisection(10, lambda _count, _without: "the disk is full").find(5)
 
 
 def test_what_fails_now_and_then_puts_no_record_aside() -> None:
@@ -75,7 +75,7 @@ def test_what_fails_now_and_then_puts_no_record_aside() -> None:
     wrong = 0
     for _ in range(200):
         try:
-            found, _all = Bisection(1000, fails).found(5)
+            found, _all = Bisection(1000, fails).find(5)
             wrong += bool(found)
         except Inconclusive:
             pass
@@ -85,18 +85,18 @@ def test_what_fails_now_and_then_puts_no_record_aside() -> None:
 
 def test_records_are_numbered_partition_behind_partition() -> None:
     order = RecordOrder([("a", 0, 5, 8), ("a", 1, 3, 3), ("b", 0, 0, 2)])
-    places = [order.place(n)[:3] for n in range(len(order))]
+    places = [order.position(n)[:3] for n in range(len(order))]
     assert places == [("a", 0, 5), ("a", 0, 6), ("a", 0, 7), ("b", 0, 0), ("b", 0, 1)]
-    first = order.first(4, Taken(1, 2, 3, {}, {}, BatchPlan("", {}, ()), None))
+    first = order.first_records(4, Taken(1, 2, 3, {}, {}, BatchPlan("", {}, ()), None))
     assert first.starts == {"a": {0: 5, 1: 3}, "b": {0: 0}}
     assert first.ends == {"a": {0: 8, 1: 3}, "b": {0: 1}}
-    assert order.first(0, first).ends == first.starts
+    assert order.first_records(0, first).ends == first.starts
 
 
 def test_what_lies_behind_a_topic_made_again_or_cut_is_no_longer_left_out() -> None:
     kept = RecordPosition("kept", 0, 4)
     places = [RecordPosition("again", 0, 1), RecordPosition("cut", 0, 9), RecordPosition("cut", 1, 9), kept]
-    quarantine = PoisonRecords(None, None, "", lambda _: None, "", lambda _: None)  # type: ignore[arg-type, return-value]
+    quarantine = PoisonRecords(None, None, lambda _: None)  # type: ignore[arg-type]
     quarantine.left_out = dict.fromkeys(places, "why")
     quarantine.forget(InputChanges(frozenset({"again"}), {("cut", 0): (0, 5), ("cut", 1): (0, 50)}, {}))
     assert set(quarantine.left_out) == {RecordPosition("cut", 1, 9), kept}

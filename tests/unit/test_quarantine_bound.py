@@ -8,9 +8,10 @@ import pytest
 
 from penstock.engine.checkpoint.layout import PlannedBatch
 from penstock.engine.checkpoint.offset_log import BatchPlan
-from penstock.engine.faults import poison
+from penstock.engine.faults import poison, poison_search
 from penstock.engine.faults.bisect import RecordOrder
 from penstock.engine.faults.poison import PoisonRecords
+from penstock.engine.faults.poison_search import PoisonSearch
 from penstock.engine.query.source import RecordPosition
 from penstock.errors import Blocked
 
@@ -29,14 +30,16 @@ def run(part: PlannedBatch, without: list[RecordPosition]) -> str:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> PoisonRecords:
-    def search(self: PoisonRecords, of: PlannedBatch, _: object) -> dict[RecordPosition, str]:
-        order = RecordOrder([("t", 0, of.starts["t"][0], of.ends["t"][0])])
-        return self._found(of, order, run, lambda: False)
+    def order(of: PlannedBatch, _: str) -> RecordOrder:
+        return RecordOrder([("t", 0, of.starts["t"][0], of.ends["t"][0])])
 
-    monkeypatch.setattr(poison, "_is_infrastructure", lambda _: False)
-    monkeypatch.setattr(PoisonRecords, "_search", search)
+    monkeypatch.setattr(poison, "is_infrastructure_error", lambda _: False)
+    monkeypatch.setattr(poison, "find_corrupt_offsets", lambda *_, **__: None)
+    monkeypatch.setattr(poison_search, "record_order", order)
+    monkeypatch.setattr(PoisonSearch, "_run_without_state", lambda _, part, without, __: run(part, without))
     stream = SimpleNamespace(name="s", app="a", max_poison=2, sources={})
-    return PoisonRecords(stream, None, "", lambda _: None, "", lambda _: None)  # type: ignore[arg-type, return-value]
+    search = PoisonSearch(stream, None, "", lambda _: None, "")  # type: ignore[arg-type, return-value]
+    return PoisonRecords(stream, search, lambda _: None)  # type: ignore[arg-type]
 
 
 def take(held: PoisonRecords, of: PlannedBatch) -> None:
@@ -51,7 +54,7 @@ def take(held: PoisonRecords, of: PlannedBatch) -> None:
             held.watch(of, work, lambda: False, written=False)
         except ValueError:
             continue
-        held.letters(of, None)  # type: ignore[arg-type]
+        held.dead_letters(of, None)  # type: ignore[arg-type]
         return
     pytest.fail("the batch never passed")
 

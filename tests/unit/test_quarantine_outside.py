@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.faults import poison
+from penstock.engine.faults import poison_search
 
 SPARK = "org.apache.spark.SparkException"
 ABORTED = (
@@ -35,4 +35,4 @@ STAGE = (
 )  # fmt: skip
 def test_what_no_record_causes(monkeypatch: pytest.MonkeyPatch, causes: list[tuple[str, str]], outside: bool) -> None:
     monkeypatch.setattr("penstock.engine.jvm.bridge.error_chain", lambda _: causes)
-    assert poison._is_infrastructure(ValueError()) is outside
+    assert poison_search.is_infrastructure_error(ValueError()) is outside

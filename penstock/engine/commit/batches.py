@@ -21,6 +21,7 @@ from penstock.engine.commit.rejected import RejectFinder
 from penstock.engine.faults.batch_splitting import BatchSplitter, is_out_of_memory
 from penstock.engine.faults.data_loss import InputCheck
 from penstock.engine.faults.poison import PoisonRecords
+from penstock.engine.faults.poison_search import PoisonSearch
 from penstock.engine.jvm.bridge import BatchExecution, fair_turn
 from penstock.engine.operations.reset import Reset, activate_reset
 from penstock.engine.query.encode import encode_rows, split_by_output
@@ -88,7 +89,8 @@ class BatchCommitter:
         self._feeds: UpstreamProgress | None = None
         self.folds = fold_store(stream.name, spark, checkpoint.path)
         self.splitter = BatchSplitter(stream, spark, bootstrap, checkpoint)
-        self._quarantine = PoisonRecords(stream, spark, bootstrap, self._made, checkpoint.path, stands)
+        search = PoisonSearch(stream, spark, bootstrap, self._made, checkpoint.path)
+        self._poison = PoisonRecords(stream, search, stands)
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = threading.Event()
@@ -112,7 +114,7 @@ class BatchCommitter:
     @property
     def excluded(self) -> Collection[RecordPosition]:
         """Places of records that make their batch fail: the query is not to read them."""
-        return self._quarantine.left_out
+        return self._poison.left_out
 
     def write_seconds(self) -> float:
         """See `Giving`."""
@@ -146,12 +148,12 @@ class BatchCommitter:
         self.reset = reset and reset.of(topic_ids(admin(self._bootstrap), reset.ids, self._bootstrap))
         self._fits()
         ids = self._mend()
-        self._quarantine.left_out |= self.splitter.split_planned_batch(self.committed)
-        self._quarantine.damage = self.splitter.unreadable_record or self._quarantine.damage
+        self._poison.left_out |= self.splitter.split_planned_batch(self.committed)
+        self._poison.corrupt = self.splitter.unreadable_record or self._poison.corrupt
         self._rejects = RejectFinder(self._stream, self._spark, self._bootstrap, self.excluded, self.reset)
         self._rejects.index.topic_ids = ids
-        self._quarantine.reset = self.reset
-        self._pass_damage()
+        self._poison.reset = self.reset
+        self._skip_corrupt_offsets()
         planned = self._checkpoint.planned_batch()
         self._feeds = open_upstream(self._stream, self._bootstrap, self._fed_by, planned.batch_id if planned else -1)
         time = self.committed.event_time if self.committed.query == self._checkpoint.query_id else None
@@ -222,7 +224,7 @@ class BatchCommitter:
             self.folds.begin_batch(batch)
             if not todo:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
-                self._quarantine.watch(batch, frame.write.format("noop").mode("append").save, stopping, written=True)
+                self._poison.watch(batch, frame.write.format("noop").mode("append").save, stopping, written=True)
                 self.folds.commit_batch(batch)
                 self._watermark.cap(batch, BatchExecution.last_of(query))
                 self._checkpoint.sync()
@@ -233,14 +235,12 @@ class BatchCommitter:
                 return
             ids = self._rejects.index.topic_ids = self._inputs.check_before(batch, self.committed, str(query.id))
             written = len(todo) < len(self._stores)
-            rows = split_by_output(
-                self._stream, self._quarantine.watch(batch, frame.toArrow, stopping, written=written)
-            )
+            rows = split_by_output(self._stream, self._poison.watch(batch, frame.toArrow, stopping, written=written))
             self.folds.commit_batch(batch)
             come = self._watermark.cap(batch, BatchExecution.last_of(query))
             fed = self._feeds.fed_inputs if self._feeds else ()
             rejects = self._rejects.find(batch, BatchExecution.last_of(query), late=self.folds.has_late_rows(), fed=fed)
-            rejects += self._quarantine.letters(batch, self._rejects.index)
+            rejects += self._poison.dead_letters(batch, self._rejects.index)
             self._inputs.check_after(batch)
             # Nobody takes them where the store that does has this batch already.
             takes = any(output.name in self._stream.side_outputs for store in todo for output in store.outputs)
@@ -346,7 +346,7 @@ class BatchCommitter:
         """
         mended = self._inputs.check_at_start(self.committed)
         if mended.gone or mended.logs:
-            self._quarantine.forget(mended)
+            self._poison.forget(mended)
             # Meanwhile the mark holds no plans: it would say that the log is another's.
             self._remark(lambda mark: replace(mended.within(mark), plans={}))
             self._checkpoint.replace_offsets(
@@ -364,13 +364,13 @@ class BatchCommitter:
                 store.writer.write({}, fresh)
                 store.marker = fresh
 
-    def _pass_damage(self) -> None:
+    def _skip_corrupt_offsets(self) -> None:
         """Let reading go on behind what is broken in the log, which is put aside with the mark that says so.
 
         A batch that begins before it first ends there.
         """
-        found, batch = self._quarantine.damage, self._checkpoint.planned_batch()
-        self._quarantine.damage = None
+        found, batch = self._poison.corrupt, self._checkpoint.planned_batch()
+        self._poison.corrupt = None
         if found is None or batch is None:
             return
         start = batch.starts.get(found.topic, {}).get(found.partition)
@@ -378,7 +378,7 @@ class BatchCommitter:
             self.splitter.shorten(batch, found.topic, found.partition, found.offsets.start)
             return
         query, ids = self._checkpoint.query_id, self._rejects.index.topic_ids
-        beside = found.letters(self._stream, self._rejects.index, self._bootstrap)
+        beside = found.dead_letters(self._stream, self._rejects.index, self._bootstrap)
         for store in self._stores:
             if not store.keeps_markers:
                 continue
@@ -389,10 +389,10 @@ class BatchCommitter:
                 else CommitMarker(query, -1, batch.starts, ids, checkpoint=self._checkpoint.copy_id)
             )
             # As if it had died behind this, it finds that it has passed.
-            if (fresh := replace(found.passed(mark), plans={})).offsets != mark.offsets:
+            if (fresh := replace(found.skip_marker(mark), plans={})).offsets != mark.offsets:
                 self._giving.deliver(store, {}, beside.tables, fresh, self._rejects.index)
                 store.marker = fresh
-        self._checkpoint.replace_offsets(found.behind)
+        self._checkpoint.replace_offsets(found.skip)
         self._checkpoint.sync()
         self._remark(lambda mark: replace(mark, plans=self._plans(mark.batch)))
         self._done(BatchResult(0, beside.dead, 0, self._checkpoint.pending_offsets()[0]))

@@ -35,7 +35,7 @@ class Bisection:
     total: int
     fails: RunPart
 
-    def found(self, most: int) -> tuple[dict[int, str], bool]:
+    def find(self, most: int) -> tuple[dict[int, str], bool]:
         """The records without which all others pass, with the reason; and whether that is all of them, or `most`.
 
         Nothing if all pass. Unclear if no record is to blame, Blameless, with the reason, if there need be none.
@@ -81,13 +81,13 @@ class RecordOrder:
     def __len__(self) -> int:
         return sum(end - start for _, _, start, end in self.parts)
 
-    def place(self, number: int) -> RecordPosition:
+    def position(self, number: int) -> RecordPosition:
         ends = list(accumulate(end - start for _, _, start, end in self.parts))
         which = bisect_right(ends, number)
         topic, partition, _, end = self.parts[which]
         return RecordPosition(topic, partition, end - (ends[which] - number))
 
-    def first(self, count: int, of: PlannedBatch) -> PlannedBatch:
+    def first_records(self, count: int, of: PlannedBatch) -> PlannedBatch:
         """The batch as if it held only the first records."""
         starts: dict[str, dict[int, int]] = {}
         ends: dict[str, dict[int, int]] = {}

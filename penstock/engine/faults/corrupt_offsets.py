@@ -1,40 +1,55 @@
-"""Offsets that cannot be read: reading goes on behind them, and what they held is put aside."""
+"""Offsets of a log that cannot be read: reading goes on behind them, and their records become dead letters."""
 
 from __future__ import annotations
 
+import logging
+import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.engine.commit.rejected import RejectedRecords, origin_headers
-from penstock.kafka.log_corruption import read_corrupt_records
+from penstock.engine.jvm import bridge
+from penstock.errors import Blocked, BrokerError
+from penstock.kafka.admin import admin, first_offsets
+from penstock.kafka.log_corruption import find_corrupt_range, read_corrupt_records
 from penstock.model.output import CommitMarker
 from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
+    from penstock.engine.checkpoint.layout import PlannedBatch
     from penstock.engine.commit.dead_letter_index import DeadLetterIndex
     from penstock.model.stream import Stream
 
 
+log = logging.getLogger(__name__)
+
+# Spark's Kafka reader cannot get past a corrupt record batch.
+CORRUPT_LOG = re.compile(
+    r"fetching the next record from (?P<topic>\S+)-(?P<partition>\d+)\. If needed, please seek past"
+)
+
+
 @dataclass(frozen=True)
 class CorruptOffsets:
-    """Offsets of one partition that are never read, and why: what says so of each of their records."""
+    """Offsets of one partition that are never read, and why, as the dead letters of their records say it."""
 
     topic: str
     partition: int
     offsets: range
     why: str
 
-    def behind(self, topic: str, partition: int, at: int) -> int:
+    def skip(self, topic: str, partition: int, at: int) -> int:
         """An offset; if it is one of these, the first behind them."""
         mine = (topic, partition) == (self.topic, self.partition) and at in self.offsets
         return self.offsets.stop if mine else at
 
-    def passed(self, mark: CommitMarker) -> CommitMarker:
-        """The mark of one who has gone on behind them."""
-        offsets = {t: {p: self.behind(t, p, at) for p, at in parts.items()} for t, parts in mark.offsets.items()}
+    def skip_marker(self, mark: CommitMarker) -> CommitMarker:
+        """A marker as if reading had gone on behind them."""
+        offsets = {t: {p: self.skip(t, p, at) for p, at in parts.items()} for t, parts in mark.offsets.items()}
         return replace(mark, offsets=offsets)
 
-    def letters(self, stream: Stream, kept: DeadLetterIndex, bootstrap: str) -> RejectedRecords:
+    def dead_letters(self, stream: Stream, kept: DeadLetterIndex, bootstrap: str) -> RejectedRecords:
         """One for each offset, with what is left of its record."""
         left = read_corrupt_records(self.topic, self.partition, self.offsets, bootstrap)
         found = RejectedRecords(first_reason=self.why)
@@ -52,3 +67,44 @@ class CorruptOffsets:
                     headers.append(("penstock.cut", b"key, value"))
                 found.by_topic.setdefault(target.name, []).append({"key": key, "value": value, "headers": headers})
         return found
+
+
+def find_corrupt_offsets(
+    stream: Stream, batch: PlannedBatch, error: Exception, bootstrap: str, *, written: bool
+) -> CorruptOffsets | None:
+    """The offsets that made a batch fail, if the broker's log is corrupt; None if it is not.
+
+    Args:
+        stream: The stream.
+        batch: The batch that failed.
+        error: Why it failed.
+        bootstrap: The broker.
+        written: Whether a store has the batch: then it must be read as it was, for its state.
+
+    Raises:
+        Blocked: The log is corrupt, and nobody can say which offsets to pass over.
+    """
+    texts = [text for name, text in bridge.error_chain(error) if name.startswith("org.apache.kafka.")]
+    if not (where := next(filter(None, map(CORRUPT_LOG.search, texts)), None)):
+        return None
+    topic, partition = where["topic"], int(where["partition"])
+    end = batch.ends[topic][partition]
+    first = first_offsets(admin(bootstrap), [(topic, partition)], bootstrap).get((topic, partition), 0)
+    start = min(max(batch.starts.get(topic, {}).get(partition, 0), first), end)
+    found = None
+    # Where the checksum fits, the other client does not get past it either, and says nothing.
+    with suppress(BrokerError):
+        found = None if written else find_corrupt_range(topic, partition, start, end, bootstrap)
+    if not found:
+        raise Blocked(
+            f"stream {stream.name} cannot read what is corrupt in the broker's log",
+            got=f"topic {topic}, partition {partition}, offsets {start} to {end - 1}: {texts[-1][:300]}",
+            hint="restore the partition from a replica; or go on behind these offsets, which are then lost, with "
+            f"`penstock streams reset {stream.name} --to`, which takes offsets",
+        ) from error
+    log.error(
+        "stream %s: the broker's log is corrupt: offsets %d to %d become dead letters",
+        stream.name, found[0], found[-1], extra={"topic": topic, "partition": partition},
+    )  # fmt: skip
+    why = f"its batch is corrupt in the broker's log, and what is left of it may be wrong: {texts[-1][:200]}"
+    return CorruptOffsets(topic, partition, found, why)
