@@ -1,20 +1,9 @@
-"""Accounts and tests, to be asked for by REST."""
+"""Views of accounts and tests."""
 
 from __future__ import annotations
 
+from jobs import captures
 from penstock.streams import View
 
-# `active` and `enabled` are 0 or 1.
-ACCOUNTS = View(
-    "known-accounts",
-    "accounts",
-    schema="id BIGINT NOT NULL, name STRING, plan STRING, active INT, updated_at STRING",
-    query_by=("plan", "active"),
-)
-TESTS = View(
-    "known-tests",
-    "tests",
-    schema="id BIGINT NOT NULL, account_id BIGINT, name STRING, kind STRING, target STRING, every_seconds BIGINT, "
-    "enabled INT, updated_at STRING",
-    query_by=("account_id", "kind", "enabled"),
-)
+ACCOUNTS = View("known-accounts", captures.ACCOUNTS, schema=captures.ACCOUNT, query_by=("plan", "active"))
+TESTS = View("known-tests", captures.TESTS, schema=captures.TEST, query_by=("account_id", "kind", "enabled"))

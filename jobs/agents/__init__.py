@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from jobs import captures
 from penstock.settings import Duration
 from penstock.streams import F, Table, Topic
 
@@ -24,7 +25,9 @@ class AgentsSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PENSTOCK_AGENTS_", frozen=True)
 
-    run: bool = Field(False, description="whether the streams run: their beats take half a core where nobody sends")
+    run: bool = Field(
+        False, description="whether the streams run: their heartbeats take half a core where nobody sends"
+    )
     offline_after: Duration = Field(
         timedelta(minutes=25),
         ge=timedelta(milliseconds=1),
@@ -50,16 +53,16 @@ def agents_settings() -> AgentsSettings:
     return AgentsSettings()
 
 
-SAID = "agent STRING NOT NULL, account STRING NOT NULL, platform STRING, version STRING, labels MAP<STRING,STRING>"
+REPORT = "agent STRING NOT NULL, account STRING NOT NULL, platform STRING, version STRING, labels MAP<STRING,STRING>"
 
 # timestamp: epoch ms by the agent's clock.
-CHECK_IN = f"{SAID}, timestamp BIGINT NOT NULL"
+CHECK_IN = f"{REPORT}, timestamp BIGINT NOT NULL"
 CHECK_INS = Topic("check-ins", partitions=4, retention=timedelta(days=2))
 
-# What its last check-in said, timestamp being when; since: when it came online or went offline, epoch ms.
+# The last check-in. timestamp: when that was; since: when the agent came online or went offline. Epoch ms.
 AGENT = f"{CHECK_IN}, online BOOLEAN NOT NULL, since BIGINT NOT NULL"
 DAY_MS = 24 * 60 * 60 * 1000
-# A tombstone: the agent is forgotten. The scheduler must not be away for longer than it stays, a week.
+# A tombstone deletes an agent. It stays for a week, so the stream `assignments` must not be down for longer.
 ACTIVE_AGENTS = Topic(
     "active-agents",
     partitions=4,
@@ -67,12 +70,12 @@ ACTIVE_AGENTS = Topic(
     may_add_partitions=False,
     config={"delete.retention.ms": str(7 * DAY_MS)},
 )
-AGAIN = Topic("check-ins-again", partitions=4, retention=timedelta(days=2))
+RECHECKS = Topic("agent-rechecks", partitions=4, retention=timedelta(days=2))
 
 # last_seen: its last check-in; timestamp: when it had been silent for too long. Epoch ms.
 AGENT_OFFLINE = Topic("agent-offline", partitions=4, retention=timedelta(days=30))
 
-# timestamp: of the agent's last check-in then; version: grows with what the agent says and is.
+# timestamp: of the agent's last check-in; version: grows with each change of the agent.
 TEST = "id: BIGINT, name: STRING, kind: STRING, target: STRING, every_seconds: BIGINT"
 ASSIGNMENT = (
     f"agent STRING NOT NULL, account STRING NOT NULL, online BOOLEAN NOT NULL, tests ARRAY<STRUCT<{TEST}>> NOT NULL, "
@@ -103,27 +106,14 @@ ALERTS = Topic(
 )
 
 AT = "timestamp_millis(timestamp)"
-# Who sends no name is nobody.
-KNOWN = f"CASE WHEN agent <> '' AND account <> '' THEN {AT} END"
+# A record without names has no event time, and so is a dead letter.
+NAMED_AT = f"CASE WHEN agent <> '' AND account <> '' THEN {AT} END"
 
 
-def unless_forgotten(*columns: str) -> Column:
-    """A record's value; none, a tombstone, of an agent that has no time any more."""
+def value_or_tombstone(*columns: str) -> Column:
+    """A record's value; NULL, a tombstone, where `timestamp` is NULL: the agent is deleted."""
     return F.when(F.col("timestamp").isNotNull(), F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}))
 
 
-def captured(name: str) -> Topic:
-    """A topic as its file in `sql/captures/` makes it."""
-    return Topic(
-        name, compacted=True, heartbeat_every=0, may_add_partitions=False, config={"max.message.bytes": "16777216"}
-    )
-
-
-# `enabled` and `active` are 0 or 1. labels: what a test asks of agents, a JSON object. It lies in the row of the test,
-# for of two tables one would be seen without the other.
-TESTS = Table(
-    captured("tests"),
-    schema="id BIGINT NOT NULL, account_id BIGINT NOT NULL, name STRING, kind STRING, target STRING, "
-    "every_seconds BIGINT, enabled INT NOT NULL, labels STRING NOT NULL",
-)
-ACCOUNTS = Table(captured("accounts"), schema="id BIGINT NOT NULL, active INT NOT NULL")
+TESTS = Table(captures.TESTS, schema=captures.TEST)
+ACCOUNTS = Table(captures.ACCOUNTS, schema=captures.ACCOUNT)

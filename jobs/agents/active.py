@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.agents import ACTIVE_AGENTS, AGENT_OFFLINE, CHECK_IN, CHECK_INS, KNOWN, agents_settings, unless_forgotten
+from jobs.agents import ACTIVE_AGENTS, AGENT_OFFLINE, CHECK_IN, CHECK_INS, NAMED_AT, agents_settings, value_or_tombstone
 from penstock.model.output_mode import millis
 from penstock.streams import F, Fold, Input, KeyedState, Stream, TopicOutput
 
@@ -16,7 +16,7 @@ AFTER, GRACE = millis(agents_settings().offline_after), millis(agents_settings()
 # Since the last check-in: until it is told that its agent is offline, and until that is forgotten.
 DUE, FORGET = AFTER + GRACE, AFTER + millis(agents_settings().forget_after)
 
-SAID = "account := {0}account, platform := {0}platform, version := {0}version, labels := {0}labels"
+REPORT = "account := {0}account, platform := {0}platform, version := {0}version, labels := {0}labels"
 GAP = "last_seen: BIGINT, account: STRING, back: BIGINT, until: BIGINT"
 
 # What is absent does not depend on how check-ins are cut into batches: it goes by `arrived`, the clock when a check-in
@@ -35,7 +35,7 @@ AGENTS = Fold(
     f"online BOOLEAN, since BIGINT, due BIGINT, gap STRUCT<{GAP}>",
     update_sql=f"""
 WITH given AS (
-  SELECT agent, timestamp AS moment, struct_pack({SAID.format("")}) AS said, coalesce(n, 0) AS n,
+  SELECT agent, timestamp AS moment, struct_pack({REPORT.format("")}) AS report, coalesce(n, 0) AS n,
     greatest(coalesce(arrived, timestamp), getvariable('time')) AS arrived FROM records
 ), arrivals AS (
   SELECT agent, max(arrived) AS latest, min(arrived) FILTER (WHERE moment > last_seen) AS again
@@ -45,8 +45,8 @@ WITH given AS (
   SELECT s.* FROM state s LEFT JOIN arrivals USING (agent)
   WHERE s.online OR again IS NULL OR coalesce(s.due > again, true)
 ), moments AS (
-  SELECT agent, moment, arg_max(g.said, (-g.n, g.said.account, coalesce(g.said.platform, ''),
-      coalesce(g.said.version, ''), g.said.labels::VARCHAR)) AS said,
+  SELECT agent, moment, arg_max(g.report, (-g.n, g.report.account, coalesce(g.report.platform, ''),
+      coalesce(g.report.version, ''), g.report.labels::VARCHAR)) AS report,
     min(g.n) AS n, arg_min(g.arrived, (g.n, g.arrived)) AS arrived, moment + {DUE} AS until,
     arg_min(g.arrived, (g.n, g.arrived)) >= moment + {DUE} AS gone
   FROM given g LEFT JOIN known s USING (agent)
@@ -54,8 +54,8 @@ WITH given AS (
     moment > coalesce(s.gap.last_seen, s.last_seen)
     AND NOT moment BETWEEN coalesce(s.gap.back, s.last_seen) AND s.last_seen)
   GROUP BY agent, moment
-  UNION ALL SELECT agent, last_seen, struct_pack({SAID.format("")}), -1, 0, last_seen + {DUE}, NOT online FROM known
-  UNION ALL SELECT agent, gap.back, struct_pack({SAID.format("")}), -2, 0, gap.back + {DUE}, false
+  UNION ALL SELECT agent, last_seen, struct_pack({REPORT.format("")}), -1, 0, last_seen + {DUE}, NOT online FROM known
+  UNION ALL SELECT agent, gap.back, struct_pack({REPORT.format("")}), -2, 0, gap.back + {DUE}, false
     FROM known WHERE gap.back <> last_seen
   UNION ALL SELECT agent, gap.last_seen, struct_pack(account := gap.account, platform := platform, version := version,
     labels := labels), -3, 0, gap.until, false FROM known WHERE gap IS NOT NULL
@@ -66,7 +66,7 @@ WITH given AS (
   SELECT *, max(until) FILTER (WHERE leads) OVER (PARTITION BY agent ORDER BY moment
     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS ends FROM led
 ), spaced AS (
-  SELECT *, lag(moment) OVER w AS earlier, lag(said.account) OVER w AS whose,
+  SELECT *, lag(moment) OVER w AS earlier, lag(report.account) OVER w AS whose,
     lag(CASE WHEN leads THEN until ELSE ends END) OVER w AS open_until, coalesce(lag(gone) OVER w, false) AS returns,
     min(arrived) OVER (PARTITION BY agent ORDER BY moment ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS heard,
     n = -1 AND lag(n, 1, 0) OVER w = -2 AS joined
@@ -80,7 +80,7 @@ WITH given AS (
 ), opened AS (
   SELECT *, pending AND moment = max(moment) FILTER (WHERE pending) OVER (PARTITION BY agent) AS open FROM parted
 ), latest AS (
-  SELECT agent, max(moment) AS moment, arg_max(said, moment) AS said, arg_max(gone, moment) AS gone,
+  SELECT agent, max(moment) AS moment, arg_max(report, moment) AS report, arg_max(gone, moment) AS gone,
     arg_max(arrived, moment) AS arrived,
     max(moment) FILTER (WHERE (apart OR missed OR returns) AND NOT open) AS began,
     arg_max(struct_pack(last_seen := earlier, account := whose, back := moment, until := open_until), moment)
@@ -88,7 +88,7 @@ WITH given AS (
     list_concat(
       list(struct_pack(account := whose, last_seen := earlier) ORDER BY moment)
         FILTER (WHERE earlier IS NOT NULL AND (apart OR missed) AND NOT returns AND NOT open),
-      list(struct_pack(account := said.account, last_seen := moment) ORDER BY moment)
+      list(struct_pack(account := report.account, last_seen := moment) ORDER BY moment)
         FILTER (WHERE gone AND apart AND n >= 0)
     ) AS absences
   FROM opened GROUP BY agent
@@ -97,14 +97,14 @@ WITH given AS (
     s.due AS old_due, NOT l.gone AND moment + {DUE} > getvariable('time') AS online
   FROM latest l LEFT JOIN known s USING (agent)
 )
-SELECT agent, said.account, said.platform, said.version, said.labels, moment AS last_seen, online,
+SELECT agent, report.account, report.platform, report.version, report.labels, moment AS last_seen, online,
   CASE WHEN online THEN coalesce(began, old_since) WHEN fresh OR old_online THEN moment + {AFTER} ELSE old_since END
     AS since,
   CASE WHEN online THEN least(moment + {DUE}, gap.until) WHEN NOT gone THEN moment + {FORGET}
     WHEN fresh THEN arrived + {FORGET - AFTER} ELSE old_due END AS due,
   gap, fresh OR online <> old_online OR (online AND began IS NOT NULL) AS changed,
   list_concat(absences, CASE WHEN NOT online AND NOT gone
-    THEN [struct_pack(account := said.account, last_seen := moment)] END) AS absences
+    THEN [struct_pack(account := report.account, last_seen := moment)] END) AS absences
 FROM judged WHERE online OR fresh OR old_online OR coalesce(old_due > getvariable('time'), true)""",
     emit_sql=f"""
 SELECT 'active' AS output, agent, account, platform, version, labels, online, since, NULL::BIGINT AS last_seen,
@@ -125,17 +125,17 @@ VALUE = ("agent", "account", "platform", "version", "labels", "timestamp", "onli
 
 def transform(check_ins: DataFrame) -> DataFrame:
     given = check_ins.withColumns({"arrived": F.unix_millis("record.timestamp"), "n": F.col("record.offset")})
-    return AGENTS(given.drop("record")).withColumn("said", unless_forgotten(*VALUE))
+    return AGENTS(given.drop("record")).withColumn("value", value_or_tombstone(*VALUE))
 
 
 STREAM = Stream(
     name="agents-active",
     app="agents",
     enabled=agents_settings().run,
-    inputs={"check_ins": Input(CHECK_INS, schema=CHECK_IN, event_time=KNOWN, record=True)},
+    inputs={"check_ins": Input(CHECK_INS, schema=CHECK_IN, event_time=NAMED_AT, record=True)},
     transform=transform,
     output={
-        "active": TopicOutput(ACTIVE_AGENTS, key="agent", value="said"),
+        "active": TopicOutput(ACTIVE_AGENTS, key="agent", value="value"),
         "offline": TopicOutput(AGENT_OFFLINE, key="agent", value=("agent", "account", "last_seen", "timestamp")),
     },
     # Each beat costs a batch: this often, who is silent is told within five seconds.

@@ -5,18 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.agents import ALERTS, KNOWN, SESSION, SESSIONS, agents_settings, captured
+from jobs import captures
+from jobs.agents import ALERTS, NAMED_AT, SESSION, SESSIONS, agents_settings
 from penstock.streams import F, Fold, Input, KeyedState, Stream, Table, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# min_count and labels are NULL in a table of before these were there. labels: a JSON object, what a session must have.
-RULES = Table(
-    captured("alert-rules"),
-    schema="id BIGINT NOT NULL, account_id BIGINT NOT NULL, metric STRING NOT NULL, comparison STRING NOT NULL, "
-    "threshold STRING NOT NULL, window_seconds BIGINT NOT NULL, min_count BIGINT, labels STRING, enabled INT NOT NULL",
-)
+RULES = Table(captures.ALERT_RULES, schema=captures.ALERT_RULE)
 
 # Each window's sessions, `count` and `total`. A window of which its rule missed sessions would be told of a part of
 # them: so one that was open while its rule was disabled or gone has no count, and one whose rule looked at others
@@ -134,7 +130,7 @@ STREAM = Stream(
     app="agents",
     enabled=agents_settings().run,
     inputs={
-        "sessions": Input(SESSIONS, schema=SESSION, event_time=KNOWN),
+        "sessions": Input(SESSIONS, schema=SESSION, event_time=NAMED_AT),
         "rules": RULES,
     },
     transform=transform,

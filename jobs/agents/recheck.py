@@ -1,6 +1,7 @@
-"""The reconciler: when a test changes, the agents of its account are told to the scheduler once more.
+"""When a test or an account changes, the agents of the account are sent to `assignments` once more.
 
-What is told is told behind the change, so the scheduler's tables have it: docs/agents.md says why no agent is missed.
+They are sent after the change, so `assignments` joins them with the changed test: docs/agents.md says why no agent is
+missed.
 """
 
 from __future__ import annotations
@@ -8,66 +9,87 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.agents import ACCOUNTS, ACTIVE_AGENTS, AGAIN, AGENT, TESTS, agents_settings
+from jobs.agents import ACCOUNTS, ACTIVE_AGENTS, AGENT, RECHECKS, TESTS, agents_settings
 from penstock.streams import F, Fold, Input, KeyedState, Stream, Table, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# A tombstone has only its key, and a test that moved was another account's: so the account of each is remembered.
-WHOSE = Fold(
-    name="whose",
+# A tombstone has only the test's id, and a test may move to another account: so the account of each test is state.
+# Both the previous and the new account of a changed test are emitted.
+TEST_ACCOUNTS = Fold(
+    name="test-accounts",
     key=("test",),
     state_schema="account STRING",
     update_sql="""
-FROM (
-  SELECT test, CASE WHEN latest IS NULL THEN s.account ELSE latest.account END AS account FROM (
-    SELECT test, max(struct_pack(n := n, account := account)) FILTER (WHERE n IS NOT NULL) AS latest
-    FROM records GROUP BY test
-  ) LEFT JOIN state s USING (test)
-) WHERE account IS NOT NULL""",
+WITH latest AS (
+  SELECT
+    test,
+    max(struct_pack(record_offset := record_offset, account := account))
+      FILTER (WHERE record_offset IS NOT NULL) AS change
+  FROM records
+  GROUP BY test
+), current AS (
+  SELECT test, CASE WHEN change IS NULL THEN state.account ELSE change.account END AS account
+  FROM latest
+  LEFT JOIN state USING (test)
+)
+SELECT test, account
+FROM current
+WHERE account IS NOT NULL""",
     emit_sql="SELECT account FROM records WHERE account IS NOT NULL UNION SELECT account FROM state",
     output_schema="account STRING",
 )
-# However many of its tests change in a batch, an account is told of once.
-ONCE = Fold(
-    name="once",
+# Each account once in a batch, however many of its tests change. It has no state.
+DISTINCT_ACCOUNTS = Fold(
+    name="distinct-accounts",
     key=("account",),
-    state_schema="nothing BIGINT",
-    update_sql="SELECT account, NULL::BIGINT AS nothing FROM records WHERE false",
+    state_schema="unused BIGINT",
+    update_sql="SELECT account, NULL::BIGINT AS unused FROM records WHERE false",
     emit_sql="SELECT DISTINCT account FROM records",
     output_schema="account STRING",
 )
 
 
 def transform(tests: DataFrame, accounts: DataFrame, agents: DataFrame) -> DataFrame:
-    moved = tests.select(
-        _key("id").alias("test"), F.col("account_id").cast("string").alias("account"),
-        F.col("record.offset").alias("n"), "event_time",
-    )  # fmt: skip
-    # Neither fold asks for the time of what it is given.
-    of_tests = WHOSE(moved.where("test IS NOT NULL")).select("account", _never())
-    changed = accounts.select(_key("id").alias("account"), _never()).where("account IS NOT NULL")
-    concerned = ONCE(of_tests.unionByName(changed)).withColumnRenamed("account", "concerned")
-    return concerned.join(agents, concerned.concerned == agents.account).drop("concerned", "key")
+    changed_tests = tests.select(
+        _record_key("id").alias("test"),
+        F.col("account_id").cast("string").alias("account"),
+        F.col("record.offset").alias("record_offset"),
+        "event_time",
+    ).where("test IS NOT NULL")
+    changed_accounts = accounts.select(_record_key("id").alias("account"), _no_event_time()).where(
+        "account IS NOT NULL"
+    )
+    accounts_of_tests = TEST_ACCOUNTS(changed_tests).select("account", _no_event_time())
+    affected = DISTINCT_ACCOUNTS(accounts_of_tests.unionByName(changed_accounts)).withColumnRenamed(
+        "account", "affected_account"
+    )
+    return affected.join(agents, affected.affected_account == agents.account).drop("affected_account", "key")
 
 
-def _key(field: str) -> Column:
+def _record_key(field: str) -> Column:
     return F.get_json_object(F.col("record.key").cast("string"), f"$.{field}")
 
 
-def _never() -> Column:
+def _no_event_time() -> Column:
+    """An event time for a fold that does not use it."""
     return F.lit(0).cast("timestamp").alias("event_time")
 
 
-def _changes(of: Table) -> Input:
+def _changes(table: Table) -> Input:
     return Input(
-        of.topic, schema=of.schema, event_time="record.timestamp", record=True, tombstones="keep", dead_letters="count"
+        table.topic,
+        schema=table.schema,
+        event_time="record.timestamp",
+        record=True,
+        tombstones="keep",
+        dead_letters="count",
     )
 
 
 STREAM = Stream(
-    name="agents-again",
+    name="agents-recheck",
     app="agents",
     enabled=agents_settings().run,
     inputs={
@@ -77,15 +99,15 @@ STREAM = Stream(
     },
     transform=transform,
     output=TopicOutput(
-        AGAIN,
+        RECHECKS,
         key="agent",
         value=("agent", "account", "platform", "version", "labels", "timestamp", "online", "since"),
     ),
-    # Nothing is ever due: a batch now and then keeps the table of agents near its topic's end, so that a change finds
-    # it there.
+    # The folds have no timers: a batch now and then keeps the table of agents near its topic's end, so that a change
+    # finds it there.
     output_mode=KeyedState(tick=timedelta(seconds=30)),
     steps=2,
     shuffle_partitions=2,
-    # Changes that come together are one.
+    # Changes within a second make one batch.
     every=1.0,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jobs import captures
 from jobs.presence import AT, PROBE, PROBES, WALK_IN, WALK_INS, presence_settings
 from penstock.model.output_mode import millis
-from penstock.streams import F, Fold, Input, KeyedState, Stream, Table, Topic, TopicOutput
+from penstock.streams import F, Fold, Input, KeyedState, Stream, Table, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -14,17 +15,7 @@ if TYPE_CHECKING:
 S = presence_settings()
 DWELL, WITHIN, AWAY, LATE = (millis(length) for length in (S.dwell, S.within, S.away, S.grace))
 
-# As `sql/captures/businesses.sql` makes it.
-BUSINESSES = Table(
-    Topic(
-        "businesses",
-        compacted=True,
-        heartbeat_every=0,
-        may_add_partitions=False,
-        config={"max.message.bytes": "16777216"},
-    ),
-    schema="id BIGINT NOT NULL, threshold INT NOT NULL",
-)
+BUSINESSES = Table(captures.BUSINESSES, schema=captures.BUSINESS)
 
 # A device stays away between two spans of a business. Of a span only its ends matter once it has its walk-in, and until
 # then the times that a later probe may yet be near enough to.

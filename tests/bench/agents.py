@@ -40,7 +40,7 @@ from tests.chaos.drivers import Drivers, drivers
 from tests.support import wait_until
 
 APPS = ("agents", "views-1")
-STREAMS = ("agents-active", "assignments", "agents-again", "alerts")
+STREAMS = ("agents-active", "assignments", "agents-recheck", "alerts")
 VIEWS = ("agents@1", "assigned@1")
 NEW_TEST = 1_000_000
 WARM_UP, BEHIND = 30.0, 15.0

@@ -208,8 +208,8 @@ MUTANTS = [
     Mutant(
         "agents are not told again",
         "jobs/agents/recheck.py",
-        'rows="SELECT DISTINCT account FROM records"',
-        'rows="SELECT DISTINCT account FROM records WHERE false"',
+        'emit_sql="SELECT DISTINCT account FROM records"',
+        'emit_sql="SELECT DISTINCT account FROM records WHERE false"',
         test=AGENTS,
     ),
 ]

@@ -177,7 +177,7 @@ class Seen:
         return Counter(tuple(r[name] for name in names) for r in self.rows("alerts"))
 
     def again(self) -> Counter[str]:
-        return Counter(r["agent"] for r in self.rows("check-ins-again"))
+        return Counter(r["agent"] for r in self.rows("agent-rechecks"))
 
     def assigned(self) -> dict[str, tuple[str, list[int]]]:
         found = self.table("assignments")

@@ -27,7 +27,7 @@ Rows = list[dict[str, Any]]
 AGENT = f"{CHECK_IN}, online BOOLEAN, since BIGINT"
 ASSIGNED = (
     "agent STRING, account STRING, online BOOLEAN, tests ARRAY<STRUCT<id: BIGINT, name: STRING, kind: STRING, "
-    "target: STRING, every_seconds: BIGINT>>, version BIGINT, digest STRING, n BIGINT, timestamp BIGINT"
+    "target: STRING, every_seconds: BIGINT>>, version BIGINT, digest STRING, record_offset BIGINT, timestamp BIGINT"
 )
 LABELS = {"region": ["eu", "us"], "os": ["linux", "mac"]}
 NAMES = ("account", "online", "tests", "version", "digest")
@@ -100,14 +100,16 @@ class Again(Runner):
     def __init__(self, topics: Topics, chance: random.Random, folder: Path) -> None:
         super().__init__(topics, chance)
         self._whose = Folding(
-            recheck.WHOSE, "test STRING, account STRING, n BIGINT, timestamp BIGINT", folder / "whose"
+            recheck.TEST_ACCOUNTS,
+            "test STRING, account STRING, record_offset BIGINT, timestamp BIGINT",
+            folder / "whose",
         )
-        self._once = Folding(recheck.ONCE, "account STRING, timestamp BIGINT", folder / "once")
+        self._once = Folding(recheck.DISTINCT_ACCOUNTS, "account STRING, timestamp BIGINT", folder / "once")
 
     def compute(self, took: dict[str, list[tuple[Any, Any]]], *, again: bool) -> list[tuple[str, Any, Any]]:
-        base = {"account": None, "n": None, "timestamp": T}
+        base = {"account": None, "record_offset": None, "timestamp": T}
         changes = [
-            {**base, "test": str(key), "n": n, "account": str(value["account_id"]) if value else None}
+            {**base, "test": str(key), "record_offset": n, "account": str(value["account_id"]) if value else None}
             for n, (key, value) in enumerate(took["tests"])
         ]
         concerned = [r["account"] for r in self._whose.take(changes, again=again)]
@@ -134,13 +136,13 @@ class Scheduler(Runner):
         told = [(key, said, self._at["active"] + n) for n, (key, said) in enumerate(took["active"])]
         for key, said, n in [*told, *((key, said, None) for key, said in took["again"])]:
             if said is None:
-                given.append({**dict.fromkeys(NAMES), "agent": key, "n": n, "timestamp": T})
+                given.append({**dict.fromkeys(NAMES), "agent": key, "record_offset": n, "timestamp": T})
                 continue
             ids = model.assigned(said, *tables)
             tests = [{"id": n, "name": None, "kind": None, "target": None, "every_seconds": None} for n in ids]
             version = said["timestamp"] * 2 + (not said["online"])
             digest = f"{said['account']} {said['online']} {ids}"
-            given.append({**said, "tests": tests, "version": version, "digest": digest, "n": n})
+            given.append({**said, "tests": tests, "version": version, "digest": digest, "record_offset": n})
         self._chance.shuffle(given)
         rows = self._assigned.take(given, again=again)
         return [("assignments", r["agent"], r if r["version"] else None) for r in rows]
@@ -232,8 +234,10 @@ class Forgetful(Again):
 
     def __init__(self, topics: Topics, chance: random.Random, folder: Path) -> None:
         super().__init__(topics, chance, folder)
-        forgets = replace(recheck.WHOSE, emit_sql="SELECT account FROM records WHERE account IS NOT NULL")
-        self._whose = Folding(forgets, "test STRING, account STRING, n BIGINT, timestamp BIGINT", folder / "forgets")
+        forgets = replace(recheck.TEST_ACCOUNTS, emit_sql="SELECT account FROM records WHERE account IS NOT NULL")
+        self._whose = Folding(
+            forgets, "test STRING, account STRING, record_offset BIGINT, timestamp BIGINT", folder / "forgets"
+        )
 
 
 class Hasty(Scheduler):
@@ -257,7 +261,7 @@ class Gullible(Scheduler):
 
     def __init__(self, topics: Topics, chance: random.Random, folder: Path) -> None:
         super().__init__(topics, chance, folder)
-        believes = assignments.ASSIGNED.update_sql.replace("said.version >= s.version", "true")
+        believes = assignments.ASSIGNED.update_sql.replace("check_in.version >= state.version", "true")
         self._assigned = Folding(replace(assignments.ASSIGNED, update_sql=believes), ASSIGNED, folder / "believes")
 
 
@@ -276,7 +280,7 @@ def test_another_order_would_be_found(kinds: tuple[type[Runner], ...], tmp_path:
 
 def word(n: int | None, version: int | None, *tests: int) -> dict[str, Any]:
     """What agent `a` said; a tombstone without a version, told again without an n."""
-    one = dict.fromkeys(NAMES) | {"agent": "a", "version": version, "n": n, "timestamp": T}
+    one = dict.fromkeys(NAMES) | {"agent": "a", "version": version, "record_offset": n, "timestamp": T}
     if version is not None:
         ids = [{"id": t, "name": None, "kind": None, "target": None, "every_seconds": None} for t in tests]
         one |= {"account": "1", "online": bool(tests), "tests": ids, "digest": str(tests)}

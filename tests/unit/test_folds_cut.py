@@ -143,7 +143,12 @@ def check_ins(chance: random.Random) -> list[Item]:
 
 def changes(chance: random.Random) -> list[Item]:
     return [
-        {"test": str(chance.randrange(4)), "account": chance.choice(["1", "2", None]), "n": n, "timestamp": T}
+        {
+            "test": str(chance.randrange(4)),
+            "account": chance.choice(["1", "2", None]),
+            "record_offset": n,
+            "timestamp": T,
+        }
         for n in range(20)
     ]
 
@@ -161,13 +166,13 @@ def words(chance: random.Random) -> list[Item]:
         for n in range(12):
             said = {"account": "1", "online": True, "tests": [], "timestamp": T}
             if chance.random() < 0.15:
-                found.append({**none, "agent": agent, "n": n, "timestamp": T})
+                found.append({**none, "agent": agent, "record_offset": n, "timestamp": T})
                 continue
             version += 1
             digest = chance.choice("123")
-            found.append({**said, "agent": agent, "n": n, "version": version, "digest": digest})
+            found.append({**said, "agent": agent, "record_offset": n, "version": version, "digest": digest})
             if chance.random() < 0.4:
-                found.append({**said, "agent": agent, "n": None, "version": version - 1, "digest": "0"})
+                found.append({**said, "agent": agent, "record_offset": None, "version": version - 1, "digest": "0"})
     return [*found]
 
 
@@ -186,7 +191,7 @@ def sessions(chance: random.Random) -> list[Item]:
     return found
 
 
-WORD = dict.fromkeys(("account", "online", "tests", "digest")) | {"n": 99, "version": 99}
+WORD = dict.fromkeys(("account", "online", "tests", "digest")) | {"record_offset": 99, "version": 99}
 KINDS = [
     Kind(walk_ins.VISITS, PROBE, probes, each("device", "business"), every, walk_ins.LATE),
     Kind(
@@ -203,10 +208,11 @@ KINDS = [
         ),
     ),
     Kind(
-        recheck.WHOSE, "test STRING, account STRING, n BIGINT, timestamp BIGINT", changes, lambda *_: [],
+        recheck.TEST_ACCOUNTS, "test STRING, account STRING, record_offset BIGINT, timestamp BIGINT",
+        changes, lambda *_: [],
         lambda rows: {row["account"] for row in rows},
     ),
-    Kind(recheck.ONCE, "account STRING, timestamp BIGINT", accounts, lambda *_: [], newest("account")),
+    Kind(recheck.DISTINCT_ACCOUNTS, "account STRING, timestamp BIGINT", accounts, lambda *_: [], newest("account")),
     Kind(assignments.ASSIGNED, ASSIGNED, words, each("agent", **WORD), newest("agent")),
     Kind(alerts.WINDOWS, LOOKED_AT, sessions, lambda *_: [], every, 500),
 ]  # fmt: skip
