@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,10 @@ from penstock.errors import BrokerError
 from penstock.settings import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from confluent_kafka import Consumer, TopicPartition
+
     from penstock.settings import Settings
 
 LOGIN_MODULES = {
@@ -65,6 +70,17 @@ def client_config(bootstrap: str) -> dict[str, str]:
                 "sasl.password": s.kafka_password.get_secret_value(),
             }
     return found
+
+
+def assign(consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+    """Assign partitions, their leaders looked up before: librdkafka looks for unknown leaders only once a second.
+
+    A broker that does not answer within two seconds is left to the consumer's own retries.
+    """
+    for topic in {p.topic for p in partitions}:
+        with suppress(KafkaException):
+            consumer.list_topics(topic, timeout=2.0)
+    consumer.assign(list(partitions))
 
 
 def spark_client_config(bootstrap: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from penstock.kafka.admin import (
     log_end_offsets,
     partition_counts,
 )
-from penstock.kafka.client import END_WAIT_MS, client_config
+from penstock.kafka.client import END_WAIT_MS, assign, client_config
 from penstock.kafka.dead_letters import open_consumer, read_range
 from penstock.kafka.transactions import marker_partition
 from penstock.model.output import NO_COMMIT, CommitMarker
@@ -106,7 +106,7 @@ class CommitMarkerReader:
             }
         )
         try:
-            reader.assign([TopicPartition(*place, self._at.get(place, 0)) for place in left])
+            assign(reader, [TopicPartition(*place, self._at.get(place, 0)) for place in left])
             while left:
                 message = reader.poll(TIMEOUT)
                 if message is None:

@@ -13,7 +13,7 @@ from penstock.codec.heartbeat import HEARTBEAT_KEY
 from penstock.errors import BrokerError
 from penstock.kafka import record_lookup
 from penstock.kafka.admin import admin, end_offsets, first_offsets, offsets_for_times, partition_counts
-from penstock.kafka.client import client_config
+from penstock.kafka.client import assign, client_config
 from penstock.kafka.dead_letters import READ_TIMEOUT, RecordLocation, open_consumer
 from penstock.kafka.record_lookup import TopicRecord
 
@@ -117,7 +117,7 @@ def read(
         return
     taken = 0
     with open_consumer(bootstrap) as reader:
-        reader.assign([TopicPartition(topic, p, begin[p]) for p in left])
+        assign(reader, [TopicPartition(topic, p, begin[p]) for p in left])
         for record in map(record_lookup.to_record, _messages(reader, topic, ends, left, follow=follow)):
             if not _wanted(record, key, heartbeats=heartbeats):
                 continue

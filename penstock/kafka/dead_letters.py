@@ -13,7 +13,7 @@ from confluent_kafka import Message as KafkaMessage
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import LARGE_FETCH, admin, end_offsets, first_offsets, partition_counts
-from penstock.kafka.client import client_config
+from penstock.kafka.client import assign, client_config
 from penstock.kafka.limits import record_digest
 from penstock.model.topic import TOPIC_NAME
 
@@ -149,7 +149,7 @@ def read_range_batches(
     if start >= end:
         return
     try:
-        reader.assign([TopicPartition(topic, partition, start)])
+        assign(reader, [TopicPartition(topic, partition, start)])
         while True:
             first = reader.poll(READ_TIMEOUT)
             if first is None:

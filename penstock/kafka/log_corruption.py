@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import LARGE_FETCH
-from penstock.kafka.client import END_WAIT_MS, client_config
+from penstock.kafka.client import END_WAIT_MS, assign, client_config
 from penstock.kafka.limits import as_bytes
 
 # Seconds in which a record comes, or an error in its place.
@@ -104,7 +104,7 @@ class _PartitionReader:
         return found
 
     def _assign(self, offset: int) -> None:
-        self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
+        assign(self._consumer, [TopicPartition(self._topic, self._partition, offset)])
 
     def _next(self) -> tuple[int | None, int]:
         """The code of an error, None for a record, and the offset."""

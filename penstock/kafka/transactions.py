@@ -27,7 +27,7 @@ from confluent_kafka import (
 
 from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka.admin import admin, log_end_offsets
-from penstock.kafka.client import END_WAIT_MS, client_config
+from penstock.kafka.client import END_WAIT_MS, assign, client_config
 from penstock.kafka.limits import (
     MAX_MESSAGE_BYTES,
     RECORD_OVERHEAD,
@@ -127,7 +127,7 @@ class TransactionalWriter:
         try:
             # A committed reader ends where another's open transaction begins, and this one's mark may lie behind.
             end = self._end(deadline)
-            self._consumer.assign([self._place])
+            assign(self._consumer, [self._place])
             at = 0
             while at < end:
                 message = self._consumer.poll(1.0)

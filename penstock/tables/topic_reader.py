@@ -15,7 +15,7 @@ from penstock.codec.columnar import BAD_COLUMN, SOURCE_RECORD_COLUMN, RecordDeco
 from penstock.codec.heartbeat import HEARTBEAT_KEY, heartbeat_signer
 from penstock.errors import BrokerError, BrokerRefused, LeaseLost
 from penstock.kafka.admin import LARGE_FETCH, REQUEST_TIMEOUT, TOPIC_UNAVAILABLE, admin, await_result
-from penstock.kafka.client import client_config
+from penstock.kafka.client import assign, client_config
 from penstock.model.schema import quoted
 from penstock.tables.table_store import BATCH_ROWS, DELETED
 
@@ -69,7 +69,7 @@ class TopicReader:
                 "log_level": 2,
             }
         )
-        self._consumer.assign([TopicPartition(self._topic, p, at) for p, at in start.items()])
+        assign(self._consumer, [TopicPartition(self._topic, p, at) for p, at in start.items()])
 
     def to(self, ends: Mapping[int, int], stopped: Callable[[], bool]) -> Iterator[TopicBatch]:
         """What there is up to the given ends, in parts; LeaseLost if it is stopped on the way."""

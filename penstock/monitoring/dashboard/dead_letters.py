@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partition_counts
-from penstock.kafka.client import END_WAIT_MS, client_config, unreachable
+from penstock.kafka.client import END_WAIT_MS, assign, client_config, unreachable
 from penstock.logs import printable
 from penstock.model.topic import DEAD_LETTERS, Topic
 
@@ -86,7 +86,7 @@ def _read(consumer: Consumer, at: list[TopicPartition]) -> Iterator[tuple[DeadLe
     for place in at:
         first, after = consumer.get_watermark_offsets(place, timeout=PATIENCE)
         place.offset = max(first, after - BACK)
-    consumer.assign(at)
+    assign(consumer, at)
     open_ = len(at)
     while open_ and (left := end - time.monotonic()) > 0:
         message = consumer.poll(left)
