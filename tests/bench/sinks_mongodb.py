@@ -39,8 +39,8 @@ from penstock.streams import Topic
 from tests.bench.common import table, write
 from tests.bench.debezium import PREFIX as DEBEZIUM
 from tests.chaos.drivers import drivers
-from tests.mongo import Row
-from tests.mongo import table as rows_of
+from tests.mongodb import Row
+from tests.mongodb import table as rows_of
 from tests.support import wait_until
 
 DATABASE, TOPIC = "bench", "orders"

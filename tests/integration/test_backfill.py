@@ -29,7 +29,7 @@ from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Collection, RowsQuery, TopicOutput
 from penstock.testing import Record, create, latest, read, send
-from tests import archived, mongo
+from tests import archived, mongodb
 from tests.archived import holds, where
 from tests.backfills import (
     AGAIN,
@@ -321,7 +321,7 @@ def test_documents(home: Path, fresh_broker: Broker, tmp_path: Path, monkeypatch
     one = Job(backfill, None, HOUR, "sums")
     with pytest.raises(SinkError, match="nobody has said where MongoDB is"):
         do(one, fresh_broker)
-    with mongo.store(tmp_path / "mongo") as url:
+    with mongodb.store(tmp_path / "mongo") as url:
         monkeypatch.setenv("PENSTOCK_MONGODB_URL", url)
         settings.cache_clear()
         client: MongoClient[dict[str, Any]] = MongoClient(url)
@@ -357,12 +357,12 @@ def test_documents(home: Path, fresh_broker: Broker, tmp_path: Path, monkeypatch
 def test_a_mongodb_that_is_away_is_waited_for_and_not_for_ever(
     home: Path, fresh_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mongo.embedded()
+    mongodb.embedded()
     assert settings().home == home
     monkeypatch.setattr(mongodb_source, "SERVER_MS", 500)
     create(fresh_broker.bootstrap, SUMS)
     one = Job(of_documents(), None, HOUR, "sums")
-    with mongo.server(tmp_path / "mongo") as part:
+    with mongodb.server(tmp_path / "mongo") as part:
         monkeypatch.setenv("PENSTOCK_MONGODB_URL", part.url)
         settings.cache_clear()
         with MongoClient[dict[str, Any]](part.url) as client:

@@ -24,7 +24,7 @@ from penstock.settings import PROJECT, settings
 from penstock.sinks.core.stream import sink_stream
 from penstock.testing import Record, create, read, running, send
 from tests.elasticsearch import Server
-from tests.mongo import store
+from tests.mongodb import store
 from tests.support import wait_until
 
 pytestmark = pytest.mark.integration

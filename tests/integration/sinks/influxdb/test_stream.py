@@ -20,7 +20,7 @@ from penstock.sinks.influxdb.config import InfluxDB
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.faults import Fault, Proxy
-from tests.influx import asked, server
+from tests.influxdb import asked, server
 from tests.support import tended, wait_until
 
 pytestmark = pytest.mark.integration
@@ -168,7 +168,7 @@ LIFE = """
 import sys, time
 from pathlib import Path
 from penstock.testing import running, spark_session
-from tests.integration.test_influxdb_stream import BOTH
+from tests.integration.sinks.influxdb.test_stream import BOTH
 
 with spark_session() as spark, running(BOTH, spark, sys.argv[1], Path(sys.argv[2])) as run:
     while True:

@@ -1,4 +1,4 @@
-"""DocumentOutput on their way out: a store that hangs, is away, or refuses some, and what becomes of the records."""
+"""Documents on their way out: a store that hangs, is away, or refuses some, and what becomes of the records."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CABINETS: defaultdict[str, Cabinet] = defaultdict(Cabinet)
 
 @dataclass(frozen=True, kw_only=True)
 class Filed(DocumentOutput):
-    writer: ClassVar[str] = "tests.integration.test_sink_batches:open_cabinet"
+    writer: ClassVar[str] = "tests.integration.sinks.core.test_batches:open_cabinet"
 
     @property
     def name(self) -> str:

@@ -20,10 +20,10 @@ from penstock.sinks.influxdb.config import InfluxDB
 from penstock.sinks.influxdb.writer import InfluxWriter
 from penstock.sinks.mongodb.config import MongoDB
 from penstock.sinks.mongodb.writer import MongoWriter
-from tests import elasticsearch, influx, mongo
+from tests import elasticsearch, influxdb, mongodb
 from tests.elasticsearch import Server
-from tests.mongo import Row
-from tests.tombstones import histories, left, placed, readings
+from tests.mongodb import Row
+from tests.tombstone_histories import histories, left, placed, readings
 
 pytestmark = pytest.mark.integration
 
@@ -46,17 +46,17 @@ def test_elasticsearch(search: Server) -> None:
 
 
 def test_mongodb(tmp_path: Path) -> None:
-    url, database, kind = mongo.given(), f"penstock-{uuid4().hex[:12]}", pa.struct([("n", pa.decimal128(38, 0))])
+    url, database, kind = mongodb.given(), f"penstock-{uuid4().hex[:12]}", pa.struct([("n", pa.decimal128(38, 0))])
     wide = {"n": 10**36 + 1}
     rows = [Row("a", 1, {"n": 1}), Row("a", 3, wide), Row("a", 2, {"n": 2}), Row("a", 4, {"n": 7})]
     rows += [Row("b", 1, {"n": 3}), Row("b", 2), Row("b", 3, wide)]
     output = MongoDB(sink="s", database=database, collection="c", unique=(("n",),))
-    with mongo.server(tmp_path) as part, MongoClient[Any](url or part.url) as client:
+    with mongodb.server(tmp_path) as part, MongoClient[Any](url or part.url) as client:
         writer = MongoWriter(url or part.url, output)
         try:
-            mongo.write(writer, output, Row("first", 1, {"n": 7}), kind=kind)
+            mongodb.write(writer, output, Row("first", 1, {"n": 7}), kind=kind)
             with pytest.raises(Refused) as e:
-                mongo.write(writer, output, *rows, kind=kind)
+                mongodb.write(writer, output, *rows, kind=kind)
             there = {found["_id"]: int(str(found["n"])) for found in client[database].c.find()}
             client.drop_database(database)
         finally:
@@ -70,16 +70,16 @@ def test_influxdb(tmp_path: Path) -> None:
     output = InfluxDB(sink="s", database="d", measurement="m", tags=("t",), time="at")
     types: dict[str, Any] = {"t": pa.string(), "at": pa.timestamp("us", "UTC"), "w": pa.int64()}
     given = [(1, None, 1), (4, 1.5, 4), (2, None, 2), (3, 0.5, 3)]
-    with influx.server(tmp_path) as part:
+    with influxdb.server(tmp_path) as part:
         _quotes_another_reason(part.url, types)
         writer = InfluxWriter(part.url, output)
         try:
-            whole = influx.documents(influx.row(at=AT, v=0, t="x"), **types, v=pa.int64())
+            whole = influxdb.documents(influxdb.row(at=AT, v=0, t="x"), **types, v=pa.int64())
             writer.write({output.name: whole}, NO_COMMIT)
-            rows = [influx.row(version, at=AT, t="x", v=v, w=w) for version, v, w in given]
+            rows = [influxdb.row(version, at=AT, t="x", v=v, w=w) for version, v, w in given]
             with pytest.raises(Refused) as e:
-                writer.write({output.name: influx.documents(*rows, **types, v=pa.float64())}, NO_COMMIT)
-            [series] = influx.asked(part, "SELECT v, w FROM m", "d")["series"]
+                writer.write({output.name: influxdb.documents(*rows, **types, v=pa.float64())}, NO_COMMIT)
+            [series] = influxdb.asked(part, "SELECT v, w FROM m", "d")["series"]
         finally:
             writer.close()
     assert (refused(e.value.rows), e.value.written) == ([1, 3], 2)
@@ -92,7 +92,7 @@ def _quotes_another_reason(url: str, types: dict[str, Any]) -> None:
     writer = InfluxWriter(url, InfluxDB(sink="s", database="d", measurement=name, tags=("t",), time="at"))
     try:
         for kind, value in ((pa.int64(), 1), (pa.float64(), 0.5)):
-            row = influx.documents(influx.row(2, at=AT, t="x", v=value), **types, v=kind)
+            row = influxdb.documents(influxdb.row(2, at=AT, t="x", v=value), **types, v=kind)
             if kind == pa.int64():
                 writer.write({writer.output.name: row}, NO_COMMIT)
                 continue
@@ -120,14 +120,14 @@ def test_a_tombstone_follows_what_is_ahead_in_elasticsearch(search: Server) -> N
 
 
 def test_a_tombstone_follows_what_is_ahead_in_mongodb(tmp_path: Path) -> None:
-    url, database, chance = mongo.given(), f"penstock-{uuid4().hex[:12]}", random.Random(7)
+    url, database, chance = mongodb.given(), f"penstock-{uuid4().hex[:12]}", random.Random(7)
     output, steps = MongoDB(sink="s", database=database, collection="c"), histories(chance, 40, 4)
-    with mongo.server(tmp_path) as part, MongoClient[Any](url or part.url) as client:
+    with mongodb.server(tmp_path) as part, MongoClient[Any](url or part.url) as client:
         writer = MongoWriter(url or part.url, output)
         try:
             for events in readings(chance, steps):
                 rows = [Row(e.key, e.version, None if e.tombstone else {"n": e.offset}) for e in events]
-                writer.write({output.name: placed(mongo.table(*rows), events)}, NO_COMMIT)
+                writer.write({output.name: placed(mongodb.table(*rows), events)}, NO_COMMIT)
             there = {found["_id"]: found["n"] for found in client[database].c.find()}
             client.drop_database(database)
         finally:
@@ -140,16 +140,16 @@ def test_a_tombstone_follows_what_is_ahead_in_influxdb(tmp_path: Path) -> None:
     types: dict[str, Any] = {"t": pa.string(), "at": pa.timestamp("us", "UTC"), "v": pa.int64()}
     chance = random.Random(7)
     steps = histories(chance, 40, 4)
-    with influx.server(tmp_path) as part:
+    with influxdb.server(tmp_path) as part:
         writer = InfluxWriter(part.url, output)
         try:
             for events in readings(chance, steps):
                 rows = [
-                    influx.row(e.version, deleted=e.tombstone, at=AT, t=e.key, v=None if e.tombstone else e.offset)
+                    influxdb.row(e.version, deleted=e.tombstone, at=AT, t=e.key, v=None if e.tombstone else e.offset)
                     for e in events
                 ]
-                writer.write({output.name: placed(influx.documents(*rows, **types), events)}, NO_COMMIT)
-            found = influx.asked(part, "SELECT v FROM m GROUP BY t", "d").get("series", [])
+                writer.write({output.name: placed(influxdb.documents(*rows, **types), events)}, NO_COMMIT)
+            found = influxdb.asked(part, "SELECT v FROM m GROUP BY t", "d").get("series", [])
         finally:
             writer.close()
     assert {one["tags"]["t"]: one["values"][0][1] for one in found} == left(steps)

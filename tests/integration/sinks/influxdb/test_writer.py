@@ -20,7 +20,7 @@ from penstock.model.output import NO_COMMIT
 from penstock.sinks.influxdb.config import LIMITS, InfluxDB
 from penstock.sinks.influxdb.writer import InfluxWriter
 from tests.faults import Fault, Proxy
-from tests.influx import asked, documents, row, server
+from tests.influxdb import asked, documents, row, server
 
 pytestmark = pytest.mark.integration
 

@@ -146,7 +146,7 @@ def test_a_store_is_told_what_its_clauses_say() -> None:
 
 def test_what_a_store_refuses_is_said_with_its_place() -> None:
     text = "\nUPSERT INTO elasticsearch.`A` READ tests AS TEXT AS SELECT text FROM tests"
-    with pytest.raises(DeclarationError, match=r"^tests.sql:2:1: a name of an index has 'A' in it"):
+    with pytest.raises(DeclarationError, match=r"^tests.sql:2:1: the name of an index has 'A' in it"):
         sink_stream(parse(text, Path("tests.sql")))
 
 

@@ -24,7 +24,7 @@ from penstock.supervision import launch
 from penstock.supervision.supervisor import Supervisor
 from penstock.testing import Record, send
 from tests.chaos.drivers import drivers
-from tests.mongo import fresh, store
+from tests.mongodb import fresh, store
 from tests.support import forget, wait_until
 
 # Four drivers, one behind another, and three tries of the code.
