@@ -298,12 +298,12 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
     path, kwargs = deferred.value.trigger.serialize()
     assert path == "penstock_triggers.HeartbeatTrigger"
     event = asyncio.run(first(penstock_triggers.HeartbeatTrigger(**json.loads(json.dumps(kwargs)))))
-    assert event == {"do": "epoch"}
+    assert event == {"action": "epoch"}
     assert len(calls) == 8, "it ends only when no beat is due for a while"
     assert calls[-1] == {}
     [(topic, [(due, reader)], _, writers)] = calls[0].values()
     assert not writers
-    assert (topic.name, topic.heartbeat_every, due.after.total_seconds(), reader) == ("numbers", 0, 120, "finals")
+    assert (topic.name, topic.heartbeat_every, due.offset.total_seconds(), reader) == ("numbers", 0, 120, "finals")
 
 
 @pytest.fixture

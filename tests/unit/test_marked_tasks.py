@@ -67,7 +67,7 @@ def test_a_trigger_that_fired_has_given_up_its_driver(control: Control, monkeypa
         operator(monkeypatch).execute(context("r1"))
     _, kwargs = deferred.value.trigger.serialize()
     elsewhere = StreamsTrigger(**{**kwargs, "until": 0.0})
-    assert asyncio.run(first(elsewhere))["do"] == "epoch"
+    assert asyncio.run(first(elsewhere))["action"] == "epoch"
     for state in ("scheduled", "running", "success", "failed"):
         airflow_says(monkeypatch, {"r1": {"supervise": state}})
         asyncio.run(deferred.value.trigger.on_kill())

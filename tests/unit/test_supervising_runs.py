@@ -78,7 +78,7 @@ def test_a_stream_that_begins_to_fail_fails_the_run(
 
     report(control, totals=state, finals="idle")
     event = run(control, monkeypatch, [])
-    assert event == {"do": "unhealthy", "why": f"stream totals: {state}: {why}", "evidence": None}
+    assert event == {"action": "unhealthy", "why": f"stream totals: {state}: {why}", "evidence": None}
     with pytest.raises(AirflowFailException, match="no room"):
         operator().resume(context(), event)
 
@@ -122,7 +122,7 @@ def test_a_store_that_is_away_for_a_moment_fails_no_run(control: Control, monkey
 
     report(control, finals="idle")
     waits(20_000)
-    over = {"do": "epoch", "why": "", "evidence": None}
+    over = {"action": "epoch", "why": "", "evidence": None}
     operator().resume(context(), over)
     assert known() == []
     waits(90_000)
@@ -222,7 +222,7 @@ def test_a_driver_that_lacks_a_stream_is_released(running: Platform) -> None:
     for _ in range(22):
         now[0] += 1.0
         found.append(watch.look().action)
-    assert found == ["rest"] * 20 + ["release"] * 3, "it may be about to report it"
+    assert found == ["rest"] * 20 + ["request_release"] * 3, "it may be about to report it"
     assert running.supervisor().tick(watch.evidence).why == "released: new to its driver: fresh"
     assert [(a["verb"], a["source"], a["detail"]) for a in running.control.actions(1)] == [
         ("release", "supervisor", "new to its driver: fresh")

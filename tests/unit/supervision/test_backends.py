@@ -1,4 +1,4 @@
-"""Drivers that a cluster runs, as supervision sees them; tests/integration/test_deploy.py has a real cluster."""
+"""Drivers that a cluster runs, as supervision sees them; a test of `test_cluster_deploy.py` has a real cluster."""
 
 from __future__ import annotations
 

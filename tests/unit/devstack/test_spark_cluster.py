@@ -22,8 +22,8 @@ from penstock.monitoring.dashboard.states import STATES, StateLimits, driver_sta
 from penstock.monitoring.health import FAILING_STATES
 from penstock.settings import CLUSTER_MARK, ExecutorResources, settings
 from tests.support import wait_until
+from tests.unit.devstack.test_platform import Silent
 from tests.unit.meter_control import APP, filled
-from tests.unit.test_local_platform import Silent
 
 pytestmark = pytest.mark.processes
 
