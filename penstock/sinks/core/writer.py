@@ -34,7 +34,7 @@ class SinkCounters:
 
 
 @dataclass
-class BatchResult:
+class SinkBatchResult:
     """What became of a batch; see `SinkCounters`. refused: the reason, by the row's number."""
 
     written: int = 0
@@ -79,7 +79,7 @@ class DocumentWriter(ABC):
         table = rows.get(self._output_name)
         if table is None:
             return 0
-        result = BatchResult()
+        result = SinkBatchResult()
         try:
             self._write_batch(table, result)
         except Wait as e:
@@ -106,7 +106,7 @@ class DocumentWriter(ABC):
         return result.written
 
     @abstractmethod
-    def _write_batch(self, table: pa.Table, result: BatchResult) -> None:
+    def _write_batch(self, table: pa.Table, result: SinkBatchResult) -> None:
         """Write rows, with the columns of `DocumentOutput.columns`. result: gets the outcome, also if it raises."""
 
     def _housekeeping(self) -> None:  # noqa: B027

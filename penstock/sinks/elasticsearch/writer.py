@@ -15,7 +15,7 @@ from penstock.model.output import Output, Writer, WriterOwner
 from penstock.sinks.core.bulk import BulkOutcome
 from penstock.sinks.core.connections import required_url
 from penstock.sinks.core.latest_per_key import LAST_VERSION, VersionedRow, latest_per_key
-from penstock.sinks.core.writer import BatchResult, DocumentWriter
+from penstock.sinks.core.writer import SinkBatchResult, DocumentWriter
 from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction, action
 from penstock.sinks.elasticsearch.client import connect
 from penstock.sinks.elasticsearch.config import LIMITS, Elasticsearch
@@ -73,7 +73,7 @@ class IndexWriter(DocumentWriter):
         self._deletes = self._tombstones if output.tombstones == "delete" else None
         self._housekept = -HOUSEKEEPING_S
 
-    def _write_batch(self, table: pa.Table, result: BatchResult) -> None:
+    def _write_batch(self, table: pa.Table, result: SinkBatchResult) -> None:
         self._indexes.prepare(table.schema.field("shape").type.value_type)
         if self._deletes:
             self._deletes.ensure()
@@ -92,7 +92,7 @@ class IndexWriter(DocumentWriter):
             self._rewrite_missing({row.number: row for row in chosen}, conflicts, result)
             self._record([row for row in chosen if row.future and not row.deleted], result)
 
-    def _send(self, actions: Sequence[IndexAction], result: BatchResult) -> list[IndexAction]:
+    def _send(self, actions: Sequence[IndexAction], result: SinkBatchResult) -> list[IndexAction]:
         """Send documents; those of which the store has newer versions."""
         outcome = BulkOutcome[IndexAction]()
         try:
@@ -104,7 +104,7 @@ class IndexWriter(DocumentWriter):
             result.refused |= outcome.refused
         return outcome.conflicts
 
-    def _recheck_refused(self, actions: Sequence[IndexAction], result: BatchResult) -> list[IndexAction]:
+    def _recheck_refused(self, actions: Sequence[IndexAction], result: SinkBatchResult) -> list[IndexAction]:
         """Check that the documents are to blame for their refusal, not what somebody put in the place of the index.
 
         Documents that were refused for fields that are added now are sent again; those that conflict are returned.
@@ -116,7 +116,7 @@ class IndexWriter(DocumentWriter):
             result.refused.pop(one.row, None)
         return self._send(refused, result)
 
-    def _record(self, rows: Sequence[VersionedRow], result: BatchResult) -> None:
+    def _record(self, rows: Sequence[VersionedRow], result: SinkBatchResult) -> None:
         rows = [row for row in rows if row.number not in result.refused]
         if self._tombstones and rows:
             outcome = self._tombstones.record(rows, self._clock())
@@ -124,7 +124,7 @@ class IndexWriter(DocumentWriter):
             result.bytes += outcome.bytes
 
     def _rewrite_missing(
-        self, rows: Mapping[int, VersionedRow], conflicts: Sequence[IndexAction], result: BatchResult
+        self, rows: Mapping[int, VersionedRow], conflicts: Sequence[IndexAction], result: SinkBatchResult
     ) -> None:
         """Write documents again that conflict with a document that does not exist.
 

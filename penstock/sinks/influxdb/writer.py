@@ -14,7 +14,7 @@ from penstock.sinks.core.bulk import OK, BulkOutcome, BulkSettings, BulkWriter, 
 from penstock.sinks.core.chunking import chunks
 from penstock.sinks.core.connections import required_url
 from penstock.sinks.core.latest_per_key import FutureUpsert, VersionedRow
-from penstock.sinks.core.writer import BatchResult, DocumentWriter
+from penstock.sinks.core.writer import SinkBatchResult, DocumentWriter
 from penstock.sinks.influxdb import tombstones
 from penstock.sinks.influxdb.client import InfluxClient, quoted
 from penstock.sinks.influxdb.config import LIMITS, TOMBSTONE_SUFFIX, VERSION, InfluxDB
@@ -76,7 +76,7 @@ class InfluxWriter(DocumentWriter):
         self._bulk = BulkWriter[Line](BulkSettings(output.parallel, LIMITS.request_lines, LIMITS.request_bytes))
         self._created = False
 
-    def _write_batch(self, table: pa.Table, result: BatchResult) -> None:
+    def _write_batch(self, table: pa.Table, result: SinkBatchResult) -> None:
         if not table.num_rows:
             return
         retried = self._client.retried
@@ -86,7 +86,7 @@ class InfluxWriter(DocumentWriter):
             result.retried += self._client.retried - retried
         result.written = table.num_rows - result.conflicts - len(result.refused)
 
-    def _write_points(self, table: pa.Table, result: BatchResult) -> None:
+    def _write_points(self, table: pa.Table, result: SinkBatchResult) -> None:
         if not self._created:
             self._client.create_database()
             self._created = True
@@ -122,7 +122,7 @@ class InfluxWriter(DocumentWriter):
         points.cells = tombstones.raise_tombstone_cells(points, rows, remembered)
         return rows, remembered
 
-    def _write_latest(self, points: Points, cells: pa.Table, result: BatchResult) -> tuple[dict[int, str], int]:
+    def _write_latest(self, points: Points, cells: pa.Table, result: SinkBatchResult) -> tuple[dict[int, str], int]:
         """Write the latest of some cells.
 
         Returns:
@@ -136,7 +136,7 @@ class InfluxWriter(DocumentWriter):
         lines = self._lines(points, cells.filter(pc.not_equal(cells["field"], DELETION)), "")
         return self._send(lines, result), stale
 
-    def _delete(self, points: Points, cells: pa.Table, result: BatchResult) -> None:
+    def _delete(self, points: Points, cells: pa.Table, result: SinkBatchResult) -> None:
         """Delete points. Tombstones are written first: a deleted point without one could come back."""
         if not cells.num_rows:
             return
@@ -176,7 +176,7 @@ class InfluxWriter(DocumentWriter):
         text = _joined(prefix, " ", pc.binary_join(rows["value_list"], b","), " ", _text(rows["time"]))
         return [Line(*one) for one in zip(text.to_pylist(), rows["row"].to_pylist(), strict=True)]
 
-    def _send(self, lines: Sequence[Line], result: BatchResult) -> dict[int, str]:
+    def _send(self, lines: Sequence[Line], result: SinkBatchResult) -> dict[int, str]:
         """Why the store refuses rows, by number, after all others are written."""
         outcome = BulkOutcome[Line]()
         try:

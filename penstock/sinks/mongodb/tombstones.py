@@ -17,7 +17,7 @@ from pymongo.collection import Collection
 
 from penstock.sinks.core.document import OFFSET_BITS
 from penstock.sinks.core.latest_per_key import FutureUpsert, VersionedRow
-from penstock.sinks.core.writer import BatchResult
+from penstock.sinks.core.writer import SinkBatchResult
 from penstock.sinks.mongodb.bulk import DocumentWrite, MongoRequests
 from penstock.sinks.mongodb.collections import CollectionManager
 from penstock.sinks.mongodb.config import AT, POSITION, VERSION
@@ -48,7 +48,7 @@ class TombstoneCollection:
         found = self._documents.find(self._collection, ids, {VERSION: 1, POSITION: 1})
         return {one["_id"]: FutureUpsert(one[VERSION], tuple(one[POSITION])) for one in found if POSITION in one}
 
-    def record(self, rows: Sequence[VersionedRow], result: BatchResult) -> None:
+    def record(self, rows: Sequence[VersionedRow], result: SinkBatchResult) -> None:
         """Remember deletes, before they are made, or future upserts."""
         rows = [row for row in rows if row.number not in result.refused]
         if not rows:
@@ -58,7 +58,7 @@ class TombstoneCollection:
         self._documents.upsert(self._collection, [upsert(row, _document(row, now)) for row in rows], result)
 
     def reapply_deletes(
-        self, collection: Collection[Any], upserts: Sequence[DocumentWrite], result: BatchResult
+        self, collection: Collection[Any], upserts: Sequence[DocumentWrite], result: SinkBatchResult
     ) -> None:
         """Delete documents that another writer deleted between the look at the tombstones and the write."""
         deleted = self.versions([one.id for one in upserts])

@@ -19,7 +19,7 @@ from pymongo.collection import Collection
 from penstock.errors import Wait
 from penstock.sinks.core.bulk import BulkOutcome
 from penstock.sinks.core.latest_per_key import VersionedRow
-from penstock.sinks.core.writer import BatchResult
+from penstock.sinks.core.writer import SinkBatchResult
 from penstock.sinks.mongodb.bulk import WAIT_S, DocumentWrite, MongoRequests
 from penstock.sinks.mongodb.config import LIMITS, VERSION
 
@@ -33,7 +33,7 @@ class VersionedCollections:
     def __init__(self, requests: MongoRequests) -> None:
         self._requests = requests
 
-    def upsert(self, collection: Collection[Any], upserts: Sequence[DocumentWrite], result: BatchResult) -> int:
+    def upsert(self, collection: Collection[Any], upserts: Sequence[DocumentWrite], result: SinkBatchResult) -> int:
         """Write documents that are not older than the present ones.
 
         Args:
@@ -74,12 +74,12 @@ class VersionedCollections:
             pending = [by_row[one.row] for one in again]
         raise Wait("other writers write the same documents all the time", got=collection.full_name, seconds=WAIT_S)
 
-    def delete(self, collection: Collection[Any], deletes: Sequence[DocumentWrite], result: BatchResult) -> None:
+    def delete(self, collection: Collection[Any], deletes: Sequence[DocumentWrite], result: SinkBatchResult) -> None:
         """Delete documents. deletes: made by `delete`; result: gets refused rows."""
         self._send(collection, deletes, result)
 
     def _send(
-        self, collection: Collection[Any], writes: Sequence[DocumentWrite], result: BatchResult
+        self, collection: Collection[Any], writes: Sequence[DocumentWrite], result: SinkBatchResult
     ) -> BulkOutcome[DocumentWrite]:
         outcome = BulkOutcome[DocumentWrite]()
         try:

@@ -19,7 +19,7 @@ from penstock.errors import SinkError
 from penstock.model.output import Output, Writer, WriterOwner
 from penstock.sinks.core.connections import required_url
 from penstock.sinks.core.latest_per_key import VersionedRow, latest_per_key
-from penstock.sinks.core.writer import BatchResult, DocumentWriter
+from penstock.sinks.core.writer import SinkBatchResult, DocumentWriter
 from penstock.sinks.mongodb.bulk import WAIT_S, DocumentWrite, MongoRequests
 from penstock.sinks.mongodb.collections import FIRST, LAST, YEARS, CollectionManager
 from penstock.sinks.mongodb.config import LIMITS, VERSION, MongoDB
@@ -73,7 +73,7 @@ class MongoWriter(DocumentWriter):
             self._database[self._collections.tombstones], self._requests, self._documents, self._collections
         )
 
-    def _write_batch(self, table: pa.Table, result: BatchResult) -> None:
+    def _write_batch(self, table: pa.Table, result: SinkBatchResult) -> None:
         if not table.num_rows:
             return
         check_type(table.schema.field("doc").type, self._output.name)
@@ -96,7 +96,7 @@ class MongoWriter(DocumentWriter):
         self._requests.close()
         self._client.close()
 
-    def _upsert(self, table: pa.Table, rows: Sequence[VersionedRow], result: BatchResult) -> None:
+    def _upsert(self, table: pa.Table, rows: Sequence[VersionedRow], result: SinkBatchResult) -> None:
         by_collection: dict[str, list[DocumentWrite]] = {}
         rows = [row for row in rows if self._has_time(row, result)]
         deleted = self._tombstones.versions([row.id for row in rows])
@@ -113,7 +113,7 @@ class MongoWriter(DocumentWriter):
             result.written += sum(one.row not in result.refused for one in upserts) - older
             self._tombstones.reapply_deletes(collection, upserts, result)
 
-    def _delete(self, rows: Sequence[VersionedRow], result: BatchResult) -> None:
+    def _delete(self, rows: Sequence[VersionedRow], result: SinkBatchResult) -> None:
         if not rows:
             return
         self._tombstones.record(rows, result)
@@ -127,7 +127,7 @@ class MongoWriter(DocumentWriter):
                     result.refused[row.number] = f"the document was not written by a sink, without {VERSION}: it stays"
         result.written += sum(row.number not in result.refused for row in rows)
 
-    def _has_time(self, row: VersionedRow, result: BatchResult) -> bool:
+    def _has_time(self, row: VersionedRow, result: SinkBatchResult) -> bool:
         """Whether a row has the time that its collection or its expiry needs; if not, it is refused."""
         if row.at is None and (self._output.suffix or self._output.expire_seconds):
             result.refused[row.number] = "its time is NULL"
@@ -136,7 +136,7 @@ class MongoWriter(DocumentWriter):
         return row.number not in result.refused
 
     def _encode(
-        self, table: pa.Table, rows: Sequence[VersionedRow], result: BatchResult
+        self, table: pa.Table, rows: Sequence[VersionedRow], result: SinkBatchResult
     ) -> Iterator[tuple[VersionedRow, bytes]]:
         expires = bool(self._output.expire_seconds)
         start = 0
