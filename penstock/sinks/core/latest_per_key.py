@@ -68,14 +68,14 @@ def latest_per_key(
             precede it in its partition.
     """
     of_id = _rows_by_id(rows, refused, id_bytes, tombstones)
-    deleted = [key for key, found in of_id.items() if any(row.tombstone for row in found)]
+    deleted = [key for key, versions in of_id.items() if any(row.tombstone for row in versions)]
     remembered = future_upserts(deleted) if deleted else {}
     for key in deleted:
         of_id[key] = raise_tombstones(of_id[key], remembered.get(key))
-    for found in of_id.values():
-        found.sort(key=lambda row: row.version)
+    for versions in of_id.values():
+        versions.sort(key=lambda row: row.version)
     while of_id:
-        best = sorted((found.pop() for found in of_id.values()), key=lambda row: row.number)
+        best = sorted((versions.pop() for versions in of_id.values()), key=lambda row: row.number)
         yield best
         of_id = {row.id: of_id[row.id] for row in best if row.number in refused and of_id[row.id]}
 

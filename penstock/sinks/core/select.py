@@ -177,8 +177,8 @@ def error_location(sink: Sink, e: PySparkException) -> str:
     starts = [context.startIndex() for context in e.getQueryContext() or () if context.contextType().name == "SQL"]
     if starts and starts[0] >= 0:
         return sink.in_select(starts[0])
-    if found := LINES.search(str(e)):
-        line, column = int(found[1]), int(found[2])
+    if match := LINES.search(str(e)):
+        line, column = int(match[1]), int(match[2])
         before = sink.spliced.sql.split("\n")[: line - 1]
         return sink.in_select(sum(len(one) + 1 for one in before) + column)
     return sink.at("SELECT")

@@ -43,11 +43,11 @@ class SinkTransform:
     def __signature__(self) -> Signature:
         return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in input_names(self.sink)])
 
-    def __call__(self, *given: DataFrame, **named: DataFrame) -> DataFrame:
+    def __call__(self, *positional: DataFrame, **named: DataFrame) -> DataFrame:
         # Imports Spark, which is only needed where there are frames.
         from penstock.sinks.core import transform
 
-        frames = [*given, *(named[name] for name in input_names(self.sink)[len(given) :])]
+        frames = [*positional, *(named[name] for name in input_names(self.sink)[len(positional) :])]
         return transform.sink_rows(self.sink, frames, self.compacted)
 
 
@@ -58,12 +58,12 @@ def input_names(sink: Sink) -> list[str]:
 
 def sink_stream(sink: Sink, topics: Mapping[str, Topic] | None = None) -> Stream:
     """The stream that runs a sink. topics: declared by the project. DeclarationError has the location in the file."""
-    inputs, known = {}, topics or {}
-    compacted = frozenset(read.topic for read in sink.reads if read.topic in known and known[read.topic].compacts)
+    inputs, declared = {}, topics or {}
+    compacted = frozenset(read.topic for read in sink.reads if read.topic in declared and declared[read.topic].compacts)
     _check_tombstones(sink, compacted)
     for name, read in zip(input_names(sink), sink.reads, strict=True):
         with _located(sink, f"READ {read.topic}"):
-            inputs[name] = _input(read, known.get(read.topic) or Topic(read.topic))
+            inputs[name] = _input(read, declared.get(read.topic) or Topic(read.topic))
     with _located(sink, "INTO"):
         stream = Stream(
             name=sink.name, app=sink.app, inputs=inputs, transform=SinkTransform(sink, compacted),

@@ -183,9 +183,9 @@ def _field(sink: Sink, fields: Sequence[StructField], clause: str, name: str) ->
     for field in fields:
         if field.name.lower() == name.lower():
             return field
-    known = ", ".join(field.name for field in fields)
+    names = ", ".join(field.name for field in fields)
     raise DeclarationError(
-        f"{sink.at(clause)}: {clause} names a column that is not selected", got=name, hint=f"take one of: {known}"
+        f"{sink.at(clause)}: {clause} names a column that is not selected", got=name, hint=f"take one of: {names}"
     )
 
 

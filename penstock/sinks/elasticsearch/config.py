@@ -115,8 +115,8 @@ class Elasticsearch(DocumentOutput):
 def _name_error(name: str) -> str:
     if not name:
         return "is empty"
-    if found := FORBIDDEN.search(name):
-        return f"has {found[0]!r} in it"
+    if match := FORBIDDEN.search(name):
+        return f"has {match[0]!r} in it"
     if name[0] in "-_+." or name.endswith(TOMBSTONE_SUFFIX):
         return f"begins with -, _, + or ., or ends with {TOMBSTONE_SUFFIX}"
     room = LIMITS.index_bytes - len("-2026.11.22.21")

@@ -53,15 +53,15 @@ class IndexManager:
         self._known: set[str] = set()
 
     def prepare(self, shape: pa.StructType) -> None:
-        """Prepare the template, and the index unless there is a suffix. SinkError if what is there differs."""
+        """Prepare the template, and the index unless there is a suffix. SinkError if what exists differs."""
         if shape == self._shape:
             return
         wanted = index_template(self._output, shape)
         name = f"penstock-{self._output.index}"
         with request_errors(f"to make template {name}"):
             try:
-                [there] = self._client.indices.get_index_template(name=name)["index_templates"]
-                outdated = self._is_outdated(name, there["index_template"], wanted)
+                [present] = self._client.indices.get_index_template(name=name)["index_templates"]
+                outdated = self._is_outdated(name, present["index_template"], wanted)
             except NotFoundError:
                 outdated = True
             if outdated:
@@ -71,18 +71,18 @@ class IndexManager:
         if not self._output.suffix:
             self.ensure([self._output.index])
 
-    def _is_outdated(self, name: str, there: Mapping[str, Any], wanted: dict[str, Any]) -> bool:
-        """Whether a template lacks fields; `wanted` then gets its present settings."""
-        if there["index_patterns"] != wanted["index_patterns"]:
+    def _is_outdated(self, name: str, present: Mapping[str, Any], wanted: dict[str, Any]) -> bool:
+        """Whether a template lacks fields; `wanted` then gets its settings."""
+        if present["index_patterns"] != wanted["index_patterns"]:
             raise SinkError(
                 f"index template {name} of Elasticsearch is for other indexes than {self._output.name} writes",
-                got=", ".join(there["index_patterns"]),
+                got=", ".join(present["index_patterns"]),
                 hint=f"delete it (DELETE _index_template/{name}) if no sink needs it: it is made anew",
             )
-        present, declared = there.get("template", {}), wanted["template"]
-        if not self._missing_fields(f"index template {name}", present.get("mappings", {}), declared["mappings"]):
+        old, declared = present.get("template", {}), wanted["template"]
+        if not self._missing_fields(f"index template {name}", old.get("mappings", {}), declared["mappings"]):
             return False
-        declared["settings"] = present.get("settings", declared["settings"])
+        declared["settings"] = old.get("settings", declared["settings"])
         log.warning("elasticsearch: index template %s gets new fields", name)
         return True
 
@@ -128,35 +128,35 @@ class IndexManager:
         self.ensure([index])
 
     def _extend(self, index: str) -> bool:
-        """Add the fields that an index lacks; whether there were any. SinkError if it differs from the declaration."""
-        found: dict[str, Any] = self._client.indices.get(index=index, flat_settings=True).body
-        if wrong := self._write_obstacle(index, found):
-            got, hint = wrong
+        """Add the fields that an index lacks; whether there were any. SinkError if it is not as declared."""
+        indexes: dict[str, Any] = self._client.indices.get(index=index, flat_settings=True).body
+        if obstacle := self._write_obstacle(index, indexes):
+            got, hint = obstacle
             raise SinkError(
                 f"index {index} of Elasticsearch takes no document of {self._output.name}", got=got, hint=hint
             )
-        ((name, there),) = found.items()
-        missing = self._missing_fields(f"index {name}", there["mappings"], self._template["mappings"])
+        ((name, present),) = indexes.items()
+        missing = self._missing_fields(f"index {name}", present["mappings"], self._template["mappings"])
         if missing:
             self._client.indices.put_mapping(index=name, properties=missing)
             log.warning("elasticsearch: index %s gets new fields: %s", name, ", ".join(missing))
         return bool(missing)
 
-    def _write_obstacle(self, index: str, found: Mapping[str, Any]) -> tuple[str, str] | None:
+    def _write_obstacle(self, index: str, indexes: Mapping[str, Any]) -> tuple[str, str] | None:
         """Why nothing can be written under the name of an index, and the hint."""
-        if len(found) > 1:
+        if len(indexes) > 1:
             hint = f"let one index alone have the alias {index}: an older version of a document could be in any of them"
-            return f"it is an alias of {', '.join(sorted(found))}", hint
-        ((name, there),) = found.items()
-        if there.get("data_stream"):
-            return f"it is the data stream {there['data_stream']}", "let the sink write into an index of another name"
-        if there["aliases"].get(index, {}).get("is_write_index") is False:
+            return f"it is an alias of {', '.join(sorted(indexes))}", hint
+        ((name, present),) = indexes.items()
+        if present.get("data_stream"):
+            return f"it is the data stream {present['data_stream']}", "let the sink write into an index of another name"
+        if present["aliases"].get(index, {}).get("is_write_index") is False:
             hint = f"let the alias be one that is written by: add it to {name} again with is_write_index: true"
             return f"it is an alias of {name} with is_write_index: false", hint
-        if there["mappings"].get("_routing", {}).get("required"):
+        if present["mappings"].get("_routing", {}).get("required"):
             return "_routing is required there", "make the index without it: documents are written by their ids alone"
         for setting in ("index.default_pipeline", "index.final_pipeline"):
-            pipeline = there["settings"].get(setting, "_none")
+            pipeline = present["settings"].get(setting, "_none")
             if pipeline != "_none" and self._is_missing(pipeline):
                 return f"its {setting} names {pipeline}, which is not there", "make that pipeline, or unset it there"
         return None
@@ -169,12 +169,12 @@ class IndexManager:
         except AuthorizationException:
             return False  # not known
 
-    def _missing_fields(self, what: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-        missing, wrong = differences(there.get("properties", {}), wanted["properties"])
-        if wrong:
+    def _missing_fields(self, what: str, present: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+        missing, differing = differences(present.get("properties", {}), wanted["properties"])
+        if differing:
             raise SinkError(
                 f"{what} of Elasticsearch is not as {self._output.name} declares it",
-                got="; ".join(wrong[:10]),
+                got="; ".join(differing[:10]),
                 hint="declare the field as it is there (FIELDS), rename it, or delete what is there and let the "
                 "sink start over",
             )
@@ -186,8 +186,8 @@ class IndexManager:
             return []
         pattern = f"{self._output.index}-*"
         with request_errors(f"to list {pattern}"):
-            there = self._client.indices.get(index=pattern, features="aliases", expand_wildcards="open")
-        return sorted(name for name in there if self._end(name))
+            present = self._client.indices.get(index=pattern, features="aliases", expand_wildcards="open")
+        return sorted(name for name in present if self._end(name))
 
     def holders(self, ids: Iterable[str]) -> dict[str, list[str]]:
         """The suffixed indexes that hold each id, whatever its time."""

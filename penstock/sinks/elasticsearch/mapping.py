@@ -58,14 +58,14 @@ def mapping(shape: pa.StructType, output: Elasticsearch) -> dict[str, Any]:
                 got=name,
                 hint=f"name one of: {', '.join(list(properties)[:20])}",
             )
-        kept = {"properties": place[last]["properties"]} if "properties" in place[last] else {}
-        place[last] = kept | output.field_mapping(name, kind)
+        inner = {"properties": place[last]["properties"]} if "properties" in place[last] else {}
+        place[last] = inner | output.field_mapping(name, kind)
     # Other fields are stored and not searched: no record can add fields to the mapping.
     return {"dynamic": "false", "properties": properties}
 
 
 def _properties(shape: pa.StructType, output: Elasticsearch) -> Properties:
-    found: Properties = {}
+    properties: Properties = {}
     for field in shape:
         names = field.name.split(".")
         if not all(map(str.strip, names)):
@@ -74,25 +74,25 @@ def _properties(shape: pa.StructType, output: Elasticsearch) -> Properties:
                 got=repr(field.name),
                 hint="name it otherwise: dots stand between names, as in a.b",
             )
-        made = _field_type(field, output)
+        mapped = _field_type(field, output)
         for name in reversed(names[1:]):
-            made = {"properties": {name: made}}
-        if not _merge(found, {names[0]: made}):
+            mapped = {"properties": {name: mapped}}
+        if not _merge(properties, {names[0]: mapped}):
             raise DeclarationError(
                 f"two fields of {output.name} are one for Elasticsearch",
                 got=repr(field.name),
                 hint="name one otherwise: a.b is b within a",
             )
-    return found
+    return properties
 
 
-def _merge(found: Properties, more: Properties) -> bool:
+def _merge(properties: Properties, more: Properties) -> bool:
     """Add fields; whether it was possible: two fields of one name must both be objects."""
-    for name, made in more.items():
-        if name not in found:
-            found[name] = made
+    for name, mapped in more.items():
+        if name not in properties:
+            properties[name] = mapped
             continue
-        inner = [each["properties"] for each in (found[name], made) if each.keys() == {"properties"}]
+        inner = [each["properties"] for each in (properties[name], mapped) if each.keys() == {"properties"}]
         if len(inner) < 2 or not _merge(*inner):
             return False
     return True
@@ -137,37 +137,37 @@ def _check_map_keys(name: str, kind: pa.DataType, output: Elasticsearch) -> None
         _check_map_keys(name, kind.value_type, output)
 
 
-def _properties_at(properties: Properties, path: str) -> Properties | None:
-    found: Properties | None = properties
+def _properties_at(top: Properties, path: str) -> Properties | None:
+    properties: Properties | None = top
     for name in path.split(".") if path else ():
-        found = found.get(name, {}).get("properties") if found else None
-    return found
+        properties = properties.get(name, {}).get("properties") if properties else None
+    return properties
 
 
-def differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[Properties, list[str]]:
+def differences(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[Properties, list[str]]:
     """The properties to add to the present ones, and what differs, in words. Undeclared ones may be present."""
     missing: Properties = {}
-    wrong: list[str] = []
+    differing: list[str] = []
     for name, want in wanted.items():
-        have = there.get(name)
+        have = present.get(name)
         if have is None:
             missing[name] = want
             continue
-        wrong += [f"{name} {text}" for text in _describe_differences(have, want)]
+        differing += [f"{name} {text}" for text in _describe_differences(have, want)]
         for part in ("properties", "fields"):
             more, worse = differences(have.get(part, {}), want.get(part, {}))
             if more:
                 missing.setdefault(name, {k: v for k, v in have.items() if k not in ("properties", "fields")})
                 missing[name][part] = more
-            wrong += [f"{name}.{text}" for text in worse]
-    return missing, wrong
+            differing += [f"{name}.{text}" for text in worse]
+    return missing, differing
 
 
 def _describe_differences(have: Mapping[str, Any], want: Mapping[str, Any]) -> Iterator[str]:
     for key, value in {"type": "object", **want}.items():
         if key in ("properties", "fields"):
             continue
-        found = have.get(key, "object" if key == "type" else None)
+        present = have.get(key, "object" if key == "type" else None)
         # Elasticsearch answers with text where it was given a number or a boolean.
-        if str(found).lower() != str(value).lower():
-            yield f"has {key} {found}, declared is {value}"
+        if str(present).lower() != str(value).lower():
+            yield f"has {key} {present}, declared is {value}"

@@ -62,8 +62,10 @@ class TombstoneIndex:
 
     def future_upserts(self, ids: Sequence[str]) -> dict[str, FutureUpsert]:
         """The remembered future upserts of ids."""
-        found = ((doc["_version"], doc["_source"]) for doc in self._get(ids))
-        return {one["id"]: FutureUpsert(version, tuple(one["position"])) for version, one in found if "position" in one}
+        documents = ((doc["_version"], doc["_source"]) for doc in self._get(ids))
+        return {
+            one["id"]: FutureUpsert(version, tuple(one["position"])) for version, one in documents if "position" in one
+        }
 
     def _get(self, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
         for start in range(0, len(ids), PAGE):

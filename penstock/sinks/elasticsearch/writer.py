@@ -15,7 +15,7 @@ from penstock.model.output import Output, Writer, WriterOwner
 from penstock.sinks.core.bulk import BulkOutcome
 from penstock.sinks.core.connections import required_url
 from penstock.sinks.core.latest_per_key import LAST_VERSION, VersionedRow, latest_per_key
-from penstock.sinks.core.writer import SinkBatchResult, DocumentWriter
+from penstock.sinks.core.writer import DocumentWriter, SinkBatchResult
 from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction, action
 from penstock.sinks.elasticsearch.client import connect
 from penstock.sinks.elasticsearch.config import LIMITS, Elasticsearch
@@ -132,8 +132,8 @@ class IndexWriter(DocumentWriter):
         deleted has a tombstone.
         """
         upserts = {one.row: one for one in conflicts if one.document is not None}
-        there = self._indexes.existing([(one.index, rows[number].id) for number, one in upserts.items()])
-        missing = [rows[number] for number, one in upserts.items() if (one.index, rows[number].id) not in there]
+        existing = self._indexes.existing([(one.index, rows[number].id) for number, one in upserts.items()])
+        missing = [rows[number] for number, one in upserts.items() if (one.index, rows[number].id) not in existing]
         stale = self._deletes.stale_rows(missing) if self._deletes else set()
         rewritten = [row for row in missing if row.number not in stale]
         result.conflicts += len(conflicts) - len(rewritten)

@@ -86,9 +86,9 @@ class InfluxDB(DocumentOutput):
     def _mistakes(self) -> Iterator[tuple[str, object, str]]:
         names = [*self.tags, *(name for name, _ in self.fields)]
         if not self.database or bool(self.measurement) == bool(self.measurement_column):
-            given = (self.database, self.measurement, self.measurement_column)
+            target = (self.database, self.measurement, self.measurement_column)
             hint = "UPSERT INTO influxdb.<database>.<measurement>, or influxdb.<database> and MEASUREMENT (column)"
-            yield "not a database and one measurement", given, hint
+            yield "not a database and one measurement", target, hint
         if self.measurement and (why := measurement_error(self.measurement)):
             yield why, self.measurement, "give it another name"
         if self.suffix or self.expire_seconds:

@@ -79,7 +79,7 @@ def version_queries(points: Points) -> Iterator[str]:
         conditions = [(f"({series_condition(points.series[n])})", times[n]) for n in numbers]
         for some in chunks(conditions, SERIES, LIMITS.request_bytes, lambda one: len(one[0]) + 1):
             either = " OR ".join(condition for condition, _ in some)
-            for first, last in _spans(set().union(*(found for _, found in some))):
+            for first, last in _spans(set().union(*(span for _, span in some))):
                 statements.append(
                     f"SELECT {wanted} FROM {quoted(measurement)}, {quoted(measurement + TOMBSTONE_SUFFIX)} "
                     f"WHERE time >= {first}u AND time <= {last}u AND ({either}) GROUP BY *"
@@ -100,8 +100,8 @@ def read_versions(points: Points, answers: Iterable[Mapping[str, Any]]) -> pa.Ta
             series = numbers.get((measurement, tags))
             if series is None or (is_tombstone and measurement == name):
                 continue
-            times, *found = zip(*answer["values"], strict=True)
-            for column, values in zip(answer["columns"][1:], found, strict=True):
+            times, *versions = zip(*answer["values"], strict=True)
+            for column, values in zip(answer["columns"][1:], versions, strict=True):
                 field = fields[column]
                 if (field == DELETION) == is_tombstone:
                     columns[0].extend([series] * len(times))

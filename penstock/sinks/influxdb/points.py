@@ -95,9 +95,9 @@ class _PointReader:
         self._points = Points()
 
     def read(self) -> Points:
-        found, output = self._points, self._output
+        points, output = self._points, self._output
         if not self._count:
-            return found
+            return points
         self._refuse(pc.is_valid(self._rows["refused"]), lambda at: _text(self._rows["refused"][at]))
         deleted = pc.and_(self._rows["deleted"], output.tombstones != "ignore")
         ignored = pc.and_(self._rows["deleted"], output.tombstones == "ignore")
@@ -109,45 +109,45 @@ class _PointReader:
         self._refuse(out, lambda at: f"its time is outside the years 1677 to 2262: {time[at]} µs")
         series = self._series(pc.invert(ignored))
         self._cells(series, time, deleted, ignored)
-        return found
+        return points
 
     def _cells(self, series: Any, time: Any, deleted: Any, ignored: Any) -> None:
-        found, parts = self._points, []
+        points, parts = self._points, []
         rows = pa.array(range(self._count), pa.int64())
         whole = {"series": series, "time": time, "version": self._rows["version"], "row": rows}
 
         def add(name: str, values: Any, wanted: Any) -> None:
             number = DELETION
             if name:
-                number = len(found.fields)
-                found.fields.append(name)
+                number = len(points.fields)
+                points.fields.append(name)
             columns = {**whole, "field": pa.repeat(pa.scalar(number, pa.int32()), self._count), "text": values}
             parts.append(pa.table(columns).filter(pc.and_(wanted, pc.is_valid(values))))
 
-        here = pc.invert(pc.or_(deleted, ignored))
-        given = pa.repeat(pa.scalar(value=False), self._count)
+        written = pc.invert(pc.or_(deleted, ignored))
+        has_value = pa.repeat(pa.scalar(value=False), self._count)
         for name, kind in self._fields():
-            values = self._values(name, kind, here)
-            given = pc.or_(given, pc.is_valid(values))
-            add(name, values, here)
-        self._refuse(pc.and_(here, pc.invert(given)), lambda _: "all fields of its point are NULL")
+            values = self._values(name, kind, written)
+            has_value = pc.or_(has_value, pc.is_valid(values))
+            add(name, values, written)
+        self._refuse(pc.and_(written, pc.invert(has_value)), lambda _: "all fields of its point are NULL")
         if self._output.tombstones == "mark":
             add(DELETED_FIELD, pc.cast(deleted, pa.string()).cast(pa.binary()), pc.invert(ignored))
         if self._output.tombstones == "delete":
             add("", pa.repeat(pa.scalar(b""), self._count), deleted)
-        refused = pa.array(sorted(found.refused), pa.int64())
+        refused = pa.array(sorted(points.refused), pa.int64())
         cells = pa.concat_tables(parts)
-        found.cells = cells.filter(pc.invert(pc.is_in(cells["row"], refused)))
+        points.cells = cells.filter(pc.invert(pc.is_in(cells["row"], refused)))
 
     def _fields(self) -> Sequence[tuple[str, str]]:
-        found = self._output.fields_among(f.name for f in self._doc.type)
-        if wrong := [name for name, _ in found if is_reserved(name)]:
+        fields = self._output.fields_among(f.name for f in self._doc.type)
+        if names := [name for name, _ in fields if is_reserved(name)]:
             raise SinkError(
                 f"sink {self._output.sink}: a name that a field of InfluxDB cannot have",
-                got=wrong[0],
+                got=names[0],
                 hint="give the column another name: AS",
             )
-        return found
+        return fields
 
     def _column(self, name: str) -> Any:
         # As in Spark, case is ignored.
@@ -180,25 +180,25 @@ class _PointReader:
 
     def _series(self, wanted: Any) -> Any:
         """The number of each row's series; rows with impossible names are refused."""
-        output, found = self._output, self._points
+        output, points = self._output, self._points
         named = (
             self._names(output.measurement_column)
             if output.measurement_column
             else [output.measurement.encode()] * self._count
         )
-        known: dict[tuple[bytes | None, ...], int | str] = {}
+        series_of: dict[tuple[bytes | None, ...], int | str] = {}
         numbers = []
         rows = zip(named, *(self._names(tag) for tag in output.tags), strict=True)
         for at, (names, is_wanted) in enumerate(zip(rows, wanted.to_pylist(), strict=True)):
-            one = known.get(names)
-            if one is None:
-                made = self._new_series(names)
-                one = known[names] = made if isinstance(made, str) else len(found.series)
-                if isinstance(made, Series):
-                    found.series.append(made)
-            if isinstance(one, str) and is_wanted:
-                found.refused.setdefault(at, one)
-            numbers.append(one if isinstance(one, int) else 0)
+            number = series_of.get(names)
+            if number is None:
+                series = self._new_series(names)
+                number = series_of[names] = series if isinstance(series, str) else len(points.series)
+                if isinstance(series, Series):
+                    points.series.append(series)
+            if isinstance(number, str) and is_wanted:
+                points.refused.setdefault(at, number)
+            numbers.append(number if isinstance(number, int) else 0)
         return pa.array(numbers, pa.int32())
 
     def _new_series(self, names: Sequence[bytes | None]) -> Series | str:
@@ -212,10 +212,10 @@ class _PointReader:
             filter(None, (line_end_error(value) for _, value in tags)), ""
         ):
             return why
-        made = Series(measurement, tags)
-        if (size := len(made.line_prefix(TOMBSTONE_SUFFIX))) > LIMITS.key_bytes:
+        series = Series(measurement, tags)
+        if (size := len(series.line_prefix(TOMBSTONE_SUFFIX))) > LIMITS.key_bytes:
             return f"its measurement and tags take {size} bytes, InfluxDB has {LIMITS.key_bytes}"
-        return made
+        return series
 
     def _names(self, name: str) -> list[bytes | None]:
         values = self._column(name)
@@ -225,19 +225,19 @@ class _PointReader:
             )
         return list((values if _is_text(values.type) else values.cast(pa.string())).cast(pa.binary()).to_pylist())
 
-    def _values(self, name: str, kind: str, here: Any) -> Any:
+    def _values(self, name: str, kind: str, written: Any) -> Any:
         """Values as a line has them; rows with a value that InfluxDB does not have are refused."""
         values = self._column(name)
         if wrong := _type_error(values.type):
             raise self._unusable(name, wrong)
         if kind and not pa.types.is_null(values.type):
-            values = self._cast_values(name, kind, values, here)
+            values = self._cast_values(name, kind, values, written)
         type_ = values.type
         if pa.types.is_integer(type_):
             return _bytes_of(pc.binary_join_element_wise(pc.cast(values, pa.string()), "i", ""))
         if pa.types.is_floating(type_):
-            strange = pc.and_(pc.is_valid(values), pc.invert(pc.is_finite(values)))
-            self._refuse(pc.and_(here, strange), lambda at: f"its field {name} is {values[at]}")
+            not_finite = pc.and_(pc.is_valid(values), pc.invert(pc.is_finite(values)))
+            self._refuse(pc.and_(written, not_finite), lambda at: f"its field {name} is {values[at]}")
             return _bytes_of(pc.cast(values, pa.string()))
         if pa.types.is_decimal(type_) or pa.types.is_boolean(type_):
             return _bytes_of(pc.cast(values, pa.string()))
@@ -247,7 +247,7 @@ class _PointReader:
         quote = pa.scalar(b'"')
         return pc.binary_join_element_wise(quote, raw, quote, pa.scalar(b""))
 
-    def _cast_values(self, name: str, kind: str, values: Any, here: Any) -> Any:
+    def _cast_values(self, name: str, kind: str, values: Any, written: Any) -> Any:
         wanted = ARROW_TYPES[kind]
         if kind == "string":
             return values if _is_text(values.type) else pc.cast(values, pa.string())
@@ -263,10 +263,10 @@ class _PointReader:
         except pa.ArrowInvalid:
             pass
         # Some value cannot be cast: cast them one by one.
-        made = [_cast(value, wanted) for value in text]
-        strange = pa.array([new is None and old.is_valid for new, old in zip(made, text, strict=True)])
-        self._refuse(pc.and_(here, strange), lambda at: f"its field {name} is no {kind}: {str(text[at])[:100]}")
-        return pa.array(made, wanted)
+        new_values = [_cast(value, wanted) for value in text]
+        uncastable = pa.array([new is None and old.is_valid for new, old in zip(new_values, text, strict=True)])
+        self._refuse(pc.and_(written, uncastable), lambda at: f"its field {name} is no {kind}: {str(text[at])[:100]}")
+        return pa.array(new_values, wanted)
 
     def _refuse(self, where: Any, why: Callable[[int], str]) -> None:
         for at in pc.indices_nonzero(pc.fill_null(where, fill_value=False)).to_pylist():

@@ -69,15 +69,15 @@ def future_queries(points: Points, wanted: Iterable[Point]) -> Iterator[str]:
 def read_future_upserts(points: Points, answers: Iterable[Mapping[str, Any]]) -> dict[Point, FutureUpsert]:
     """The future upserts of the answers, by point."""
     numbers = {(one.measurement + TOMBSTONE_SUFFIX, frozenset(one.present)): n for n, one in enumerate(points.series)}
-    found: dict[Point, FutureUpsert] = {}
+    upserts: dict[Point, FutureUpsert] = {}
     for answer in answers:
         tags = frozenset((k, v) for k, v in answer.get("tags", {}).items() if v)
         if (series := numbers.get((answer["name"], tags))) is None:
             continue
         for time, version, position in answer["values"]:
             if version is not None and position is not None:
-                found[series, time] = FutureUpsert(version, tuple(json.loads(position)))
-    return found
+                upserts[series, time] = FutureUpsert(version, tuple(json.loads(position)))
+    return upserts
 
 
 def raise_tombstone_cells(

@@ -14,7 +14,7 @@ from penstock.sinks.core.bulk import OK, BulkOutcome, BulkSettings, BulkWriter, 
 from penstock.sinks.core.chunking import chunks
 from penstock.sinks.core.connections import required_url
 from penstock.sinks.core.latest_per_key import FutureUpsert, VersionedRow
-from penstock.sinks.core.writer import SinkBatchResult, DocumentWriter
+from penstock.sinks.core.writer import DocumentWriter, SinkBatchResult
 from penstock.sinks.influxdb import tombstones
 from penstock.sinks.influxdb.client import InfluxClient, quoted
 from penstock.sinks.influxdb.config import LIMITS, TOMBSTONE_SUFFIX, VERSION, InfluxDB

@@ -94,45 +94,45 @@ class CollectionManager:
     def existing(self) -> list[str]:
         """The names of the collections that exist."""
         base = self._output.collection
-        found = self._database.list_collection_names()
+        names = self._database.list_collection_names()
         if not self._output.suffix:
-            return [name for name in found if name == base]
-        return [name for name in found if name.startswith(f"{base}-") and SUFFIX.fullmatch(name[len(base) + 1 :])]
+            return [name for name in names if name == base]
+        return [name for name in names if name.startswith(f"{base}-") and SUFFIX.fullmatch(name[len(base) + 1 :])]
 
     def ensure(self, name: str) -> None:
         """Create a collection and its indexes as declared. SinkError if what exists differs."""
         if monotonic() - self._checked.get(name, -RECHECK_S) < RECHECK_S:
             return
-        for there in self._database.list_collections(filter={"name": name}):
-            self._check_plain(name, there)
+        for present in self._database.list_collections(filter={"name": name}):
+            self._check_plain(name, present)
         for index in [TOMBSTONE_INDEX] if name == self.tombstones else self._indexes:
             self._ensure_index(name, index)
         self._checked[name] = monotonic()
 
-    def _check_plain(self, name: str, there: Mapping[str, Any]) -> None:
-        options = there.get("options", {})
-        kind = there.get("type", "collection")
-        wrong = [f"a {kind}"] if kind != "collection" else []
+    def _check_plain(self, name: str, present: Mapping[str, Any]) -> None:
+        options = present.get("options", {})
+        kind = present.get("type", "collection")
+        obstacles = [f"a {kind}"] if kind != "collection" else []
         # With another collation two ids may be equal.
-        wrong += [what for what in ("capped", "timeseries", "collation", "clusteredIndex") if options.get(what)]
-        if wrong:
+        obstacles += [what for what in ("capped", "timeseries", "collation", "clusteredIndex") if options.get(what)]
+        if obstacles:
             raise SinkError(
                 f"{self._output.database}.{name} is not a plain collection",
-                got=wrong[0],
+                got=obstacles[0],
                 hint="write into another collection, or drop it",
             )
 
     def _ensure_index(self, name: str, index: IndexSpec) -> None:
         collection = self._database[name]
-        for called, there in collection.index_information().items():
+        for index_name, present in collection.index_information().items():
             # A hashed or text index of the same columns is a different one.
-            if there["key"] != [(key, 1) for key in index.keys]:
+            if present["key"] != [(key, 1) for key in index.keys]:
                 continue
-            if wrong := index.difference(there):
+            if difference := index.difference(present):
                 raise SinkError(
-                    f"index {called} of {self._output.database}.{name} is not as declared",
-                    got=wrong,
-                    hint=f'drop it (db["{name}"].dropIndex("{called}")), or declare it as it is',
+                    f"index {index_name} of {self._output.database}.{name} is not as declared",
+                    got=difference,
+                    hint=f'drop it (db["{name}"].dropIndex("{index_name}")), or declare it as it is',
                 )
             return
         options: dict[str, Any] = {"expireAfterSeconds": index.seconds} if index.seconds is not None else {}

@@ -110,6 +110,6 @@ class MongoDB(DocumentOutput):
 def _name_error(name: str, characters: str, size: int) -> str:
     if not name:
         return "is empty"
-    if found := [character for character in characters if character in name]:
-        return f"has {found[0]!r} in it"
+    if forbidden := [character for character in characters if character in name]:
+        return f"has {forbidden[0]!r} in it"
     return f"is longer than {size} bytes" if len(name.encode()) > size else ""

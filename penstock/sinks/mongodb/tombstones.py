@@ -45,8 +45,8 @@ class TombstoneCollection:
 
     def future_upserts(self, ids: Sequence[str]) -> dict[str, FutureUpsert]:
         """The remembered future upserts of ids."""
-        found = self._documents.find(self._collection, ids, {VERSION: 1, POSITION: 1})
-        return {one["_id"]: FutureUpsert(one[VERSION], tuple(one[POSITION])) for one in found if POSITION in one}
+        documents = self._documents.find(self._collection, ids, {VERSION: 1, POSITION: 1})
+        return {one["_id"]: FutureUpsert(one[VERSION], tuple(one[POSITION])) for one in documents if POSITION in one}
 
     def record(self, rows: Sequence[VersionedRow], result: SinkBatchResult) -> None:
         """Remember deletes, before they are made, or future upserts."""

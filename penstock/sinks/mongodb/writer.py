@@ -19,7 +19,7 @@ from penstock.errors import SinkError
 from penstock.model.output import Output, Writer, WriterOwner
 from penstock.sinks.core.connections import required_url
 from penstock.sinks.core.latest_per_key import VersionedRow, latest_per_key
-from penstock.sinks.core.writer import SinkBatchResult, DocumentWriter
+from penstock.sinks.core.writer import DocumentWriter, SinkBatchResult
 from penstock.sinks.mongodb.bulk import WAIT_S, DocumentWrite, MongoRequests
 from penstock.sinks.mongodb.collections import FIRST, LAST, YEARS, CollectionManager
 from penstock.sinks.mongodb.config import LIMITS, VERSION, MongoDB
