@@ -224,7 +224,7 @@ def test_a_checkpoint_without_its_marks_is_not_taken_for_a_new_one(
     wait_until(lambda: COMMITS.name not in admin(bootstrap).list_topics(timeout=10).topics)
     create(bootstrap, COMMITS)
     book = InMemoryDataLossLog()
-    with pytest.raises(Blocked, match="no mark of what is written"), running(EACH, spark, bootstrap, tmp_path, book):
+    with pytest.raises(Blocked, match="no commit marker"), running(EACH, spark, bootstrap, tmp_path, book):
         pass
     [asked] = book.pending["each"]
     book.accepted.add(("each", asked))

@@ -42,7 +42,7 @@ import json, sys
 from py4j.protocol import Py4JJavaError
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.jvm import bridge
-from penstock.engine.jvm.hadoop_fs import Folder
+from penstock.engine.jvm.hadoop_fs import HadoopFolder as Folder
 from penstock.engine.session import open_session
 spark = open_session("writers")
 at = spark._jvm.org.apache.hadoop.fs.Path
@@ -63,7 +63,7 @@ for overwrite in (False, True):
         except Py4JJavaError as e:
             said.append(e.java_exception.getClass().getSimpleName())
 folder = Folder(spark, sys.argv[1])
-said += [folder.read("False"), folder.read("True"), folder.read_if_whole("missing"), sorted(folder.names("."))]
+said += [folder.read("False"), folder.read("True"), folder.read_verified("missing"), sorted(folder.list_names("."))]
 said += [folder.create("once", text) for text in ("mine", "another's")] + [folder.read("once")]
 folder.replace("False", "third")
 folder.move(f"{sys.argv[1]}.before")

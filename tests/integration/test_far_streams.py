@@ -166,7 +166,7 @@ def test_a_checkpoint_without_its_marks_goes_on_once_somebody_says_so(place: Pla
     wait_until(lambda: COMMITS.name not in client.list_topics(timeout=10).topics)
     create(place.bootstrap, COMMITS)
     found = place.far.do("run", stream, root=ROOT, rows=4)
-    assert (found["state"], "no mark of what is written" in found["error"]) == ("blocked", True)
+    assert (found["state"], "no commit marker" in found["error"]) == ("blocked", True)
     send(place.bootstrap, events(4))
     found = place.far.do("run", stream, root=ROOT, rows=4, accepts=True)
     assert values(place.bootstrap) == WRITES[stream]

@@ -1,4 +1,4 @@
-"""The checkpoint of a stream: what its offset log says of a batch, and that it is on the disk."""
+"""The checkpoint of a stream: its planned and committed batches, its resets, and its durability."""
 
 from __future__ import annotations
 
@@ -35,10 +35,16 @@ RESET_FILE, SPLIT_FILE = "penstock-reset.json", "penstock-split.json"
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """A batch as planned; it may not have been committed yet.
+    """A batch that the offset log has; it may not have been committed yet.
 
-    at_ms: its clock; watermark_ms: what it dropped late records by; offsets are next ones. plan: what the log says of
-    it; before: the same of the batch before it, None for the first.
+    Attributes:
+        batch_id: Its number.
+        at_ms: Its processing time, epoch ms.
+        watermark_ms: The watermark by which it drops late records, epoch ms.
+        starts: The first offsets that it reads.
+        ends: The next offsets behind it.
+        plan: Its entry of the offset log.
+        before: The entry of the batch before; None for the first batch.
     """
 
     batch_id: int
@@ -51,7 +57,7 @@ class PlannedBatch:
 
     @property
     def plans(self) -> dict[int, str]:
-        """For its mark: its own plan and the one before, as text."""
+        """For its commit marker: the entries of this batch and of the one before, as text."""
         known = {self.batch_id - 1: self.before.text} if self.before else {}
         return {**known, self.batch_id: self.plan.text}
 
@@ -70,36 +76,41 @@ class Checkpoint:
         self._last: tuple[int, BatchPlan] | None = None
         self._synced: dict[str, set[str]] = {}
         self.copy_id = ""
-        """Tells this folder from others that were copied from it."""
+        """Distinguishes this folder from its copies."""
 
     @property
     def supports_rebuild(self) -> bool:
-        """Whether state that was made anew can be put here."""
+        """Whether a rebuilt state can be put here."""
         return not s3a.is_object_store(self.path)
 
     def check_reachable(self) -> None:
-        """See that its object store can be reached, if it lies in one; Wait or SinkError says why not."""
+        """Check that its object store can be reached, if it is in one; Wait or SinkError says why it cannot."""
         if s3a.is_object_store(self.path):
             s3a.store_below(self.path).ready()
 
     def recover(self, mark: CommitMarker, *, stateful: bool, restores: Callable[[], bool] = lambda: False) -> None:
-        """Mend what is missing in the log by the mark of what is written, and say so. The query must not run.
+        """Repair the log by the commit marker. The query must not run.
 
-        Blocked if this checkpoint is not the one that wrote the mark, or is damaged. stateful: whether the query has
-        state, which must have taken in each batch. restores: whether its topics hold it.
+        Args:
+            mark: The marker of the last batch that is written.
+            stateful: Whether the query has state, which must have taken in each batch.
+            restores: Whether the state can be rebuilt.
+
+        Raises:
+            Blocked: Another checkpoint wrote the marker, or this one is damaged.
         """
         self._last, self._synced = None, {}
         self.copy_id = ownership.claim(self._stream, self._folder, mark)
         anew = self.active_reset() is not None
-        look = CheckpointRecovery(
+        recovery = CheckpointRecovery(
             self._stream, self._folder, mark, stateful=stateful, anew=anew,
             restores=lambda: self.supports_rebuild and restores(),
         )  # fmt: skip
-        for said in look.run():
-            log.warning("the checkpoint of stream %s is mended: %s", self._stream, said)
+        for repair in recovery.run():
+            log.warning("the checkpoint of stream %s is repaired: %s", self._stream, repair)
 
     def sync(self) -> None:
-        """Bring what Spark has written to the disk, on a local one: it renames files into place and no more.
+        """Bring what was written to the local disk: Spark renames files into place and does not wait for the disk.
 
         Called before a batch's output is made visible, when its plan and its state are written.
         """
@@ -115,7 +126,7 @@ class Checkpoint:
                 self._synced[folder] = set(now)
 
     def batch(self, batch_id: int) -> PlannedBatch:
-        """The batch as planned; it may not have been committed yet."""
+        """A batch that is planned; it may not have been committed yet."""
         before = self._plan(batch_id - 1) if batch_id else None
         plan = self._plan(batch_id)
         self._last = (batch_id, plan)
@@ -131,16 +142,16 @@ class Checkpoint:
 
     @property
     def has_commits(self) -> bool:
-        """Whether a batch was committed."""
+        """Whether a batch is committed."""
         return bool(self._folder.list_numbers("commits"))
 
     @property
     def last_commit(self) -> int:
-        """The last batch that was committed, -1 for none."""
-        return self._edge()[0]
+        """The last batch that is committed; -1 for none."""
+        return self._last_batches()[0]
 
     def watermark(self) -> int:
-        """The latest watermark that any of its batches had, epoch ms; 0 for none."""
+        """The latest watermark of its batches, epoch ms; 0 for none."""
         plans = (
             BatchPlan.read(self._folder.read_verified(f"offsets/{n}") or "")
             for n in self._folder.list_numbers("offsets")
@@ -148,35 +159,35 @@ class Checkpoint:
         return max((plan.watermark_ms for plan in plans if plan), default=0)
 
     def active_reset(self) -> str | None:
-        """The reset that it began with; empty if that is damaged."""
+        """The text of the reset that it began with; empty if it is damaged, None if there is none."""
         return self._folder.read_verified(RESET_FILE)
 
     def pending_reset(self) -> str | None:
-        """The reset that its next start takes up; empty if that is damaged."""
+        """The text of the reset that its next start activates; empty if it is damaged, None if there is none."""
         return self._waiting.read_verified(RESET_FILE)
 
     def request_reset(self, text: str) -> None:
-        """Let the next start take up a reset, in the place of one that waits."""
+        """Let the next start activate a reset, instead of a pending one."""
         if not json.loads(text).get("rebuilt") and "metadata" in self._waiting.list_names("."):
-            # What was rebuilt would go on where it stood.
+            # A rebuilt state would go on from its own offsets.
             self._waiting.remove()
         self._waiting.replace(RESET_FILE, text)
 
     def batch_split(self) -> str | None:
-        """How its batches are cut, while memory does not hold them whole."""
+        """How its batches are split while memory does not hold them; None if they are not."""
         return self._folder.read_verified(SPLIT_FILE)
 
     def save_batch_split(self, text: str) -> None:
-        """Let batches be cut so from the next start on; as they come, if the text is empty."""
+        """Let batches be split so from the next start on; not at all if the text is empty."""
         if text:
             self._folder.replace(SPLIT_FILE, text)
         else:
             self._folder.delete(SPLIT_FILE)
 
     def activate_pending_reset(self) -> None:
-        """Make room for the reset that waits; what is there is kept until the next one. The query must not run."""
+        """Replace this checkpoint by the pending one; it is kept until the next reset. The query must not run."""
         if self.active_reset() == self.pending_reset():
-            # It has taken its place, and the driver died before what it was copied from was gone.
+            # It is activated already, and the driver died before the copy was removed.
             self._waiting.remove()
             return
         if self._folder.exists():
@@ -186,11 +197,11 @@ class Checkpoint:
 
     @property
     def query_id(self) -> str:
-        """The id of its query; empty if it was never started."""
+        """The id of its query; empty if it never started."""
         return str(json.loads(self._text("metadata"))["id"]) if "metadata" in self._folder.list_names(".") else ""
 
     def wrote_marker(self, mark: CommitMarker) -> bool:
-        """Whether a mark is of its query; it is taken for it if that cannot be read, unless it just began anew."""
+        """Whether a marker is of its query. If its id cannot be read it is, unless it just began with a reset."""
         try:
             query = str(json.loads(self._folder.read_verified("metadata") or "")["id"])
         except (ValueError, TypeError, KeyError):
@@ -199,36 +210,36 @@ class Checkpoint:
         return query == mark.query
 
     def pending_offsets(self) -> tuple[TopicOffsets, TopicOffsets]:
-        """Next offsets of its inputs: behind the last batch that was committed, and behind the one planned since.
+        """Next offsets of its inputs: behind the last committed batch, and behind the one that is planned since.
 
-        None are known of a log that cannot be read.
+        Both are empty if the log cannot be read.
         """
-        done, planned = self._edge()
+        done, planned = self._last_batches()
         starts = self._ends(done) if done >= 0 else self._initial()
         return starts, self._ends(planned) if planned is not None else starts
 
-    def replace_offsets(self, fit: OffsetMapping) -> None:
-        """Change where reading goes on, of the batch that is planned too. The query must not run."""
-        done, planned = self._edge()
+    def replace_offsets(self, mapping: OffsetMapping) -> None:
+        """Change where reading goes on, also in the planned batch. The query must not run."""
+        done, planned = self._last_batches()
         for source in self._folder.list_names("sources") if done < 0 else ():
             name = f"sources/{source}/0"
             head, brace, rest = (self._folder.read_verified(name) or "").partition("{")
-            if brace and (changed := replace_offsets(brace + rest, json.loads(brace + rest), fit)) != brace + rest:
+            if brace and (changed := replace_offsets(brace + rest, json.loads(brace + rest), mapping)) != brace + rest:
                 self._folder.replace(name, head + changed)
         for number in (planned, done):
             if number is not None and number >= 0:
                 plan = self._plan(number)
-                if (changed := plan.fitted(fit)) != plan.text:
+                if (changed := plan.replace_offsets(mapping)) != plan.text:
                     self._folder.replace(f"offsets/{number}", changed)
         self._last = None
 
     def planned_batch(self) -> PlannedBatch | None:
-        """The batch that is planned and not committed, if there is one."""
-        _, planned = self._edge()
+        """The batch that is planned and not committed; None if there is none."""
+        _, planned = self._last_batches()
         return None if planned is None else self.batch(planned)
 
     def shorten_batch(self, batch: PlannedBatch, ends: TopicOffsets) -> None:
-        """Let a batch that is planned end earlier. The query must not run, and nothing of the batch be written."""
+        """Let a planned batch end earlier. The query must not run, and nothing of the batch may be written."""
         before = batch.before.sources if batch.before else (None,) * len(batch.plan.sources)
         version, metadata, *lines = batch.plan.text.split("\n")
         fresh = []
@@ -242,16 +253,16 @@ class Checkpoint:
         self._folder.replace(f"offsets/{batch.batch_id}", "\n".join([version, metadata, *fresh]))
         self._last = None
 
-    def _edge(self) -> tuple[int, int | None]:
-        """The number of the last batch that was committed, -1 for none, and of the one that is planned behind it."""
+    def _last_batches(self) -> tuple[int, int | None]:
+        """The last batch that is committed, -1 for none; and the one that is planned behind it, None for none."""
         done = max(self._folder.list_numbers("commits"), default=-1)
         return done, done + 1 if done + 1 in self._folder.list_numbers("offsets") else None
 
     def _initial(self) -> TopicOffsets:
-        """The offsets at which its sources first began."""
+        """The offsets at which its sources began."""
         lines = []
         for source in self._folder.list_names("sources"):
-            # A zero byte and the version come first.
+            # A zero byte and a version come before the JSON.
             _, brace, text = (self._folder.read_verified(f"sources/{source}/0") or "").partition("{")
             if brace:
                 lines.append(json.loads(brace + text))
@@ -273,7 +284,7 @@ class Checkpoint:
 
 
 def _sync(path: Path) -> None:
-    # Old files are removed meanwhile.
+    # Spark removes old files meanwhile.
     with suppress(FileNotFoundError):
         at = os.open(path, os.O_RDONLY)
         try:

@@ -15,13 +15,19 @@ from typing import Any
 
 TopicOffsets = dict[str, dict[int, int]]
 SourceOffsets = dict[str, dict[str, int]] | None
-# Gives the offset for a topic, a partition and its offset so far; None for a topic that is to be as if new.
+# Maps a topic, a partition and its offset to another offset; None for a topic that is to be read as if it were new.
 OffsetMapping = Callable[[str, int, int], int | None]
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """text: the entry as it is. sources: the next offsets of each source, None for one that took no part."""
+    """An entry of the offset log.
+
+    Attributes:
+        text: The entry.
+        metadata: Its line of metadata.
+        sources: The next offsets of each source; None for a source that took no part.
+    """
 
     text: str
     metadata: dict[str, Any]
@@ -29,7 +35,7 @@ class BatchPlan:
 
     @classmethod
     def read(cls, text: str) -> BatchPlan | None:
-        """None if the text is no whole entry."""
+        """Parse an entry; None if the text is not a complete one."""
         version, _, rest = text.partition("\n")
         first, *lines = rest.split("\n")
         try:
@@ -43,32 +49,33 @@ class BatchPlan:
 
     @property
     def at_ms(self) -> int:
+        """The batch's processing time, epoch ms."""
         return int(self.metadata["batchTimestampMs"])
 
     @property
     def watermark_ms(self) -> int:
-        """Of this batch; by that of the batch before it late records are dropped."""
+        """The watermark of this batch, epoch ms. Late records are dropped by that of the batch before."""
         return int(self.metadata.get("batchWatermarkMs", 0))
 
     @cached_property
     def ends(self) -> TopicOffsets:
-        """Next offsets of all sources by topic; where two sources read one topic, of the one that lags."""
+        """The next offsets of all sources by topic; where two sources read a topic, of the one that lags."""
         return merge_offsets(self.sources)
 
-    def fitted(self, fit: OffsetMapping) -> str:
-        """The entry as text, with other offsets; as it was if none is another."""
+    def replace_offsets(self, mapping: OffsetMapping) -> str:
+        """The entry as text, with mapped offsets; unchanged if no offset changes."""
         version, metadata, *lines = self.text.split("\n")
-        fresh = [replace_offsets(line, source, fit) for line, source in zip(lines, self.sources, strict=True)]
+        fresh = [replace_offsets(line, source, mapping) for line, source in zip(lines, self.sources, strict=True)]
         return "\n".join([version, metadata, *fresh])
 
 
-def replace_offsets(line: str, source: SourceOffsets, fit: OffsetMapping) -> str:
-    """A source's line with other offsets; as it was if none is another."""
+def replace_offsets(line: str, source: SourceOffsets, mapping: OffsetMapping) -> str:
+    """A source's line with mapped offsets; unchanged if no offset changes."""
     if source is None:
         return line
     now = {}
     for topic, parts in source.items():
-        offsets = {p: fit(topic, int(p), at) for p, at in parts.items()}
+        offsets = {p: mapping(topic, int(p), at) for p, at in parts.items()}
         if None not in offsets.values():
             now[topic] = offsets
     return line if now == source else json.dumps(now)

@@ -1,7 +1,8 @@
-"""Which of several copies of a checkpoint goes on.
+"""Which of several copies of a checkpoint may go on.
 
-A folder that was moved, or copied to be carried on elsewhere, is taken over by whoever starts from it in its new place.
-The one that was left behind finds the other's name in the mark, and stops instead of fencing it again and again.
+A checkpoint that was moved, or copied to be continued elsewhere, is claimed by whoever starts from it in its new
+location. The copy that was left behind finds the other's id in the commit marker, and stops instead of fencing it again
+and again.
 """
 
 from __future__ import annotations
@@ -23,16 +24,20 @@ FILE = "penstock.json"
 
 
 def claim(stream: str, folder: HadoopFolder, mark: CommitMarker) -> str:
-    """The name of the copy in this folder, for its marks. Blocked if another copy has written behind it."""
+    """Claim the checkpoint in this folder; the id of this copy, for its commit markers.
+
+    Raises:
+        Blocked: Another copy has written since.
+    """
     here = location(folder.path)
     try:
         kept = json.loads(folder.read_verified(FILE) or "{}")
     except ValueError:
         kept = {}
     if kept.get("place") != here:
-        # The last mark may be that of the one this was copied from, until this one writes; or that of the one before.
+        # The last marker may be of the copy this one was made from, until this one writes; or of that one's origin.
         known = (kept.get("copy", ""), kept.get("from", ""))
-        # Where that was lost, the mark says whether it was written from this place.
+        # Where the file was lost, the marker says whether it was written from this location.
         own = not kept and mark.checkpoint.rpartition(" ")[0] == here
         wrote = mark.checkpoint if own or mark.checkpoint in known else known[0]
         kept = _put(folder, here, wrote)
@@ -40,13 +45,13 @@ def claim(stream: str, folder: HadoopFolder, mark: CommitMarker) -> str:
         raise Blocked(
             f"stream {stream} goes on from a copy of this checkpoint",
             got=f"this is {kept['copy']}, and {mark.checkpoint} wrote last",
-            hint="stop it here; or stop it there, and put its folder in the place of this one",
+            hint="stop it here; or stop it there, and replace this folder by its folder",
         )
     return str(kept["copy"])
 
 
 def inherit(folder: HadoopFolder, path: str, mark: CommitMarker) -> None:
-    """Let a folder, which is to lie at a path, go on behind what another copy has written."""
+    """Let a folder, which will be moved to a path, go on behind the batches that another copy has written."""
     _put(folder, location(path), mark.checkpoint)
 
 
@@ -61,6 +66,6 @@ def _same_query(folder: HadoopFolder, mark: CommitMarker) -> bool:
 
 
 def location(path: str) -> str:
-    """A folder's name wherever it is looked at from."""
+    """A name of a path that is unique over hosts."""
     given = urlparse(path)
     return f"{socket.gethostname()}:{Path(given.path).resolve()}" if given.scheme in ("", "file") else path

@@ -1,8 +1,8 @@
-"""What a stream keeps in state, as lines that two releases are compared by: Spark goes on with the state of another
-aggregate or window if only its types are the same.
+"""The fingerprint of a stream's plan: lines that say what it keeps in state.
 
-The lines lie in the checkpoint. `python -m penstock.engine.checkpoint.plan_fingerprint APP` compares those of
-all streams of an app, as the code now is, without a broker; with --accept it lets the next start take other lines.
+Two releases are compared by it, as Spark goes on with the state of another aggregate or window if only its types are
+the same. The lines are kept in the checkpoint. `python -m penstock.engine.checkpoint.plan_fingerprint APP` compares
+them with the present code, for all streams of an app, without a broker; with --accept the next start accepts other lines.
 """
 
 from __future__ import annotations
@@ -50,8 +50,21 @@ def build_frame(
     begun: bool = True,
     most: int = 0,
 ) -> DataFrame:
-    """The frame that a stream's transform gives, of all but some records. DeclarationError if it is not what the
-    stream promises. most: records of a batch, 0 for no limit."""
+    """The frame that a stream's transform makes of its inputs.
+
+    Args:
+        spark: A session for the stream.
+        stream: The stream.
+        bootstrap: The broker.
+        tables: Its tables, by name.
+        without: Records that are not read.
+        reset: The reset that the query begins with.
+        begun: Whether the checkpoint has committed batches.
+        most: The most records of a batch; 0 for no limit.
+
+    Raises:
+        DeclarationError: The frame is not what the stream declares.
+    """
     frames = {
         name: source.input_stream(spark, stream, name, bootstrap, without, reset=reset, begun=begun, most=most)
         for name in stream.sources
@@ -77,7 +90,7 @@ def build_frame(
 
 
 def can_rebuild(stream: Stream, spark: SparkSession, bootstrap: str) -> bool:
-    """Whether the state of a stream can be made anew of its topics."""
+    """Whether the state of a stream can be rebuilt from its topics."""
     try:
         with folding.current_context() as place:
             build_frame(spark, stream, bootstrap, empty_tables(stream, spark))
@@ -95,10 +108,14 @@ def empty_tables(stream: Stream, spark: SparkSession) -> dict[str, DataFrame]:
 
 
 def fingerprint_lines(stream: Stream, given: DataFrame, place: FoldPlace | None = None) -> list[str]:
-    """What the checkpoint of a stream holds, given what `rows` made: its state, and which share of a topic it read.
-    place: of its folds.
+    """The fingerprint of a stream: its state, and which share of a topic it reads.
 
     With another share it would go on behind records that another stream has not written yet.
+
+    Args:
+        stream: The stream.
+        given: What `build_frame` returned.
+        place: The context of its folds.
     """
     shares = [(one.source, *one.share) for one in stream.sources.values() if one.share != (1, 1)]
     folds = folding.state_lines(stream, place) if place else []
@@ -106,19 +123,25 @@ def fingerprint_lines(stream: Stream, given: DataFrame, place: FoldPlace | None 
 
 
 class PlanFingerprint:
-    """The lines of one stream's checkpoint, at `path`."""
+    """The fingerprint that is kept in a stream's checkpoint."""
 
     def __init__(self, spark: SparkSession, stream: str, path: str) -> None:
         self._stream, self._folder = stream, HadoopFolder(spark, path)
         self._reset = HadoopFolder(spark, f"{path}.reset")
 
     def check(self, lines: list[str], *, anew: bool = False, restores: bool = False) -> None:
-        """Blocked if a checkpoint with batches has the state of another plan, and nobody accepted this one.
+        """Compare the plan with the one that made the state.
 
-        lines: what `lines` says of it. anew: whatever was accepted before. restores: whether its topics hold it.
+        Args:
+            lines: The plan's fingerprint.
+            anew: Whether to ignore what was accepted before.
+            restores: Whether the state can be rebuilt.
+
+        Raises:
+            Blocked: The checkpoint has batches of another plan, and nobody accepted this one.
         """
         if self._reset.list_names("."):
-            return  # the next start begins anew
+            return  # the next start begins with a reset
         known = self._lines(PLAN_FILE)
         accepted = None if anew else self._lines(ACCEPTED_PLAN_FILE)
         if known is not None and lines not in (known, accepted) and self._folder.list_names("commits"):
@@ -137,15 +160,15 @@ class PlanFingerprint:
             )
 
     def keep(self, lines: list[str]) -> None:
-        """Say that the state is from now on that of this plan."""
+        """Record that the state is from now on that of this plan."""
         if self._lines(PLAN_FILE) != lines:
             self._write(PLAN_FILE, lines)
-        # What the next release is to bring stays, if this is a restart before it.
+        # What is accepted for the next release stays, if this is a restart before it.
         if self._lines(ACCEPTED_PLAN_FILE) == lines:
             self._folder.delete(ACCEPTED_PLAN_FILE)
 
     def accept(self, lines: list[str]) -> None:
-        """Let the next start go on with the state there is."""
+        """Let the next start go on with the present state under this plan."""
         try:
             self.check(lines, anew=True)
         except Blocked:
@@ -155,7 +178,7 @@ class PlanFingerprint:
         self._folder.replace(name, orjson.dumps({"spark": pyspark.__version__, "state": lines}).decode())
 
     def _lines(self, name: str) -> list[str] | None:
-        """None if there are none to be read, or none of this version of Spark: each words plans in its own way."""
+        """None if they cannot be read or are of another version of Spark, which describes plans differently."""
         try:
             read: dict[str, Any] = orjson.loads(self._folder.read_verified(name) or "")
         except orjson.JSONDecodeError:
@@ -172,7 +195,7 @@ def _difference(known: list[str], now: list[str]) -> str:
 
 
 def incompatible_streams(app: str, *, accept: bool) -> list[str]:
-    """Why streams of an app cannot go on with the code as it is, a text each."""
+    """Why streams of an app cannot go on with the present code, a text each."""
     found, _ = catalog.load_partial(first=app, combiners=False)
     base = open_session("plans")
     said: list[str] = []
@@ -193,9 +216,9 @@ def incompatible_streams(app: str, *, accept: bool) -> list[str]:
         except PenstockError as e:
             said.append(str(e))
         except Exception as e:
-            # A transform may raise anything; the other streams are looked at all the same.
+            # A transform may raise anything; the other streams are checked all the same.
             said.append(f"stream {name}: {type(e).__name__}: {str(e).strip().partition(chr(10))[0]}")
-    # All or none: what is refused is not half accepted.
+    # All or none.
     for plan, now in [] if said else accepted:
         plan.accept(now)
     bridge.stop_jvm(base)

@@ -1,8 +1,8 @@
-"""A checkpoint beside the mark of what is written, before a query starts from it.
+"""Repair of a checkpoint by the commit marker, before a query starts from it.
 
-The mark holds the plan of the last batch that is written and of the one before, as Spark's offset log had them. So what
-a crash took of the last log files is put back, and a checkpoint that is not what wrote the mark is found out: by its
-offsets, never by the number of a batch alone.
+The marker holds the plans of the last batch that is written and of the one before, as Spark's offset log had them. So
+log files that a crash took are put back, and a checkpoint that did not write the marker is recognised: by its offsets,
+never by the number of a batch alone.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from penstock.engine.jvm.hadoop_fs import HadoopFolder
     from penstock.model.output import CommitMarker
 
-# Spark's words, and where it reads state. A store that another thread has not yet left is not damaged.
+# Spark's error conditions for state that cannot be read. A store that another thread still holds is not damaged.
 STATE_ERROR = re.compile(
     r"CANNOT_LOAD_STATE_STORE(?!\.UNRELEASED)|STATEFUL_OPERATOR_MISSING_STATE|StateSchemaCompatibilityChecker"
 )
 ERROR_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
-# A file of Spark's state: its version is one more than the batch that made it.
+# A file of Spark's state; its version is one more than the batch that wrote it.
 STATE_FILE = re.compile(r"(\d+)\.(?:changelog|zip|delta|snapshot)")
 BATCH_ERROR = "FOREACH_BATCH_USER_FUNCTION_ERROR"
-REBUILD_HINT = "make its state anew of what its topics hold with `penstock streams rebuild {name}`"
+REBUILD_HINT = "rebuild its state from its topics with `penstock streams rebuild {name}`"
 RESET_HINT = "`penstock streams reset {name} --to ...` says where to begin instead; `--dry-run` shows what that means"
 
 
 class UnmarkedBatches(Blocked):
-    """Batches ended that no mark tells of. ended: the last."""
+    """Batches are committed that no marker tells of. ended: the last one."""
 
     def __init__(self, what: str, *, got: str, hint: str, ended: int) -> None:
         super().__init__(what, got=got, hint=hint)
@@ -41,10 +41,10 @@ class UnmarkedBatches(Blocked):
 
 
 class CheckpointRecovery:
-    """One look at a checkpoint. said: what was mended, a sentence each.
+    """One repair of a checkpoint.
 
-    mark: of the last batch that is written. stateful: whether the state must have taken in each batch. anew: whether it
-    was asked to begin anew: then the mark may be of what it was before. restores: whether its topics hold its state.
+    Attributes:
+        repairs: What was repaired, a sentence each.
     """
 
     def __init__(
@@ -57,28 +57,38 @@ class CheckpointRecovery:
         anew: bool = False,
         restores: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            name: The name of the stream.
+            folder: The checkpoint.
+            mark: The marker of the last batch that is written.
+            stateful: Whether the state must have taken in each batch.
+            anew: Whether the checkpoint began with a reset: then the marker may be of the checkpoint before.
+            restores: Whether the state can be rebuilt.
+        """
         self._name, self._folder, self._mark, self._stateful, self._anew = name, folder, mark, stateful, anew
         self._restores = restores
         self._plans = {n: plan for n, text in mark.plans.items() if (plan := BatchPlan.read(text))}
         self._texts: dict[str, str | None] = {}
-        self.said: list[str] = []
+        self.repairs: list[str] = []
 
     def run(self) -> list[str]:
-        """Mend what can be mended for certain; Blocked, and nothing of it changed any more, where that cannot be."""
+        """Repair what can be repaired for certain; Blocked where it cannot be."""
         planned, done = self._folder.list_numbers("offsets"), self._folder.list_numbers("commits")
-        self._start_offsets()
-        if self._identified(planned, done):
-            top = self._top(planned)
-            self._behind(top)
-            top = self._ahead(top)
-            self._commits(top)
-            self._same(top)
-        self._emptied()
-        self._unfinished()
-        return self.said
+        self._remove_damaged_starts()
+        if self._check_query(planned, done):
+            top = self._last_planned(planned)
+            self._check_not_ahead(top)
+            top = self._add_written(top)
+            self._repair_commits(top)
+            self._compare_plans(top)
+        self._clear_first_batch()
+        self._remove_uncommitted_state()
+        return self.repairs
 
-    def _identified(self, planned: list[int], done: list[int]) -> bool:
-        """Whether the mark is of the checkpoint's query; one that has written nothing yet need not have a mark."""
+    def _check_query(self, planned: list[int], done: list[int]) -> bool:
+        """Whether the marker is of the checkpoint's query. A query that has written nothing needs no marker."""
         text = self._read("metadata")
         query = _id(text)
         gone = query is None and not (planned or done or self._anew) and bool(self._mark.query)
@@ -91,87 +101,89 @@ class CheckpointRecovery:
             )
         if query is None and (planned or done or gone) and self._mark.query:
             query = self._mark.query
-            self._put("metadata", json.dumps({"id": query}), "the query's id is that of its mark")
+            self._put("metadata", json.dumps({"id": query}), "the query's id is that of its marker")
         elif query is None and done:
             raise self._damaged("metadata")
         elif query is None and text is not None:
-            self._remove("metadata", "a query that has written nothing gets another id")
+            self._remove("metadata", "a query that has written nothing gets a new id")
         if query == self._mark.query:
             return True
         if not done and (self._anew or not self._mark.query):
             for n in planned:
                 if not self._plan(n):
-                    self._remove(f"offsets/{n}", f"batch {n}, of which nothing is written, is planned anew")
+                    self._remove(f"offsets/{n}", f"batch {n}, of which nothing is written, is planned again")
             return False
         if not self._mark.query:
             raise self._unmarked(
-                "has a checkpoint and no mark of what is written: the topic of marks was emptied, or it is another's",
+                "has a checkpoint and no commit marker: the topic of markers was emptied, or it is another platform's",
                 f"the last batch that ended is {done[-1]}",
                 done[-1],
             )
-        raise self._doubt(
+        raise self._inconsistent(
             "has a checkpoint of another query than the one that wrote last",
             f"query {query}, and {self._mark.query} wrote up to batch {self._mark.batch}",
         )
 
-    def _top(self, planned: list[int]) -> int:
-        """The last batch whose plan can be read, or is in the mark."""
+    def _last_planned(self, planned: list[int]) -> int:
+        """The last batch whose plan can be read or is in the marker."""
         while planned:
             last = planned[-1]
             if self._plan(last):
                 return last
             if last in self._plans:
-                self._put(f"offsets/{last}", self._plans[last].text, f"the plan of batch {last} is that of its mark")
+                self._put(f"offsets/{last}", self._plans[last].text, f"the plan of batch {last} is that of its marker")
                 return last
             if last <= self._mark.batch or self._read(f"commits/{last}") is not None:
                 raise self._damaged(f"offsets/{last}")
-            self._remove(f"offsets/{last}", f"batch {last}, of which nothing is written, is planned anew")
+            self._remove(f"offsets/{last}", f"batch {last}, of which nothing is written, is planned again")
             planned.pop()
         return -1
 
-    def _behind(self, top: int) -> None:
+    def _check_not_ahead(self, top: int) -> None:
         ended = top if self._commit(top) is not None else top - 1
         if ended > self._mark.batch:
             raise self._unmarked(
-                "has batches in its checkpoint whose output has no mark: the topic of marks lost them, and perhaps the "
-                "topics of its output did as well",
-                _between(self._plans.get(self._mark.batch), self._plan(ended)),
+                "has batches in its checkpoint whose output has no commit marker: the topic of markers lost them, and "
+                "perhaps the topics of its output did as well",
+                _format_difference(self._plans.get(self._mark.batch), self._plan(ended)),
                 ended,
             )
 
-    def _ahead(self, top: int) -> int:
-        """The last plan once those of written batches are in the log that it lacks."""
+    def _add_written(self, top: int) -> int:
+        """Add plans of written batches that the log lacks; the last plan then."""
         last = self._mark.batch
         if top >= last or (top == last - 1 and self._plan(top) and self._commit(top) is None):
-            # In the latter case the batch on top is run first, for its state.
+            # In the latter case the last planned batch runs first, for its state.
             return top
-        # Without state there is nothing to run a written batch again for.
+        # Without state a written batch need not run again.
         runs_again = self._stateful or last not in self._plans
         if runs_again and top + 1 in self._plans and (top < 0 or self._commit(top) is not None):
             text = self._plans[top + 1].text
-            self._put(f"offsets/{top + 1}", text, f"the plan of batch {top + 1}, which is written, is that of its mark")
+            self._put(
+                f"offsets/{top + 1}", text, f"the plan of batch {top + 1}, which is written, is that of its marker"
+            )
             return top + 1
         if self._stateful or last not in self._plans:
-            raise self._doubt(
+            raise self._inconsistent(
                 "has an older checkpoint than the one that wrote last, and its state lacks what was read since",
-                _between(self._plan(top), self._plans.get(last)),
+                _format_difference(self._plan(top), self._plans.get(last)),
             )
         plan = self._plans[last]
-        self._put(f"offsets/{last}", plan.text, f"it goes on behind batch {last}, which is written")
+        self._put(f"offsets/{last}", plan.text, f"reading goes on behind batch {last}, which is written")
         self._put(f"commits/{last}", commit_entry(plan.watermark_ms), "")
         return last
 
-    def _commits(self, top: int) -> None:
-        """A batch was planned, so the one before had ended; the last one is run again if that is not certain."""
+    def _repair_commits(self, top: int) -> None:
+        """A batch is planned, so the one before was committed; the last one runs again if its commit is not certain."""
         plan = self._plan(top)
         if plan and top > 0 and self._commit(top - 1) is None:
-            self._put(f"commits/{top - 1}", commit_entry(plan.watermark_ms), f"batch {top - 1} had ended")
+            self._put(f"commits/{top - 1}", commit_entry(plan.watermark_ms), f"batch {top - 1} was committed")
         for n in self._folder.list_numbers("commits"):
             if n > top or (n == top and self._commit(n) is None):
-                self._remove(f"commits/{n}", f"batch {n} is run again")
+                self._remove(f"commits/{n}", f"batch {n} runs again")
 
-    def _same(self, top: int) -> None:
-        """What the log says of written batches must be what the mark says; Spark reads the last two."""
+    def _compare_plans(self, top: int) -> None:
+        """The log and the marker must say the same of written batches; Spark reads the last two."""
         for n in range(max(0, top - 1), top + 1):
             plan, written = self._plan(n), self._plans.get(n)
             if plan and (written is None or written.sources == plan.sources):
@@ -179,52 +191,52 @@ class CheckpointRecovery:
             if written is None:
                 raise self._damaged(f"offsets/{n}")
             if plan and self._commit(n) is not None:
-                raise self._doubt(
+                raise self._inconsistent(
                     "has other offsets in its checkpoint than were written under the same number",
-                    f"batch {n}: {_between(plan, written)}",
+                    f"batch {n}: {_format_difference(plan, written)}",
                 )
-            self._put(f"offsets/{n}", written.text, f"the plan of batch {n}, which is written, is that of its mark")
+            self._put(f"offsets/{n}", written.text, f"the plan of batch {n}, which is written, is that of its marker")
 
-    def _emptied(self) -> None:
-        """Where no batch is planned, what one has begun to write goes: Spark starts in no folder that has any of it."""
+    def _clear_first_batch(self) -> None:
+        """Without a planned batch, remove what a first batch began to write: Spark starts in no folder that has it."""
         if self._folder.list_numbers("offsets") or self._folder.list_numbers("commits"):
             return
         for name in ("offsets", "commits", "state"):
             if self._folder.list_names(name):
                 self._folder.delete_folder(name)
-                self._say(name, "what the first batch had begun is removed")
+                self._record(name, "what the first batch had begun to write is removed")
 
-    def _unfinished(self) -> None:
-        """What batches that did not end have written of their state goes, for they run again: Spark never puts a file
-        in the place of one that is there, and a power cut may have left that one in part."""
+    def _remove_uncommitted_state(self) -> None:
+        """Remove state of batches that were not committed, as they run again: Spark never replaces a file that exists,
+        and a power cut may have left it incomplete."""
         ended = max(self._folder.list_numbers("commits"), default=-1)
         names = [(name, STATE_FILE.fullmatch(name.rpartition("/")[2])) for name in self._folder.list_files("state")]
         if left := [name for name, found in names if found and int(found[1]) > ended + 1]:
             for name in left:
                 self._folder.delete(name)
-            self._say("state", f"what was written of it behind batch {ended} is removed, and written again")
+            self._record("state", f"what was written of it behind batch {ended} is removed, as it is written again")
 
-    def _start_offsets(self) -> None:
-        """Where each source began is asked again: it is needed for the first batch alone."""
+    def _remove_damaged_starts(self) -> None:
+        """Remove damaged start offsets: Spark determines them again, and needs them for the first batch only."""
         for source in self._folder.list_names("sources"):
             name = f"sources/{source}/0"
             text = self._read(name)
             if text is not None and "{" not in text:
-                self._remove(name, "where its source began was lost")
+                self._remove(name, "where its source began is lost")
 
     def _plan(self, n: int) -> BatchPlan | None:
         if n < 0:
             return None
         plan = BatchPlan.read(self._read(f"offsets/{n}") or "")
         known = next(iter(self._plans.values()), plan)
-        # Whole lines may be cut off too.
+        # Whole lines may be missing too.
         return plan if plan and known and len(plan.sources) == len(known.sources) else None
 
     def _commit(self, n: int) -> int | None:
         return committed_watermark(self._read(f"commits/{n}") or "") if n >= 0 else None
 
     def _read(self, name: str) -> str | None:
-        """The text of a file; empty if it is damaged, None if it is not there."""
+        """The text of a file; empty if it is damaged, None if there is none."""
         if name not in self._texts:
             self._texts[name] = self._folder.read_verified(name)
         return self._texts[name]
@@ -232,16 +244,16 @@ class CheckpointRecovery:
     def _put(self, name: str, text: str, said: str) -> None:
         self._folder.replace(name, text)
         self._texts[name] = text
-        self._say(name, said)
+        self._record(name, said)
 
     def _remove(self, name: str, said: str) -> None:
         self._folder.delete(name)
         self._texts[name] = None
-        self._say(name, said)
+        self._record(name, said)
 
-    def _say(self, name: str, said: str) -> None:
+    def _record(self, name: str, said: str) -> None:
         if said:
-            self.said.append(f"{name}: {said}")
+            self.repairs.append(f"{name}: {said}")
 
     def _damaged(self, file: str) -> Blocked:
         return damaged_checkpoint(self._name, f"{self._folder.path}/{file}", restores=self._restores())
@@ -253,7 +265,7 @@ class CheckpointRecovery:
         hint = f"`penstock streams go-on {self._name}` goes on from the checkpoint; what it wrote may be lost, or twice"
         return UnmarkedBatches(f"stream {self._name} {what}", got=got, hint=hint, ended=ended)
 
-    def _doubt(self, what: str, got: str) -> Blocked:
+    def _inconsistent(self, what: str, got: str) -> Blocked:
         return Blocked(
             f"stream {self._name} {what}", got=got, hint=recovery_options(self._name, restores=self._restores())
         )
@@ -262,20 +274,20 @@ class CheckpointRecovery:
 def is_unreadable_state(error: BaseException) -> bool:
     """Whether a batch failed because its state cannot be read.
 
-    Of each cause Spark's own condition counts, which comes first: behind it may stand a record's words.
+    Of each cause only the first error condition counts, which is Spark's own: the text behind it may be a record's.
     """
     firsts = (ERROR_CONDITION.search(text) for _, text in bridge.error_chain(error))
     return any(first and STATE_ERROR.match(first[1]) for first in firsts)
 
 
 def is_unreadable_at_start(error: BaseException | None) -> bool:
-    """Whether a query failed, before it had a batch, because its state cannot be read."""
+    """Whether a query failed before its first batch because its state cannot be read."""
     said = _with_stacks(error)
     return BATCH_ERROR not in said and bool(STATE_ERROR.search(said))
 
 
 def _with_stacks(cause: BaseException | None) -> str:
-    """All that an error says, with the stacks of the JVM below it."""
+    """The text of an error and of its causes, with the JVM's stack traces."""
     said = []
     while cause is not None:
         said += [str(cause), str(getattr(cause, "_stackTrace", ""))]
@@ -284,18 +296,18 @@ def _with_stacks(cause: BaseException | None) -> str:
 
 
 def recovery_options(name: str, *, restores: bool) -> str:
-    """What goes on without the state there was."""
+    """The ways to go on without the old state."""
     stopped = f"stop it and {REBUILD_HINT.format(name=name)}; or " if restores else ""
     return stopped + RESET_HINT.format(name=name)
 
 
 def damaged_checkpoint(name: str, what: str, *, restores: bool = False) -> Blocked:
-    """A checkpoint that cannot be mended."""
+    """The error of a checkpoint that cannot be repaired."""
     return Blocked(
         f"the checkpoint of stream {name} is damaged",
         got=what,
-        hint="nothing, if the disk is full or away: it is tried again. Else put the folder back as it was, if there is "
-        f"a copy; or {recovery_options(name, restores=restores)}",
+        hint="nothing, if the disk is full or away: it is tried again. Else restore the folder, if there is a copy; "
+        f"or {recovery_options(name, restores=restores)}",
     )
 
 
@@ -307,7 +319,7 @@ def _id(text: str | None) -> str | None:
     return str(found["id"]) if isinstance(found, dict) and "id" in found else None
 
 
-def _between(old: BatchPlan | None, newer: BatchPlan | None) -> str:
+def _format_difference(old: BatchPlan | None, newer: BatchPlan | None) -> str:
     """The offsets that are in doubt, by partition, the last one included."""
     if newer is None:
         return "nothing is known of its offsets"

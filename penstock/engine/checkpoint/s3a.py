@@ -1,7 +1,7 @@
-"""Checkpoints in an object store, which Spark reaches by Hadoop's client S3A.
+"""Checkpoints in an object store, which Spark reaches by Hadoop's S3A client.
 
-An entry of Spark's logs is one conditional write, `If-None-Match: *`: of two drivers that plan or end a batch of one
-number the store takes the first, whoever looked before. Nothing is renamed there, as that would copy each file.
+An entry of Spark's logs is one conditional write, `If-None-Match: *`: of two drivers that plan or commit a batch of the
+same number, the first one succeeds. Nothing is renamed there, as that would copy each file.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from penstock.object_store.bucket import Bucket, parse_endpoint
 from penstock.object_store.endpoint import AWS, Endpoint, find_endpoint
 
 SCHEME, HADOOP_PREFIX = "s3a", "spark.hadoop.fs.s3a."
-# What writes the files of a checkpoint.
+# The class that writes the files of a checkpoint.
 FILE_MANAGER = "penstock.ConditionalCheckpointFileManager"
-# Spark looks through the text of an error by a pattern that takes a frame for each letter, and these texts are long.
+# Spark matches error texts by a pattern that takes a stack frame for each character, and these texts are long.
 JAVA_OPTIONS = ("-Xss16m",)
 FILE_MANAGER_SOURCE = Path(__file__).parent / "java" / f"{FILE_MANAGER.rpartition('.')[2]}.java"
 
 
 def is_object_store(path: str) -> bool:
-    """Whether a path lies in an object store."""
+    """Whether a path is in an object store."""
     return urlparse(path).scheme == SCHEME
 
 
 def endpoint_of(path: str) -> Endpoint:
-    """How the object store of a path is reached; SettingError if nobody has said so."""
+    """How to reach the object store of a path; SettingError if no setting says so."""
     found = find_endpoint()
     if found is None:
         raise SettingError(
-            "checkpoints lie in an object store, and nobody has said where that is",
+            "checkpoints are in an object store, and no setting says where it is",
             got=f"PENSTOCK_CHECKPOINTS={path}",
             hint="set PENSTOCK_S3_URL, PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, or start the one here: "
             "`make up`",
@@ -45,13 +45,13 @@ def endpoint_of(path: str) -> Endpoint:
 
 
 def store_below(path: str) -> Bucket:
-    """What lies below a path, by a client that needs no Spark."""
+    """The objects below a path, by a client that needs no Spark."""
     given = urlparse(path)
     return Bucket(endpoint_of(path), given.netloc, given.path.strip("/"))
 
 
 def s3a_jars() -> list[Path]:
-    """The jars that it takes: the client, and what writes checkpoints by it; fetched and compiled if need be."""
+    """The jars of the S3A client and of the checkpoint writer; downloaded and compiled where they are missing."""
     spark = sorted((jars.pyspark_folder() / "jars").glob("*.jar"))
     names = ("spark-sql_", "spark-core_", "spark-common-utils_", "hadoop-client-api-", "scala-library-")
     classes = compiled(FILE_MANAGER_SOURCE, [jar for jar in spark if jar.name.startswith(names)])
@@ -65,37 +65,39 @@ def s3a_jars() -> list[Path]:
 
 
 def spark_conf(path: str) -> dict[str, str]:
-    """How Spark reaches an object store with checkpoints below a path. It may hold secrets.
+    """Spark settings to reach the object store of a path. They may hold secrets.
 
-    SettingError or SinkError if it is not said how that is reached.
+    Raises:
+        SettingError: No setting says how to reach it.
+        SinkError: Its address is not valid.
     """
     at = endpoint_of(path)
-    told = {
+    options = {
         "endpoint.region": at.region,
         "create.conditional.enabled": "true",
         "audit.enabled": "false",
-        # The default needs one library more, which reads columns of large files ahead.
+        # The default needs another library, which prefetches columns of large files.
         "input.stream.type": "classic",
-        # What is uploaded lies here meanwhile, and goes with the JVM's other temporary files.
+        # Uploads are buffered among the JVM's temporary files.
         "buffer.dir": "${java.io.tmpdir}/s3a",
-        # A stream that fails is tried again: it is to say so within seconds, not within minutes.
+        # A stream that fails is started again: it must fail within seconds, not within minutes.
         "connection.establish.timeout": "15s",
         "connection.timeout": "20s",
         "attempts.maximum": "2",
         "retry.limit": "4",
     }
     if at.url != AWS:
-        told |= {
+        options |= {
             "endpoint": at.url,
             "path.style.access": "true",
             "connection.ssl.enabled": str(at.url.startswith("https:")).lower(),
         }
     if at.access_key:
-        told |= {
+        options |= {
             "access.key": at.access_key,
             "secret.key": at.secret_key,
             "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
         }
     else:
-        told["aws.credentials.provider"] = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
-    return {f"{HADOOP_PREFIX}{name}": value for name, value in told.items()}
+        options["aws.credentials.provider"] = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+    return {f"{HADOOP_PREFIX}{name}": value for name, value in options.items()}
