@@ -97,7 +97,7 @@ def test_an_object_store_for_checkpoints_must_be_told(monkeypatch: pytest.Monkey
     monkeypatch.setattr(s3a, "s3a_jars", list)
     monkeypatch.setenv("PENSTOCK_CHECKPOINTS", "s3a://bucket/checkpoints")
     settings.cache_clear()
-    with pytest.raises(SettingError, match="nobody has said where that is"):
+    with pytest.raises(SettingError, match="no setting says where it is"):
         session.submit_conf("shop")
     monkeypatch.setenv("PENSTOCK_S3_URL", "store:9000")
     settings.cache_clear()

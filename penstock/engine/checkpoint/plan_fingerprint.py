@@ -2,7 +2,8 @@
 
 Two releases are compared by it, as Spark goes on with the state of another aggregate or window if only its types are
 the same. The lines are kept in the checkpoint. `python -m penstock.engine.checkpoint.plan_fingerprint APP` compares
-them with the present code, for all streams of an app, without a broker; with --accept the next start accepts other lines.
+them with the present code, for all streams of an app, without a broker; with --accept the next start accepts other
+lines.
 """
 
 from __future__ import annotations
