@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.quality import rules, verdict
+from jobs.quality import rules, validity
 from penstock.settings import settings
 from penstock.streams import EmitChanges, F, Input, Stream, Topic, TopicOutput
 
@@ -24,14 +24,14 @@ def transform(records: DataFrame) -> DataFrame:
     """topic STRING, window BIGINT (start of the second, epoch ms), status STRING, count BIGINT."""
     second = F.window("event_time", "1 second").alias("w")
     return (
-        verdict.judged(records, RULES)
+        validity.judged(records, RULES)
         .groupBy("topic", second, "status")
         .agg(F.sum("n").alias("count"))
         .select("topic", F.unix_millis("w.start").alias("window"), "status", "count")
     )
 
 
-RECORDS = Input(pattern=EVERY_TOPIC, combine=verdict.combiner(RULES))
+RECORDS = Input(pattern=EVERY_TOPIC, combine=validity.combiner(RULES))
 
 STREAM = Stream(
     name="topic-quality",

@@ -73,7 +73,7 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
         f"pages of {size} rows and {PageSize.BYTES >> 20} MB at most",
         f"transactions hold it back for {capture.hold.total_seconds():g} s at most",
         _compared(capture),
-        f"a row whose record is larger than {capture.largest:,} bytes is put aside in {DEAD_LETTERS.name}",
+        f"a row whose record is larger than {capture.max_record_bytes:,} bytes is put aside in {DEAD_LETTERS.name}",
     ]
     if why := database.can_tell:
         delay = capture.delay.total_seconds()
@@ -117,7 +117,7 @@ def _compared(capture: Capture) -> str:
     if capture.reconcile is None:
         return "table and topic are never compared by themselves"
     hours = capture.reconcile.total_seconds() / 3600
-    return f"table and topic are compared every {hours:g} h, {capture.rate:,} rows a second at most"
+    return f"table and topic are compared every {hours:g} h, {capture.reconcile_rate:,} rows a second at most"
 
 
 def away(capture: Capture) -> str:

@@ -79,7 +79,7 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
                 reconcile="a new snapshot" if any(ends.values()) else "",
                 sees_all=kept is not None and kept.sees_all,
             )
-        reconcile = Reconcile(reconcile_file(capture), capture.topic.name, topic_id, bootstrap, capture.rate)
+        reconcile = Reconcile(reconcile_file(capture), capture.topic.name, topic_id, bootstrap, capture.reconcile_rate)
         undo.callback(reconcile.close)
         if position.snapshot == fresh.snapshot:
             reconcile.again()

@@ -128,6 +128,6 @@ def _print(sink: Sink, found: SinkExplanation) -> None:
         out.print(Text("\nwhat is created in the store", style="bold"))
         emit(found.store_schema)
     out.print(Text("\nthe SELECT, as Spark is given it", style="bold"))
-    out.print(sink.spliced.sql)
+    out.print(sink.rewritten.sql)
     out.print(Text("\nSpark's plan", style="bold"))
     out.print(found.plan)

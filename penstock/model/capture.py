@@ -1,4 +1,4 @@
-"""What a capture is, as declared in `sql/captures/<name>.sql`: some clauses, then an ordinary SELECT.
+"""Captures, as declared in `sql/captures/<name>.sql`: some clauses, then an ordinary SELECT.
 
 ::
 
@@ -43,9 +43,9 @@ from sqlglot import exp
 from penstock.errors import DeclarationError
 from penstock.model.checks import capture_checks
 from penstock.model.declaration import CAPTURES_APP, CatalogNode, Kind, list_files
-from penstock.model.sql.capture_clauses import MB, Clauses
+from penstock.model.sql.capture_clauses import MB, CaptureClauses
 from penstock.model.sql.capture_lexer import tokens
-from penstock.model.sql.lexer import place, spelled, text_of
+from penstock.model.sql.lexer import normalized_sql, place, read_sql_file
 from penstock.model.topic import Topic
 
 # The app whose driver holds all captures.
@@ -54,12 +54,18 @@ APP = CAPTURES_APP
 
 @dataclass(frozen=True)
 class Capture:
-    """One declared capture; see the module.
+    """One declared capture; the module's text says what each clause means.
 
-    select, deleted: the SELECT and a condition over its columns, as they are understood; sql, deleted_sql: as they are
-    written, and sent; places: where each clause, and the SELECT, begins: line and column.
-    reconcile: None is never; rate: of the reconcile, rows a second; removes: percent of the rows that it
-    removes without asking; largest: bytes of a record.
+    Attributes:
+        select: the SELECT, parsed.
+        sql: the SELECT as written, which is sent.
+        locations: line and column of each clause and of the SELECT.
+        deleted: the condition of deleted rows, parsed.
+        deleted_sql: the condition as written.
+        reconcile: None for never.
+        reconcile_rate: rows a second.
+        max_removed_percent: share of the topic's rows that a reconcile removes without asking.
+        max_record_bytes: upper bound of a record.
     """
 
     name: str
@@ -71,7 +77,7 @@ class Capture:
     cursor: str
     select: exp.Select
     sql: str
-    places: Mapping[str, str]
+    locations: Mapping[str, str]
     deleted: exp.Expr | None = None
     deleted_sql: str = ""
     every: timedelta = timedelta(seconds=1)
@@ -79,9 +85,9 @@ class Capture:
     delay: timedelta = timedelta(seconds=5)
     hold: timedelta = timedelta(minutes=10)
     reconcile: timedelta | None = timedelta(days=1)
-    rate: int = 10_000
-    removes: int = 20
-    largest: int = 16 * MB
+    reconcile_rate: int = 10_000
+    max_removed_percent: int = 20
+    max_record_bytes: int = 16 * MB
 
     kind: ClassVar[Kind] = "capture"
 
@@ -95,7 +101,7 @@ class Capture:
 
     def at(self, clause: str) -> str:
         """File, line and column of a clause, of the `SELECT`, or of the `topic`'s name."""
-        return f"{self.path}:{self.places[clause]}"
+        return f"{self.path}:{self.locations[clause]}"
 
     @property
     def reads(self) -> Sequence[CatalogNode]:
@@ -111,7 +117,7 @@ class Capture:
     @property
     def fingerprint(self) -> str:
         """Changes with whatever decides which rows there are and what they look like in the topic."""
-        return self._fingerprint(spelled(self.sql, self.dialect), spelled(self.deleted_sql, self.dialect))
+        return self._fingerprint(normalized_sql(self.sql, self.dialect), normalized_sql(self.deleted_sql, self.dialect))
 
     @property
     def former(self) -> str:
@@ -122,7 +128,7 @@ class Capture:
     def was_rewritten(self) -> bool:
         """Whether those versions sent something else."""
         return any(
-            spelled(one, self.dialect).upper() != spelled(other, self.dialect).upper()
+            normalized_sql(one, self.dialect).upper() != normalized_sql(other, self.dialect).upper()
             for one, other in zip(self._rewritten(), (self.sql, self.deleted_sql), strict=True)
         )
 
@@ -146,12 +152,12 @@ def load(folder: Path) -> dict[str, Capture]:
 
 def read(path: Path) -> Capture:
     """The capture that a file declares; DeclarationError with file, line and column if it is none."""
-    return parse(text_of(path), path)
+    return parse(read_sql_file(path), path)
 
 
 def parse(text: str, path: Path) -> Capture:
     """As `read`, from the file's text."""
-    clauses = Clauses(text, path, tokens(text, path))
+    clauses = CaptureClauses(text, path, tokens(text, path))
     given = clauses.read()
     name, partitions = given.pop("topic"), given.pop("partitions")
     try:
@@ -161,13 +167,13 @@ def parse(text: str, path: Path) -> Capture:
             compacted=True,
             heartbeat_every=0,
             may_add_partitions=False,
-            config={"max.message.bytes": str(given.get("largest", Capture.largest))},
+            config={"max.message.bytes": str(given.get("max_record_bytes", Capture.max_record_bytes))},
         )
     except DeclarationError as e:
         raise clauses.error(e.what, str(e.got), e.hint, clauses.found["CAPTURE"]) from e
     select, sql = clauses.select(given["dialect"])
-    places = {clause: place(text, token.start) for clause, token in clauses.found.items()}
-    places |= {"topic": place(text, clauses.topic), "SELECT": place(text, clauses.begins)}
-    made = Capture(name=path.stem, path=path, topic=topic, select=select, sql=sql, places=places, **given)
+    locations = {clause: place(text, token.start) for clause, token in clauses.found.items()}
+    locations |= {"topic": place(text, clauses.topic), "SELECT": place(text, clauses.begins)}
+    made = Capture(name=path.stem, path=path, topic=topic, select=select, sql=sql, locations=locations, **given)
     capture_checks.check(made, clauses)
     return made

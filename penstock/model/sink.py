@@ -1,4 +1,4 @@
-"""What a sink is, as declared in `sql/sinks/<name>.sql`: some clauses, then an ordinary SELECT of Spark SQL.
+"""Sinks, as declared in `sql/sinks/<name>.sql`: some clauses, then an ordinary SELECT of Spark SQL.
 
 ::
 
@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Literal
 
 # The app whose driver runs sinks that name no other.
-APP = "sinks"
-# Columns of a view beside those of its topic's values: the record itself, and which SELECTs a row came through.
-WHOLE, WAY = "record", "_way"
-# Of a row among those of its record that went the same way.
-NUMBER = "_number"
+SINKS_APP = "sinks"
+# Columns of a temporary view beside those of its topic's values: the record, and which SELECTs a row came through.
+RECORD_COLUMN, PATH_COLUMN = "record", "_way"
+# Index of a row among those of its record with the same path.
+INDEX_COLUMN = "_number"
 
 Store = Literal["elasticsearch", "mongodb", "influxdb"]
 Verb = Literal["upsert", "insert"]
@@ -58,14 +58,19 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Spliced:
-    """sql: what Spark is given; added: behind how many written characters how many were put in."""
+class RewrittenSelect:
+    """The SELECT with the columns that Spark needs besides.
+
+    Attributes:
+        sql: as Spark gets it.
+        added: (offset in the written text, number of characters inserted there).
+    """
 
     sql: str
     added: tuple[tuple[int, int], ...]
 
-    def written(self, at: int) -> int:
-        """The character as written that stands at one of `sql`."""
+    def written_offset(self, at: int) -> int:
+        """The offset in the written text of an offset in `sql`."""
         shift = 0
         for behind, length in self.added:
             if at < behind + shift:
@@ -78,12 +83,19 @@ class Spliced:
 
 @dataclass(frozen=True)
 class Sink:
-    """One declared sink; see the module.
+    """One declared sink; the module's text says what each clause means.
 
-    target: what follows the store's name: index; database and collection; database and measurement, or the database
-    alone where `measurement` names a column. key, version, suffix: columns of the SELECT. grave: of a tombstone, what
-    stands for the key: SQL over `record`. fields: what the store is told of fields: `name` to type. places: where each
-    clause, and the SELECT, begins: line and column. sql: the SELECT as it is written; spliced: as Spark is given it.
+    Attributes:
+        target: what follows the store's name: index; database and collection; database and measurement, or the database
+            alone where `measurement` names a column.
+        sql: the SELECT as written.
+        rewritten: the SELECT as Spark gets it.
+        locations: line and column of each clause and of the SELECT.
+        key: columns of the SELECT.
+        version: column of the SELECT.
+        suffix: unit, and column of the SELECT.
+        tombstone_key: SQL over `record` that stands for the key of a tombstone.
+        fields: types of fields in the store, by name.
     """
 
     name: str
@@ -93,30 +105,30 @@ class Sink:
     target: tuple[str, ...]
     reads: tuple[Read, ...]
     sql: str
-    spliced: Spliced
-    places: Mapping[str, str]
-    app: str = APP
+    rewritten: RewrittenSelect
+    locations: Mapping[str, str]
+    app: str = SINKS_APP
     key: tuple[str, ...] = ()
     version: str = ""
     suffix: tuple[Unit, str] | None = None
     expire: timedelta | None = None
     tombstones: Tombstones = "delete"
-    grave: tuple[str, ...] = ()
+    tombstone_key: tuple[str, ...] = ()
     deleted_sql: str = ""
-    batch: int = 20_000
+    max_records: int = 20_000
     every: timedelta = timedelta(seconds=1)
     parallel: int = 2
     dead_letters: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
     indexes: tuple[tuple[str, ...], ...] = ()
-    unique: tuple[tuple[str, ...], ...] = ()
+    unique_indexes: tuple[tuple[str, ...], ...] = ()
     measurement: str = ""
     tags: tuple[str, ...] = ()
     time: str = ""
 
     def at(self, clause: str) -> str:
         """File, line and column of a clause, or of the `SELECT`; of the beginning where there is none of it."""
-        return f"{self.path}:{self.places.get(clause, self.places['INTO'])}"
+        return f"{self.path}:{self.locations.get(clause, self.locations['INTO'])}"
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -128,9 +140,9 @@ class Sink:
         named = {"KEY": self.key, "MEASUREMENT": (self.measurement,), "TAGS": self.tags, "TIME": (self.time,)}
         return next(clause for clause, names in named.items() if column in names)
 
-    def in_select(self, at: int) -> str:
-        """File, line and column of a character of `spliced.sql`."""
-        line, column = map(int, self.places["SELECT"].split(":"))
-        before = self.sql[: self.spliced.written(at)]
+    def select_location(self, at: int) -> str:
+        """File, line and column of a character of `rewritten.sql`."""
+        line, column = map(int, self.locations["SELECT"].split(":"))
+        before = self.sql[: self.rewritten.written_offset(at)]
         down = before.count("\n")
         return f"{self.path}:{line + down}:{len(before) - before.rfind(chr(10)) if down else column + len(before)}"

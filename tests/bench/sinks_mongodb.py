@@ -31,7 +31,7 @@ from penstock.host.ports import free_port
 from penstock.java import jars, runtime
 from penstock.kafka.admin import ensure_topics
 from penstock.model.output import NO_COMMIT
-from penstock.model.sink import APP
+from penstock.model.sink import SINKS_APP
 from penstock.settings import settings
 from penstock.sinks.mongodb.config import MongoDB
 from penstock.sinks.mongodb.writer import MongoWriter
@@ -212,7 +212,7 @@ def _sink(at: Place, mariadb: MariaDB, number: int) -> None:
         folder.mkdir(parents=True)
         (folder / f"orders-{number}.sql").write_text(DECLARED)
         given = stack.enter_context(drivers(at.broker, mariadb, home, home / "project"))
-        at.run("a sink, from the topic", lambda: given.launch(APP), awaited="sink")
+        at.run("a sink, from the topic", lambda: given.launch(SINKS_APP), awaited="sink")
     settings.cache_clear()
 
 

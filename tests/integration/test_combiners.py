@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.metrics import bundles, metrics_settings, minutes, summaries
-from jobs.quality import counts, rules, verdict
+from jobs.quality import counts, rules, validity
 from penstock import catalog
 from penstock.codec import event_time
 from penstock.errors import DeclarationError
@@ -237,10 +237,10 @@ def test_rows_that_are_left_to_spark_split_too(spark: SparkSession, tmp_path: Pa
     own = rules.load(tmp_path)
 
     def transform(records: DataFrame) -> DataFrame:
-        return verdict.judged(records, own).groupBy("topic", "status").agg({"n": "sum"})
+        return validity.judged(records, own).groupBy("topic", "status").agg({"n": "sum"})
 
     stream = replace(
-        counts.STREAM, inputs={"records": replace(counts.RECORDS, combine=verdict.combiner(own))}, transform=transform
+        counts.STREAM, inputs={"records": replace(counts.RECORDS, combine=validity.combiner(own))}, transform=transform
     )
     whole, *others = splits(spark, stream, "records", raw(random.Random(5)))
     assert len(whole) == 6

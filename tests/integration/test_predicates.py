@@ -15,7 +15,7 @@ import sqlglot
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from jobs.quality import counts, rules, verdict
+from jobs.quality import counts, rules, validity
 from jobs.quality.rules import EVERY, Rule
 from jobs.quality.translate import translated
 from penstock.codec.columnar import RecordDecoder
@@ -165,7 +165,7 @@ def by_spark(
 
 def by_code(rule: Rule, texts: Sequence[str]) -> list[str | None]:
     """The status of each record as it leaves the combiner; None where it is left to Spark."""
-    combiner = verdict.combiner({EVERY: Rule(EVERY, "json", "", sqlglot.exp.true()), rule.topic: rule})
+    combiner = validity.combiner({EVERY: Rule(EVERY, "json", "", sqlglot.exp.true()), rule.topic: rule})
     reading = RecordDecoder("", "records", "", "timestamp", combiner, False)
     times = [n * 1_000_000 for n in range(len(texts))]
     rows = run(reading, batch([t.encode() for t in texts], times=times, topics=[rule.topic] * len(texts)))
@@ -217,8 +217,8 @@ def test_predicates_outside_are_left_to_spark(spark: SparkSession, tmp_path: Pat
         for topic in made
         for n, text in enumerate(texts)
     ]
-    stream = replace(counts.STREAM, inputs={"records": replace(counts.RECORDS, combine=verdict.combiner(own))})
-    judged = verdict.judged(frames(spark, stream, records=given)["records"], own)
+    stream = replace(counts.STREAM, inputs={"records": replace(counts.RECORDS, combine=validity.combiner(own))})
+    judged = validity.judged(frames(spark, stream, records=given)["records"], own)
     rows = judged.select("topic", F.unix_millis("event_time").alias("at"), "status").collect()
     found = {(r.topic, r["at"] // 1000): r.status for r in rows}
     assert len(found) == len(given)

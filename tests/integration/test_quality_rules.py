@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.avro.functions import to_avro
 
-from jobs.quality import counts, rules, verdict
+from jobs.quality import counts, rules, validity
 from penstock.errors import DeclarationError
 from penstock.testing import frames
 
@@ -29,9 +29,9 @@ Value = str | bytes | None
 def statuses(spark: SparkSession, folder: Path, values: list[Value], topic: str = "t") -> list[str]:
     """Of each record by itself: it has a second of its own."""
     found = rules.load(folder)
-    stream = replace(counts.STREAM, inputs={"records": replace(counts.RECORDS, combine=verdict.combiner(found))})
+    stream = replace(counts.STREAM, inputs={"records": replace(counts.RECORDS, combine=validity.combiner(found))})
     given = [{"topic": topic, "key": "k1", "value": v, "timestamp": 1000 * n} for n, v in enumerate(values)]
-    judged = verdict.judged(frames(spark, stream, records=given)["records"], found).orderBy("event_time").collect()
+    judged = validity.judged(frames(spark, stream, records=given)["records"], found).orderBy("event_time").collect()
     assert [row.n for row in judged] == [1] * len(values)
     return [row.status for row in judged]
 

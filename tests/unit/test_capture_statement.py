@@ -38,8 +38,8 @@ def test_every_clause_is_read() -> None:
     assert found.deleted.sql("mysql") == "(deleted = 1 AND CAST(id AS CHAR) <> 'AS')"
     assert (found.every, found.overlap) == (timedelta(milliseconds=500), timedelta(minutes=1))
     assert (found.delay, found.reconcile) == (timedelta(seconds=3), timedelta(hours=6))
-    assert (found.rate, found.removes, found.largest) == (500, 20, 64 * 1024)
-    assert parse(FULL.replace("RATE 500", "RATE 500 REMOVES 30 PERCENT"), PATH).removes == 30
+    assert (found.reconcile_rate, found.max_removed_percent, found.max_record_bytes) == (500, 20, 64 * 1024)
+    assert parse(FULL.replace("RATE 500", "RATE 500 REMOVES 30 PERCENT"), PATH).max_removed_percent == 30
     assert found.topic.settings()["max.message.bytes"] == "65536"
     assert found.columns == ["id", "part", "name", "deleted", "updated_at"]
 
@@ -47,7 +47,11 @@ def test_every_clause_is_read() -> None:
 def test_what_is_left_out_has_a_default() -> None:
     found = parse(LEAST, PATH)
     assert (found.topic.partitions, found.deleted, found.columns) == (1, None, None)
-    assert (found.reconcile, found.rate, found.largest) == (timedelta(days=1), 10_000, 16 * 1024 * 1024)
+    assert (found.reconcile, found.reconcile_rate, found.max_record_bytes) == (
+        timedelta(days=1),
+        10_000,
+        16 * 1024 * 1024,
+    )
     assert (found.every, found.overlap, found.delay) == (
         timedelta(seconds=1), timedelta(seconds=10), timedelta(seconds=5),
     )  # fmt: skip

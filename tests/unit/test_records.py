@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import sqlglot
 
-from jobs.quality import verdict
+from jobs.quality import validity
 from jobs.quality.rules import EVERY, Rule
 from penstock.codec.columnar import DecoderQueries, RecordDecoder
 from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
@@ -238,7 +238,7 @@ def test_fields_of_a_rule_come_before_what_the_record_has() -> None:
     own = sqlglot.exp.Literal.string("own")
     for name in names:
         rule = Rule("t", "json", ddl, sqlglot.exp.EQ(this=sqlglot.exp.column(name), expression=own))
-        combiner = verdict.combiner({EVERY: Rule(EVERY, "json", "", sqlglot.exp.true()), "t": rule})
+        combiner = validity.combiner({EVERY: Rule(EVERY, "json", "", sqlglot.exp.true()), "t": rule})
         reading = RecordDecoder("", "a test", "", "timestamp", combiner, False)
         [row] = run(reading, batch([given.encode()] * 2, topics=["t"] * 2))
         assert (row["topic"], row["status"], row["n"]) == ("t", "valid", 2)

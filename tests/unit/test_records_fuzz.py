@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlglot
 
-from jobs.quality import verdict
+from jobs.quality import validity
 from jobs.quality.rules import EVERY, Rule
 from penstock.codec.columnar import RecordDecoder
 from penstock.model.schema import schema
@@ -81,7 +81,7 @@ def rules() -> dict[str, Rule]:
 
 def statuses(given: Sequence[bytes | None], topic: str, of: Mapping[str, Rule]) -> list[str]:
     """The verdict of quality rules on each record: it has a second of its own."""
-    reading = RecordDecoder("", "records", "", "timestamp", verdict.combiner(of), False)
+    reading = RecordDecoder("", "records", "", "timestamp", validity.combiner(of), False)
     rows = run(reading, batch(given, times=[n * 1_000_000 for n in range(len(given))], topics=[topic] * len(given)))
     assert {row["n"] for row in rows} == {1}
     return [row["status"] for row in sorted(rows, key=lambda row: row["event_time"])]

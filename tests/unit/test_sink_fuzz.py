@@ -63,9 +63,9 @@ def refusal(text: str) -> str | None:
         made = parse(text, PATH)
     except DeclarationError as e:
         return str(e)
-    left = made.spliced.sql
-    for behind, length in reversed(made.spliced.added):
-        shift = sum(more for other, more in made.spliced.added if other < behind)
+    left = made.rewritten.sql
+    for behind, length in reversed(made.rewritten.added):
+        shift = sum(more for other, more in made.rewritten.added if other < behind)
         left = left[: behind + shift] + left[behind + shift + length :]
     assert left == made.sql, text
     return None

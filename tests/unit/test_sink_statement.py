@@ -37,7 +37,7 @@ FIELDS (valid, invalid INTEGER) VERSION NONE TOMBSTONES IGNORE AS SELECT record.
 
 def select(text: str) -> str:
     """What Spark is given of a SELECT over topic t."""
-    return parse(f"UPSERT INTO mongodb.d.c READ t AS TEXT AS {text}", PATH).spliced.sql
+    return parse(f"UPSERT INTO mongodb.d.c READ t AS TEXT AS {text}", PATH).rewritten.sql
 
 
 def test_every_clause_is_read() -> None:
@@ -47,9 +47,9 @@ def test_every_clause_is_read() -> None:
     assert found.reads == (json, Read("old.tests-2", "text", share=(2, 3)))
     assert (found.key, found.version, found.suffix) == (("id", "name"), "revision", ("day", "at"))
     assert (found.expire, found.tombstones) == (timedelta(days=30), "mark")
-    assert found.grave == ("f(record.key, ',')", "record.offset")
+    assert found.tombstone_key == ("f(record.key, ',')", "record.offset")
     assert found.deleted_sql == "deleted OR name = ')'"
-    assert (found.batch, found.every, found.parallel) == (500, timedelta(seconds=2), 3)
+    assert (found.max_records, found.every, found.parallel) == (500, timedelta(seconds=2), 3)
     assert (found.dead_letters, found.app) == ("tests-refused", "search")
     assert found.fields == {"name": "keyword", "a b": '{"type": "date"}'}
     assert found.sql == "SELECT id, name FROM tests UNION ALL\nSELECT 1, text FROM `old.tests-2`"
@@ -59,7 +59,12 @@ def test_every_clause_is_read() -> None:
 def test_what_is_left_out_has_a_default() -> None:
     found = parse(LEAST, PATH)
     assert (found.target, found.app, found.key, found.version) == (("shop", "orders"), "sinks", (), "")
-    assert (found.tombstones, found.batch, found.every, found.parallel) == ("delete", 20_000, timedelta(seconds=1), 2)
+    assert (found.tombstones, found.max_records, found.every, found.parallel) == (
+        "delete",
+        20_000,
+        timedelta(seconds=1),
+        2,
+    )
     assert parse(LEAST.replace("UPSERT", "INSERT"), PATH).tombstones == "ignore"
 
 
@@ -75,7 +80,7 @@ def test_a_collection_has_as_many_indexes_as_are_said() -> None:
     found = parse(
         LEAST.replace("READ", "INDEX (id) INDEX id, UNIQUE INDEX (id, xs) READ").replace("id, U", "id U"), PATH
     )
-    assert (found.indexes, found.unique) == ((("id",), ("id",)), (("id", "xs"),))
+    assert (found.indexes, found.unique_indexes) == ((("id",), ("id",)), (("id", "xs"),))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +122,7 @@ def test_a_place_in_what_spark_is_given_is_that_in_the_file() -> None:
     text = "UPSERT INTO mongodb.d.c READ t AS TEXT\nAS\n  SELECT *, a FROM (\n    SELECT b FROM t\n  ) WHERE c"
     found = parse(text, PATH)
     for word, place in {", a": "3:11", "SELECT b": "4:5", "FROM t": "4:14", "c": "5:11"}.items():
-        assert found.in_select(found.spliced.sql.rindex(word)) == f"tests.sql:{place}"
+        assert found.select_location(found.rewritten.sql.rindex(word)) == f"tests.sql:{place}"
 
 
 @pytest.mark.parametrize(

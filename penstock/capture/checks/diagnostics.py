@@ -72,7 +72,7 @@ def _words(e: PenstockError) -> Iterator[str]:
 
 def _of_select(capture: Capture, words: list[str]) -> str:
     """Where the first of some names stands in the SELECT; empty if none does."""
-    line, column = map(int, capture.places["SELECT"].split(":"))
+    line, column = map(int, capture.locations["SELECT"].split(":"))
     tokens = sqlglot.tokenize(capture.sql, capture.dialect)
     for word in words:
         for token in tokens:

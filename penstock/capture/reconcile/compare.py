@@ -66,7 +66,7 @@ class Comparison:
         if r.allowed:
             return True
         gone, rows = r.removes()
-        share = w.capture.removes
+        share = w.capture.max_removed_percent
         if gone <= max(FEW, rows * share // 100) and (gone < rows or gone <= 1 or share >= 100):
             r.allow()
             return True

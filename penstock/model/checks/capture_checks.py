@@ -8,7 +8,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token
 
 from penstock.errors import DeclarationError, PenstockError
-from penstock.model.sql.capture_clauses import Clauses, own_columns
+from penstock.model.sql.capture_clauses import CaptureClauses, own_columns
 from penstock.model.sql.lexer import excerpt
 from penstock.model.sql.volatile_functions import WORDS, momentary
 
@@ -42,7 +42,7 @@ class Refuse(Protocol):
     def __call__(self, what: str, node: exp.Expr, hint: str, word: str = "") -> PenstockError: ...
 
 
-def check(capture: Capture, clauses: Clauses) -> None:
+def check(capture: Capture, clauses: CaptureClauses) -> None:
     """DeclarationError if pages of the capture would not be rows of its table. clauses: as they were read."""
     pieces: list[tuple[exp.Expr, str, int]] = [(capture.select, capture.sql, clauses.begins)]
     if capture.deleted is not None:
@@ -176,7 +176,7 @@ def _start(node: exp.Expr) -> int:
     return min(found, default=0)
 
 
-def _check_system_columns(capture: Capture, clauses: Clauses) -> None:
+def _check_system_columns(capture: Capture, clauses: CaptureClauses) -> None:
     """A row's place changes with each UPDATE, and the numbers of transactions begin again after four billions."""
     for clause, names in (("KEY", capture.key), ("CURSOR", (capture.cursor,))):
         for written in (e for e in capture.select.expressions if e.alias_or_name in names):
@@ -186,7 +186,7 @@ def _check_system_columns(capture: Capture, clauses: Clauses) -> None:
                 raise clauses.error(what, found.sql("postgres"), hint, clauses.found[clause])
 
 
-def _check_columns(capture: Capture, columns: list[str], clauses: Clauses) -> None:
+def _check_columns(capture: Capture, columns: list[str], clauses: CaptureClauses) -> None:
     known = ", ".join(columns)
     if "" in columns or len(set(columns)) < len(columns):
         hint = "give each column of the SELECT a name of its own, by AS"

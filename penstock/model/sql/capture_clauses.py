@@ -12,7 +12,7 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.model.sql.capture_lexer import DIALECTS
-from penstock.model.sql.lexer import Tokens, excerpt
+from penstock.model.sql.lexer import TokenReader, excerpt
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ RESERVED = ("__", "penstock.")
 
 
 @dataclass
-class Clauses(Tokens):
+class CaptureClauses(TokenReader):
     """First its clauses are read, then its SELECT.
 
     found: where each clause that there is begins; topic, condition, begins: where the topic's name, DELETED's
@@ -66,7 +66,7 @@ class Clauses(Tokens):
                 case "RECONCILE":
                     given |= self._reconcile()
                 case "LARGEST":
-                    given["largest"] = self._size()
+                    given["max_record_bytes"] = self._size()
                 case other:
                     given[other.lower()] = self.duration()
         if lacking := [name for name in NEEDED if name not in self.found]:
@@ -121,10 +121,10 @@ class Clauses(Tokens):
         given: dict[str, Any] = {"reconcile": self.duration()}
         if self.is_word("RATE"):
             self.at += 1
-            given["rate"] = self.number("the rows a second")
+            given["reconcile_rate"] = self.number("the rows a second")
         if self.is_word("REMOVES"):
             self.at += 1
-            given["removes"] = self.number("the share of the topic's rows")
+            given["max_removed_percent"] = self.number("the share of the topic's rows")
             self.word("PERCENT")
         return given
 

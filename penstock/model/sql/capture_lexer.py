@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlglot.tokenizer_core import Token
 
-from penstock.model.sql.lexer import taken_apart
+from penstock.model.sql.lexer import tokenize_sql
 
 DIALECTS = ("mysql", "postgres", "sqlite")
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -24,4 +24,4 @@ def tokens(text: str, path: Path) -> list[Token]:
     """The words of a declaration. DeclarationError if a quotation is not closed."""
     engine = _ENGINE.search(_COMMENT.sub(" ", text))
     dialect = engine[1].lower() if engine and engine[1].lower() in DIALECTS else "sqlite"
-    return taken_apart(text, path, dialect, _QUOTED[dialect], "capture")
+    return tokenize_sql(text, path, dialect, _QUOTED[dialect], "capture")

@@ -1,4 +1,4 @@
-"""The words of a declaration in SQL, taken one by one; what is wrong is said with file, line and column."""
+"""Reads the tokens of a declaration in SQL; errors name file, line and column."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ UNITS = {
 }
 
 
-def text_of(path: Path) -> str:
-    """A declaration's file; DeclarationError if it cannot be read, or is no text."""
+def read_sql_file(path: Path) -> str:
+    """The text of a declaration; raises DeclarationError if it cannot be read, or is not UTF-8."""
     try:
         return path.read_text("utf-8-sig")
     except UnicodeDecodeError as e:
@@ -35,9 +35,19 @@ def text_of(path: Path) -> str:
         raise DeclarationError(f"{path} cannot be read", got=e.strerror, hint="make it a file that all may read") from e
 
 
-def taken_apart(text: str, path: Path, dialect: str, quoted: str, kind: str = "") -> list[Token]:
-    """The words of a text. DeclarationError if a quotation is not closed; quoted: the pattern of one that is; kind: of
-    what is declared, if messages are to say it."""
+def tokenize_sql(text: str, path: Path, dialect: str, quoted: str, kind: str = "") -> list[Token]:
+    """The tokens of a text.
+
+    Args:
+        text: SQL.
+        path: the file, for errors.
+        dialect: as sqlglot names it.
+        quoted: pattern of a quotation or comment that is closed.
+        kind: of the declaration, if errors are to name it.
+
+    Raises:
+        DeclarationError: a quotation or comment is not closed.
+    """
     try:
         return sqlglot.tokenize(text, dialect)
     except TokenError as e:
@@ -49,8 +59,16 @@ def taken_apart(text: str, path: Path, dialect: str, quoted: str, kind: str = ""
 
 
 @dataclass
-class Tokens:
-    """at: the number of the next token; kind: of what is declared, which has its file's name, if messages say it."""
+class TokenReader:
+    """Takes tokens one by one.
+
+    Attributes:
+        kind: of the declaration, which has its file's name, if errors name it.
+        text: the SQL.
+        path: its file.
+        tokens: all of them.
+        at: index of the next one.
+    """
 
     kind: ClassVar[str] = ""
 
@@ -151,7 +169,7 @@ class Tokens:
         return self.error_at(what, got, hint, token.start if token else 0)
 
     def error_at(self, what: str, got: str, hint: str, at: int) -> DeclarationError:
-        """As `error`, of the character of that number."""
+        """As `error`, at an offset of the text."""
         return _wrong(self.text, self.path, at, what, got, hint, self.kind)
 
 
@@ -169,11 +187,11 @@ def place(text: str, at: int) -> str:
     return f"{text.count(chr(10), 0, at) + 1}:{at - text.rfind(chr(10), 0, at)}"
 
 
-def spelled(sql: str, dialect: str) -> str:
-    """SQL without its comments and blanks, words that are no names in capitals: the same says the same."""
-    return " ".join(_spelled(sql, token) for token in sqlglot.tokenize(sql, dialect))
+def normalized_sql(sql: str, dialect: str) -> str:
+    """SQL without comments and whitespace, keywords in capitals: equal statements are equal texts."""
+    return " ".join(_normalized_token(sql, token) for token in sqlglot.tokenize(sql, dialect))
 
 
-def _spelled(sql: str, token: Token) -> str:
+def _normalized_token(sql: str, token: Token) -> str:
     written = sql[token.start : token.end + 1]
     return written.upper() if written.isidentifier() and token.token_type != TokenType.VAR else written

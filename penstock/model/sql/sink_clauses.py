@@ -12,8 +12,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import DeclarationError
 from penstock.model.schema import schema
-from penstock.model.sink import WHOLE, Format, Read, Store, Tombstones, Unit, Verb
-from penstock.model.sql.lexer import QUOTED, Tokens, excerpt, place
+from penstock.model.sink import RECORD_COLUMN, Format, Read, Store, Tombstones, Unit, Verb
+from penstock.model.sql.lexer import QUOTED, TokenReader, excerpt, place
 
 # Of a target's name: what may stand in it, and one part.
 NAMED = re.compile(r"[\w.-]")
@@ -46,7 +46,7 @@ ONCE = "each record makes documents of its own, which no later one changes"
 
 
 @dataclass
-class Clauses(Tokens):
+class SinkClauses(TokenReader):
     """First its clauses are read, then its SELECT.
 
     found: where each clause that there is begins, that of a topic also as `READ <topic>`, and what stands in it as
@@ -58,7 +58,7 @@ class Clauses(Tokens):
 
     def read(self) -> dict[str, Any]:
         """Every clause up to AS: the fields of a Sink."""
-        given: dict[str, Any] = {"reads": (), "indexes": (), "unique": ()}
+        given: dict[str, Any] = {"reads": (), "indexes": (), "unique_indexes": ()}
         while not self.is_word("AS"):
             clause = self._clause()
             name = clause.text.upper()
@@ -82,12 +82,12 @@ class Clauses(Tokens):
                 case "TOMBSTONES":
                     given["tombstones"] = cast("Tombstones", self.one_of(get_args(Tombstones), "what tombstones do"))
                     if self.is_word("("):
-                        given["grave"] = tuple(self._parts("an expression over the record, as record.key"))
+                        given["tombstone_key"] = tuple(self._parts("an expression over the record, as record.key"))
                 case "DELETED":
                     self.word("WHEN")
                     given["deleted_sql"] = self._inside("a condition, as DELETED WHEN (deleted)")
                 case "BATCH":
-                    given["batch"] = self._count(name)
+                    given["max_records"] = self._count(name)
                     if self.is_word("EVERY"):
                         self.at += 1
                         given["every"] = self.duration()
@@ -105,7 +105,7 @@ class Clauses(Tokens):
                     given["indexes"] += (self._columns(name),)
                 case "UNIQUE":
                     self.word("INDEX")
-                    given["unique"] += (self._columns(name),)
+                    given["unique_indexes"] += (self._columns(name),)
                 case other:
                     given[other.lower()] = self._column(name)
         if not given["reads"]:
@@ -177,9 +177,9 @@ class Clauses(Tokens):
             ddl = self._inside("the fields, as (id BIGINT NOT NULL, name STRING)")
             with self.placed(f"JSON {topic}"):
                 fields = schema(ddl, f"topic {topic}")
-                if any(given.name.lower() == WHOLE for given in fields):
-                    hint = f"leave it out, and take get_json_object(string({WHOLE}.value), '$.{WHOLE}')"
-                    raise DeclarationError("a field has the name of the record itself", got=WHOLE, hint=hint)
+                if any(given.name.lower() == RECORD_COLUMN for given in fields):
+                    hint = f"leave it out, and take get_json_object(string({RECORD_COLUMN}.value), '$.{RECORD_COLUMN}')"
+                    raise DeclarationError("a field has the name of the record itself", got=RECORD_COLUMN, hint=hint)
         if self.is_word("EVENT"):
             self.at += 1
             self.word("TIME")

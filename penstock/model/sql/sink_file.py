@@ -7,9 +7,9 @@ from typing import Any
 
 from penstock.model.declaration import list_files
 from penstock.model.sink import Sink
-from penstock.model.sql.lexer import place, taken_apart, text_of
-from penstock.model.sql.sink_clauses import Clauses
-from penstock.model.sql.sink_select import spliced
+from penstock.model.sql.lexer import place, read_sql_file, tokenize_sql
+from penstock.model.sql.sink_clauses import SinkClauses
+from penstock.model.sql.sink_select import rewrite_select
 
 # What Spark opens and closes; in a text a backslash takes the next character with it, but in a raw one.
 QUOTED = (
@@ -24,22 +24,22 @@ def load(folder: Path) -> dict[str, Sink]:
 
 def read(path: Path) -> Sink:
     """The sink that a file declares; DeclarationError with file, line and column if it is none."""
-    return parse(text_of(path), path)
+    return parse(read_sql_file(path), path)
 
 
 def parse(text: str, path: Path) -> Sink:
     """As `read`, from the file's text."""
-    clauses = Clauses(text, path, taken_apart(text, path, "spark", QUOTED))
+    clauses = SinkClauses(text, path, tokenize_sql(text, path, "spark", QUOTED))
     given = clauses.read()
     _fits(clauses, given)
     sql = clauses.select()
-    made = spliced(clauses, sql, [read.topic for read in given["reads"]])
-    places = {clause: place(text, token.start) for clause, token in clauses.found.items()}
-    places["SELECT"] = place(text, clauses.begins)
-    return Sink(name=path.stem, path=path, sql=sql, spliced=made, places=places, **given)
+    rewritten = rewrite_select(clauses, sql, [read.topic for read in given["reads"]])
+    locations = {clause: place(text, token.start) for clause, token in clauses.found.items()}
+    locations["SELECT"] = place(text, clauses.begins)
+    return Sink(name=path.stem, path=path, sql=sql, rewritten=rewritten, locations=locations, **given)
 
 
-def _fits(clauses: Clauses, given: dict[str, Any]) -> None:
+def _fits(clauses: SinkClauses, given: dict[str, Any]) -> None:
     """What stands in one clause goes with the others."""
     if given["verb"] == "insert":
         given["tombstones"] = "ignore"
@@ -53,10 +53,10 @@ def _fits(clauses: Clauses, given: dict[str, Any]) -> None:
         raise clauses.error(
             "a point has no id but its measurement, tags and time", "INSERT", hint, clauses.found["INTO"]
         )
-    if "grave" in given:
+    if "tombstone_key" in given:
         time = (given["time"],) if "time" in given else ()
         keys = given.get("key") or (*filter(None, (given.get("measurement"),)), *given.get("tags", ()), *time)
-        if given["tombstones"] == "ignore" or len(keys) != len(given["grave"]):
+        if given["tombstones"] == "ignore" or len(keys) != len(given["tombstone_key"]):
             of = ", ".join(keys) or "the record's key, which needs no expression"
             hint = f"write one expression for each of: {of}" if keys else "leave them out"
             got = f"{len(given['grave'])} for {of}, TOMBSTONES {given['tombstones'].upper()}"

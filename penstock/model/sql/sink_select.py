@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.model.checks.volatile_expressions import MOMENT
-from penstock.model.sink import WAY, WHOLE, Spliced
+from penstock.model.sink import PATH_COLUMN, RECORD_COLUMN, RewrittenSelect
 from penstock.model.sql.lexer import QUOTED, excerpt
-from penstock.model.sql.sink_clauses import Clauses
+from penstock.model.sql.sink_clauses import SinkClauses
 
-KEPT = f"{WHOLE}, {WAY}"
+KEPT = f"{RECORD_COLUMN}, {PATH_COLUMN}"
 ALONE = "a sink works on one record at a time"
 STREAM = "leave it out, or let a stream under jobs/ make a topic of it that this sink reads"
 # What is refused wherever it stands; of several words the first ones, as they follow each other.
@@ -41,7 +41,7 @@ MOMENTS = (
     "RANDOM (", "RANDN (", "UUID (", "SHUFFLE (", "RANDSTR (", "UNIFORM (", "MONOTONICALLY_INCREASING_ID (",
     "SPARK_PARTITION_ID (", "INPUT_FILE_NAME (", "REFLECT (", "TRY_REFLECT (", "JAVA_METHOD (", "UNIX_TIMESTAMP ( )",
 )  # fmt: skip
-REFUSED |= dict.fromkeys(MOMENTS, (MOMENT, f"take {WHOLE}.timestamp, {WHOLE}.offset or a field"))
+REFUSED |= dict.fromkeys(MOMENTS, (MOMENT, f"take {RECORD_COLUMN}.timestamp, {RECORD_COLUMN}.offset or a field"))
 # Keywords of the moment, which need no parentheses.
 BARE = ("CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIMESTAMP")
 SOURCES = ("FROM", "UNION", "ALL", "BY NAME", "LATERAL")
@@ -63,7 +63,7 @@ class Open:
 class Select:
     """clauses: those before it; sql: as it is written; tokens: its words."""
 
-    clauses: Clauses
+    clauses: SinkClauses
     sql: str
     tokens: Sequence[Token]
     words: list[str] = field(init=False)
@@ -72,7 +72,7 @@ class Select:
     def __post_init__(self) -> None:
         self.words = ["" if t.token_type in QUOTED else " ".join(t.text.upper().split()) for t in self.tokens]
 
-    def spliced(self) -> Spliced:
+    def rewritten(self) -> RewrittenSelect:
         """DeclarationError, with the place, if it cannot be told of each row which record it comes from."""
         self._begins()
         for at in range(len(self.words)):
@@ -82,7 +82,7 @@ class Select:
         sql, end = "", 0
         for at, text in added:
             sql, end = sql + self.sql[end:at] + text, at
-        return Spliced(sql + self.sql[end:], tuple((at, len(text)) for at, text in added))
+        return RewrittenSelect(sql + self.sql[end:], tuple((at, len(text)) for at, text in added))
 
     def reads(self, topic: str) -> bool:
         return any(token.text.lower() == topic.lower() for token in self.tokens)
@@ -195,7 +195,7 @@ class Select:
         if following == ["EXCEPT", "("]:
             closing = at + 3 + self.words[at + 3 :].index(")") if ")" in self.words[at + 3 :] else at + 2
             named = {token.text.lower() for token in self.tokens[at + 3 : closing]}
-            new = ", ".join(name for name in (WHOLE, WAY) if name not in named)
+            new = ", ".join(name for name in (RECORD_COLUMN, PATH_COLUMN) if name not in named)
             self.added.append((self.tokens[closing].start, f", {new}"))
         else:
             self.added.append((self.tokens[at].end + 1, f" EXCEPT ({KEPT})"))
@@ -228,8 +228,8 @@ class Select:
             hint = "write a column of that name in backticks: `from`"
             raise self.clauses.error("before FROM stands no column", self.tokens[at - 1].text, hint, self.tokens[at])
         select.listing, select.source = False, at
-        way = f"concat({WAY}, '{select.number}.') AS {WAY}" if several else WAY
-        self.added.append((self.tokens[at].start, f", {WHOLE}, {way} "))
+        way = f"concat({PATH_COLUMN}, '{select.number}.') AS {PATH_COLUMN}" if several else PATH_COLUMN
+        self.added.append((self.tokens[at].start, f", {RECORD_COLUMN}, {way} "))
 
     def _closed(self, select: Open) -> None:
         if select.listing:
@@ -237,14 +237,14 @@ class Select:
             raise self.clauses.error("this SELECT reads no topic", select.token.text, hint, select.token)
 
 
-def spliced(clauses: Clauses, sql: str, topics: Sequence[str]) -> Spliced:
+def rewrite_select(clauses: SinkClauses, sql: str, topics: Sequence[str]) -> RewrittenSelect:
     """The SELECT behind clauses that are read. DeclarationError, with the place, if it is no work for a sink."""
     select = Select(clauses, sql, [t for t in clauses.tokens if clauses.begins <= t.start < clauses.begins + len(sql)])
     for topic in topics:
         if not select.reads(topic):
             hint = f"leave its READ out, or name it in FROM: `{topic}`"
             raise clauses.error("the SELECT does not read this topic", topic, hint, clauses.found[f"READ {topic}"])
-    made = select.spliced()
+    made = select.rewritten()
     if not made.added:
         raise clauses.error_at("the SELECT reads no topic", excerpt(sql), "write SELECT ... FROM", clauses.begins)
     return made

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.model.lazy_spark import F, T
 from penstock.model.output import JSON
-from penstock.model.sink import NUMBER, WAY
+from penstock.model.sink import INDEX_COLUMN, PATH_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,9 +37,9 @@ def of_record(rows: DataFrame) -> CheckedColumn:
 
     The time tells the record from one of a topic that was deleted and created again under the same name.
     """
-    time, number = F.unix_millis("record.timestamp"), F.col(NUMBER) if NUMBER in rows.columns else F.lit(0)
+    time, number = F.unix_millis("record.timestamp"), F.col(INDEX_COLUMN) if INDEX_COLUMN in rows.columns else F.lit(0)
     parts = [F.col("record.topic"), F.col("record.partition"), F.col("record.offset"), time]
-    last = F.concat(F.col(WAY), number.cast("string"))
+    last = F.concat(F.col(PATH_COLUMN), number.cast("string"))
     return CheckedColumn(
         F.concat_ws("/", *(part.cast("string") for part in (*parts, last))), F.lit(None).cast("string")
     )

@@ -73,7 +73,7 @@ def explain_sink(sink: Sink, topics: Mapping[str, Topic], spark: SparkSession) -
 
 def _check_any_rows(sink: Sink, frames: Sequence[DataFrame]) -> None:
     """DeclarationError if no record of a topic makes a row: Spark would not read it, and report no dead letters."""
-    stream = sink_stream(replace(sink, tombstones="ignore", grave=()))
+    stream = sink_stream(replace(sink, tombstones="ignore", tombstone_key=()))
     for read, frame in zip(sink.reads, frames, strict=True):
         alone = stream.transform(*(one if one is frame else one.limit(0) for one in frames))
         leaves = alone._jdf.queryExecution().optimizedPlan().collectLeaves()
@@ -162,7 +162,7 @@ def _describe(sink: Sink, stream: Stream, output: DocumentOutput) -> list[str]:
             n, of = read.share
             facts.append(f"of {read.topic} it takes share {n} of {of}: partitions {n - 1}, {of + n - 1} and so on")
     if sink.verb == "upsert":
-        keys = f", by {', '.join(sink.grave)}" if sink.grave else ""
+        keys = f", by {', '.join(sink.tombstone_key)}" if sink.tombstone_key else ""
         facts.append(f"a record without a value {TOMBSTONES[sink.tombstones]}{keys}")
         if output.orders_tombstones and (sink.version or any(read.event_time for read in sink.reads)):
             facts.append("it is newer than each record before it in its partition that is ahead of its own time")
@@ -177,6 +177,8 @@ def _describe(sink: Sink, stream: Stream, output: DocumentOutput) -> list[str]:
     if sink.expire:
         facts.append(f"a document is kept for {sink.expire}")
     every = sink.every.total_seconds()
-    facts.append(f"batches of {sink.batch:,} records at most, every {every:g} s, {sink.parallel} requests at once")
+    facts.append(
+        f"batches of {sink.max_records:,} records at most, every {every:g} s, {sink.parallel} requests at once"
+    )
     facts.append(f"what the store refuses goes to topic {output.dead_letter_topic.name}, driver {stream.app}")
     return facts

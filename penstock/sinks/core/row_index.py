@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.model.lazy_spark import F, T
-from penstock.model.sink import NUMBER, WAY, WHOLE
+from penstock.model.sink import INDEX_COLUMN, PATH_COLUMN, RECORD_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,9 +24,9 @@ def with_row_index(rows: DataFrame) -> DataFrame:
 
     The record loses its headers, as Spark is slow to send lists.
     """
-    rows = rows.withColumn(WHOLE, F.col(WHOLE).dropFields("headers"))
+    rows = rows.withColumn(RECORD_COLUMN, F.col(RECORD_COLUMN).dropFields("headers"))
     schema = T.StructType([*rows.schema.fields])
-    return rows.mapInArrow(add_row_index, schema.add(NUMBER, T.LongType(), nullable=False))
+    return rows.mapInArrow(add_row_index, schema.add(INDEX_COLUMN, T.LongType(), nullable=False))
 
 
 def add_row_index(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -37,8 +37,8 @@ def add_row_index(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         size = batch.num_rows
         if not size:
             continue
-        record: Any = batch.column(WHOLE)
-        keys = [record.field("topic"), record.field("partition"), record.field("offset"), batch.column(WAY)]
+        record: Any = batch.column(RECORD_COLUMN)
+        keys = [record.field("topic"), record.field("partition"), record.field("offset"), batch.column(PATH_COLUMN)]
         first = np.ones(size, np.bool_)
         first[1:] = False
         for column in keys:
@@ -51,4 +51,4 @@ def add_row_index(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
             # The first rows continue the last record of the batch before.
             numbers[start == 0] += count
         last, count = tuple(column[-1].as_py() for column in keys), int(numbers[-1]) + 1
-        yield batch.append_column(NUMBER, pa.array(numbers, pa.int64()))
+        yield batch.append_column(INDEX_COLUMN, pa.array(numbers, pa.int64()))

@@ -11,7 +11,7 @@ from penstock.errors import DeclarationError
 from penstock.model.checks.volatile_expressions import MOMENT, moment_of, moments, plan_of
 from penstock.model.lazy_spark import F, T
 from penstock.model.schema import quoted
-from penstock.model.sink import NUMBER, WAY, WHOLE, Sink
+from penstock.model.sink import INDEX_COLUMN, PATH_COLUMN, RECORD_COLUMN, Sink
 from penstock.model.sql.sink_select import ALONE, STREAM
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ HINTS = {
     "AMBIGUOUS_REFERENCE": f"say of which table; {ALONE}, so of two topics take UNION ALL",
     "ASSIGNMENT_ARITY_MISMATCH": "give columns their names in the SELECT, by AS",
     "TABLE_OR_VIEW_NOT_FOUND": "name a topic of READ, in backticks if it has a dot or '-'",
-    "UNRESOLVED_COLUMN": f"take a field that READ names, or a part of `{WHOLE}`; its own columns, in another clause",
+    "UNRESOLVED_COLUMN": f"take a field of READ, or a part of `{RECORD_COLUMN}`; its own columns, in another clause",
 }
-DETERMINISTIC_HINT = f"leave it out, or take a field of the record, {WHOLE}.timestamp or {WHOLE}.offset"
+DETERMINISTIC_HINT = f"leave it out, or take a field of the record, {RECORD_COLUMN}.timestamp or {RECORD_COLUMN}.offset"
 LINES = re.compile(r"\(line (\d+), pos (\d+)\)")
 
 
@@ -67,7 +67,7 @@ def run_select(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, b
         for topic, frame in views.items():
             frame.createOrReplaceTempView(quoted(topic))
         try:
-            rows = spark.sql(sink.spliced.sql)
+            rows = spark.sql(sink.rewritten.sql)
             plan = list(_nodes(plan_of(rows)))
             nodes = {node.nodeName() for node in plan}
             own = [node for node in plan if node.nodeName() != "View"]
@@ -83,10 +83,10 @@ def run_select(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, b
         raise DeclarationError(f"{sink.at('SELECT')}: {what}", got=", ".join(other), hint=STREAM)
     if volatile:
         text, at = volatile
-        place = sink.in_select(at) if at >= 0 else sink.at("SELECT")
+        place = sink.select_location(at) if at >= 0 else sink.at("SELECT")
         raise DeclarationError(f"{place}: {MOMENT}", got=text, hint=DETERMINISTIC_HINT)
     names = [name.lower() for name in rows.columns]
-    if names[-2:] != [WHOLE, WAY]:
+    if names[-2:] != [RECORD_COLUMN, PATH_COLUMN]:
         raise DeclarationError(
             f"{sink.at('SELECT')}: it cannot be followed which record a row comes from",
             got=", ".join(rows.columns),
@@ -100,9 +100,11 @@ def run_select(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, b
     if twice := sorted({name for name in names if names.count(name) > 1}):
         hint = "give each a name of its own by AS; the record itself is no part of a document, but record.offset may be"
         raise DeclarationError(f"{sink.at('SELECT')}: two columns have one name", got=", ".join(twice), hint=hint)
-    if NUMBER in names:
+    if INDEX_COLUMN in names:
         hint = "give it another name by AS"
-        raise DeclarationError(f"{sink.at('SELECT')}: a column has a name of the sink's own", got=NUMBER, hint=hint)
+        raise DeclarationError(
+            f"{sink.at('SELECT')}: a column has a name of the sink's own", got=INDEX_COLUMN, hint=hint
+        )
     if unnamed := [name for name in rows.columns if "(" in name]:
         hint = "give it a name by AS: what Spark calls it changes with its version"
         raise DeclarationError(f"{sink.at('SELECT')}: a column has no name", got=unnamed[0], hint=hint)
@@ -159,16 +161,21 @@ def _exposed_columns(node: Any) -> Iterator[str]:
     for number in range(expressions.size()):
         expression = expressions.apply(number)
         names = [expression.references().toSeq().apply(n).name() for n in range(expression.references().size())]
-        named = expression.nodeName() in ("Alias", "AttributeReference") and expression.name() == WAY
-        if WAY in names and not named:
-            yield str(expression.sql()).replace(f", {WAY}", "")
+        named = expression.nodeName() in ("Alias", "AttributeReference") and expression.name() == PATH_COLUMN
+        if PATH_COLUMN in names and not named:
+            yield str(expression.sql()).replace(f", {PATH_COLUMN}", "")
 
 
 def spark_error(place: str, e: PySparkException) -> DeclarationError:
     """Spark's error, without the text of the statement and what the sink added to it."""
     message, condition = str(e.getMessage()), e.getCondition() or ""
     what = f"{ALONE}: no aggregates" if condition.startswith(AGGREGATE_ERRORS) else "Spark does not take this"
-    got = message.split("\n")[0].split(" SQLSTATE:")[0].replace(f", `{WAY}`", "").replace(f"`{WAY}`, ", "")
+    got = (
+        message.split("\n")[0]
+        .split(" SQLSTATE:")[0]
+        .replace(f", `{PATH_COLUMN}`", "")
+        .replace(f"`{PATH_COLUMN}`, ", "")
+    )
     hint = next((hint for name, hint in HINTS.items() if condition.startswith(name)), "mend the SQL")
     return DeclarationError(f"{place}: {what}", got=got, hint=hint)
 
@@ -176,9 +183,9 @@ def spark_error(place: str, e: PySparkException) -> DeclarationError:
 def error_location(sink: Sink, e: PySparkException) -> str:
     starts = [context.startIndex() for context in e.getQueryContext() or () if context.contextType().name == "SQL"]
     if starts and starts[0] >= 0:
-        return sink.in_select(starts[0])
+        return sink.select_location(starts[0])
     if match := LINES.search(str(e)):
         line, column = int(match[1]), int(match[2])
-        before = sink.spliced.sql.split("\n")[: line - 1]
-        return sink.in_select(sum(len(one) + 1 for one in before) + column)
+        before = sink.rewritten.sql.split("\n")[: line - 1]
+        return sink.select_location(sum(len(one) + 1 for one in before) + column)
     return sink.at("SELECT")

@@ -67,7 +67,8 @@ def sink_stream(sink: Sink, topics: Mapping[str, Topic] | None = None) -> Stream
     with _located(sink, "INTO"):
         stream = Stream(
             name=sink.name, app=sink.app, inputs=inputs, transform=SinkTransform(sink, compacted),
-            output=sink_output(sink), output_mode=Stateless(), every=sink.every.total_seconds(), max_records=sink.batch,
+            output=sink_output(sink), output_mode=Stateless(), every=sink.every.total_seconds(),
+            max_records=sink.max_records,
         )  # fmt: skip
     # The location of the statement, not of this file.
     object.__setattr__(stream, "location", sink.at("INTO"))
@@ -102,7 +103,12 @@ def sink_output(sink: Sink) -> DocumentOutput:
             declared |= {"index": sink.target[0], "fields": tuple(sink.fields.items())}
         case "mongodb":
             database, collection = sink.target
-            declared |= {"database": database, "collection": collection, "indexes": sink.indexes, "unique": sink.unique}
+            declared |= {
+                "database": database,
+                "collection": collection,
+                "indexes": sink.indexes,
+                "unique": sink.unique_indexes,
+            }
         case "influxdb":
             database, *measurement = sink.target
             declared |= {
@@ -125,12 +131,12 @@ def sink_output(sink: Sink) -> DocumentOutput:
 
 def _check_tombstones(sink: Sink, compacted: frozenset[str]) -> None:
     """Check that tombstones of compacted topics identify a document: every record deleted there becomes a tombstone."""
-    missing = [name for name in sink.identity if not sink.grave]
+    missing = [name for name in sink.identity if not sink.tombstone_key]
     if sink.store == "influxdb" and not sink.time:
         missing.append("time")
     if sink.tombstones == "ignore" or not compacted or not missing:
         return
-    clause = "TOMBSTONES" if "TOMBSTONES" in sink.places else sink.clause_of(missing[0]) if sink.identity else "INTO"
+    clause = "TOMBSTONES" if "TOMBSTONES" in sink.locations else sink.clause_of(missing[0]) if sink.identity else "INTO"
     raise DeclarationError(
         f"{sink.at(clause)}: a tombstone of topic {', '.join(sorted(compacted))} has no {', '.join(missing)}",
         got=f"TOMBSTONES {sink.tombstones.upper()}",

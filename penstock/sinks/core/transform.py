@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F, T
 from penstock.model.schema import quoted, schema
-from penstock.model.sink import WAY, WHOLE
+from penstock.model.sink import PATH_COLUMN, RECORD_COLUMN
 from penstock.sinks.core import document_id
 from penstock.sinks.core.document import LAST_MS, OFFSET_BITS
 from penstock.sinks.core.document_id import CheckedColumn
@@ -43,14 +43,15 @@ def sink_rows(sink: Sink, frames: Sequence[DataFrame], compacted: Set[str] = fro
             "binary": [],
         }[read.format]
         alive = frame.where("record.value IS NOT NULL")
-        views[read.topic] = alive.select(*fields, WHOLE, F.lit("").alias(WAY))
+        views[read.topic] = alive.select(*fields, RECORD_COLUMN, F.lit("").alias(PATH_COLUMN))
     rows, several = run_select(sink, views)
     indexed = with_row_index(rows) if several and sink.verb == "insert" else rows
     documents = _document_rows(sink, indexed, len(rows.columns) - 2)
     if sink.verb == "insert" or sink.tombstones == "ignore":
         return documents
     tombstones = reduce(
-        lambda one, other: one.union(other), (frame.where("record.value IS NULL").select(WHOLE) for frame in frames)
+        lambda one, other: one.union(other),
+        (frame.where("record.value IS NULL").select(RECORD_COLUMN) for frame in frames),
     )
     return documents.union(_tombstone_rows(sink, tombstones, rows.schema.fields[:-2], compacted))
 
@@ -83,7 +84,7 @@ def _document_rows(sink: Sink, rows: DataFrame, count: int) -> DataFrame:
     errors = [_text_error(sink), key.error, version.error, at.error]
     return rows.select(
         F.struct(*names).alias("doc"), key.value.alias("id"), version.value.alias("version"), deleted.alias("deleted"),
-        at.value.alias("at"), F.coalesce(*errors).alias("refused"), WHOLE,
+        at.value.alias("at"), F.coalesce(*errors).alias("refused"), RECORD_COLUMN,
     )  # fmt: skip
 
 
@@ -91,11 +92,11 @@ def _tombstone_rows(sink: Sink, tombstones: DataFrame, fields: Sequence[StructFi
     """Rows of tombstones: NULL in each field but those of the id, for which TOMBSTONES gives expressions."""
     keys = {name: _key_field(sink, fields, name) for name in sink.identity}
     key_values: dict[str, Column] = {}
-    for field, text in zip(keys.values(), sink.grave, strict=False):
+    for field, text in zip(keys.values(), sink.tombstone_key, strict=False):
         key_values[field.name], _ = resolve_expression(sink, "TOMBSTONES", tombstones, text, field.dataType)
     names = [key_values.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in fields]
     version, reason = _event_version(sink), ""
-    if keys and not sink.grave:
+    if keys and not sink.tombstone_key:
         reason = (
             f"a tombstone has no {', '.join(keys)}: say TOMBSTONES DELETE (...) over record.key, or TOMBSTONES IGNORE"
         )
@@ -112,9 +113,9 @@ def _tombstone_rows(sink: Sink, tombstones: DataFrame, fields: Sequence[StructFi
     key = _document_id(sink, list(keys.values()), "doc.")
     at = F.col("record.event_time")
     errors = [F.lit(reason or None).cast("string"), key.error, version.error]
-    return tombstones.select(F.struct(*names).alias("doc"), WHOLE).select(
+    return tombstones.select(F.struct(*names).alias("doc"), RECORD_COLUMN).select(
         "doc", key.value.alias("id"), version.value.alias("version"), F.lit(True).alias("deleted"),
-        at.alias("at"), F.coalesce(*errors).alias("refused"), WHOLE,
+        at.alias("at"), F.coalesce(*errors).alias("refused"), RECORD_COLUMN,
     )  # fmt: skip
 
 

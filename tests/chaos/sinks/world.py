@@ -19,7 +19,7 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.mongodb import MongoDB
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
-from penstock.model.sink import APP
+from penstock.model.sink import SINKS_APP
 from penstock.settings import PROJECT
 from penstock.streams import Topic
 from penstock.testing import create
@@ -39,7 +39,7 @@ FOR_EVER = {"retention.ms": "-1"}
 class World(world.World):
     """stores: by name."""
 
-    apps: ClassVar[tuple[str, ...]] = (APP,)
+    apps: ClassVar[tuple[str, ...]] = (SINKS_APP,)
 
     def __init__(
         self, broker: Broker, database: MariaDB, control: Control, keeper: Keeper, stores: dict[str, Store]
@@ -60,7 +60,7 @@ class World(world.World):
         # Ends of topics that were measured before the last record came say nothing.
         since, end = int(time.time() * 1000) + 5000, time.monotonic() + seconds
         while time.monotonic() < end:
-            rows = self.control.progress(APP).values()
+            rows = self.control.progress(SINKS_APP).values()
             if rows and all(p.lag == 0 and p.reported_at > since for p in rows):
                 return True
             time.sleep(0.5)
@@ -70,7 +70,7 @@ class World(world.World):
         """Rows that went out so far, by store."""
         found = dict.fromkeys(self.stores, 0)
         prefixes = {"search": "elasticsearch", "documents": "mongodb", "points": "influxdb"}
-        for name, row in self.control.progress(APP).items():
+        for name, row in self.control.progress(SINKS_APP).items():
             found[prefixes[name.partition("-")[0]]] += row.rows_out
         return found
 

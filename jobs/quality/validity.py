@@ -57,7 +57,7 @@ def judged(counted: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
     """The rows of `combiner` with the status `valid` or `invalid` in each."""
     own = [rule for topic, rule in rules.items() if topic != EVERY]
     others = ~F.col("topic").isin([rule.topic for rule in own]) if own else F.lit(True)
-    verdict: Column | None = None
+    matches: Column | None = None
     rows = counted
     for number, rule in enumerate([*own, rules[EVERY]]):
         if not _in_spark(rule):
@@ -74,10 +74,10 @@ def judged(counted: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
                 hint="compare with a field, or with a time that is written out",
             )
         valid = F.coalesce(parses & holds, F.lit(False))
-        verdict = verdict.when(here, valid) if verdict is not None else F.when(here, valid)
-    if verdict is None:
+        matches = matches.when(here, valid) if matches is not None else F.when(here, valid)
+    if matches is None:
         return counted
-    status = F.coalesce("status", F.when(verdict, "valid").otherwise("invalid"))
+    status = F.coalesce("status", F.when(matches, "valid").otherwise("invalid"))
     return rows.withColumn("status", status).select("topic", "status", "n", "event_time")
 
 
