@@ -58,7 +58,7 @@ def _moment(record: logging.LogRecord) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
 
 
-class Text(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """`2026-01-01T00:00:00.000Z WARNING runner penstock.x: skipped [topic=receipts partition=3 offset=4711]`"""
 
     def __init__(self, process: str) -> None:
@@ -75,7 +75,7 @@ class Text(logging.Formatter):
         return line
 
 
-class Json(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, process, logger, message, and topic, partition, offset where given."""
 
     def __init__(self, process: str) -> None:
@@ -241,7 +241,7 @@ def setup(process: str, *, level: int = logging.INFO) -> None:
 
     given = settings()
     output = logging.StreamHandler(sys.stderr)
-    output.setFormatter(Json(process) if given.log_json else Text(process))
+    output.setFormatter(JsonFormatter(process) if given.log_json else TextFormatter(process))
     handlers: list[logging.Handler] = [output]
     if url := given.alert_webhook.get_secret_value():
         handlers.append(AlertHandler(url, process))

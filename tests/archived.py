@@ -23,7 +23,7 @@ from penstock.archive import parquet
 from penstock.archive.hour_closer import Ends, Keeper
 from penstock.archive.stream import Archived
 from penstock.archive.writer import ArchiveWriter
-from penstock.devstack.servers.s3 import S3
+from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import Wait
 from penstock.host.ports import free_port
 from penstock.model.archive import Archive
@@ -37,12 +37,12 @@ Cut = Literal["before", "after"]
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[S3]:
-    with S3(folder, port=free_port()) as part:
+def server(folder: Path) -> Iterator[S3Server]:
+    with S3Server(folder, port=free_port()) as part:
         yield part
 
 
-def where(part: S3) -> Endpoint:
+def where(part: S3Server) -> Endpoint:
     """How a client reaches it."""
     return Endpoint(part.url, "us-east-1", ACCESS_KEY, part.secret_key, True)
 

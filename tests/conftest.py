@@ -15,7 +15,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from penstock.control import Control, connect
-from penstock.devstack.servers.elasticsearch import Elasticsearch
+from penstock.devstack.servers.elasticsearch import ElasticsearchServer
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.engine.session import JAVA_OPTIONS
@@ -60,7 +60,7 @@ def _quick_jvms() -> Iterator[None]:
     first_only = "-XX:TieredStopAtLevel=1"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_JAVA_OPTIONS", shlex.join([*JAVA_OPTIONS, first_only]))
-        for part in (Broker, Elasticsearch):
+        for part in (Broker, ElasticsearchServer):
             patch.setattr(part, "java_options", (*part.java_options, first_only))
         settings.cache_clear()
         yield

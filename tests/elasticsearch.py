@@ -11,7 +11,7 @@ import httpx
 import orjson
 import pyarrow as pa
 
-from penstock.devstack.servers.elasticsearch import Elasticsearch as Part
+from penstock.devstack.servers.elasticsearch import ElasticsearchServer as Part
 from penstock.model.output import CommitMarker
 from penstock.sinks.elasticsearch.config import Elasticsearch
 from penstock.sinks.elasticsearch.writer import IndexWriter

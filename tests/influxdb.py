@@ -11,15 +11,15 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from penstock.devstack.servers.influxdb import InfluxDB
+from penstock.devstack.servers.influxdb import InfluxDBServer
 from penstock.errors import HostError
 from penstock.host.ports import free_port
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[InfluxDB]:
+def server(folder: Path) -> Iterator[InfluxDBServer]:
     """Runs in a folder; skips the test where Debian's package cannot be had."""
-    part = InfluxDB(folder, port=free_port(2))
+    part = InfluxDBServer(folder, port=free_port(2))
     try:
         part.command()
     except HostError as e:
@@ -28,7 +28,7 @@ def server(folder: Path) -> Iterator[InfluxDB]:
         yield part
 
 
-def asked(influx: InfluxDB, text: str, database: str, **params: str) -> dict[str, Any]:
+def asked(influx: InfluxDBServer, text: str, database: str, **params: str) -> dict[str, Any]:
     """The result of a statement: its `series`, if there are any, or an `error`. params: more of the request."""
     given = {"q": text, "db": database, "epoch": "ms", **params}
     answer = httpx.post(f"{influx.url}/query", params=given, timeout=10)

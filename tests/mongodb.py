@@ -16,7 +16,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from penstock.devstack.servers.mongodb import MongoDB as Server
+from penstock.devstack.servers.mongodb import MongoDBServer as Server
 from penstock.errors import Refused
 from penstock.host.ports import free_port
 from penstock.model.output import NO_COMMIT

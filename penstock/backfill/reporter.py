@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from penstock.backfill.job import Job, ms
 from penstock.backfill.progress import Figures
-from penstock.control.repositories.backfills import Backfills
+from penstock.control.repositories.backfills import BackfillRepository
 from penstock.errors import ControlError
 
 log = logging.getLogger(__name__)
 
 
-def reporter(control: Backfills, job: Job, owner: str) -> Callable[[Figures], None]:
+def reporter(control: BackfillRepository, job: Job, owner: str) -> Callable[[Figures], None]:
     """What a run tells its figures. A control database that is away keeps no run from going on."""
     begun = False
 

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from functools import cache
 
-from penstock.control.repositories.actions import Actions
-from penstock.control.repositories.apps import Apps
-from penstock.control.repositories.backfills import Backfills
-from penstock.control.repositories.data_loss import DataLosses
-from penstock.control.repositories.drivers import Drivers
-from penstock.control.repositories.heartbeats import Heartbeats
-from penstock.control.repositories.leases import Leases
-from penstock.control.repositories.progress import Progress
+from penstock.control.repositories.actions import ActionRepository
+from penstock.control.repositories.apps import AppRepository
+from penstock.control.repositories.backfills import BackfillRepository
+from penstock.control.repositories.data_loss import DataLossRepository
+from penstock.control.repositories.drivers import DriverRepository
+from penstock.control.repositories.heartbeats import HeartbeatRepository
+from penstock.control.repositories.leases import LeaseRepository
+from penstock.control.repositories.progress import ProgressRepository
 from penstock.settings import settings
 
 
-class Control(Apps, Drivers, Leases, Progress, Actions, Heartbeats, DataLosses, Backfills):
+class Control(
+    AppRepository,
+    DriverRepository,
+    LeaseRepository,
+    ProgressRepository,
+    ActionRepository,
+    HeartbeatRepository,
+    DataLossRepository,
+    BackfillRepository,
+):
     """All of the control database."""
 
 

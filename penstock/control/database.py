@@ -40,7 +40,7 @@ REFUSED = 2003
 ENDS_IDLE = "SET @penstock = 1 /*M!100301 , SESSION idle_transaction_timeout = 4 */"
 
 
-class Database:
+class ControlDatabase:
     """The control database behind one URL.
 
     Every method is one short transaction and raises ControlError when the database is away: a caller that cannot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from penstock.host.session import Session
+from penstock.host.session import ProcessSession
 
 Desired = Literal["on", "off"]
 # How a driver ended: it left for a release, because none of its streams is wanted, or because somebody asked it to by
@@ -46,9 +46,9 @@ class DriverRow:
     end_code: EndCode | None = None
 
     @property
-    def session(self) -> Session:
+    def session(self) -> ProcessSession:
         """Its processes, where it is one of a host."""
-        return Session(self.host, self.pid, self.pid_started)
+        return ProcessSession(self.host, self.pid, self.pid_started)
 
     @property
     def named(self) -> str:

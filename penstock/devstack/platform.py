@@ -65,7 +65,7 @@ class ProgressReporter(Protocol):
     def step(self, title: str) -> AbstractContextManager[ProgressStep]: ...
 
 
-class Meter(ManagedServer):
+class MetricsCollectorServer(ManagedServer):
     """Measures the platform; a process of its own."""
 
     name: str = "meter"
@@ -99,7 +99,7 @@ def as_running(given: Settings) -> Settings:
         (Master.name, "spark", "spark_port"),
         (MariaDB.name, "mysql", "mariadb_port"),
         (ApiServer.name, "http", "airflow_port"),
-        (Meter.name, "metrics", "metrics_port"),
+        (MetricsCollectorServer.name, "metrics", "metrics_port"),
     ):
         record = process.read(given.home / "run", name)
         if record and record.process() and use in record.ports:
@@ -129,7 +129,7 @@ class Platform:
         self.mariadb = None if s.control_url.get_secret_value() else MariaDB(s.home, s.mariadb_port)
         self.stores = stores.chosen(s)
         self.airflow = Airflow(s.home, s.airflow_port, s.project)
-        self.meter = Meter(s.home, s.metrics_port)
+        self.meter = MetricsCollectorServer(s.home, s.metrics_port)
         # What of the declarations cannot run now, and the streams that are not waited for because of it.
         self._problems: list[PenstockError] = []
         self._left_out: set[str] = set()

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from penstock.host import session
-from penstock.host.session import Session
+from penstock.host.session import ProcessSession
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class ProcessRecord:
         fresh.rename(folder / f"{self.name}.json")
 
     @property
-    def session(self) -> Session:
+    def session(self) -> ProcessSession:
         """The session that it leads; of another boot nothing is known of it."""
-        return Session(session.host() if self.boot == session.boot_id() else "", self.pid, self.since_boot)
+        return ProcessSession(session.host() if self.boot == session.boot_id() else "", self.pid, self.since_boot)
 
     def process(self) -> psutil.Process | None:
         """The process, if it still runs and is the one that was started."""

@@ -70,19 +70,19 @@ def started(pid: int) -> float | None:
     return None if found is None or found.dead else found.started
 
 
-def own() -> Session:
+def own() -> ProcessSession:
     """The session of this process."""
     leader = os.getsid(0)
-    return Session(host(), leader, started(leader) or started(os.getpid()) or 0.0)
+    return ProcessSession(host(), leader, started(leader) or started(os.getpid()) or 0.0)
 
 
-def of_leader(pid: int) -> Session:
+def of_leader(pid: int) -> ProcessSession:
     """The session that a process leads or led, whoever started it."""
-    return Session(host(), pid, started(pid) or 0.0)
+    return ProcessSession(host(), pid, started(pid) or 0.0)
 
 
 @dataclass(frozen=True)
-class Session:
+class ProcessSession:
     """A session of processes.
 
     Attributes:

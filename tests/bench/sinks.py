@@ -23,7 +23,7 @@ from elasticsearch import Elasticsearch as Client
 from elasticsearch import helpers
 
 from penstock.control import ProgressRow
-from penstock.devstack.servers.elasticsearch import Elasticsearch as Part
+from penstock.devstack.servers.elasticsearch import ElasticsearchServer as Part
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.query.stream_run import StreamRun
 from penstock.host.ports import free_port

@@ -25,7 +25,7 @@ from pymongo import MongoClient, ReplaceOne
 from penstock.devstack.servers.base import ManagedServer
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
-from penstock.devstack.servers.mongodb import MongoDB as Server
+from penstock.devstack.servers.mongodb import MongoDBServer as Server
 from penstock.host import ports
 from penstock.host.ports import free_port
 from penstock.java import jars, runtime

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from playwright.sync_api import Locator, expect
 
 from penstock.control import Control
-from penstock.devstack.servers.influxdb import InfluxDB
+from penstock.devstack.servers.influxdb import InfluxDBServer
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import HostError
 from penstock.kafka.admin import ensure_topics
@@ -109,8 +109,8 @@ def put_aside(broker: Broker) -> None:
 
 
 @pytest.fixture
-def influx(influx_port: int, tmp_path: Path) -> InfluxDB:
-    part = InfluxDB(tmp_path, port=influx_port)
+def influx(influx_port: int, tmp_path: Path) -> InfluxDBServer:
+    part = InfluxDBServer(tmp_path, port=influx_port)
     try:
         part.command()
     except HostError as e:
@@ -121,7 +121,7 @@ def influx(influx_port: int, tmp_path: Path) -> InfluxDB:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_what_a_sink_put_aside_is_given_to_its_store_again(
-    visit: Visit, fresh_broker: Broker, influx: InfluxDB, control: Control, screenshots: Path
+    visit: Visit, fresh_broker: Broker, influx: InfluxDBServer, control: Control, screenshots: Path
 ) -> None:
     put_aside(fresh_broker)
     view = visit()

@@ -15,7 +15,7 @@ import pytest
 from penstock.control import DriverRow
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
-from penstock.devstack.servers.s3 import S3
+from penstock.devstack.servers.s3 import S3Server
 from penstock.settings import PROJECT, settings
 from penstock.testing import Record, latest, read, send
 from tests.archived import where
@@ -85,7 +85,7 @@ class Keeping:
         return after, time.monotonic() - killed
 
 
-def variables(part: S3) -> dict[str, object]:
+def variables(part: S3Server) -> dict[str, object]:
     """Settings by which a driver reaches a store."""
     at = where(part)
     return {

@@ -19,7 +19,7 @@ import pytest
 from penstock.control import DriverRow
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
-from penstock.devstack.servers.s3 import S3
+from penstock.devstack.servers.s3 import S3Server
 from tests.archived import server
 from tests.chaos.drivers import signal_session
 from tests.chaos.keeping import APP, Keeping, elsewhere, keeping, variables
@@ -31,13 +31,13 @@ KILLS = int(os.environ.get("KILLS", "3"))
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with server(tmp_path_factory.mktemp("store")) as part:
         yield part
 
 
 @pytest.fixture
-def kept(fresh_broker: Broker, mariadb: MariaDB, store: S3, tmp_path: Path) -> Iterator[Keeping]:
+def kept(fresh_broker: Broker, mariadb: MariaDB, store: S3Server, tmp_path: Path) -> Iterator[Keeping]:
     place = f"s3a://state/{tmp_path.name}"
     with keeping(fresh_broker, mariadb, tmp_path / "home", place, **variables(store)) as given:
         yield given
@@ -61,7 +61,9 @@ def moved(given: Keeping, tmp_path: Path, secret: str = "") -> None:
         assert second.session.kill()
 
 
-def test_a_driver_goes_on_elsewhere_with_its_state_in_an_object_store(kept: Keeping, store: S3, tmp_path: Path) -> None:
+def test_a_driver_goes_on_elsewhere_with_its_state_in_an_object_store(
+    kept: Keeping, store: S3Server, tmp_path: Path
+) -> None:
     moved(kept, tmp_path, store.secret_key)
     logs = [path.read_text() for path in tmp_path.glob("*/logs/*.log")]
     assert logs
@@ -82,7 +84,7 @@ def test_numbers_are_counted_once_through_kills_with_state_in_an_object_store(ke
 
 @pytest.mark.long
 def test_a_driver_that_wakes_up_behind_its_lease_leaves_the_store_to_its_heir(
-    fresh_broker: Broker, mariadb: MariaDB, store: S3, tmp_path: Path
+    fresh_broker: Broker, mariadb: MariaDB, store: S3Server, tmp_path: Path
 ) -> None:
     """Both have the same checkpoints; nobody can kill the first, as its host is another. Each heir sleeps next."""
     place, short = f"s3a://state/{tmp_path.name}", {"PENSTOCK_LEASE_TTL": 5}
@@ -132,7 +134,7 @@ def replaced(kept: Keeping, sleeper: DriverRow, home: Path, *, starting: bool) -
 
 
 @pytest.mark.long
-def test_a_store_that_is_away_for_a_while_is_waited_for(kept: Keeping, store: S3) -> None:
+def test_a_store_that_is_away_for_a_while_is_waited_for(kept: Keeping, store: S3Server) -> None:
     driver = kept.drivers.launch(APP)
     kept.send(20_000)
     kept.check(driver.log)

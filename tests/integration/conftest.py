@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.devstack.demo_database import Demo
-from penstock.devstack.servers.elasticsearch import Elasticsearch
+from penstock.devstack.servers.elasticsearch import ElasticsearchServer
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
@@ -58,5 +58,5 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     if url := os.environ.get("TEST_ELASTICSEARCH_URL"):
         yield Server(url)
         return
-    with Elasticsearch(tmp_path_factory.mktemp("elasticsearch"), port=free_port(2), config=SMALL) as part:
+    with ElasticsearchServer(tmp_path_factory.mktemp("elasticsearch"), port=free_port(2), config=SMALL) as part:
         yield Server(part.url, part)

@@ -15,7 +15,7 @@ from penstock.archive.hour_closer import manifest_of
 from penstock.archive.layout import Manifest
 from penstock.archive.verify import Verified, verify
 from penstock.archive.writer import ArchiveWriter
-from penstock.devstack.servers.s3 import S3
+from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import SinkError
 from penstock.object_store.bucket import Bucket
 from tests import archived
@@ -28,13 +28,13 @@ FOLDER = layout.folder(HOUR)
 
 
 @pytest.fixture(scope="module")
-def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with archived.server(tmp_path_factory.mktemp("s3")) as started:
         yield started
 
 
 @pytest.fixture
-def store(part: S3, request: pytest.FixtureRequest) -> Bucket:
+def store(part: S3Server, request: pytest.FixtureRequest) -> Bucket:
     """An hour that is closed, of two files that were not joined, and one that is open."""
     name = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())
     made = Bucket(where(part), "lake", name)

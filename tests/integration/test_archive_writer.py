@@ -16,7 +16,7 @@ from penstock.archive.reader import hour_of
 from penstock.archive.stream import Archived
 from penstock.archive.verify import verify
 from penstock.archive.writer import ArchiveWriter
-from penstock.devstack.servers.s3 import S3
+from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import LeaseLost, PenstockError, Wait
 from penstock.model.output import CommitMarker
 from penstock.object_store.bucket import Bucket
@@ -31,13 +31,13 @@ numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with archived.server(tmp_path_factory.mktemp("s3")) as started:
         yield started
 
 
 @pytest.fixture
-def store(part: S3) -> Bucket:
+def store(part: S3Server) -> Bucket:
     return Bucket(where(part), "lake", f"test-{next(numbers)}")
 
 
@@ -98,7 +98,7 @@ def work(store: Bucket) -> None:
 
 
 @pytest.mark.parametrize("effect", ["before", pytest.param("after", marks=pytest.mark.long)])
-def test_cut_off_at_every_call_and_begun_again(part: S3, effect: Cut) -> None:
+def test_cut_off_at_every_call_and_begun_again(part: S3Server, effect: Cut) -> None:
     for at in itertools.count(1):
         prefix = f"cut-{effect}-{at}"
         failing = Failing(where(part), "lake", prefix, at, effect)

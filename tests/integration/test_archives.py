@@ -20,7 +20,7 @@ from penstock.archive.verify import verify
 from penstock.catalog import discovery
 from penstock.cli import app
 from penstock.devstack.servers.kafka import Broker
-from penstock.devstack.servers.s3 import S3
+from penstock.devstack.servers.s3 import S3Server
 from penstock.model.archive import Archive
 from penstock.model.topic import COMMITS, Topic
 from penstock.object_store.bucket import Bucket
@@ -39,13 +39,13 @@ ARCHIVE = Archive("kept", EVENTS, bucket="lake", prefix="events", event_time=TIM
 
 
 @pytest.fixture(scope="module")
-def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with archived.server(tmp_path_factory.mktemp("s3")) as started:
         yield started
 
 
 @pytest.fixture
-def store(part: S3, home: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+def store(part: S3Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """Where the settings lead to, empty."""
     at = where(part)
     assert home == settings().home
@@ -118,7 +118,7 @@ def test_a_topic_is_archived_and_its_hour_closed(
 
 
 def test_a_stream_waits_while_the_store_is_paused(
-    spark: SparkSession, fresh_broker: Broker, store: Bucket, part: S3, tmp_path: Path
+    spark: SparkSession, fresh_broker: Broker, store: Bucket, part: S3Server, tmp_path: Path
 ) -> None:
     bootstrap = fresh_broker.bootstrap
     create(bootstrap, EVENTS, COMMITS)
@@ -146,7 +146,7 @@ def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
     spark: SparkSession,
     fresh_broker: Broker,
     store: Bucket,
-    part: S3,
+    part: S3Server,
     tmp_path: Path,
     at: int,
     monkeypatch: pytest.MonkeyPatch,

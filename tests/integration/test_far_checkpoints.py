@@ -18,7 +18,7 @@ import pytest
 from penstock.cli import removal
 from penstock.devstack import doctor
 from penstock.devstack.platform import Platform
-from penstock.devstack.servers.s3 import S3
+from penstock.devstack.servers.s3 import S3Server
 from penstock.engine.checkpoint import s3a
 from penstock.engine.checkpoint.layout import PlannedBatch
 from penstock.engine.state.fold import FoldContext
@@ -82,13 +82,13 @@ bridge.end(spark)
 
 
 @pytest.fixture(scope="module")
-def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with server(tmp_path_factory.mktemp("store")) as made:
         yield made
 
 
 @pytest.fixture
-def store(part: S3, home: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:  # noqa: ARG001
+def store(part: S3Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:  # noqa: ARG001
     at = where(part)
     given = {"S3_URL": at.url, "S3_ACCESS_KEY": at.access_key, "S3_SECRET_KEY": at.secret_key, "CHECKPOINTS": ROOT}
     told(monkeypatch, **given)

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.devstack.servers.s3 import S3
+from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import SinkError, Wait
 from penstock.object_store.bucket import Bucket, ObjectNotFound
 from penstock.object_store.endpoint import ACCESS_KEY, Endpoint, find_endpoint
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with archived.server(tmp_path_factory.mktemp("s3")) as started:
         yield started
 
 
-def test_objects_are_kept_through_a_crash(part: S3) -> None:
+def test_objects_are_kept_through_a_crash(part: S3Server) -> None:
     store = Bucket(where(part), "kept", "some/where")
     store.ready()
     store.put("date=1/a", b"one")
@@ -43,7 +43,7 @@ def test_objects_are_kept_through_a_crash(part: S3) -> None:
         store.get("date=1/a")
 
 
-def test_it_listens_on_loopback_alone(part: S3) -> None:
+def test_it_listens_on_loopback_alone(part: S3Server) -> None:
     running = part.running()
     assert running is not None
     held = [c for c in psutil.net_connections("tcp") if c.pid == running.pid and c.status == psutil.CONN_LISTEN]
@@ -53,7 +53,7 @@ def test_it_listens_on_loopback_alone(part: S3) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"secret_key": "wrong"}, {"access_key": "nobody"}])
-def test_who_does_not_know_the_secret_is_refused(part: S3, wrong: dict[str, Any]) -> None:
+def test_who_does_not_know_the_secret_is_refused(part: S3Server, wrong: dict[str, Any]) -> None:
     mine = Bucket(where(part), "closed")
     mine.ready()
     mine.put("a", b"one")
@@ -64,14 +64,14 @@ def test_who_does_not_know_the_secret_is_refused(part: S3, wrong: dict[str, Any]
     assert [o.key for o in mine.objects("")] == ["a"]
 
 
-def test_a_bucket_is_made_only_where_that_is_allowed(part: S3) -> None:
+def test_a_bucket_is_made_only_where_that_is_allowed(part: S3Server) -> None:
     store = Bucket(replace(where(part), makes_buckets=False), "missing")
     for call in (store.ready, lambda: store.put("a", b"x")):
         with pytest.raises(SinkError, match=r"there is no bucket missing.*PENSTOCK_S3_MAKE_BUCKETS=1"):
             call()
 
 
-def test_a_store_that_is_paused_or_gone_asks_to_wait(part: S3) -> None:
+def test_a_store_that_is_paused_or_gone_asks_to_wait(part: S3Server) -> None:
     store = Bucket(where(part), "away")
     store.ready()
     running = part.running()
@@ -91,7 +91,7 @@ def test_a_store_that_is_paused_or_gone_asks_to_wait(part: S3) -> None:
     assert store.get("a") == b"y"
 
 
-def test_drivers_find_it_by_its_record(part: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drivers_find_it_by_its_record(part: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HOME", str(part.home))
     settings.cache_clear()
     assert find_endpoint() == Endpoint(part.url, "us-east-1", ACCESS_KEY, part.secret_key, True)

@@ -6,13 +6,12 @@ import json
 import logging
 
 import pytest
-from rich.text import Text
 from typer import Exit
 
 from penstock.cli.output import clear_errors, console, echo, emit, table
 from penstock.errors import PenstockError
-from penstock.logs import Json, printable
-from penstock.logs import Text as Plain
+from penstock.logs import JsonFormatter, printable
+from penstock.logs import TextFormatter as Plain
 
 FORGED = "2026-01-01T00:00:00.000Z INFO runner penstock.x: all is well"
 CODES = "\x1b]0;owned\x07\x9b2J\r\x85\u2028\u2029\u202e\u2066\u200f\x7f\x00\ud800"
@@ -49,7 +48,7 @@ def test_a_traceback_keeps_its_lines_and_none_begins_a_record() -> None:
 
 
 def test_json_holds_the_text_as_it_is_and_no_such_character() -> None:
-    said = Json("runner").format(record(EVIL + " ä"))
+    said = JsonFormatter("runner").format(record(EVIL + " ä"))
     assert json.loads(said)["message"] == f"skipped {EVIL} ä"
     assert not UNSEEN & set(said)
     assert "\n" not in said
@@ -72,7 +71,7 @@ def test_what_people_write_stays_as_it_is() -> None:
 
 def test_what_is_printed_is_neither_markup_nor_a_code(capsys: pytest.CaptureFixture[str]) -> None:
     made = table(["name", "why"])
-    made.add_row("[/x] :smile: [red]", Text(EVIL))
+    made.add_row("[/x] :smile: [red]", TextFormatter(EVIL))
     console().print(made)
     console().print(EVIL)
     echo(EVIL)

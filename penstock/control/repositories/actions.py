@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import Connection, insert, select
 
 from penstock.control import tables as s
-from penstock.control.database import Database
+from penstock.control.database import ControlDatabase
 from penstock.control.rows import Actor
 
 
-class Actions(Database):
+class ActionRepository(ControlDatabase):
     """The record of what operators and supervisors did."""
 
     def record(self, actor: Actor, verb: str, target: str, detail: str = "", request: str = "") -> None:

@@ -8,12 +8,12 @@ from typing import Protocol
 from sqlalchemy import delete, func, select, update
 
 from penstock.control import tables as s
-from penstock.control.database import Database, insert_if_new, one, rows
+from penstock.control.database import ControlDatabase, insert_if_new, one, rows
 from penstock.control.repositories.actions import is_recorded, record_action
 from penstock.control.rows import Actor, AppRow, Desired
 
 
-class Supervised(Protocol):
+class SupervisedStream(Protocol):
     """A stream or a capture."""
 
     @property
@@ -23,20 +23,20 @@ class Supervised(Protocol):
     def app(self) -> str: ...
 
 
-class Declared(Protocol):
+class DeclaredApps(Protocol):
     """What is declared, by name; a catalog is one."""
 
     @property
     def apps(self) -> Mapping[str, object]: ...
 
     @property
-    def supervised(self) -> Mapping[str, Supervised]: ...
+    def supervised(self) -> Mapping[str, SupervisedStream]: ...
 
 
-class Apps(Database):
+class AppRepository(ControlDatabase):
     """Apps and the desired state of what runs in them."""
 
-    def sync(self, declared: Declared, *, forget: bool = True) -> None:
+    def sync(self, declared: DeclaredApps, *, forget: bool = True) -> None:
         """Bring declared apps, streams and captures in; a new one is wanted on.
 
         forget: whether undeclared ones are forgotten, and others may go from one app to another. Not if a file could

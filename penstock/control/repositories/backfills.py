@@ -8,11 +8,11 @@ from typing import Literal, TypedDict, Unpack
 from sqlalchemy import delete, select, update
 
 from penstock.control import tables as s
-from penstock.control.database import Database, bounded, insert_if_new, rows
+from penstock.control.database import ControlDatabase, bounded, insert_if_new, rows
 
-Going = Literal["running", "waiting", "verifying"]
-Ended = Literal["done", "failed", "stopped"]
-RunState = Going | Ended
+OpenRunState = Literal["running", "waiting", "verifying"]
+FinalRunState = Literal["done", "failed", "stopped"]
+RunState = OpenRunState | FinalRunState
 
 KEEP_MS = 90 * 24 * 3600 * 1000
 
@@ -49,7 +49,7 @@ class BackfillRow:
     ended_at: int | None
 
 
-class Counts(TypedDict, total=False):
+class BackfillCounts(TypedDict, total=False):
     """How far a run is; see `BackfillRow`. What is not given stays as it was."""
 
     files: int
@@ -59,16 +59,16 @@ class Counts(TypedDict, total=False):
     verified: str
 
 
-class Figures(Counts, total=False):
+class BackfillReport(BackfillCounts, total=False):
     """What a run says of itself while it goes on. A state that is given without a why has none."""
 
-    state: Going
+    state: OpenRunState
     why: str
     rate: float
     left_ms: int | None
 
 
-class Backfills(Database):
+class BackfillRepository(ControlDatabase):
     """One row for each run: a backfill of an interval to a target."""
 
     def begin_backfill(
@@ -98,13 +98,13 @@ class Backfills(Database):
             c.execute(update(t).where(t.c.run == run).values(tries=t.c.tries + 1, **of_run, **counts, **anew, **now))
             return int(c.execute(select(t.c.tries).where(t.c.run == run)).scalar_one())
 
-    def report_backfill(self, run: str, **figures: Unpack[Figures]) -> None:
+    def report_backfill(self, run: str, **figures: Unpack[BackfillReport]) -> None:
         """Say how far a run is, and that it lives: every few seconds, else it counts as silent after two minutes
         (observe.alarms). Of a run that has ended nothing is changed."""
         values = {"why": "", **figures} if "state" in figures else {**figures}
         self._set(run, values)
 
-    def end_backfill(self, run: str, state: Ended, why: str = "", **counts: Unpack[Counts]) -> None:
+    def end_backfill(self, run: str, state: FinalRunState, why: str = "", **counts: Unpack[BackfillCounts]) -> None:
         """Say how a run ended; the first end stands until it is begun again."""
         values = {**counts, "state": state, "why": why, "rate": 0.0, "left_ms": None, "ended_at": s.now_ms()}
         self._set(run, values)

@@ -10,13 +10,13 @@ from typing import Literal, Protocol
 from sqlalchemy import delete, select, update
 
 from penstock.control import tables as s
-from penstock.control.database import Database, insert_if_new, rows
+from penstock.control.database import ControlDatabase, insert_if_new, rows
 from penstock.control.repositories.actions import record_action
 from penstock.control.rows import Actor
 
 # Removed before they were read; the log's end lies before what was read or planned; another topic of the same name;
 # no topic of the name; and of the topic of marks: batches that ended and have none.
-What = Literal["removed", "cut", "made again", "deleted", "unmarked"]
+DataLossKind = Literal["removed", "cut", "made again", "deleted", "unmarked"]
 WHOLE = -1
 
 
@@ -29,7 +29,7 @@ class DataLoss:
     """
 
     topic: str
-    what: What
+    what: DataLossKind
     partition: int = WHOLE
     start: int = 0
     end: int = 0
@@ -63,7 +63,7 @@ class DataLossRow:
     id: str
     name: str
     topic: str
-    what: What
+    what: DataLossKind
     partition: int
     start: int
     end: int
@@ -106,7 +106,7 @@ class InMemoryDataLossLog:
         known += [gap for gap in gaps if gap not in known]
 
 
-class DataLosses(Database):
+class DataLossRepository(ControlDatabase):
     """The gaps of all streams."""
 
     def report_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> set[DataLoss]:

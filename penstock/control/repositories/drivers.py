@@ -8,14 +8,14 @@ from typing import Any
 from sqlalchemy import func, insert, select, update
 
 from penstock.control import tables as s
-from penstock.control.database import Database, one, rows
+from penstock.control.database import ControlDatabase, one, rows
 from penstock.control.rows import DriverRow, EndCode
 
 # How a driver ended that was told to: the next one is no restart. None is of one that ended before codes were kept.
 TOLD_TO_LEAVE: tuple[EndCode | None, ...] = (None, "released", "unwanted", "asked")
 
 
-class Drivers(Database):
+class DriverRepository(ControlDatabase):
     """One row for each driver that was ever launched, by incarnation."""
 
     def claim(self, app: str, expected: str | None, **values: Any) -> str | None:

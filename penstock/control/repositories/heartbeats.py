@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import delete, select
 
 from penstock.control import tables as s
-from penstock.control.database import Database, upsert
+from penstock.control.database import ControlDatabase, upsert
 
 
-class Heartbeats(Database):
+class HeartbeatRepository(ControlDatabase):
     """When each topic last got a heartbeat, and from whom."""
 
     def record_heartbeat(self, topic: str, at_ms: int, partitions: int, sender: str) -> None:

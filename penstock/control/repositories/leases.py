@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import delete, select, update
 
 from penstock.control import tables as s
-from penstock.control.database import Database, insert_if_new, row_of, rows
+from penstock.control.database import ControlDatabase, insert_if_new, row_of, rows
 from penstock.control.rows import Lease
 from penstock.errors import LeaseHeld, LeaseLost
 
 
-class Leases(Database):
+class LeaseRepository(ControlDatabase):
     """One lease for each stream and capture, by the database's clock."""
 
     def take_lease(self, name: str, holder: str, ttl: float, *, dead: Sequence[str] = ()) -> Lease:

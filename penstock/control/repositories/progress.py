@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.control import tables as s
-from penstock.control.database import Database, bounded, rows, upsert
+from penstock.control.database import ControlDatabase, bounded, rows, upsert
 from penstock.control.rows import ProgressRow, StreamProgress
 
 HISTORY_MS = 24 * 3600 * 1000
@@ -20,7 +20,7 @@ KEPT = (
 )  # fmt: skip
 
 
-class Progress(Database):
+class ProgressRepository(ControlDatabase):
     """The last figures of each stream, and a day of earlier ones."""
 
     def report(self, progress: Iterable[ProgressRow], *, keep: bool) -> dict[str, str]:

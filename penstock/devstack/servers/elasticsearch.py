@@ -55,7 +55,7 @@ def _jars() -> tuple[list[Path], list[Path], str]:
     return engine, http, version
 
 
-class Elasticsearch(StoreServer):
+class ElasticsearchServer(StoreServer):
     """A private Elasticsearch without passwords, on loopback; its transport takes the next port.
 
     config: settings of the node over the defaults here, as Elasticsearch names them.

@@ -42,7 +42,7 @@ def find() -> tuple[Path, dict[str, str]]:
     raise HostError("there is no InfluxDB here", hint="install InfluxDB 1.x; a Debian needs nothing")
 
 
-class InfluxDB(StoreServer):
+class InfluxDBServer(StoreServer):
     """A private InfluxDB 1.x; its RPC takes the next port."""
 
     name: str = "influxdb"

@@ -22,7 +22,7 @@ SOURCE = Path(__file__).with_name("java") / "MongoDB.java"
 COMPILER = ("janino-", "commons-compiler-")
 
 
-class MongoDB(StoreServer):
+class MongoDBServer(StoreServer):
     """A private server without passwords, on loopback."""
 
     name: str = "mongodb"

@@ -33,7 +33,7 @@ LOGBACK = """<configuration>
 """
 
 
-class S3(StoreServer):
+class S3Server(StoreServer):
     """A private object store on loopback."""
 
     name: str = LOCAL_SERVICE

@@ -18,10 +18,10 @@ from penstock.settings import Settings
 
 # By the name of the store, which is also the server's and that of its settings.
 KINDS: Mapping[str, str] = {
-    "elasticsearch": "penstock.devstack.servers.elasticsearch:Elasticsearch",
-    "mongodb": "penstock.devstack.servers.mongodb:MongoDB",
-    "influxdb": "penstock.devstack.servers.influxdb:InfluxDB",
-    "s3": "penstock.devstack.servers.s3:S3",
+    "elasticsearch": "penstock.devstack.servers.elasticsearch:ElasticsearchServer",
+    "mongodb": "penstock.devstack.servers.mongodb:MongoDBServer",
+    "influxdb": "penstock.devstack.servers.influxdb:InfluxDBServer",
+    "s3": "penstock.devstack.servers.s3:S3Server",
 }
 
 

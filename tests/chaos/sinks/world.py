@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from penstock.control import Control, DriverRow
 from penstock.devstack.servers.base import ManagedServer
-from penstock.devstack.servers.elasticsearch import Elasticsearch
-from penstock.devstack.servers.influxdb import InfluxDB
+from penstock.devstack.servers.elasticsearch import ElasticsearchServer
+from penstock.devstack.servers.influxdb import InfluxDBServer
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
-from penstock.devstack.servers.mongodb import MongoDB
+from penstock.devstack.servers.mongodb import MongoDBServer
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.model.sink import SINKS_APP
@@ -32,7 +32,7 @@ STORES = ("elasticsearch", "mongodb", "influxdb")
 KILLS = {kind: breakers.KILLS[kind] for kind in ("driver", "python", "jvm", "starting", "twice")}
 # Longer than what a client waits for an answer.
 LONGEST = 40.0
-Store = Elasticsearch | MongoDB | InfluxDB
+Store = ElasticsearchServer | MongoDBServer | InfluxDBServer
 FOR_EVER = {"retention.ms": "-1"}
 
 
@@ -96,7 +96,11 @@ def started(home: Path, names: Sequence[str]) -> Iterator[World]:
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
         database = stack.enter_context(MariaDB(home=home, port=free_port()))
-        made: dict[str, Any] = {"elasticsearch": Elasticsearch, "mongodb": MongoDB, "influxdb": InfluxDB}
+        made: dict[str, Any] = {
+            "elasticsearch": ElasticsearchServer,
+            "mongodb": MongoDBServer,
+            "influxdb": InfluxDBServer,
+        }
         stores = {name: stack.enter_context(made[name](home, port=free_port(2))) for name in names}
         create(broker.bootstrap, *(Topic(name, partitions=3, config=FOR_EVER) for name in ("items", "events")))
         given = {f"PENSTOCK_{name.upper()}_URL": stores[name].url if name in stores else "" for name in STORES}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sqlalchemy import inspect
 
 from penstock.control import Control
@@ -27,12 +25,6 @@ def test_nobody_is_lost_behind_a_hundred_others(control: Control) -> None:
         assert [d.reason for d in found.recent] == [f"the end of {app}"]
 
 
-def test_what_an_app_asks_for_has_an_index_in_an_older_database_too(tmp_path: Path) -> None:
-    control = Control(f"sqlite:///{tmp_path / 'older.db'}")
-    control.migrate()
-    with control.begin() as c:
-        c.exec_driver_sql("DROP INDEX ix_progress_app")
-    control.migrate()
+def test_what_an_app_asks_for_has_an_index(control: Control) -> None:
     with control.begin() as c:
         assert "ix_progress_app" in {index["name"] for index in inspect(c).get_indexes("progress")}
-    control.engine.dispose()

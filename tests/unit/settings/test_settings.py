@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from jobs.agents import AgentsSettings
 from penstock.cli import app
-from penstock.control.database import Database
+from penstock.control.database import ControlDatabase
 from penstock.errors import SettingError
 from penstock.kafka.client import client_config, spark_client_config
 from penstock.settings import misspelt, settings
@@ -66,7 +66,7 @@ def test_a_control_database_that_is_none_is_told_without_its_password(
     assert (found.exit_code, "secret" in found.output) == (1, False)
     assert found.stderr.startswith(f"error: PENSTOCK_CONTROL_URL is no URL of a database; got: {got}; hint: ")
     assert (
-        Database("mysql+pymysql://u:secret@127.0.0.1:1/db?key=secret").display_url
+        ControlDatabase("mysql+pymysql://u:secret@127.0.0.1:1/db?key=secret").display_url
         == "mysql+pymysql://u:***@127.0.0.1:1/db"
     )
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.quality.counts import METRICS
-from penstock.devstack.servers.influxdb import InfluxDB as Server
+from penstock.devstack.servers.influxdb import InfluxDBServer as Server
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import SinkError
 from penstock.model.output import NO_COMMIT, WriterOwner

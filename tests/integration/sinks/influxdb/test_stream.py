@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.devstack.servers.influxdb import InfluxDB as Server
+from penstock.devstack.servers.influxdb import InfluxDBServer as Server
 from penstock.devstack.servers.kafka import Broker
 from penstock.settings import PROJECT, settings
 from penstock.sinks.influxdb.config import InfluxDB

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.devstack.servers.influxdb import InfluxDB as Server
+from penstock.devstack.servers.influxdb import InfluxDBServer as Server
 from penstock.errors import Refused, SinkError, Wait
 from penstock.host.ports import free_port
 from penstock.model.output import NO_COMMIT

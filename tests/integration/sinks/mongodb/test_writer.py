@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pymongo.database import Database
 
-from penstock.devstack.servers.mongodb import MongoDB as Server
+from penstock.devstack.servers.mongodb import MongoDBServer as Server
 from penstock.errors import SinkError, Wait
 from penstock.model.output import NO_COMMIT, WriterOwner, open_store
 from penstock.settings import settings
