@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 DELETED_FIELD, TOMBSTONE_SUFFIX = "deleted", "-tombstones"
-SUFFIX_FORMATS = {"hour": "%Y.%m.%d.%H", "day": "%Y.%m.%d", "month": "%Y.%m", "year": "%Y"}
 FORBIDDEN = re.compile(r'[\\/*?"<>|\s,#:A-Z]')
 TYPE = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -32,14 +31,12 @@ class ElasticsearchLimits:
 
     Attributes:
         document_bytes: Elasticsearch takes requests of 100 MB, and a node with a small heap far less.
-        suffix_years: an index for every wrong time would overload a cluster.
         tombstone_days: how long the version of a delete is kept.
     """
 
     document_bytes: int = 16 * 1024 * 1024
     id_bytes: int = 512
     index_bytes: int = 255
-    suffix_years: tuple[int, int] = (1970, 2199)
     rows: int = 1000
     request_bytes: int = 5 * 1024 * 1024
     tombstone_days: int = 7

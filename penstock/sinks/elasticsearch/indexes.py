@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +12,9 @@ from elasticsearch import AuthorizationException, BadRequestError, NotFoundError
 from elasticsearch import Elasticsearch as Client
 
 from penstock.errors import SinkError
+from penstock.sinks.core.suffixes import FORMATS, end_of_suffix, suffix_at
 from penstock.sinks.elasticsearch.client import get_documents, request_errors
-from penstock.sinks.elasticsearch.config import SUFFIX_FORMATS, Elasticsearch
+from penstock.sinks.elasticsearch.config import Elasticsearch
 from penstock.sinks.elasticsearch.mapping import differences, mapping
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ PAGE = 5000
 def index_template(output: Elasticsearch, shape: pa.StructType) -> dict[str, Any]:
     """The body of an output's index template. DeclarationError if its fields cannot be mapped."""
     # An index of an hour has three dots after the year, one of a year has none.
-    dots = ".*" * SUFFIX_FORMATS[output.suffix].count(".") if output.suffix else ""
+    dots = ".*" * FORMATS[output.suffix].count(".") if output.suffix else ""
     patterns = [f"{output.index}-{century}*{dots}" for century in (19, 20, 21)] if output.suffix else [output.index]
     template: dict[str, Any] = {"settings": {"index": SETTINGS}, "mappings": mapping(shape, output)}
     if output.suffix:
@@ -208,9 +208,12 @@ class IndexManager:
             existing |= {pair for pair, doc in asked if doc.get("found")}
         return existing
 
-    def index_of(self, at: datetime) -> str:
-        """The index for a time."""
-        return f"{self._output.index}-{at.strftime(SUFFIX_FORMATS[self._output.suffix or 'day'])}"
+    def name_at(self, at_us: int | None) -> str:
+        """The name of the index for a row of that time."""
+        if not self._output.suffix:
+            return self._output.index
+        assert at_us is not None
+        return f"{self._output.index}-{suffix_at(at_us, self._output.suffix)}"
 
     def oldest(self, now: datetime) -> datetime | None:
         """The time before which documents have expired; None if none do."""
@@ -234,18 +237,3 @@ class IndexManager:
     def _end(self, name: str) -> datetime | None:
         """The end of an index's time; None if the index is not this sink's."""
         return end_of_suffix(name.removeprefix(f"{self._output.index}-"), self._output.suffix or "day")
-
-
-def end_of_suffix(suffix: str, unit: str) -> datetime | None:
-    """The end of the time that a suffix stands for; None if it is not a suffix of that unit."""
-    if not re.fullmatch(r"[0-9]{4}(\.[0-9]{2})*", suffix):
-        return None
-    try:
-        start = datetime.strptime(suffix, SUFFIX_FORMATS[unit]).replace(tzinfo=UTC)
-        if unit == "year":
-            return start.replace(year=start.year + 1)
-        if unit == "month":
-            return (start + timedelta(days=31)).replace(day=1)
-        return start + (timedelta(days=1) if unit == "day" else timedelta(hours=1))
-    except (ValueError, OverflowError):
-        return None  # not a date, or its end is not: an index of somebody else

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from penstock.model.output import Output, Writer, WriterOwner
 from penstock.sinks.core.bulk import BulkOutcome
 from penstock.sinks.core.connections import required_url
 from penstock.sinks.core.latest_per_key import LAST_VERSION, VersionedRow, latest_per_key
+from penstock.sinks.core.suffixes import micros, suffix_error
 from penstock.sinks.core.writer import DocumentWriter, SinkBatchResult
 from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction, action
 from penstock.sinks.elasticsearch.client import connect
@@ -24,7 +25,6 @@ from penstock.sinks.elasticsearch.tombstones import TombstoneIndex
 
 log = logging.getLogger(__name__)
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HOUSEKEEPING_S = 3600.0
 # The document of a tombstone, where documents are marked.
 DELETED_DOCUMENT = b'{"deleted":true}'
@@ -161,7 +161,9 @@ class IndexWriter(DocumentWriter):
                 actions += [action("delete", row.number, index, row.id, row.version, None) for index in indexes]
             else:
                 document = bodies[row.number] or DELETED_DOCUMENT
-                actions.append(action("index", row.number, self._index(row), row.id, row.version, document))
+                actions.append(
+                    action("index", row.number, self._indexes.name_at(row.at), row.id, row.version, document)
+                )
         self._indexes.ensure(sorted({one.index for one in actions if one.document}))
         return WritePlan(actions, deleted if self._deletes else [], len(stale))
 
@@ -175,21 +177,11 @@ class IndexWriter(DocumentWriter):
         elif len(body) > LIMITS.document_bytes:
             refused[row.number] = f"its document has {len(body)} bytes, {LIMITS.document_bytes} are taken"
         elif self.output.suffix:
-            first, last = LIMITS.suffix_years
-            start, end = _micros(datetime(first, 1, 1, tzinfo=UTC)), _micros(datetime(last + 1, 1, 1, tzinfo=UTC))
-            if row.at is None:
-                refused[row.number] = "its time is NULL, so there is no index for it"
-            elif not start <= row.at < end:
-                refused[row.number] = f"its time is outside of {first} to {last}"
-            elif (oldest := self._indexes.oldest(self._clock())) and row.at < _micros(oldest):
+            if error := suffix_error(row.at):
+                refused[row.number] = error
+            elif row.at is not None and (oldest := self._indexes.oldest(self._clock())) and row.at < micros(oldest):
                 return False
         return row.number not in refused
-
-    def _index(self, row: VersionedRow) -> str:
-        if not self.output.suffix:
-            return self.output.index
-        assert row.at is not None
-        return self._indexes.index_of(EPOCH + timedelta(microseconds=row.at))
 
     def _restore_index(self, index: str) -> None:
         if index == self.output.tombstone_index and self._tombstones:
@@ -212,7 +204,3 @@ class IndexWriter(DocumentWriter):
     def close(self) -> None:
         self._bulk.close()
         self._client.close()
-
-
-def _micros(time: datetime) -> int:
-    return (time - EPOCH) // timedelta(microseconds=1)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
@@ -14,18 +12,12 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from penstock.errors import SinkError
-from penstock.model.sink import Unit
+from penstock.sinks.core.suffixes import SUFFIX, suffix_at
 from penstock.sinks.mongodb.config import AT, DUPLICATE_KEY, LIMITS, TOMBSTONE_SUFFIX, Keys, MongoDB
 from penstock.sinks.mongodb.encode import check_type
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Of suffixes: a wrong clock must not create many collections.
-YEARS = (1970, 2199)
-FIRST, LAST = ((datetime(year, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1) for year in (1970, 2200))
 # Time until a collection is checked again: if it was dropped, a write would create it without its indexes.
 RECHECK_S = 60.0
-SUFFIX_FORMATS: dict[Unit, str] = {"year": "%Y", "month": "%Y.%m", "day": "%Y.%m.%d", "hour": "%Y.%m.%d.%H"}
-SUFFIX = re.compile(r"[0-9]{4}(\.[0-9]{2}){0,3}")
 # Options of an index that change which documents it holds, or which of them are equal.
 FORBIDDEN_OPTIONS = ("sparse", "partialFilterExpression", "collation")
 
@@ -83,13 +75,12 @@ class CollectionManager:
     def tombstones(self) -> str:
         return f"{self._output.collection}{TOMBSTONE_SUFFIX}"
 
-    def name_at(self, at_micros: int | None) -> str:
+    def name_at(self, at_us: int | None) -> str:
         """The name of the collection for a row of that time."""
         if not self._output.suffix:
             return self._output.collection
-        assert at_micros is not None
-        at = EPOCH + timedelta(microseconds=at_micros)
-        return f"{self._output.collection}-{at.strftime(SUFFIX_FORMATS[self._output.suffix])}"
+        assert at_us is not None
+        return f"{self._output.collection}-{suffix_at(at_us, self._output.suffix)}"
 
     def existing(self) -> list[str]:
         """The names of the collections that exist."""

@@ -19,9 +19,10 @@ from penstock.errors import SinkError
 from penstock.model.output import Output, Writer, WriterOwner
 from penstock.sinks.core.connections import required_url
 from penstock.sinks.core.latest_per_key import VersionedRow, latest_per_key
+from penstock.sinks.core.suffixes import suffix_error
 from penstock.sinks.core.writer import DocumentWriter, SinkBatchResult
 from penstock.sinks.mongodb.bulk import WAIT_S, DocumentWrite, MongoRequests
-from penstock.sinks.mongodb.collections import FIRST, LAST, YEARS, CollectionManager
+from penstock.sinks.mongodb.collections import CollectionManager
 from penstock.sinks.mongodb.config import LIMITS, VERSION, MongoDB
 from penstock.sinks.mongodb.encode import DocumentHeader, check_type, encode_documents
 from penstock.sinks.mongodb.tombstones import TombstoneCollection
@@ -129,11 +130,12 @@ class MongoWriter(DocumentWriter):
 
     def _has_time(self, row: VersionedRow, result: SinkBatchResult) -> bool:
         """Whether a row has the time that its collection or its expiry needs; if not, it is refused."""
-        if row.at is None and (self._output.suffix or self._output.expire_seconds):
-            result.refused[row.number] = "its time is NULL"
-        elif row.at is not None and self._output.suffix and not FIRST <= row.at < LAST:
-            result.refused[row.number] = f"its time is outside of {YEARS[0]} to {YEARS[1]}"
-        return row.number not in result.refused
+        error = suffix_error(row.at) if self._output.suffix else ""
+        if row.at is None and self._output.expire_seconds:
+            error = "its time is NULL"
+        if error:
+            result.refused[row.number] = error
+        return not error
 
     def _encode(
         self, table: pa.Table, rows: Sequence[VersionedRow], result: SinkBatchResult

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -21,7 +20,7 @@ from penstock.sinks.elasticsearch import bulk as elasticsearch_bulk
 from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction, action
 from penstock.sinks.elasticsearch.client import connect, get_documents
 from penstock.sinks.elasticsearch.config import LIMITS
-from penstock.sinks.elasticsearch.indexes import end_of_suffix, index_template
+from penstock.sinks.elasticsearch.indexes import index_template
 from penstock.sinks.elasticsearch.mapping import differences, mapping
 from penstock.sinks.elasticsearch.writer import IndexWriter, open_index
 from tests.elasticsearch import SHAPE, give, output, row, shaped
@@ -153,28 +152,6 @@ def test_a_shape_that_no_document_can_have_is_refused() -> None:
     ):
         with pytest.raises(DeclarationError, match=said):
             mapping(shaped(fields), output("tests"))
-
-
-@pytest.mark.parametrize(
-    ("unit", "suffix", "end"),
-    [
-        ("hour", "2026.12.31.23", datetime(2027, 1, 1, tzinfo=UTC)),
-        ("day", "2028.02.28", datetime(2028, 2, 29, tzinfo=UTC)),
-        ("month", "2026.12", datetime(2027, 1, 1, tzinfo=UTC)),
-        ("year", "2026", datetime(2027, 1, 1, tzinfo=UTC)),
-        ("day", "2026.02.30", None),
-        ("day", "2026.2.3", None),
-        ("day", "2026.02", None),
-        ("month", "2026.02.03", None),
-        ("year", "old1", None),
-        ("year", "２０２６", None),
-        ("year", "9999", None),
-        ("month", "9999.12", None),
-        ("day", "9999.12.31", None),
-    ],
-)
-def test_a_suffix_says_when_its_time_is_over(unit: str, suffix: str, end: datetime | None) -> None:
-    assert end_of_suffix(suffix, unit) == end
 
 
 def test_a_template_is_for_its_own_indexes_and_no_others() -> None:
