@@ -28,7 +28,7 @@ from penstock.settings import settings
 
 # Beside the checkpoint: its tables, what it was before a reset, a reset that was not taken up, a rebuild that was not
 # ended, and what a search left.
-FOLDERS = ("", ".tables", ".before", ".reset", ".rebuilding", ".trial")
+FOLDERS = ("", ".tables", ".before", ".reset", ".rebuilding", ".dry-run")
 
 
 def remove(

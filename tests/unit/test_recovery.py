@@ -152,7 +152,7 @@ def test_a_batch_that_the_older_log_had_begun_is_run_first() -> None:
     ("files", "of", "said"),
     [
         (checkpoint(2, 2), mark(5), r"older checkpoint.*a\[0\] 20 to 49"),
-        (checkpoint(5, 5), mark(3), r"no mark.*a\[0\] 30 to 49"),
+        (checkpoint(5, 5), mark(3), r"no commit marker.*a\[0\] 30 to 49"),
         (checkpoint(5, 5), CommitMarker("", -1, {}), "no commit marker.*that ended is 5"),
         (checkpoint(5, 5), CommitMarker("p", 7, {}), "of another query.*q, and p wrote up to batch 7"),
         ({**checkpoint(5, 5), "offsets/5": plan(5, end=70)}, mark(5), r"other offsets.*a\[0\] 50 to 69"),

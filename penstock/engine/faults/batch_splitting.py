@@ -1,4 +1,4 @@
-"""A batch that the driver's memory does not hold, made smaller, until the stream is through.
+"""Splitting of a batch that the driver's memory does not hold.
 
 Spark bounds a batch by the number of its records alone, and a record may have a megabyte. So when memory was full, of
 the JVM or of a Python worker, the batch that was planned is cut by bytes, as they are read off the log, and all that it
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Of a batch the JVM has several copies at a time: of records, rows, and results on their way to Python.
+# The JVM has several copies of a batch at a time: records, rows, and results on their way to Python.
 HEAP_DIVISOR = 16
 SPLIT_FACTOR = 64
-# A record of less than such a part of the heap is blamed only after more failures: a JVM that ends for want of memory
-# does not say which of its streams took it.
+# A record smaller than this fraction of the heap is left out only after more failures: a JVM that runs out of memory
+# does not say which of its streams used it.
 SMALL_DIVISOR, SMALL_RECORD_FAILURES = 1000, 5
-# What is thrown where memory is short and the JVM can go on. Text is looked at of Spark's own errors only.
+# Errors of a lack of memory that the JVM survives. Texts are matched of Spark's own errors only.
 MEMORY_ERROR = re.compile(
     r"java\.lang\.OutOfMemoryError|org\.apache\.spark\.memory\.SparkOutOfMemoryError|"
     r"org\.apache\.arrow\.(memory\.OutOfMemoryException|vector\.util\.OversizedAllocationException)"
@@ -53,7 +53,7 @@ MEMORY_MESSAGE = re.compile(
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether a query failed because memory was full, of the JVM or of a worker, which then ends without a word."""
+    """Whether a query failed for want of memory, of the JVM or of a Python worker, which then dies silently."""
     found = bridge.error_chain(error) if error is not None else []
     return any(
         MEMORY_ERROR.fullmatch(name)
@@ -63,7 +63,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 class RecordsSize(NamedTuple):
-    """Of records: how many, their bytes, and the place of the last."""
+    """The number of some records, their bytes, and the position of the last."""
 
     records: int
     bytes: int
@@ -72,21 +72,32 @@ class RecordsSize(NamedTuple):
 
 @dataclass(frozen=True)
 class SplitLevel:
-    """upto: next offsets of a batch that memory did not hold; records: the most of a batch until they are read, 0 for
-    no limit."""
+    """A batch that memory did not hold.
+
+    Attributes:
+        upto: Its next offsets.
+        records: The most records of a batch until `upto` is read; 0 for no limit.
+    """
 
     upto: TopicOffsets
     records: int
 
     def holds(self, ends: TopicOffsets) -> bool:
-        """Whether something of that batch lies behind these next offsets; of a topic that is gone nothing does."""
+        """Whether some of that batch is not read yet, by the next offsets; nothing of a deleted topic is."""
         return any(ends.get(t, {}).get(p, at) < at for t, parts in self.upto.items() for p, at in parts.items())
 
 
 @dataclass(frozen=True)
 class SplitState:
-    """levels: each within the one before. batch: the number of that which failed last, as it is planned, so many times.
-    heap: what the JVM had, in bytes; without: records of that batch that are left out."""
+    """What is known of the batches that memory did not hold; it is kept in the checkpoint.
+
+    Attributes:
+        heap: The JVM's heap, bytes.
+        levels: The batches, each within the one before.
+        batch: The number of the batch that failed last.
+        times: How often it failed with its present plan.
+        without: Its records that are left out.
+    """
 
     heap: int
     levels: tuple[SplitLevel, ...] = ()
@@ -99,7 +110,7 @@ class SplitState:
 
     @classmethod
     def read(cls, text: str | None, heap: int) -> SplitState:
-        """As if nothing had happened if there is none, or it is damaged: then memory will be full once more."""
+        """Parse it; empty if there is none or it is damaged: then the batch fails once more."""
         try:
             found = json.loads(text or "")
             levels = tuple(
@@ -115,60 +126,70 @@ class SplitState:
 
 
 class BatchSplitter:
-    """The portions of one stream's batches. short: whether memory was full since its last start."""
+    """Splits the batches of one stream.
+
+    Attributes:
+        out_of_memory: Whether memory ran out since the last start.
+        unreadable_record: A record that memory does not hold even to leave it out: the next query begins behind it.
+    """
 
     def __init__(self, stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Checkpoint) -> None:
         self._stream, self._bootstrap, self._checkpoint = stream, bootstrap, checkpoint
-        self._now = SplitState(bridge.max_heap_bytes(spark))
+        self._state = SplitState(bridge.max_heap_bytes(spark))
         self.out_of_memory = False
         self.unreadable_record: CorruptOffsets | None = None
-        """A record that memory does not even hold to pass over it: the next query is to begin behind it."""
 
     @property
     def max_records(self) -> int:
-        """Records of a batch, 0 for no limit."""
-        limits = (self._stream.max_records, *(level.records for level in self._now.levels))
+        """The most records of a batch; 0 for no limit."""
+        limits = (self._stream.max_records, *(level.records for level in self._state.levels))
         return min(filter(None, limits), default=0)
 
     def is_split(self, batch: PlannedBatch) -> bool:
-        """Whether something waits that was planned with what a batch holds."""
-        return any(level.holds(batch.ends) for level in self._now.levels)
+        """Whether a batch is part of one that was split."""
+        return any(level.holds(batch.ends) for level in self._state.levels)
 
     def finish(self, read: TopicOffsets) -> bool:
-        """Whether batches may be larger now, by the next offsets that are read: so from the next start on."""
-        levels = tuple(level for level in self._now.levels if level.holds(read))
-        if not read or levels == self._now.levels:
+        """End the levels that are read, by the next offsets; whether batches may be larger from the next start on."""
+        levels = tuple(level for level in self._state.levels if level.holds(read))
+        if not read or levels == self._state.levels:
             return False
-        log.warning("stream %s is through a batch that was cut", self._stream.name)
-        self._keep(SplitState(self._now.heap, levels))
+        log.warning("stream %s has read a batch that was split", self._stream.name)
+        self._save(SplitState(self._state.heap, levels))
         return True
 
     def split_planned_batch(self, mark: CommitMarker) -> dict[RecordPosition, str]:
-        """Cut the batch that is planned, if memory was full; the records that it is to be run without, and why.
+        """Split the planned batch, if memory ran out; the records that it must run without, and why.
 
-        Blocked if there is nothing left to cut. mark: of the last batch written. The query must not run.
+        The query must not run.
+
+        Args:
+            mark: The marker of the last batch that is written.
+
+        Raises:
+            Blocked: There is nothing left to split.
         """
-        self._now, self.unreadable_record = SplitState.read(self._checkpoint.batch_split(), self._now.heap), None
+        self._state, self.unreadable_record = SplitState.read(self._checkpoint.batch_split(), self._state.heap), None
         batch = self._checkpoint.planned_batch()
         written = mark.batch if mark.query == self._checkpoint.query_id else -1
-        # One that is written must be read whole, for its state.
+        # A batch that is written must be read whole, for its state.
         if self.out_of_memory and batch is not None and batch.batch_id > written:
-            self._cut(batch)
+            self._split(batch)
         self.out_of_memory = False
-        return dict.fromkeys(self._now.without, self._why)
+        return dict.fromkeys(self._state.without, self._why)
 
     @property
     def _why(self) -> str:
-        return f"the driver's memory ({self._now.heap >> 20} MiB) does not hold what is made of it, even by itself"
+        return f"the driver's memory ({self._state.heap >> 20} MiB) does not hold what is made of it, even by itself"
 
     def shorten(self, batch: PlannedBatch, topic: str, partition: int, at: int) -> None:
-        """Let a batch that is planned, and of which nothing is written, end earlier in one partition."""
+        """Let a planned batch, of which nothing is written, end earlier in one partition."""
         if not self.is_split(batch):
-            self._keep(replace(self._now, levels=(*self._now.levels, SplitLevel(batch.ends, 0))))
+            self._save(replace(self._state, levels=(*self._state.levels, SplitLevel(batch.ends, 0))))
         self._checkpoint.shorten_batch(batch, {topic: {partition: at}})
 
-    def _cut(self, batch: PlannedBatch) -> None:
-        now, levels = self._now, self._now.levels
+    def _split(self, batch: PlannedBatch) -> None:
+        now, levels = self._state, self._state.levels
         same = now.batch == batch.batch_id
         times, without = (now.times + 1, now.without) if same else (1, ())
         starts = self._starts(batch)
@@ -188,25 +209,26 @@ class BatchSplitter:
             )
             if heavy is None:
                 raise self._blocked(batch, without)
-            # To leave it out it must be read: not even that can be done.
+            # Not even the record can be read, which is needed to leave it out.
             self.unreadable_record = CorruptOffsets(
                 heavy.topic, heavy.partition, range(heavy.offset, heavy.offset + 1), self._why
             )
             times, without = 0, ()
         elif times > (1 if size > now.heap // SMALL_DIVISOR else SMALL_RECORD_FAILURES) and count == 1:
             without = (*without, *(one.last for one in sizes if one.last))
-        # Once may be another stream's fault.
+        # A first failure may be another stream's fault.
         levels = levels or (SplitLevel(batch.ends, 0),)
+        leaves_out = without or self.unreadable_record
         log.warning(
             "stream %s: the driver's memory was full in batch %d, of %d records and %d bytes%s",
             self._stream.name, batch.batch_id, count, size,
-            "; its record is put aside" if without or self.unreadable_record else "; it is cut" if times == 0 else "",
+            "; its record becomes a dead letter" if leaves_out else "; it is split" if times == 0 else "",
         )  # fmt: skip
-        self._keep(replace(now, levels=levels, batch=batch.batch_id, times=times, without=without))
+        self._save(replace(now, levels=levels, batch=batch.batch_id, times=times, without=without))
 
-    def _keep(self, state: SplitState) -> None:
+    def _save(self, state: SplitState) -> None:
         self._checkpoint.save_batch_split(state.text() if state.levels else "")
-        self._now = state
+        self._state = state
 
     def _starts(self, batch: PlannedBatch) -> dict[tuple[str, int], int]:
         every = [(topic, p) for topic, parts in batch.ends.items() for p in parts]
@@ -226,7 +248,7 @@ class BatchSplitter:
         return RecordsSize(records, size, last)
 
     def _ends(self, batch: PlannedBatch, starts: dict[tuple[str, int], int], share: int) -> TopicOffsets:
-        """Where each partition ends if it gives no more than its share of bytes; all of them together a record."""
+        """The end of each partition if it gives at most its share of bytes; all together give at least one record."""
         ends: TopicOffsets = {}
         anything = False
         with open_consumer(self._bootstrap) as reader:
@@ -242,11 +264,11 @@ class BatchSplitter:
         return ends
 
     def _blocked(self, batch: PlannedBatch, without: Collection[RecordPosition]) -> Blocked:
-        what = "a record that is put aside" if without else "its state alone"
+        what = "a record that is left out" if without else "its state alone"
         return Blocked(
             f"stream {self._stream.name}: the driver's memory does not hold batch {batch.batch_id}, and nothing of it "
-            "is left to cut",
-            got=f"{self._now.heap >> 20} MiB, filled by {what}"
+            "is left to split",
+            got=f"{self._state.heap >> 20} MiB, filled by {what}"
             + "".join(f": {place.topic}[{place.partition}]@{place.offset}" for place in without),
             hint=f"give drivers more, PENSTOCK_DRIVER_MEMORY, and release app {self._stream.app}: it goes on where it "
             f"is; or go past it by `penstock streams reset {self._stream.name} --to`, which takes offsets",

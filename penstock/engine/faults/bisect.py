@@ -1,4 +1,4 @@
-"""Parts of a batch: the records that make it fail are found by running it on ever smaller ones."""
+"""Bisection of a batch: finds the records that make it fail by running it on ever smaller parts."""
 
 from __future__ import annotations
 
@@ -13,32 +13,42 @@ from penstock.engine.query.source import RecordPosition
 if TYPE_CHECKING:
     from penstock.engine.checkpoint.layout import PlannedBatch
 
-# Whether a run over the first n records fails, some of them left out: why, or nothing.
+# Why a run over the first n records fails, without some of them; empty if it passes.
 RunPart = Callable[[int, frozenset[int]], str]
 
 
 class Inconclusive(Exception):
-    """What fails does so without a record, or not each time."""
+    """The batch fails without a record, or not each time."""
 
 
 class NoCulprit(Inconclusive):
-    """What fails does so without any record: of what is remembered alone."""
+    """The batch fails without any record, of its state alone."""
 
 
 @dataclass(frozen=True)
 class Bisection:
-    """total: how many records there are. What fails with the first n is taken to fail with more.
+    """The search over the records of one batch.
 
-    So a record is found that fails by itself, or with those before it, as the last one of a sum that is too large.
+    What fails with the first n records is taken to fail with more. So a record is found that fails by itself, or
+    together with those before it, as the last one of a sum that overflows.
+
+    Attributes:
+        total: How many records there are.
+        fails: Runs a part of the batch.
     """
 
     total: int
     fails: RunPart
 
     def find(self, most: int) -> tuple[dict[int, str], bool]:
-        """The records without which all others pass, with the reason; and whether that is all of them, or `most`.
+        """The records without which the others pass, with the reason; and whether these are all.
 
-        Nothing if all pass. Unclear if no record is to blame, Blameless, with the reason, if there need be none.
+        Args:
+            most: How many records to find at most.
+
+        Raises:
+            NoCulprit: The batch fails without any record.
+            Inconclusive: It does not fail each time.
         """
         found: dict[int, str] = {}
         passes = 0
@@ -52,7 +62,7 @@ class Bisection:
         return found, True
 
     def _next(self, passes: int, without: frozenset[int]) -> tuple[int, str]:
-        """The record behind those that pass with which it fails first: bad ones often lie side by side."""
+        """The first record that fails behind those that pass; bad records are often neighbours."""
         step = 1
         while not self.fails(high := min(passes + step, self.total), without):
             if high == self.total:
@@ -64,7 +74,7 @@ class Bisection:
                 high = middle
             else:
                 passes = middle
-        # Once more, so that a fault of the moment does not put a good record aside.
+        # Run both once more, so that a transient error does not condemn a good record.
         why = self.fails(high, without)
         if not why or self.fails(passes, without):
             raise Inconclusive("it does not fail each time")
@@ -73,10 +83,13 @@ class Bisection:
 
 @dataclass(frozen=True)
 class RecordOrder:
-    """The records of a batch in a row, partition behind partition, by their offsets."""
+    """The records of a batch in one sequence, partition by partition.
+
+    Attributes:
+        parts: Topic, partition, first offset and next offset of each partition.
+    """
 
     parts: list[tuple[str, int, int, int]]
-    """topic, partition, first offset, next offset"""
 
     def __len__(self) -> int:
         return sum(end - start for _, _, start, end in self.parts)
@@ -100,7 +113,7 @@ class RecordOrder:
 
 
 def span_of(places: list[RecordPosition], batch: PlannedBatch) -> PlannedBatch:
-    """The batch as if it held no more than lies between the places."""
+    """The batch as if it held only the records between the first and the last of some positions."""
     starts: dict[str, dict[int, int]] = {}
     ends: dict[str, dict[int, int]] = {}
     for topic, parts in batch.ends.items():

@@ -1,8 +1,8 @@
-"""Whether what a stream reads next is there: the topics and offsets of every input, at each start and in each batch.
+"""Data loss: whether the records that a stream reads next exist, checked at each start and in each batch.
 
-Spark itself goes on in silence wherever records are missing (`failOnDataLoss=false`): it cannot tell a topic that was
-made again, and of what it does tell nothing says how to go on. Here every gap is found, told, counted, and passed only
-as the input declares: by itself, or once somebody has accepted exactly this gap.
+Spark goes on silently where records are missing (`failOnDataLoss=false`): it does not recognise a topic that was
+recreated, and offers no way to go on behind a loss. Here every gap is found, reported, counted, and passed only as the
+input declares: by itself, or once somebody has accepted exactly this gap.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ TopicIds = Mapping[str, str]
 
 @dataclass(frozen=True)
 class BrokerLogs:
-    """What the broker has. ids: by topic, of those that exist; logs: first offset and end by topic and partition."""
+    """What the broker has.
+
+    Attributes:
+        ids: The ids of topics that exist, by topic.
+        logs: First offset and end, by topic and partition.
+    """
 
     ids: TopicIds
     logs: LogRanges
@@ -41,8 +46,13 @@ class BrokerLogs:
 
 @dataclass(frozen=True)
 class InputChanges:
-    """What must change before a query goes on behind gaps. gone: topics that are as if new, or no more; logs: within
-    which reading goes on, by topic and partition; ids: of all topics that are there."""
+    """What must change before a query goes on behind gaps.
+
+    Attributes:
+        gone: Topics that are deleted or recreated.
+        logs: First offset and end of partitions with gaps, by topic and partition.
+        ids: The ids of all topics that exist.
+    """
 
     gone: frozenset[str]
     logs: LogRanges
@@ -53,19 +63,19 @@ class InputChanges:
         return min(max(at, first), end)
 
     def within(self, mark: CommitMarker) -> CommitMarker:
-        """A mark whose offsets are those at which reading goes on."""
+        """A marker with the offsets at which reading goes on."""
         offsets = {t: {p: self.offset(t, p, at) for p, at in parts.items()} for t, parts in mark.offsets.items()}
         return replace(mark, offsets=offsets)
 
     def without(self, mark: CommitMarker) -> CommitMarker:
-        """A mark that says nothing of topics that are others now."""
+        """A marker without topics that are deleted or recreated."""
         stays = {t for t in mark.offsets if t not in mark.topic_ids or mark.topic_ids[t] == self.ids.get(t)} - self.gone
         offsets = {t: parts for t, parts in mark.offsets.items() if t in stays}
         return replace(mark, offsets=offsets, topic_ids={t: i for t, i in mark.topic_ids.items() if t in stays})
 
 
 class InputCheck:
-    """Watches over the inputs of one stream. book: where gaps are written down and accepted."""
+    """Checks the inputs of one stream. book: where gaps are recorded and accepted."""
 
     def __init__(self, stream: Stream, bootstrap: str, checkpoint: Checkpoint, book: DataLossLog) -> None:
         self._stream, self._bootstrap, self._checkpoint, self._book = stream, bootstrap, checkpoint, book
@@ -73,7 +83,7 @@ class InputCheck:
         self._ids: TopicIds = {}
 
     def deleted_topics(self, topics: Collection[str]) -> Blocked | None:
-        """What to say if one of these topics, which are not there, was read before."""
+        """The error if one of some missing topics was read before; None if none was."""
         starts, _ = self._checkpoint.pending_offsets()
         gone = [f"{t}, read up to offset {_format_offsets(starts[t])}" for t in sorted(starts.keys() & set(topics))]
         if not gone:
@@ -86,10 +96,10 @@ class InputCheck:
         )
 
     def check_at_start(self, mark: CommitMarker) -> InputChanges:
-        """How to go on behind the gaps before what is read next, if all may be passed; else Blocked."""
+        """How to go on behind the gaps before what is read next; Blocked if one may not be passed."""
         starts, ends = self._checkpoint.pending_offsets()
         known = mark.topic_ids if mark.query == self._checkpoint.query_id else {}
-        # A topic that the checkpoint has forgotten may still stand in the mark.
+        # The marker may name a topic that the checkpoint has forgotten.
         there, gaps = self._look(starts, ends, known, [topic for topic in known if self._readers(topic)])
         self._decide(gaps, at_start=True)
         self._passed(gaps)
@@ -100,13 +110,13 @@ class InputCheck:
         return InputChanges(gone, {place: there.logs[place] for place in places}, ids)
 
     def check_before(self, batch: PlannedBatch, mark: CommitMarker, query: str) -> dict[str, str]:
-        """Look before a batch of a query is read; the ids of its topics. DeclarationError if it must start anew."""
-        # A mark of another query says nothing of what this one read.
+        """Check before a batch is read; the ids of its topics. DeclarationError if the query must start again."""
+        # A marker of another query says nothing of what this one read.
         self._starts, self._ids = batch.starts, mark.topic_ids if mark.query == query else {}
         return self._pass(batch)
 
     def check_after(self, batch: PlannedBatch) -> None:
-        """Look again once it is read: what was removed meanwhile may not be in it."""
+        """Check again once it is read: records that were deleted meanwhile may be missing in it."""
         self._pass(batch)
 
     def _pass(self, batch: PlannedBatch) -> dict[str, str]:
@@ -132,7 +142,7 @@ class InputCheck:
     def _look(
         self, starts: TopicOffsets, ends: TopicOffsets, known: TopicIds, more: Iterable[str] = ()
     ) -> tuple[BrokerLogs, list[DataLoss]]:
-        """What is not there, and who does not answer, is asked for a while: brokers start slowly, and topics too."""
+        """Ask for missing topics and silent partitions for a while: brokers start slowly, and topics too."""
         deadline = time.monotonic() + STALE_METADATA_TIMEOUT
         while True:
             there, silent = self._there(starts, ends, known, more)
@@ -151,18 +161,18 @@ class InputCheck:
     def _there(
         self, starts: TopicOffsets, ends: TopicOffsets, known: TopicIds, more: Iterable[str]
     ) -> tuple[BrokerLogs, set[tuple[str, int]]]:
-        """What the broker has, and partitions that do not answer."""
+        """What the broker has, and the partitions that do not answer."""
         client, at = admin(self._bootstrap), self._bootstrap
         places = {(topic, p) for offsets in (starts, ends) for topic, parts in offsets.items() for p in parts}
         firsts, lasts = first_offsets(client, places, at), log_end_offsets(client, places, at)
-        # Last: so offsets of a topic that was just made again are not taken for those of the old one.
+        # Ids are read last, so that offsets of a topic just recreated are not taken for those of the old one.
         ids = topic_ids(client, {*starts, *ends, *more}, at)
         same = {(t, p) for t, p in places if t in ids and known.get(t, ids[t]) == ids[t]}
         answered = same & firsts.keys() & lasts.keys()
         return BrokerLogs(ids, {place: (firsts[place], lasts[place]) for place in answered}), same - answered
 
     def _decide(self, gaps: list[DataLoss], *, at_start: bool = False) -> None:
-        """Blocked if there is a gap to ask for that was not accepted. at_start: also end what was asked before."""
+        """Blocked if a gap must be accepted and is not. at_start: also withdraw gaps reported before."""
         needed = {gap for gap in gaps if gap.what == "deleted" and any(i.topic for i in self._readers(gap.topic))}
         asked = [g for g in gaps if g not in needed and any(i.fails_on_data_loss for i in self._readers(g.topic))]
         accepted: set[DataLoss] = set()
@@ -194,13 +204,13 @@ class InputCheck:
 
 
 def _find_gaps(starts: TopicOffsets, ends: TopicOffsets, known: TopicIds, there: BrokerLogs) -> Iterator[DataLoss]:
-    """What is not there of the offsets from `starts`, of which `ends` are to be read next."""
+    """The gaps in the offsets from `starts` on; `ends` are read next."""
     for topic in sorted(starts.keys() | ends.keys()):
         now = there.ids.get(topic)
         if now is None:
             yield DataLoss(topic, "deleted", topic_id=known.get(topic, ""))
             continue
-        # Also where it is only planned: its offsets are those of the topic before.
+        # Also where it is only planned: its offsets are of the old topic.
         if known.get(topic, now) != now:
             yield DataLoss(topic, "made again", topic_id=now)
             continue
@@ -209,7 +219,7 @@ def _find_gaps(starts: TopicOffsets, ends: TopicOffsets, known: TopicIds, there:
             if (topic, partition) not in there.logs:
                 continue
             first, end = there.logs[topic, partition]
-            # A partition is read from its beginning if it came later, a topic from what it has.
+            # A partition that was added later is read from its beginning, a new topic from its first record.
             at = first if begun is None else begun.get(partition, 0)
             upto = max(at, wanted.get(partition, at))
             if first > at:
@@ -219,7 +229,7 @@ def _find_gaps(starts: TopicOffsets, ends: TopicOffsets, known: TopicIds, there:
 
 
 def _offsets_read(starts: TopicOffsets, ends: TopicOffsets) -> tuple[TopicOffsets, TopicOffsets]:
-    """All topics of a batch, and of their partitions those that it reads: a thousand others may be idle."""
+    """All topics of a batch, and the partitions that it reads: a thousand others may be idle."""
     wanted = {(t, p) for t, parts in ends.items() for p, end in parts.items() if starts.get(t, {}).get(p) != end}
 
     def narrow(offsets: TopicOffsets) -> TopicOffsets:
@@ -229,7 +239,7 @@ def _offsets_read(starts: TopicOffsets, ends: TopicOffsets) -> tuple[TopicOffset
 
 
 def _within_batch(gap: DataLoss, ends: TopicOffsets) -> DataLoss:
-    """Of a gap what concerns a batch: the rest is found by the next."""
+    """The part of a gap that is within a batch; the next batch finds the rest."""
     end = ends.get(gap.topic, {}).get(gap.partition)
     if gap.what != "removed" or end is None or not gap.start < end < gap.end:
         return gap

@@ -1,4 +1,4 @@
-"""A batch run with a stream's state, as its query runs it, but over a copy of its checkpoint and without output."""
+"""A dry run of a batch: as the stream's query runs it, but over a copy of its checkpoint and without output."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class DryRunEnded(Exception):
-    """Ends a trial."""
+    """Ends a dry run, so that its batch is not committed."""
 
 
 @contextmanager
 def checkpoint_copy(checkpoint: str) -> Iterator[Path | None]:
-    """A copy of a checkpoint for the time of a search; None if it is not on a disk of this machine's."""
+    """A temporary copy of a checkpoint; None if it is not on a local disk."""
     place = urlparse(checkpoint)
     if place.scheme not in ("", "file"):
         yield None
         return
-    copy = Path(f"{place.path}.trial")
+    copy = Path(f"{place.path}.dry-run")
     shutil.rmtree(copy, ignore_errors=True)
     try:
         shutil.copytree(place.path, copy, copy_function=_copied)
@@ -47,7 +47,7 @@ def checkpoint_copy(checkpoint: str) -> Iterator[Path | None]:
 
 
 def _copied(source: str, target: str) -> None:
-    """Tables of RocksDB and of folds are large and never change, so both may have the same."""
+    """Link files of RocksDB and of folds, which are large and never change; copy others."""
     if source.endswith((".sst", ".arrow")):
         with suppress(OSError):
             os.link(source, target)
@@ -57,7 +57,15 @@ def _copied(source: str, target: str) -> None:
 
 @dataclass
 class DryRun:
-    """One run of the batch that was planned and not committed. error: why it failed, None if it passed."""
+    """One run of the batch that is planned and not committed.
+
+    Attributes:
+        stream: The stream.
+        checkpoint: The copy of its checkpoint.
+        stopped: Whether the stream is being stopped.
+        begin: Called before the batch is computed.
+        error: Why it failed; None if it passed.
+    """
 
     stream: Stream
     checkpoint: Path
@@ -67,9 +75,9 @@ class DryRun:
     _ran: bool = field(default=False, init=False)
 
     def run(self, rows: DataFrame) -> None:
-        """Run it on the encoded rows of a streaming query; LeaseLost if the stream is stopped meanwhile."""
+        """Run a query that makes these rows; LeaseLost if the stream is stopped meanwhile."""
         query = (
-            rows.writeStream.queryName(f"{self.stream.name} on trial")
+            rows.writeStream.queryName(f"{self.stream.name} dry run")
             .outputMode(self.stream.output_mode.spark_mode)
             .option("checkpointLocation", str(self.checkpoint))
             .foreachBatch(self._batch)
@@ -80,7 +88,7 @@ class DryRun:
                 if self.stopped():
                     raise LeaseLost(f"stream {self.stream.name} is being stopped")
         except StreamingQueryException as e:
-            # It ends by an error in any case, so that the batch is not committed.
+            # The query always ends with an error, so that the batch is not committed.
             if not self._ran:
                 self.error = e
         finally:
@@ -93,4 +101,4 @@ class DryRun:
         except Exception as e:
             self.error = e
         self._ran = True
-        raise DryRunEnded(f"batch {batch_id} was tried and is not to be committed")
+        raise DryRunEnded(f"batch {batch_id} of a dry run is not committed")
