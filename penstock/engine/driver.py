@@ -49,8 +49,7 @@ class StreamDriver(Driver):
     def create_run(self, name: str, figures: ProgressRow) -> StreamRun:
         assert self._spark is not None
         stream, s = self.catalog.stream(name), settings()
-        short = self._ended_full is not None
-        # What a broken file declares is not known: so ask the marks.
+        # What a broken file declares is unknown, so the commit markers are asked instead.
         upstream_streams = None if self._wrong else self.catalog.upstream_streams(stream)
         return StreamRun(
             stream,
@@ -59,7 +58,7 @@ class StreamDriver(Driver):
             s.checkpoint_root,
             figures,
             self._control,
-            short=short,
+            out_of_memory=self._ended_full is not None,
             upstream_streams=upstream_streams,
         )
 

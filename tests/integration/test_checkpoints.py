@@ -265,9 +265,9 @@ def test_state_that_cannot_be_read_is_said_in_a_sentence_however_often_it_is_tri
         starts.append(run)
         begun(run)
 
-    begun = StreamRun._begin
+    begun = StreamRun._start_query
     monkeypatch.setattr(PoisonRecords, "_find", search)
-    monkeypatch.setattr(StreamRun, "_begin", begin)
+    monkeypatch.setattr(StreamRun, "_start_query", begin)
     folder = three_batches(COUNTS, spark, bootstrap, tmp_path)
     if name:
         emptied(folder, f"state/{name}")

@@ -181,7 +181,7 @@ def test_what_is_removed_while_a_batch_is_read_may_not_be_in_it(
         removed(bootstrap, 2)
         return split_by_output(of, rows)
 
-    monkeypatch.setattr("penstock.engine.commit.batches.split", late)
+    monkeypatch.setattr("penstock.engine.commit.committer.split_by_output", late)
     send(bootstrap, events(1, 2, 3))
     book = InMemoryDataLossLog()
     run = StreamRun(stream(given), spark, bootstrap, str(tmp_path), ProgressRow("gaps", "tests", "i"), book)

@@ -62,7 +62,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return write(self, rows, mark)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TopicWriter, "write", short)
-    monkeypatch.setattr("penstock.engine.commit.batches.is_out_of_memory", lambda e: isinstance(e, MemoryError))
+    monkeypatch.setattr("penstock.engine.commit.committer.is_out_of_memory", lambda e: isinstance(e, MemoryError))
     monkeypatch.setattr(bridge, "max_heap_bytes", lambda _: BYTES * HEAP_DIVISOR)
     return given
 

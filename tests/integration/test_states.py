@@ -37,11 +37,11 @@ def test_a_stream_that_fails_does_so_until_it_is_well_and_can_be_stopped(
     def seen() -> list[str]:
         """The states of a look after it, what it says in between included."""
         said: list[str] = []
-        setting = run._figures.set
-        run._figures.set = lambda **values: (said.append(values.get("state", "")), setting(**values))[1]  # type: ignore[method-assign, func-returns-value]
+        setting = run._metrics.set
+        run._metrics.set = lambda **values: (said.append(values.get("state", "")), setting(**values))[1]  # type: ignore[method-assign, func-returns-value]
         run._retry_at = 0.0
         run.reconcile()
-        run._figures.set = setting  # type: ignore[method-assign]
+        run._metrics.set = setting  # type: ignore[method-assign]
         return [*filter(None, said), run.report().state]
 
     assert seen() == ["starting", "failing", "failing"], "its topics are not there"

@@ -36,7 +36,7 @@ class Store:
     opened: Callable[[], None] = lambda: None
     written: Callable[[], None] = lambda: None
     told: list[str] = field(default_factory=list)
-    figures: Counts = field(default_factory=Counts)
+    counters: Counts = field(default_factory=Counts)
     leave: threading.Event = field(default_factory=threading.Event)
 
     def tell(self, why: Exception | None) -> None:
@@ -99,13 +99,13 @@ def test_the_same_batch_is_given_again_once_it_was_answered(store: Store) -> Non
         if answers:
             raise answers.pop(0)
 
-    store.written, store.figures = written, Counts(5)
+    store.written, store.counters = written, Counts(5)
     made = patient(store)
     waits(made, "busy")
     with pytest.raises(SinkError, match="broken"):
         made.write(ROWS, FIRST)
     assert made.write(ROWS, FIRST) == 2
-    assert made.figures == {"conflicts": 5}
+    assert made.counters == {"conflicts": 5}
     made.close()
     assert (writer_counts(made), writer_counts(None)) == ({"conflicts": 5}, {})
 
@@ -124,7 +124,7 @@ def test_what_never_answers_is_opened_anew(store: Store, where: str, monkeypatch
     made = patient(store)
     waits(made, "is not open yet" if where == "opened" else "has not answered")
     monkeypatch.setattr(async_writer, "REOPEN_AFTER_S", 0.0)
-    waits(made, "and is opened anew")
+    waits(made, "and is opened again")
     monkeypatch.setattr(async_writer, "REOPEN_AFTER_S", 600.0)
     assert made.write(ROWS, FIRST) == 2
     hangs.set()

@@ -72,7 +72,7 @@ class World:
                 batch = range(self.kept.read, self.kept.end)
                 if not (self.fits([n for n in batch if n not in left_out]) and self.reads(batch)):
                     self.failures += 1
-                    made.out_of_memory = True
+                    made.note_out_of_memory()
                     break
                 self.batches.append(batch)
                 self.aside += [n for n in batch if n in left_out]
@@ -121,7 +121,8 @@ def test_a_backlog_is_read_in_pieces_of_so_many_bytes_and_then_whole_again(made:
 def test_the_next_driver_goes_on_with_the_same_pieces(made: Any) -> None:
     world = World([100] * 50, lambda batch: len(batch) <= 10)
     first = made(world)
-    world.kept.end, first.out_of_memory = 50, True
+    world.kept.end = 50
+    first.note_out_of_memory()
     first.split_planned_batch(NO_COMMIT)
     world.run(made(world))
     assert (max(map(len, world.batches)), world.failures, world.kept.text) == (10, 0, None)
@@ -186,7 +187,8 @@ def test_a_record_that_cannot_even_be_left_out_is_passed_over(made: Any) -> None
 def test_a_batch_that_is_written_is_read_whole_for_its_state(made: Any) -> None:
     world = World([100] * 50, lambda _: True)
     one = made(world)
-    world.kept.end, one.out_of_memory = 50, True
+    world.kept.end = 50
+    one.note_out_of_memory()
     one.split_planned_batch(CommitMarker("q", 0, {}))
     assert world.kept.end == 50
 

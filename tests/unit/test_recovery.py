@@ -14,7 +14,7 @@ from penstock.engine.checkpoint import ownership
 from penstock.engine.checkpoint.layout import PlannedBatch
 from penstock.engine.checkpoint.offset_log import BatchPlan, commit_entry
 from penstock.engine.checkpoint.recovery import CheckpointRecovery, is_unreadable_state
-from penstock.engine.commit.batches import BatchCommitter
+from penstock.engine.commit.output_stores import OutputStores
 from penstock.errors import Blocked, PenstockError
 from penstock.model.output import CommitMarker
 
@@ -294,7 +294,7 @@ BATCHES = SimpleNamespace(_stream=SimpleNamespace(name="s"))
 
 @pytest.mark.parametrize(("batch", "written"), [(planned(2), True), (planned(1), True), (planned(3), False)])
 def test_a_batch_is_written_if_its_offsets_are(batch: PlannedBatch, *, written: bool) -> None:
-    assert BatchCommitter._has(BATCHES, mark(2), batch) == written  # type: ignore[arg-type]
+    assert OutputStores._has_batch(BATCHES, mark(2), batch) == written  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -302,4 +302,4 @@ def test_a_batch_is_written_if_its_offsets_are(batch: PlannedBatch, *, written: 
 )
 def test_a_batch_of_a_written_number_and_other_offsets_is_neither_left_out_nor_written(batch: PlannedBatch) -> None:
     with pytest.raises(PenstockError, match=r"batch \d was planned with other offsets than are written.*of batch 2"):
-        BatchCommitter._has(BATCHES, mark(2), batch)  # type: ignore[arg-type]
+        OutputStores._has_batch(BATCHES, mark(2), batch)  # type: ignore[arg-type]

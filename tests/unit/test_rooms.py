@@ -90,7 +90,7 @@ def told_apart(path: Path) -> Iterator[str]:
         yield from (part.id for part in ast.walk(asked) if isinstance(part, ast.Name) and part.id in outputs)
 
 
-@pytest.mark.parametrize("module", ["query/stream_run", "commit/batches"])
+@pytest.mark.parametrize("module", ["query/stream_run", "commit/committer", "commit/output_stores"])
 def test_the_engine_treats_all_outputs_alike(module: str) -> None:
     assert list(told_apart(PROJECT / "penstock" / "engine" / f"{module}.py")) == []
 

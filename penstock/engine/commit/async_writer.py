@@ -1,5 +1,4 @@
-"""A store outside Kafka, opened and written to beside the streams: however long it takes to answer, the others of the
-driver go on, and the stream can be stopped."""
+"""Writes to a store outside Kafka in a thread: a slow store delays neither other streams nor a stop."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from penstock.model.output import NO_COMMIT, CommitMarker, Output, Writer, Write
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Seconds after which a store that has not answered is told of, and asked for again.
+# Seconds after which a store that has not answered is reported, and waited for again.
 ANSWER_TIMEOUT_S = 10.0
-# Seconds after which it is opened anew: its client's own timeouts are shorter.
+# Seconds after which a silent store is opened again: the timeouts of its client are shorter.
 REOPEN_AFTER_S = 600.0
-# Seconds for which a batch that is being written may end while its stream stops.
+# Seconds for a write to end while its stream stops.
 STOP_GRACE_S = 5.0
 POLL_S = 0.2
-# Seconds between two tries to open a store that only a person can mend.
+# Longest wait, in seconds, between two tries to open a store.
 MAX_REOPEN_WAIT_S = 30.0
 
 
@@ -36,19 +35,19 @@ def writer_counts(writer: Writer | None) -> Counter[str]:
 
 
 class BackgroundTask:
-    """Something done once in a thread of its own, which may be left behind."""
+    """Runs a function once, in a daemon thread that may be abandoned."""
 
-    def __init__(self, name: str, what: Callable[[], int]) -> None:
-        self._what = what
+    def __init__(self, name: str, work: Callable[[], int]) -> None:
+        self._work = work
         self._error: Exception | None = None
         self._result = 0
         self._done = threading.Event()
-        self.since = time.monotonic()
+        self._started_at = time.monotonic()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
         try:
-            self._result = self._what()
+            self._result = self._work()
         except Exception as e:
             self._error = e
         finally:
@@ -56,118 +55,133 @@ class BackgroundTask:
 
     @property
     def elapsed(self) -> float:
-        return time.monotonic() - self.since
+        """Seconds since it was started."""
+        return time.monotonic() - self._started_at
 
-    def wait(self, seconds: float, leave: threading.Event, fails: Callable[[], object] = lambda: None) -> bool:
-        """Whether it ends within so many seconds; fewer if it is to be left, or fails meanwhile."""
-        end = time.monotonic() + seconds
+    def wait(self, timeout: float, stopping: threading.Event, fails: Callable[[], object] = lambda: None) -> bool:
+        """Wait until it is done, `stopping` is set, or `fails` gives something true; whether it is done.
+
+        Args:
+            timeout: seconds to wait at most.
+            stopping: shortens the wait to `STOP_GRACE_S`.
+            fails: ends the wait.
+        """
+        end = time.monotonic() + timeout
         while not self._done.wait(min(POLL_S, max(0.0, end - time.monotonic()))):
-            if leave.is_set():
+            if stopping.is_set():
                 return self._done.wait(min(STOP_GRACE_S, max(0.0, end - time.monotonic())))
             if fails() or time.monotonic() >= end:
                 return False
         return True
 
     def result(self) -> int:
+        """What the function returned; raises what it raised."""
         if self._error is not None:
             raise self._error
         return self._result
 
 
 class AsyncStoreWriter:
-    """The writer of a store without marks: what is written to it twice changes nothing.
+    """The writer of a store without commit markers, whose writes may be repeated without effect.
 
-    told: of what keeps it from being opened, before there is a batch that would meet it, and None once it is open.
-    leave: set when the stream is to stop.
+    Args:
+        outputs: the outputs that share the store.
+        owner: the stream that writes.
+        stopping: set when the stream is to stop.
+        on_stall: called with what keeps the store from being opened, before a batch meets it, and with None once the
+            store is open.
     """
 
     def __init__(
         self,
         outputs: Sequence[Output],
         owner: WriterOwner,
-        leave: threading.Event,
-        told: Callable[[Exception | None], None],
+        stopping: threading.Event,
+        on_stall: Callable[[Exception | None], None],
     ) -> None:
-        self._outputs, self._owner, self._leave, self._told = outputs, owner, leave, told
-        self._what = ", ".join(output.name for output in outputs)
+        self._outputs, self._owner, self._stopping, self._on_stall = outputs, owner, stopping, on_stall
+        self._names = ", ".join(output.name for output in outputs)
         self._lock = threading.Lock()
         self._writer: Writer | None = None
-        self._past: Counter[str] = Counter()
-        self._why: Exception | None = None
-        self._over = threading.Event()
-        self._mark = NO_COMMIT
-        self._work = self._opening()
+        self._closed_counts: Counter[str] = Counter()
+        self._open_error: Exception | None = None
+        self._closed = threading.Event()
+        self._marker = NO_COMMIT
+        self._task = self._start_opening()
 
     @property
-    def figures(self) -> Counter[str]:
+    def counters(self) -> Counter[str]:
         """What its writers have counted."""
         with self._lock:
-            return self._past + writer_counts(self._writer)
+            return self._closed_counts + writer_counts(self._writer)
 
     def committed(self) -> CommitMarker:
-        """NO_COMMIT: such a store keeps none."""
+        """NO_COMMIT: the store keeps no markers."""
         return NO_COMMIT
 
-    def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
-        """As the store's own writer, but Wait after some seconds without an answer; given the same mark it then goes on
-        to wait for that answer."""
-        if self._mark != mark:
-            if not self._work.wait(ANSWER_TIMEOUT_S, self._leave, lambda: self._why):
-                raise self._why or self._silent("is not open yet")
-            self._mark, self._work = mark, self._begun(lambda: self._opened().write(rows, mark))
-        if not self._work.wait(ANSWER_TIMEOUT_S, self._leave):
+    def write(self, rows: Mapping[str, pa.Table], marker: CommitMarker) -> int:
+        """Write as the store's own writer does. A second call with the same marker goes on to wait for its answer.
+
+        Raises:
+            Wait: the store has not answered for `ANSWER_TIMEOUT_S`.
+        """
+        if self._marker != marker:
+            if not self._task.wait(ANSWER_TIMEOUT_S, self._stopping, lambda: self._open_error):
+                raise self._open_error or self._silent("is not open yet")
+            self._marker, self._task = marker, self._start(lambda: self._opened().write(rows, marker))
+        if not self._task.wait(ANSWER_TIMEOUT_S, self._stopping):
             raise self._silent(f"has not answered for a batch of {sum(map(len, rows.values())):,} rows")
-        self._mark = NO_COMMIT
-        return self._work.result()
+        self._marker = NO_COMMIT
+        return self._task.result()
 
     def close(self) -> None:
-        """What is still at work is left to itself: what it writes is written again, or older than what is there."""
-        self._over.set()
+        """Close the writer. A write that still runs is abandoned: its rows are written again, or older than others."""
+        self._closed.set()
         with self._lock:
             writer, self._writer = self._writer, None
-            self._past += writer_counts(writer)
+            self._closed_counts += writer_counts(writer)
         if writer is not None:
             writer.close()
 
-    def _begun(self, what: Callable[[], int]) -> BackgroundTask:
-        return BackgroundTask(f"{self._owner.name} to {self._what}", what)
+    def _start(self, work: Callable[[], int]) -> BackgroundTask:
+        return BackgroundTask(f"{self._owner.name} to {self._names}", work)
 
-    def _opening(self) -> BackgroundTask:
-        self._over = over = threading.Event()
-        return self._begun(lambda: self._open(over))
+    def _start_opening(self) -> BackgroundTask:
+        self._closed = closed = threading.Event()
+        return self._start(lambda: self._open(closed))
 
-    def _open(self, over: threading.Event) -> int:
-        while not over.is_set():
+    def _open(self, closed: threading.Event) -> int:
+        while not closed.is_set():
             try:
                 self._opened()
             except Exception as e:
-                self._why = e
-                self._told(e)
-                over.wait(min(e.seconds, MAX_REOPEN_WAIT_S) if isinstance(e, Wait) else MAX_REOPEN_WAIT_S)
+                self._open_error = e
+                self._on_stall(e)
+                closed.wait(min(e.seconds, MAX_REOPEN_WAIT_S) if isinstance(e, Wait) else MAX_REOPEN_WAIT_S)
             else:
-                if self._why is not None:
-                    self._why = None
-                    self._told(None)
+                if self._open_error is not None:
+                    self._open_error = None
+                    self._on_stall(None)
                 break
         return 0
 
     def _opened(self) -> Writer:
-        over = self._over
+        closed = self._closed
         with self._lock:
             if self._writer is not None:
                 return self._writer
-        made = open_store(self._outputs, self._owner)
+        writer = open_store(self._outputs, self._owner)
         with self._lock:
-            if not over.is_set() and self._writer is None:
-                self._writer = made
-                return made
-        made.close()
-        raise LeaseLost(f"{self._what} was opened too late, and is closed")
+            if not closed.is_set() and self._writer is None:
+                self._writer = writer
+                return writer
+        writer.close()
+        raise LeaseLost(f"{self._names} was opened too late, and is closed")
 
     def _silent(self, what: str) -> Wait:
-        seconds = self._work.elapsed
+        seconds = self._task.elapsed
         if seconds > REOPEN_AFTER_S:
             self.close()
-            self._mark, self._work = NO_COMMIT, self._opening()
-            what += ", and is opened anew"
-        return Wait(f"{self._what} {what}", got=f"{seconds:.0f} s", seconds=0.0)
+            self._marker, self._task = NO_COMMIT, self._start_opening()
+            what += ", and is opened again"
+        return Wait(f"{self._names} {what}", got=f"{seconds:.0f} s", seconds=0.0)

@@ -1,4 +1,4 @@
-"""Records that lie beside already, put there before a reset let them be read again."""
+"""Dead letters written before a reset, so that records read again do not become dead letters twice."""
 
 from __future__ import annotations
 
@@ -18,30 +18,40 @@ if TYPE_CHECKING:
 
 
 class DeadLetterIndex:
-    """Of one run of a query. The letters are read once, when a record is first asked for that was seen before.
+    """The dead letters of one run of a query, read once, when the first record from before a reset is asked for.
 
-    ids: the broker's ids of the topics that the present batch is of.
+    Args:
+        stream: the stream.
+        bootstrap: the brokers.
+        reset: the reset that the query began with.
+        topic_ids: the broker's ids of the inputs' topics.
     """
 
-    def __init__(self, stream: Stream, bootstrap: str, reset: Reset | None) -> None:
+    def __init__(
+        self, stream: Stream, bootstrap: str, reset: Reset | None, topic_ids: Mapping[str, str] | None = None
+    ) -> None:
         self._stream, self._bootstrap, self._reset = stream, bootstrap, reset
-        self.topic_ids: Mapping[str, str] = {}
+        self.topic_ids = topic_ids or {}
+
+    def update_topic_ids(self, topic_ids: Mapping[str, str]) -> None:
+        """Take the ids of the topics that the present batch reads."""
+        self.topic_ids = topic_ids
 
     def contains(self, record: Mapping[str, Any], target: str) -> bool:
-        """Whether a record lies in a topic; one that is only counted, whose target is empty, whether it was seen.
+        """Whether the dead letter of a record is in a topic; without a target, whether the record was read before.
 
-        That it was seen is not enough: what was good for the old code may be bad for the new one.
+        That it was read is not enough: what was good for the old code may be bad for the new one.
         """
         if self._reset is None or not self._reset.was_processed(record):
             return False
         place = (target, record["topic"], record["partition"], record["offset"])
-        # Letters of an earlier version do not say of which topic of the name they are.
+        # A letter has no topic id if the broker did not tell it.
         known = {"", self.topic_ids.get(record["topic"], "")}
         return not target or not known.isdisjoint(self._letters.get(place, ()))
 
     @cached_property
     def _letters(self) -> dict[tuple[str, str, int, int], set[str]]:
-        """The ids of the topics of the records whose letters there are."""
+        """Topic ids by (dead letter topic, topic, partition, offset) of the record."""
         found: dict[tuple[str, str, int, int], set[str]] = {}
         topics = [*self._stream.side_outputs, DEAD_LETTERS.name]
         there = partition_counts(admin(self._bootstrap), self._bootstrap)

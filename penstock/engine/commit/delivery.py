@@ -1,13 +1,13 @@
-"""A batch given to a stream's stores, each of which may ask to wait, or never take some rows."""
+"""Delivers a batch to a stream's stores, each of which may ask to wait or refuse rows."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -26,15 +26,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TablesByOutput = dict[str, pa.Table]
-# A store that asks for more is asked again after this.
+# Longest wait, in seconds, before a store is tried again.
 MAX_WAIT_S = 30.0
-# Seconds between two lines of the log about one and the same wait.
+# Seconds between two log lines about the same wait.
 LOG_AGAIN_S = 60.0
 
 
 @dataclass
 class OutputStore:
-    """The writer of outputs that share a store. mark: of the last batch that is in it."""
+    """The writer of the outputs that share a store.
+
+    Attributes:
+        outputs: the outputs.
+        writer: writes them.
+        marker: of the last batch that the store holds.
+    """
 
     outputs: list[Output]
     writer: Writer
@@ -42,14 +48,29 @@ class OutputStore:
 
     @property
     def keeps_markers(self) -> bool:
-        """Whether it keeps marks."""
+        """Whether the store keeps commit markers."""
         return any(output.delivery == "exactly once" for output in self.outputs)
+
+    def write_marker(self, marker: CommitMarker) -> None:
+        """Write a marker without rows."""
+        self.writer.write({}, marker)
+        self.marker = marker
 
 
 @dataclass
 class BatchDelivery:
-    """stopping: set when the stream is to stop; stands: told why it stands still, a Wait where it is a store that asks
-    for it, and None once it goes on."""
+    """Delivers the batches of one stream to its stores.
+
+    Attributes:
+        stream: the stream.
+        bootstrap: the brokers.
+        stopping: set when the stream is to stop.
+        on_stall: called with the reason why the stream is stalled (`Wait` if a store asked to back off), and with None
+            when it resumes.
+        budget: how many refused rows in a row may become dead letters.
+        waits: how often a store has asked to wait.
+        answered_at: when a store without markers last took rows, epoch ms.
+    """
 
     stream: Stream
     bootstrap: str
@@ -57,20 +78,32 @@ class BatchDelivery:
     on_stall: Callable[[Exception | None], None]
     budget: RejectBudget
     waits: int = field(default=0, init=False)
-    """How often a store has asked to wait."""
     answered_at: int | None = field(default=None, init=False)
-    """When a store without marks last took rows, epoch ms."""
     _since: float | None = field(default=None, init=False)
 
     def write_seconds(self) -> float:
-        """Seconds since a store with marks was given the present batch; 0 if none is being written.
+        """Seconds since a store with markers was given the present batch; 0 if none is being written.
 
-        Of others nothing hangs but their own stream.
+        A slow store without markers delays only its own stream.
         """
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
+    def status(self, counts: Mapping[str, int]) -> dict[str, Any] | None:
+        """For a sink: its store, and the counts of its writers; None for other streams."""
+        outputs = [output for output in self.stream.outputs.values() if output.delivery != "exactly once"]
+        if not outputs:
+            return None
+        return {
+            "place": ", ".join(output.name for output in outputs),
+            "aside": [output.dead_letter_topic.name for output in outputs],
+            **counts,
+            "waits": self.waits,
+            "answered_at": self.answered_at,
+        }
+
     def open_writer(self, outputs: list[Output], owner: WriterOwner) -> Writer:
+        """Open the writer of outputs that share a store; one without markers is written to in a thread."""
         if outputs[0].delivery == "exactly once":
             return open_store(outputs, owner)
         return AsyncStoreWriter(outputs, owner, self.stopping, self.on_stall)
@@ -79,28 +112,40 @@ class BatchDelivery:
         self,
         store: OutputStore,
         rows: TablesByOutput,
-        beside: TablesByOutput,
-        mark: CommitMarker,
-        kept: DeadLetterIndex,
+        side_rows: TablesByOutput,
+        marker: CommitMarker,
+        index: DeadLetterIndex,
     ) -> int:
-        """Give a store its part of a batch; how many rows it can never take, which are moved beside the others.
+        """Write a store's part of a batch, however often the store asks to wait.
 
-        kept: what lies beside already.
+        Args:
+            store: the store; it has the marker afterwards.
+            rows: rows by output; those that the store refuses are removed.
+            side_rows: dead letters and late records by topic; the refused rows are added.
+            marker: the commit marker of the batch.
+            index: the dead letters that are written already.
+
+        Returns:
+            How many rows the store refused.
+
+        Raises:
+            Wait: the stream is to stop while the store asks to wait.
+            Blocked: too many rows in a row are refused.
         """
         names = {output.name for output in store.outputs}
-        waited, refused, said_at = "", 0, 0.0
+        waited_for, refused, logged_at = "", 0, 0.0
         while True:
-            own = {name: table for name, table in {**rows, **beside}.items() if name in names}
+            own = {name: table for name, table in {**rows, **side_rows}.items() if name in names}
             if DEAD_LETTERS.name in own:
                 ensure_topics([DEAD_LETTERS], self.bootstrap)
             self._since = time.monotonic() if store.keeps_markers else None
             try:
-                # Without rows or a mark there is nothing to wait for.
+                # Without rows or a marker there is nothing to write.
                 if store.keeps_markers or any(map(len, own.values())) or any(o.empty_batches for o in store.outputs):
-                    store.writer.write(own, mark)
+                    store.writer.write(own, marker)
                     self._answered(store)
             except Refused as e:
-                refused += self._put_aside(e, rows, beside, kept)
+                refused += self._refuse(e, rows, side_rows, index)
                 if e.written is None:
                     continue
                 self._answered(store)
@@ -108,37 +153,39 @@ class BatchDelivery:
                 self._since = None
                 self.waits += 1
                 self.on_stall(e)
-                if e.what != waited or time.monotonic() - said_at > LOG_AGAIN_S:
+                if e.what != waited_for or time.monotonic() - logged_at > LOG_AGAIN_S:
                     log.warning("stream %s waits: %s", self.stream.name, e)
-                    said_at = time.monotonic()
-                waited = e.what
+                    logged_at = time.monotonic()
+                waited_for = e.what
                 if self.stopping.wait(min(e.seconds, MAX_WAIT_S)):
                     raise
                 continue
             finally:
                 self._since = None
-            if waited:
+            if waited_for:
                 log.info("stream %s waits no longer", self.stream.name)
                 self.on_stall(None)
+            store.marker = marker
             return refused
 
     def _answered(self, store: OutputStore) -> None:
         if not store.keeps_markers:
             self.answered_at = int(time.time() * 1000)
 
-    def _put_aside(self, refused: Refused, rows: TablesByOutput, beside: TablesByOutput, kept: DeadLetterIndex) -> int:
+    def _refuse(self, refused: Refused, rows: TablesByOutput, side_rows: TablesByOutput, index: DeadLetterIndex) -> int:
+        """Move the rows that a store refuses to the dead letters; how many they are."""
         if refused.written is None:
-            # Of stores that take what they can, any number is put aside: it is what the data is, and can be replayed.
+            # A store that writes what it takes may refuse any number of rows: they can be replayed.
             self.budget.charge(refused)
         count, outputs = 0, {output.name: output for output in self.stream.outputs.values()}
-        for name, why in refused.rows.items():
+        for name, reasons in refused.rows.items():
             table, target = rows[name], outputs[name].dead_letter_topic.name
-            made = dead_letters_of_rows(table, why, self.stream.name, name, self.bootstrap, kept, target)
-            beside |= merge_tables(beside, {target: made})
-            rows[name] = table.filter(pa.array([at not in why for at in range(table.num_rows)]))
-            count += len(why)
-            first = next(iter(why.values()))
-            log.warning("stream %s: %d rows are put aside, the first: %s", self.stream.name, len(why), first)
+            dead = dead_letters_of_rows(table, reasons, self.stream.name, name, self.bootstrap, index, target)
+            side_rows |= merge_tables(side_rows, {target: dead})
+            rows[name] = table.filter(pa.array([number not in reasons for number in range(table.num_rows)]))
+            count += len(reasons)
+            first = next(iter(reasons.values()))
+            log.warning("stream %s: %d rows are dead letters, the first: %s", self.stream.name, len(reasons), first)
         return count
 
 

@@ -66,10 +66,11 @@ class RejectFinder:
         bootstrap: str,
         left_out: Collection[source.RecordPosition],
         reset: Reset | None = None,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> None:
         self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
         self._left_out, self._reset = left_out, reset
-        self.index = DeadLetterIndex(stream, bootstrap, reset)
+        self.index = DeadLetterIndex(stream, bootstrap, reset, topic_ids)
         self._late_places: list[tuple[int, ...]] | None = None
 
     def find(

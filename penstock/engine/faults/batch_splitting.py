@@ -128,15 +128,29 @@ class SplitState:
 class BatchSplitter:
     """Splits the batches of one stream.
 
+    Args:
+        stream: The stream.
+        spark: A session, whose JVM has the heap.
+        bootstrap: The brokers.
+        checkpoint: The checkpoint of the stream's query.
+        out_of_memory: Whether the last driver ran out of memory.
+
     Attributes:
-        out_of_memory: Whether memory ran out since the last start.
         unreadable_record: A record that memory does not hold even to leave it out: the next query begins behind it.
     """
 
-    def __init__(self, stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        spark: SparkSession,
+        bootstrap: str,
+        checkpoint: Checkpoint,
+        *,
+        out_of_memory: bool = False,
+    ) -> None:
         self._stream, self._bootstrap, self._checkpoint = stream, bootstrap, checkpoint
         self._state = SplitState(bridge.max_heap_bytes(spark))
-        self.out_of_memory = False
+        self._out_of_memory = out_of_memory
         self.unreadable_record: CorruptOffsets | None = None
 
     @property
@@ -144,6 +158,10 @@ class BatchSplitter:
         """The most records of a batch; 0 for no limit."""
         limits = (self._stream.max_records, *(level.records for level in self._state.levels))
         return min(filter(None, limits), default=0)
+
+    def note_out_of_memory(self) -> None:
+        """Split the planned batch before the next start."""
+        self._out_of_memory = True
 
     def is_split(self, batch: PlannedBatch) -> bool:
         """Whether a batch is part of one that was split."""
@@ -173,9 +191,9 @@ class BatchSplitter:
         batch = self._checkpoint.planned_batch()
         written = mark.batch if mark.query == self._checkpoint.query_id else -1
         # A batch that is written must be read whole, for its state.
-        if self.out_of_memory and batch is not None and batch.batch_id > written:
+        if self._out_of_memory and batch is not None and batch.batch_id > written:
             self._split(batch)
-        self.out_of_memory = False
+        self._out_of_memory = False
         return dict.fromkeys(self._state.without, self._why)
 
     @property

@@ -7,7 +7,7 @@ transaction of the batch: so it is written once, and after a kill the record is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,20 +47,36 @@ class PoisonRecords:
         search: Finds them.
         report: Is told why the stream stands still.
         left_out: The records that the query is not to read, with the reason.
-        reset: The reset that the query began with.
-        corrupt: Offsets of the log that cannot be read; the next query goes on behind them.
     """
 
     stream: Stream
     search: PoisonSearch
     report: Callable[[Exception], None]
-    left_out: dict[RecordPosition, str] = field(default_factory=dict)
-    reset: Reset | None = None
-    corrupt: CorruptOffsets | None = None
+    left_out: dict[RecordPosition, str] = field(default_factory=dict, init=False)
+    _reset: Reset | None = field(default=None, init=False)
+    _corrupt: CorruptOffsets | None = field(default=None, init=False)
     _failed: tuple[int, Any] | None = None
     _failures: int = 0
     _in_a_row: int = 0
     _blocked: Blocked | None = None
+
+    def restart(
+        self, reset: Reset | None, excluded: Mapping[RecordPosition, str], unreadable: CorruptOffsets | None
+    ) -> CorruptOffsets | None:
+        """Begin a new query.
+
+        Args:
+            reset: the reset that the query begins with.
+            excluded: further records that the query is not to read, with the reason.
+            unreadable: a record too large to be read.
+
+        Returns:
+            Offsets that the query must begin behind: those of that record, else corrupt ones that the last query found.
+        """
+        self._reset = reset
+        self.left_out |= excluded
+        corrupt, self._corrupt = unreadable or self._corrupt, None
+        return corrupt
 
     def watch(self, batch: PlannedBatch, work: Callable[[], T], stopped: Callable[[], bool], *, written: bool) -> T:
         """Run the work on a batch's rows. If it fails for the second time, the records that cause it are searched.
@@ -91,7 +107,7 @@ class PoisonRecords:
         if self._blocked:
             raise self._blocked from error
         if corrupt := find_corrupt_offsets(self.stream, batch, error, self.search.bootstrap, written=written):
-            self.corrupt = corrupt
+            self._corrupt = corrupt
             return
         # At the second failure, and then ever more seldom: no record may be the cause.
         if self._failures < 2 or self._failures & (self._failures - 1) or is_infrastructure_error(error):
@@ -114,7 +130,7 @@ class PoisonRecords:
         self.report(SearchingForPoison(why))
         limit = max(0, self.stream.max_poison - self._in_a_row)
         try:
-            return self.search.find(batch, self.left_out, limit, self.reset, stopped)
+            return self.search.find(batch, self.left_out, limit, self._reset, stopped)
         except Inconclusive as e:
             log.warning("stream %s: no record makes batch %d fail: %s", name, batch.batch_id, e)
         except Blocked as e:

@@ -1,11 +1,11 @@
-"""From a declaration to a running query."""
+"""Runs one stream of a driver: its query, its restarts, its progress."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, StreamingQueryException
 
@@ -13,14 +13,17 @@ from penstock.control.repositories.data_loss import InMemoryDataLossLog
 from penstock.engine.checkpoint import plan_fingerprint, recovery
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.checkpoint.plan_fingerprint import PlanFingerprint
-from penstock.engine.commit.batches import BatchCommitter, BatchResult
+from penstock.engine.commit.batch_output import CommittedBatch
+from penstock.engine.commit.committer import BatchCommitter
 from penstock.engine.error_text import root_message
 from penstock.engine.jvm import bridge
+from penstock.engine.progress.broker_watch import BrokerWatch
 from penstock.engine.progress.caught_up import CaughtUpTracker
 from penstock.engine.progress.metrics import StreamMetrics
 from penstock.engine.query import source, spark_limits
 from penstock.engine.query.encode import encode_rows
-from penstock.engine.query.tables import StreamTables
+from penstock.engine.query.run_state import RunEvent, RunPhase, RunState
+from penstock.engine.query.tables import StreamTables, TableLoader
 from penstock.engine.session import session_for
 from penstock.engine.state import fold
 from penstock.errors import Blocked, BrokerError, Wait
@@ -38,21 +41,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A failing query is tried again at once, then ever more slowly: a broker that is away must not fill the log.
-RETRY_DELAYS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
-# What only time or a person mends is looked at again after this.
+# Seconds until a blocked stream, which only time or an operator mends, is tried again.
 BLOCKED_RETRY_S = 30.0
-# A batch that closes windows is planned by now, in seconds behind the one that moved time.
+# Seconds after which the batch that closes windows is planned, behind the batch that moved the watermark.
 NEXT_BATCH_S = 1.0
-# Seconds without a word on how far its topics reach after which a stream that is up is failing: Spark asks for minutes
-# before it gives up.
-BROKER_SILENT_S = 15.0
-# The driver asks every fifth time that it looks after its streams. Held up by one of them, it has asked nobody.
-MAX_UNANSWERED_CHECKS = 6
 
 
 class StreamRun:
-    """One stream of a driver: starts its query, restarts it when it fails, stops it between two batches."""
+    """One stream of a driver: starts its query, restarts it when it fails, stops it between two batches.
+
+    Args:
+        stream: the stream.
+        spark: the driver's session; the stream gets one of its own.
+        bootstrap: the brokers.
+        checkpoint_root: the folder of all checkpoints.
+        progress: the row of progress that the run keeps up to date.
+        data_losses: where data loss is reported and accepted.
+        out_of_memory: whether the stream's last driver ran out of memory.
+        upstream_streams: the streams that write the inputs; None for all whose commit markers say so.
+    """
 
     def __init__(
         self,
@@ -60,316 +67,280 @@ class StreamRun:
         spark: SparkSession,
         bootstrap: str,
         checkpoint_root: str,
-        figures: ProgressRow,
-        book: DataLossLog | None = None,
+        progress: ProgressRow,
+        data_losses: DataLossLog | None = None,
         *,
-        short: bool = False,
+        out_of_memory: bool = False,
         upstream_streams: Collection[str] | None = None,
     ) -> None:
-        """short: whether memory was full when it ran last. upstream_streams: the streams that write what it reads; None
-        for all that say so."""
         self.stream = stream
         self.offsets: dict[str, dict[int, int]] = {}
-        self._figures = StreamMetrics(figures)
-        self._through = CaughtUpTracker(figures.behind_ms, waits=stream.output_mode.heartbeat_schedule is not None)
-        self._spark = session_for(spark, stream)
         self._bootstrap = bootstrap
+        self._spark = session_for(spark, stream)
+        self._metrics = StreamMetrics(progress)
+        self._caught_up = CaughtUpTracker(progress.behind_ms, waits=stream.output_mode.heartbeat_schedule is not None)
+        self._broker = BrokerWatch()
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
         self._plan = PlanFingerprint(self._spark, stream.name, self._checkpoint.path)
-        self._tables = StreamTables(stream, checkpoint_root, bootstrap, self._loads)
-        self._batches = BatchCommitter(
-            stream, self._spark, bootstrap, self._checkpoint, self._tables, book or InMemoryDataLossLog(), self._wrote,
-            self._stands, upstream_streams,
+        self._tables = StreamTables(stream, checkpoint_root, bootstrap, self._on_loading)
+        self._loader = TableLoader(self._tables, stream.name)
+        self._committer = BatchCommitter(
+            stream, self._spark, bootstrap, self._checkpoint, self._tables, data_losses or InMemoryDataLossLog(),
+            self._on_commit, self._on_stall, upstream_streams, out_of_memory=out_of_memory,
         )  # fmt: skip
-        self._batches.splitter.out_of_memory = short
-        self._loading: threading.Thread | None = None
-        self._load_error: Exception | None = None
         self._query: StreamingQuery | None = None
-        self._failures = 0
+        self._state = RunState()
+        self._changing = threading.Lock()
         self._retry_at = 0.0
-        self._wrote_at = 0.0
-        self._tended = False
-        # It failed or was blocked, and since then neither has a batch ended well nor was there nothing to read.
-        self._ill = False
-        self._catching_up = threading.Lock()
-        self._heard_at, self._looks, self._unheard = time.monotonic(), 0, False
+        self._committed_at = 0.0
+        self._reading_progress = threading.Lock()
 
     @property
     def figures(self) -> ProgressRow:
-        return self._figures.row
+        """The row of progress as it stands."""
+        return self._metrics.row
 
     @property
     def running(self) -> bool:
-        """Started and not stopped; its query may have failed and wait to be tended."""
-        return self._tended
+        """Whether it is started and not stopped; its query may have failed and wait for its restart."""
+        return self._state.phase is not RunPhase.STOPPED
 
     @property
     def active(self) -> bool:
+        """Whether its query runs."""
         return self._query is not None and self._query.isActive
 
     def write_seconds(self) -> float:
-        """Seconds since the output of the present batch began; 0 if none is being written."""
-        return self._batches.write_seconds()
+        """Seconds since the delivery of the present batch to a store with markers began; 0 if there is none."""
+        return self._committer.write_seconds()
 
     def start(self) -> None:
         """Load the tables, and start the query from its checkpoint."""
-        self._tended = True
+        self._apply(RunEvent.START)
         self._tables.load()
-        self._begin()
-
-    def _begin(self) -> None:
-        """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
-        self._becomes("starting")
-        try:
-            self._checkpoint.check_reachable()
-            self._batches.open()
-            self._through.reset()
-            self._heard()
-            # What was read before may be gone by now, or another topic's; a mark may be of what it was before a reset.
-            mark, asked = self._batches.committed, self._batches.reset
-            known = mark.offsets if mark.query == self._checkpoint.query_id else asked.starts if asked else {}
-            begins = source.next_offsets_before_first_batch(self.stream, known, self._bootstrap)
-            self.offsets = begins or self.offsets
-            tables, left_out, reset = self._tables.frames(self._spark), self._batches.excluded, self._batches.reset
-            begun = self._checkpoint.has_commits
-            with fold.use_checkpoint(self.stream, self._checkpoint.path) as place:
-                rows = plan_fingerprint.build_frame(
-                    self._spark, self.stream, self._bootstrap, tables, left_out, reset,
-                    begun=begun, most=self._batches.splitter.max_records,
-                )  # fmt: skip
-            state = plan_fingerprint.fingerprint_lines(self.stream, rows, place)
-            self._plan.check(state, restores=place.can_rebuild)
-            self._batches.folds.open(place, self._checkpoint.last_commit)
-            writer = (
-                encode_rows(self.stream, rows)
-                .writeStream.queryName(self.stream.name)
-                .outputMode(self.stream.output_mode.spark_mode)
-                .option("checkpointLocation", self._checkpoint.path)
-                .foreachBatch(self._batches.write)
-            )
-            if self.stream.every:
-                writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
-            if not begun:
-                # Of a first state nothing else would tell, if the driver died behind the start.
-                self._plan.keep(state)
-            self._query = writer.start()
-            if begun:
-                self._plan.keep(state)
-        except BaseException as e:
-            self._batches.close()
-            if isinstance(e, AnalysisException) and (told := spark_limits.explain_refusal(self.stream.name, e)):
-                raise told from e
-            raise
-        if self.figures.state == "starting":
-            self._becomes("idle")
-        log.info("stream %s started from batch %d", self.stream.name, self._batches.committed.batch + 1)
+        self._start_query()
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Stop between two batches; one that has not begun to write is run again at the next start."""
-        self._tables.stop()
-        if self._loading is not None:
-            self._loading.join(timeout)
-            self._loading = None
-        query = self._query
-        if query is not None:
-            self._end(query, timeout)
+        """Stop between two batches; one that has not begun to write runs again at the next start."""
+        self._loader.stop(timeout)
+        if (query := self._query) is not None:
+            self._end_query(query, timeout)
             self._query = None
-        self._batches.close()
+        self._committer.close()
         self._tables.close()
-        self._failures, self._retry_at = 0, 0.0
-        self._tended = self._ill = False
-        self._figures.set(state="stopped", rows_per_s=0.0)
-
-    def _end(self, query: StreamingQuery, timeout: float = 30.0) -> None:
-        self._batches.quiesce(timeout)
-        try:
-            query.stop()
-        except StreamingQueryException as e:
-            # A batch that was about to be written; it is run again at the next start.
-            log.info("stream %s was stopped in the middle of a batch: %s", self.stream.name, root_message(e))
-        self._catch_up()
-
-    def process_all_available(self) -> None:
-        """Wait until all that is there has been read and written, and the figures say so. For tests and tools."""
-        assert self._query is not None
-        self._query.processAllAvailable()
-        # Processing ends with the last batch's commit; its progress comes after. Where no batch ran there is none.
-        while self._batches.started_batch not in (None, self.figures.batch_id):
-            time.sleep(0.01)
-            self._catch_up()
-            # A batch may have begun behind the last: if it failed, this says so.
-            self._query.processAllAvailable()
+        self._retry_at = 0.0
+        self._apply(RunEvent.STOPPED, rows_per_s=0.0)
 
     def reconcile(self) -> None:
-        """Start what should run and restart what failed. LeaseLost from the output comes through to the caller."""
-        self._tended = True
-        self._looks += 1
+        """Start the query if it is to run, and restart it if it failed. LeaseLost of the output reaches the caller."""
+        if not self.running:
+            self._apply(RunEvent.START)
+        self._broker.tick()
         if (query := self._query) is not None:
             if query.isActive:
-                if not self._is_through():
+                if not self._can_grow():
                     return
-                self._end(query)
+                self._end_query(query)
             else:
-                # What ended well before it failed is no sign that it is well now.
-                self._catch_up()
-                self._failed(self._batches.blocked or query.exception())
+                # Batches that ended before it failed do not make it healthy.
+                self._read_progress()
+                self._fail(self._committer.blocked or query.exception())
             self._query = None
-            self._batches.close()
+            self._committer.close()
         if time.monotonic() < self._retry_at:
             return
         try:
-            if self._is_loaded():
-                self._begin()
+            if not self.stream.tables or self._loader.is_loaded():
+                self._start_query()
         except Exception as e:
             # A transform may raise anything; the other streams of the app go on.
-            self._failed(e)
+            self._fail(e)
 
-    def _is_through(self) -> bool:
-        """Whether the query is to start again, for its batches need be cut no more."""
-        try:
-            return self._batches.splitter.finish(self.offsets)
-        except Exception as e:
-            # The disk is full or away: it is as well as with smaller batches.
-            log.warning("stream %s goes on with small batches: %s", self.stream.name, root_message(e))
-            return False
-
-    def _is_loaded(self) -> bool:
-        """Whether the tables are; else they are being loaded, beside the other streams of the app."""
-        if not self.stream.tables:
-            return True
-        if self._loading is None:
-            self._loading = threading.Thread(target=self._load, name=f"tables of {self.stream.name}", daemon=True)
-            self._loading.start()
-        # What is loaded already is only looked through.
-        self._loading.join(0.2)
-        if self._loading.is_alive():
-            return False
-        self._loading = None
-        if error := self._load_error:
-            raise error
-        return True
-
-    def _load(self) -> None:
-        self._load_error = None
-        try:
-            self._tables.load()
-        except Exception as e:
-            self._load_error = e
-
-    def _loads(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
-        self._figures.set_lag(offsets, ends)
-        if self.figures.lag:
-            self._figures.set(state="loading")
-        elif self.figures.state == "loading":
-            self._figures.set(state="failing" if self._ill else "idle")
-
-    def _rest(self) -> None:
-        """See whether a stream that waits for the clock has closed the windows of its last batch."""
-        query, quiet = self._query, time.monotonic() - self._wrote_at >= NEXT_BATCH_S and not self._batches.busy_for()
-        if query is not None and quiet and self.stream.output_mode.heartbeat_schedule and bridge.is_idle(query):
-            self._through.query_idle()
-
-    def _becomes(self, state: str) -> None:
-        """What its query does now; one that is ill stays so until it has shown that it is not."""
-        if not self._ill:
-            self._figures.set(state=state)
-
-    def _failed(self, cause: BaseException | None) -> None:
-        if not isinstance(cause, Blocked) and recovery.is_unreadable_at_start(cause):
-            cause = recovery.damaged_checkpoint(self.stream.name, f"its state: {root_message(cause)}")
-        if isinstance(cause, Blocked):
-            self._blocked(cause)
-            return
-        delay = RETRY_DELAYS_S[min(self._failures, len(RETRY_DELAYS_S) - 1)]
-        self._failures += 1
-        self._ill = True
-        self._retry_at = time.monotonic() + delay
-        message = root_message(cause)
-        self._figures.set(state="failing", error=message, error_at=int(time.time() * 1000))
-        self._figures.increment(restarts=1)
-        log.error("stream %s failed and is tried again in %g s: %s", self.stream.name, delay, message)
-
-    def _blocked(self, why: Blocked) -> None:
-        self._retry_at = time.monotonic() + BLOCKED_RETRY_S
-        self._ill = True
-        if (self.figures.state, self.figures.error) != ("blocked", str(why)):
-            log.error("stream %s is blocked: %s", self.stream.name, why)
-            self._figures.set(state="blocked", error=str(why), error_at=int(time.time() * 1000))
-
-    def _wrote(self, batch: BatchResult) -> None:
-        self._figures.increment(rows_out=batch.rows, dead=batch.dead, late=batch.late)
-        self.offsets = batch.offsets
-        self._wrote_at = time.monotonic()
-        self._through.batch_written(batch.offsets)
-
-    def _stands(self, why: Exception | None) -> None:
-        """Say why the stream stands still, and since when; None if it goes on."""
-        if not self._tended:
-            return
-        if why is None:
-            self._figures.set(state="failing" if self._ill else "idle")
-            return
-        state, now = "waiting" if isinstance(why, Wait) else "failing", int(time.time() * 1000)
-        since = self.figures.error_at if state == self.figures.state == "waiting" else now
-        self._figures.set(state=state, error=str(why), error_at=since)
-
-    def _catch_up(self) -> None:
-        """Take the progress of batches that ended since the last look into the figures.
-
-        A listener in Python would be told of each batch at once, by a hundred calls between the two languages: that was
-        a third of a busy driver's CPU time.
-        """
-        # The reporter's thread looks too: each progress is counted once.
-        with self._catching_up:
-            if (query := self._query) is None:
-                return
-            for progress in bridge.recent_progress(query, self._figures.progress_at):
-                self._figures.add_progress(progress)
-                # A trigger that failed leaves none.
-                self._failures = 0
-                if self._ill:
-                    self._ill = False
-                    self._figures.set(state="idle")
+    def process_all_available(self) -> None:
+        """Wait until all present records are read and written, and the progress says so. For tests and tools."""
+        assert self._query is not None
+        self._query.processAllAvailable()
+        # Processing ends with the last batch's commit; its progress comes after. Where no batch ran there is none.
+        while self._committer.started_batch not in (None, self.figures.batch_id):
+            time.sleep(0.01)
+            self._read_progress()
+            # A batch may have begun behind the last: if it failed, this says so.
+            self._query.processAllAvailable()
 
     def lag(
         self, offsets: dict[str, dict[int, int]], stable: PartitionOffsets, ends: PartitionOffsets, at: float
     ) -> None:
+        """Take a measurement of the inputs.
+
+        Args:
+            offsets: next offsets of the stream.
+            stable: how far a reader of committed records comes, by topic and partition.
+            ends: the ends of the partitions.
+            at: monotonic time of the measurement.
+        """
         if all((t, p) in stable and (t, p) in ends for t, parts in offsets.items() for p in parts):
-            self._heard()
-        if self.figures.state != "loading":
-            self._figures.set_lag(offsets, ends, stable)
+            self._broker.answered()
+        if self._state.phase is not RunPhase.LOADING:
+            self._metrics.set_lag(offsets, ends, stable)
             if self.active and self.offsets:
-                self._through.add_measurement(at, ends, self.offsets)
-
-    def _heard(self) -> None:
-        """Take in that the broker answers for all that it reads."""
-        self._heard_at, self._looks = time.monotonic(), 0
-
-    def _listen(self) -> None:
-        """Say so if the broker has not answered for long: a batch that waits for it, or is not planned, fails late."""
-        if not self.active:
-            return  # a query that has ended: the driver, which may be held up by another stream, has yet to say why
-        silent_for = time.monotonic() - max(self._heard_at, self._wrote_at)
-        if self._looks > MAX_UNANSWERED_CHECKS and silent_for > BROKER_SILENT_S:
-            if self.figures.state in ("idle", "running"):
-                self._unheard = True
-                self._stands(
-                    BrokerError(
-                        f"stream {self.stream.name} waits for the broker, which does not say how far its topics reach",
-                        hint="nothing, once enough brokers are back: it goes on by itself",
-                    )
-                )
-        elif self._unheard:
-            self._unheard = False
-            if self.figures.state == "failing" and not self._ill:
-                self._stands(None)
+                self._caught_up.add_measurement(at, ends, self.offsets)
 
     def report(self) -> ProgressRow:
-        """The figures as they stand: a copy, with the rate over the last seconds."""
-        self._catch_up()
-        self._rest()
-        self._listen()
-        self._figures.set(behind_ms=self._through.behind_ms, store=self._batches.store_status)
-        if kept := self._batches.folds.size:
-            self._figures.set(state_rows=kept[0], state_bytes=kept[1])
-        return self._figures.snapshot(self._batches.busy_for())
+        """A copy of the progress as it stands, with the rates over the last seconds."""
+        self._read_progress()
+        self._check_idle()
+        self._check_broker()
+        self._metrics.set(behind_ms=self._caught_up.behind_ms, store=self._committer.store_status())
+        if sizes := self._committer.folds.size:
+            self._metrics.set(state_rows=sizes[0], state_bytes=sizes[1])
+        return self._metrics.snapshot(self._committer.busy_for())
+
+    def _apply(self, event: RunEvent, **values: Any) -> None:
+        """Move to the state after an event, and publish it with further values of the progress."""
+        with self._changing:
+            before, self._state = self._state, self._state.after(event)
+            if values or self._state.phase is not before.phase:
+                self._metrics.set(state=self._state.phase.published, **values)
+
+    def _start_query(self) -> None:
+        """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
+        self._apply(RunEvent.START)
+        try:
+            self._checkpoint.check_reachable()
+            self._committer.open()
+            self._caught_up.reset()
+            self._broker.answered()
+            self._find_offsets()
+            self._run_query()
+        except BaseException as e:
+            self._committer.close()
+            if isinstance(e, AnalysisException) and (refusal := spark_limits.explain_refusal(self.stream.name, e)):
+                raise refusal from e
+            raise
+        self._apply(RunEvent.STARTED)
+        log.info("stream %s started from batch %d", self.stream.name, self._committer.committed.batch + 1)
+
+    def _find_offsets(self) -> None:
+        """Learn the next offsets: what an earlier query read may be gone, and a marker may be of before a reset."""
+        marker, reset = self._committer.committed, self._committer.reset
+        known = marker.offsets if marker.query == self._checkpoint.query_id else reset.starts if reset else {}
+        self.offsets = source.next_offsets_before_first_batch(self.stream, known, self._bootstrap) or self.offsets
+
+    def _run_query(self) -> None:
+        """Build the transform's frame, compare its plan with the checkpoint's, and start the query."""
+        tables, has_commits = self._tables.frames(self._spark), self._checkpoint.has_commits
+        with fold.use_checkpoint(self.stream, self._checkpoint.path) as folds:
+            rows = plan_fingerprint.build_frame(
+                self._spark, self.stream, self._bootstrap, tables, self._committer.excluded, self._committer.reset,
+                begun=has_commits, most=self._committer.max_records,
+            )  # fmt: skip
+        fingerprint = plan_fingerprint.fingerprint_lines(self.stream, rows, folds)
+        self._plan.check(fingerprint, restores=folds.can_rebuild)
+        self._committer.folds.open(folds, self._checkpoint.last_commit)
+        writer = (
+            encode_rows(self.stream, rows)
+            .writeStream.queryName(self.stream.name)
+            .outputMode(self.stream.output_mode.spark_mode)
+            .option("checkpointLocation", self._checkpoint.path)
+            .foreachBatch(self._committer.write)
+        )
+        if self.stream.every:
+            writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
+        if not has_commits:
+            # If the driver died right after the start, nothing else would say what the first state is made of.
+            self._plan.keep(fingerprint)
+        self._query = writer.start()
+        if has_commits:
+            self._plan.keep(fingerprint)
+
+    def _end_query(self, query: StreamingQuery, timeout: float = 30.0) -> None:
+        self._committer.quiesce(timeout)
+        try:
+            query.stop()
+        except StreamingQueryException as e:
+            # A batch that was about to be written; it runs again at the next start.
+            log.info("stream %s was stopped in the middle of a batch: %s", self.stream.name, root_message(e))
+        self._read_progress()
+
+    def _can_grow(self) -> bool:
+        """Whether the query is to restart with larger batches, as a split batch is read."""
+        try:
+            return self._committer.can_grow(self.offsets)
+        except Exception as e:
+            # The disk is full or away: the stream runs on with smaller batches.
+            log.warning("stream %s goes on with small batches: %s", self.stream.name, root_message(e))
+            return False
+
+    def _fail(self, cause: BaseException | None) -> None:
+        """Note why the query failed, and when it is started again."""
+        if not isinstance(cause, Blocked) and recovery.is_unreadable_at_start(cause):
+            cause = recovery.damaged_checkpoint(self.stream.name, f"its state: {root_message(cause)}")
+        now_ms = int(time.time() * 1000)
+        if isinstance(cause, Blocked):
+            self._retry_at = time.monotonic() + BLOCKED_RETRY_S
+            if (self.figures.state, self.figures.error) != ("blocked", str(cause)):
+                log.error("stream %s is blocked: %s", self.stream.name, cause)
+                self._apply(RunEvent.BLOCKED, error=str(cause), error_at=now_ms)
+            return
+        delay, message = self._state.retry_delay, root_message(cause)
+        self._retry_at = time.monotonic() + delay
+        self._apply(RunEvent.FAILED, error=message, error_at=now_ms)
+        self._metrics.increment(restarts=1)
+        log.error("stream %s failed and is tried again in %g s: %s", self.stream.name, delay, message)
+
+    def _on_loading(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
+        self._metrics.set_lag(offsets, ends)
+        self._apply(RunEvent.LOADING if self.figures.lag else RunEvent.LOADED)
+
+    def _on_commit(self, batch: CommittedBatch) -> None:
+        self._metrics.increment(rows_out=batch.rows, dead=batch.dead, late=batch.late)
+        self.offsets = batch.offsets
+        self._committed_at = time.monotonic()
+        self._caught_up.batch_written(batch.offsets)
+
+    def _on_stall(self, reason: Exception | None) -> None:
+        """Publish why the stream is stalled, and since when; None if it resumes."""
+        if not self.running:
+            return
+        if reason is None:
+            self._apply(RunEvent.RESUMED)
+        elif isinstance(reason, Wait):
+            since = self.figures.error_at if self._state.phase is RunPhase.WAITING else int(time.time() * 1000)
+            self._apply(RunEvent.STORE_WAITS, error=str(reason), error_at=since)
+        else:
+            self._apply(RunEvent.STALLED, error=str(reason), error_at=int(time.time() * 1000))
+
+    def _read_progress(self) -> None:
+        """Take the progress of batches that ended since the last call into the metrics.
+
+        A listener in Python would be called for each batch, at a hundred calls between the two languages: that was a
+        third of a busy driver's CPU time.
+        """
+        # The reporter's thread reads too: each progress is counted once.
+        with self._reading_progress:
+            if (query := self._query) is None:
+                return
+            for progress in bridge.recent_progress(query, self._metrics.progress_at):
+                self._metrics.add_progress(progress)
+                # A batch that failed leaves no progress.
+                self._apply(RunEvent.BATCH_ENDED)
+
+    def _check_idle(self) -> None:
+        """See whether a stream that waits for the clock has closed the windows of its last batch."""
+        quiet = time.monotonic() - self._committed_at >= NEXT_BATCH_S and not self._committer.busy_for()
+        query = self._query
+        if query is not None and quiet and self.stream.output_mode.heartbeat_schedule and bridge.is_idle(query):
+            self._caught_up.query_idle()
+
+    def _check_broker(self) -> None:
+        """Publish that the broker does not answer: a batch that waits for it, or is not planned, fails late."""
+        if not self.active:
+            return  # the next call of `reconcile`, which another stream may delay, says why the query ended
+        if not self._broker.is_silent(self._committed_at):
+            self._apply(RunEvent.BROKER_ANSWERED)
+        elif self._state.phase is RunPhase.RUNNING:
+            error = BrokerError(
+                f"stream {self.stream.name} waits for the broker, which does not say how far its topics reach",
+                hint="no action needed once enough brokers are back; the stream resumes by itself",
+            )
+            self._apply(RunEvent.BROKER_SILENT, error=str(error), error_at=int(time.time() * 1000))

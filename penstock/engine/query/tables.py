@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -258,3 +259,40 @@ class StreamTables:
         if reading:
             offsets = {kept.topic: kept.next for kept in reading}
             self._told(offsets, {(kept.topic, p): end for kept, of in reading.items() for p, end in of.items()})
+
+
+class TableLoader:
+    """Loads the tables of one stream in a thread, so that the other streams of the app go on."""
+
+    def __init__(self, tables: StreamTables, stream: str) -> None:
+        self._tables, self._stream = tables, stream
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def is_loaded(self) -> bool:
+        """Whether the tables are loaded; starts to load them if not. Raises what the loading failed with."""
+        if self._thread is None:
+            self._error = None
+            self._thread = threading.Thread(target=self._load, name=f"tables of {self._stream}", daemon=True)
+            self._thread.start()
+        # Tables that are loaded already are only opened.
+        self._thread.join(0.2)
+        if self._thread.is_alive():
+            return False
+        self._thread = None
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def stop(self, timeout: float) -> None:
+        """Wait for the thread, once the tables are stopped."""
+        self._tables.stop()
+        if self._thread is not None:
+            self._thread.join(timeout)
+            self._thread = None
+
+    def _load(self) -> None:
+        try:
+            self._tables.load()
+        except Exception as e:
+            self._error = e
