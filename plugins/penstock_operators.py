@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import (
     AirflowFailException,
-    AirflowNotFoundException,
     AirflowSkipException,
 )
 
@@ -164,40 +163,11 @@ class SuperviseStreams(BaseOperator):
 
     def _command(self, incarnation: str) -> Sequence[str] | ClusterSubmission:
         """The command line of a driver, or what a cluster is to start: for streams from the Spark connection."""
+        from penstock_spark_submit import spark_submit
+
         from penstock.supervision import launch
 
-        return launch.python_command(self.app, incarnation) or self._spark_submit(incarnation)
-
-    def _spark_submit(self, incarnation: str) -> Sequence[str] | ClusterSubmission:
-        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-
-        from penstock.engine.session import submit_conf
-        from penstock.errors import HostError
-        from penstock.settings import settings
-        from penstock.supervision import launch
-        from penstock.supervision.cluster_drivers import ClusterSubmission
-
-        arguments = launch.driver_arguments(self.app, incarnation)
-        hook = SparkSubmitHook(conn_id=self.conn_id, application_args=arguments)
-        try:
-            SparkSubmitHook.get_connection(self.conn_id)
-        except AirflowNotFoundException:
-            # Without a connection the hook would take yarn.
-            hook._connection["master"] = settings().spark_master
-        # Some settings follow from the master, which only the connection knows.
-        conf = submit_conf(self.app, hook._connection["master"])
-        if settings().deploy == "cluster":
-            return ClusterSubmission(self.app, incarnation, hook._connection["master"], conf)
-        del conf["spark.master"]
-        hook._name = conf.pop("spark.app.name")
-        hook._properties_file = str(launch.write_spark_conf(self.app, conf))
-        if hook._connection["deploy_mode"] == "cluster":
-            raise HostError(
-                f"the connection {self.conn_id} asks for deploy mode cluster",
-                hint="let it say client, and set PENSTOCK_DEPLOY=cluster: spark-submit takes no Python there",
-            )
-        program, *words = hook._build_spark_submit_command(str(launch.DRIVER))
-        return [program, "--load-spark-defaults", *words]
+        return launch.python_command(self.app, incarnation) or spark_submit(self.conn_id, self.app, incarnation)
 
 
 class SendHeartbeats(BaseOperator):

@@ -6,6 +6,7 @@ import json
 import logging
 
 import pytest
+from rich.text import Text
 from typer import Exit
 
 from penstock.cli.output import clear_errors, console, echo, emit, table
@@ -71,7 +72,7 @@ def test_what_people_write_stays_as_it_is() -> None:
 
 def test_what_is_printed_is_neither_markup_nor_a_code(capsys: pytest.CaptureFixture[str]) -> None:
     made = table(["name", "why"])
-    made.add_row("[/x] :smile: [red]", TextFormatter(EVIL))
+    made.add_row("[/x] :smile: [red]", Text(EVIL))
     console().print(made)
     console().print(EVIL)
     echo(EVIL)
