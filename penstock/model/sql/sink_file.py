@@ -59,5 +59,5 @@ def _fits(clauses: SinkClauses, given: dict[str, Any]) -> None:
         if given["tombstones"] == "ignore" or len(keys) != len(given["tombstone_key"]):
             of = ", ".join(keys) or "the record's key, which needs no expression"
             hint = f"write one expression for each of: {of}" if keys else "leave them out"
-            got = f"{len(given['grave'])} for {of}, TOMBSTONES {given['tombstones'].upper()}"
+            got = f"{len(given['tombstone_key'])} for {of}, TOMBSTONES {given['tombstones'].upper()}"
             raise clauses.error("these do not stand for the columns of the id", got, hint, clauses.found["TOMBSTONES"])
