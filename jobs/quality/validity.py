@@ -10,7 +10,7 @@ from jobs.quality.translate import translated
 from penstock.codec import json_sql
 from penstock.codec.event_time import window_number
 from penstock.errors import DeclarationError
-from penstock.model.checks.volatile_expressions import moment_of
+from penstock.model.checks.volatile_expressions import first_volatile
 from penstock.model.schema import quoted
 from penstock.streams import Combiner, F
 
@@ -67,7 +67,7 @@ def judged(counted: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
         prefix = f"_{_column(number)}_"
         rows, parses = _spread(rows, rule, here, number, prefix)
         holds = F.expr(rule.sql(prefix))
-        if moment := moment_of(rows.select(holds)):
+        if moment := first_volatile(rows.select(holds)):
             raise DeclarationError(
                 f"the rule for {rule.topic} says another thing each time that a record is read",
                 got=moment,

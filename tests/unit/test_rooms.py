@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,6 +106,13 @@ def test_the_engine_is_seen_to_tell_outputs_apart(tmp_path: Path) -> None:
         "        case Output(): pass\n"
     )
     assert sorted(told_apart(wrong)) == ["Output", "T"]
+
+
+def test_only_two_places_reach_into_sparks_jvm() -> None:
+    """Attributes of PySpark that are not public may change with any version."""
+    reached = re.compile(r"\._(jvm|jdf|jsc|jsq|jsparkSession|gateway)\b")
+    found = {str(path.relative_to(PROJECT / "penstock")) for path in MODULES if reached.search(path.read_text())}
+    assert {name for name in found if not name.startswith("engine/jvm/")} == {"model/checks/spark_plan.py"}
 
 
 def test_every_module_can_be_read_at_a_sitting() -> None:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from penstock.model.checks.spark_plan import analyzed_plan, elements, nodes
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
@@ -119,8 +121,8 @@ def error_chain(error: BaseException) -> list[tuple[str, str]]:
 
 def stateful_steps(frame: DataFrame) -> list[str]:
     """The operators of a streaming frame's plan that keep state, by name."""
-    plan = frame._jdf.queryExecution().analyzed()
-    return [node.nodeName() for node in _nodes(plan) if node.nodeName() in STATEFUL and _keeps_state(node)]
+    plan = analyzed_plan(frame)
+    return [node.nodeName() for node in nodes(plan) if node.nodeName() in STATEFUL and _keeps_state(node)]
 
 
 def state_layout(frame: DataFrame) -> list[str]:
@@ -129,10 +131,10 @@ def state_layout(frame: DataFrame) -> list[str]:
 
     Columns stand by name: how they are computed before does not count.
     """
-    plan = frame._jdf.queryExecution().analyzed()
+    plan = analyzed_plan(frame)
     found = [f"windows of {w.length} every {w.slide} from {w.start}" for w in event_time_windows(frame)]
     found += dict.fromkeys(f"sessions of {_plain(m['gap'])}" for m in SESSIONS.finditer(plan.toString()))
-    for number, node in enumerate(n for n in _nodes(plan) if n.nodeName() in STATEFUL and _keeps_state(n)):
+    for number, node in enumerate(n for n in nodes(plan) if n.nodeName() in STATEFUL and _keeps_state(n)):
         found += [f"step {number + 1}, {node.nodeName()}: {line}" for line in _keeps(node)]
     return found
 
@@ -140,21 +142,21 @@ def state_layout(frame: DataFrame) -> list[str]:
 def _keeps(node: Any) -> Iterator[str]:
     match node.nodeName():
         case "Aggregate":
-            yield from (f"by {_typed(one)}" for one in _each(node.groupingExpressions()))
-            values = [v for one in _each(node.aggregateExpressions()) for v in _aggregates(one)]
+            yield from (f"by {_typed(one)}" for one in elements(node.groupingExpressions()))
+            values = [v for one in elements(node.aggregateExpressions()) for v in _aggregates(one)]
             yield from dict.fromkeys(map(_typed, values))
         case "Join":
             on = node.condition()
             yield _plain(f"{node.joinType().toString()} on {on.get().toString() if on.isDefined() else 'nothing'}")
         case "Deduplicate" | "DeduplicateWithinWatermark":
-            yield from (f"by {_typed(one)}" for one in _each(node.keys()))
+            yield from (f"by {_typed(one)}" for one in elements(node.keys()))
         case "TransformWithStateInPySpark":
-            given = list(_each(node.children().apply(0).output()))
+            given = list(elements(node.children().apply(0).output()))
             yield from (f"by {_typed(one)}" for one in given[: node.groupingAttributesLen()])
         case name if name in CUSTOM_STATE:
-            yield from (f"by {_typed(one)}" for one in _each(node.groupingAttributes()))
+            yield from (f"by {_typed(one)}" for one in elements(node.groupingAttributes()))
         case _:
-            yield from (_typed(one) for one in _each(node.output()))
+            yield from (_typed(one) for one in elements(node.output()))
 
 
 def _aggregates(expression: Any) -> Iterator[Any]:
@@ -162,13 +164,8 @@ def _aggregates(expression: Any) -> Iterator[Any]:
     if expression.getClass().getSimpleName() == "AggregateExpression":
         yield expression
     else:
-        for child in _each(expression.children()):
+        for child in elements(expression.children()):
             yield from _aggregates(child)
-
-
-def _each(seq: Any) -> Iterator[Any]:
-    for i in range(seq.size()):
-        yield seq.apply(i)
 
 
 def _typed(expression: Any) -> str:
@@ -183,7 +180,7 @@ def timer_clocks(frame: DataFrame) -> list[str]:
     """What the timers of a frame's own state go by: `EventTime`, `ProcessingTime`, `NoTime`; of older functions
     `EventTimeTimeout` and the like. `no event time` if that does not reach it: then Spark takes no record for late."""
     found = []
-    for node in _nodes(frame._jdf.queryExecution().analyzed()):
+    for node in nodes(analyzed_plan(frame)):
         if node.nodeName() not in CUSTOM_STATE or not node.isStreaming():
             continue
         clock = node.timeMode() if node.nodeName().startswith("Transform") else node.timeout()
@@ -193,11 +190,9 @@ def timer_clocks(frame: DataFrame) -> list[str]:
 
 def own_watermarks(frame: DataFrame) -> list[str]:
     """The columns of a streaming frame that have a watermark behind the one that each input has already."""
-    marks = [
-        n for n in _nodes(frame._jdf.queryExecution().analyzed()) if n.nodeName() == WATERMARK_NODE and n.isStreaming()
-    ]
+    marks = [n for n in nodes(analyzed_plan(frame)) if n.nodeName() == WATERMARK_NODE and n.isStreaming()]
     return [
-        _plain(n.eventTime().toString()) for n in marks if any(m.nodeName() == WATERMARK_NODE for m in [*_nodes(n)][1:])
+        _plain(n.eventTime().toString()) for n in marks if any(m.nodeName() == WATERMARK_NODE for m in [*nodes(n)][1:])
     ]
 
 
@@ -205,9 +200,9 @@ def untimed_groups(frame: DataFrame) -> list[str]:
     """What the aggregates of a streaming frame group by that have no column with a watermark among their groups: of
     those Spark takes no record for late, and drops no state."""
     found: list[str] = []
-    for node in _nodes(frame._jdf.queryExecution().analyzed()):
+    for node in nodes(analyzed_plan(frame)):
         if node.nodeName() == "Aggregate" and _keeps_state(node):
-            groups = list(_each(node.groupingExpressions()))
+            groups = list(elements(node.groupingExpressions()))
             columns = (one for one in groups if one.getClass().getSimpleName() == "AttributeReference")
             if not any(one.metadata().contains(WATERMARK_METADATA) for one in columns):
                 found += map(_typed, groups)
@@ -221,7 +216,7 @@ def _reads(node: Any) -> str:
 
 def event_time_windows(frame: DataFrame) -> list[EventTimeWindows]:
     """The windows that a streaming frame's plan puts times into."""
-    text = frame._jdf.queryExecution().analyzed().toString()
+    text = analyzed_plan(frame).toString()
     found = (
         {name: timedelta(microseconds=int(n)) for name, n in m.groupdict().items()} for m in WINDOWS.finditer(text)
     )
@@ -233,13 +228,6 @@ def _keeps_state(node: Any) -> bool:
     children = node.children()
     wanted = children.size() if node.nodeName() == "Join" else 1
     return all(children.apply(i).isStreaming() for i in range(wanted))
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    yield plan
-    children = plan.children()
-    for i in range(children.size()):
-        yield from _nodes(children.apply(i))
 
 
 @dataclass(frozen=True)

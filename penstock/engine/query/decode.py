@@ -30,7 +30,7 @@ from penstock.codec.combiner_check import check_combiner
 from penstock.codec.event_time import FIRST, LAST
 from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner, heartbeat_signer
 from penstock.errors import DeclarationError
-from penstock.model.checks.volatile_expressions import DAYLESS, moment_of, texts_of
+from penstock.model.checks.volatile_expressions import TIME_WITHOUT_DAY, first_volatile, texts_cast_to_timestamp
 from penstock.model.input import RECORD_COLUMN
 from penstock.model.schema import quoted
 
@@ -93,8 +93,8 @@ def _told(rows: DataFrame, expression: str) -> Column:
     # NULL where the sum fails, or what is in it: Spark has no other function that takes a failure of any expression.
     tried = F.try_add(time, F.expr("INTERVAL '0' SECOND"))
     found = F.when(F.unix_micros(tried).between(FIRST, LAST), tried)
-    for text in texts_of(rows.select(F.expr(expression))):
-        found = F.when(~F.coalesce(text.rlike(DAYLESS), F.lit(False)), found)
+    for text in texts_cast_to_timestamp(rows.select(F.expr(expression))):
+        found = F.when(~F.coalesce(text.rlike(TIME_WITHOUT_DAY), F.lit(False)), found)
     return found
 
 
@@ -177,10 +177,10 @@ def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
 
 def _steady(rows: DataFrame, given: Input) -> None:
     """DeclarationError if a record that is read again has another event time."""
-    if not given.uses_record_timestamp and (moment := moment_of(rows.select(F.expr(given.event_time)))):
+    if not given.uses_record_timestamp and (volatile := first_volatile(rows.select(F.expr(given.event_time)))):
         raise DeclarationError(
             f"input {given.source}: its event time is another each time that it is asked",
-            got=moment,
+            got=volatile,
             hint="take a field, or the record's own timestamp",
         )
 

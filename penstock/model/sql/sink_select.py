@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from penstock.model.checks.volatile_expressions import MOMENT
+from penstock.model.checks.volatile_expressions import VOLATILE_HINT
 from penstock.model.sink import PATH_COLUMN, RECORD_COLUMN, RewrittenSelect
 from penstock.model.sql.lexer import QUOTED, excerpt
 from penstock.model.sql.sink_clauses import SinkClauses
@@ -28,7 +28,7 @@ REFUSED = {
     "CLUSTER BY": (f"{ALONE}: no order", "leave it out: the version says which document is newer"),
     "DISTRIBUTE BY": (f"{ALONE}: no order", "leave it out: the version says which document is newer"),
     "JOIN": (f"{ALONE}: no joins", STREAM),
-    "TABLESAMPLE": (MOMENT, "leave it out"),
+    "TABLESAMPLE": (VOLATILE_HINT, "leave it out"),
     "PIVOT (": (f"{ALONE}: no aggregates", STREAM),
     "OVER (": (f"{ALONE}: no windows", STREAM),
     "INTERSECT": (f"{ALONE}: UNION ALL alone puts SELECTs together", STREAM),
@@ -41,7 +41,7 @@ MOMENTS = (
     "RANDOM (", "RANDN (", "UUID (", "SHUFFLE (", "RANDSTR (", "UNIFORM (", "MONOTONICALLY_INCREASING_ID (",
     "SPARK_PARTITION_ID (", "INPUT_FILE_NAME (", "REFLECT (", "TRY_REFLECT (", "JAVA_METHOD (", "UNIX_TIMESTAMP ( )",
 )  # fmt: skip
-REFUSED |= dict.fromkeys(MOMENTS, (MOMENT, f"take {RECORD_COLUMN}.timestamp, {RECORD_COLUMN}.offset or a field"))
+REFUSED |= dict.fromkeys(MOMENTS, (VOLATILE_HINT, f"take {RECORD_COLUMN}.timestamp, {RECORD_COLUMN}.offset or a field"))
 # Keywords of the moment, which need no parentheses.
 BARE = ("CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIMESTAMP")
 SOURCES = ("FROM", "UNION", "ALL", "BY NAME", "LATERAL")

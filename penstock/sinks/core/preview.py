@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeclarationError, SinkError
+from penstock.model.checks.spark_plan import elements, optimized_plan
 from penstock.model.input import RAW_FIELDS, RECORD_FIELDS
 from penstock.model.schema import quoted, schema
 from penstock.model.sink import Read, Sink
@@ -63,7 +64,7 @@ def explain_sink(sink: Sink, topics: Mapping[str, Topic], spark: SparkSession) -
         raise spark_error(sink.at("SELECT"), e) from e
     fields = [(f.name, f.dataType.simpleString()) for f in rows.schema["doc"].dataType.fields]  # type: ignore[attr-defined]
     try:
-        plan = sent._jdf.queryExecution().optimizedPlan().toString()
+        plan = str(optimized_plan(sent).toString())
     except PySparkException as e:
         # Spark evaluates constant expressions now.
         raise spark_error(error_location(sink, e), e) from e
@@ -76,8 +77,8 @@ def _check_any_rows(sink: Sink, frames: Sequence[DataFrame]) -> None:
     stream = sink_stream(replace(sink, tombstones="ignore", tombstone_key=()))
     for read, frame in zip(sink.reads, frames, strict=True):
         alone = stream.transform(*(one if one is frame else one.limit(0) for one in frames))
-        leaves = alone._jdf.queryExecution().optimizedPlan().collectLeaves()
-        if all(leaves.apply(number).nodeName() == "LocalRelation" for number in range(leaves.size())):
+        leaves = elements(optimized_plan(alone).collectLeaves())
+        if all(leaf.nodeName() == "LocalRelation" for leaf in leaves):
             several = len(frames) > 1
             raise DeclarationError(
                 f"{sink.at(f'READ {read.topic}' if several else 'SELECT')}: no record{f' of {read.topic}' * several}"

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeclarationError
-from penstock.model.checks.volatile_expressions import MOMENT, moment_of, moments, plan_of
+from penstock.model.checks.spark_plan import elements, nodes, replaced_plan
+from penstock.model.checks.volatile_expressions import VOLATILE_HINT, first_volatile, volatile_expressions
 from penstock.model.lazy_spark import F, T
 from penstock.model.schema import quoted
 from penstock.model.sink import INDEX_COLUMN, PATH_COLUMN, RECORD_COLUMN, Sink
@@ -68,23 +69,23 @@ def run_select(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, b
             frame.createOrReplaceTempView(quoted(topic))
         try:
             rows = spark.sql(sink.rewritten.sql)
-            plan = list(_nodes(plan_of(rows)))
-            nodes = {node.nodeName() for node in plan}
+            plan = list(nodes(replaced_plan(rows), lambda node: node.nodeName() == "View"))
+            names_of_nodes = {node.nodeName() for node in plan}
             own = [node for node in plan if node.nodeName() != "View"]
-            volatile = next((moment for node in own for moment in moments(node)), None)
+            volatile = next((moment for node in own for moment in volatile_expressions(node)), None)
             exposed = next((text for node in own for text in _exposed_columns(node)), None)
         except PySparkException as e:
             raise spark_error(error_location(sink, e), e) from e
         finally:
             for topic in views:
                 spark.catalog.dropTempView(topic)
-    if other := sorted(nodes - ROW_NODES):
+    if other := sorted(names_of_nodes - ROW_NODES):
         what = REASONS.get(other[0], f"{ALONE}, and Spark makes {other[0]} of this")
         raise DeclarationError(f"{sink.at('SELECT')}: {what}", got=", ".join(other), hint=STREAM)
     if volatile:
         text, at = volatile
         place = sink.select_location(at) if at >= 0 else sink.at("SELECT")
-        raise DeclarationError(f"{place}: {MOMENT}", got=text, hint=DETERMINISTIC_HINT)
+        raise DeclarationError(f"{place}: {VOLATILE_HINT}", got=text, hint=DETERMINISTIC_HINT)
     names = [name.lower() for name in rows.columns]
     if names[-2:] != [RECORD_COLUMN, PATH_COLUMN]:
         raise DeclarationError(
@@ -110,7 +111,7 @@ def run_select(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, b
         raise DeclarationError(f"{sink.at('SELECT')}: a column has no name", got=unnamed[0], hint=hint)
     if len(names) == 2:
         raise DeclarationError(f"{sink.at('SELECT')}: the document has no field", hint="select a column")
-    return rows, "Generate" in nodes
+    return rows, "Generate" in names_of_nodes
 
 
 def resolve_expression(
@@ -134,8 +135,8 @@ def resolve_expression(
         column = F.expr(text)
         selected = frame.select(column)
         kind = selected.schema.fields[0].dataType
-        if moment := moment_of(selected):
-            raise DeclarationError(f"{sink.at(clause)}: {MOMENT}", got=moment, hint=DETERMINISTIC_HINT)
+        if moment := first_volatile(selected):
+            raise DeclarationError(f"{sink.at(clause)}: {VOLATILE_HINT}", got=moment, hint=DETERMINISTIC_HINT)
         if to is not None:
             text_of_bytes = isinstance(kind, T.BinaryType) and not isinstance(to, T.BinaryType)
             column = (column.cast("string") if text_of_bytes else column).try_cast(to)
@@ -145,22 +146,10 @@ def resolve_expression(
         raise spark_error(sink.at(clause), e) from e
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
-    """The nodes of the statement itself, down to the views of its topics."""
-    yield plan
-    if plan.nodeName() == "View":
-        return
-    children = plan.children()
-    for number in range(children.size()):
-        yield from _nodes(children.apply(number))
-
-
 def _exposed_columns(node: Any) -> Iterator[str]:
     """The expressions of a node that contain a column of the sink's own, other than that column itself."""
-    expressions = node.expressions()
-    for number in range(expressions.size()):
-        expression = expressions.apply(number)
-        names = [expression.references().toSeq().apply(n).name() for n in range(expression.references().size())]
+    for expression in elements(node.expressions()):
+        names = [reference.name() for reference in elements(expression.references().toSeq())]
         named = expression.nodeName() in ("Alias", "AttributeReference") and expression.name() == PATH_COLUMN
         if PATH_COLUMN in names and not named:
             yield str(expression.sql()).replace(f", {PATH_COLUMN}", "")
