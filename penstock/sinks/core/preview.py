@@ -84,7 +84,7 @@ def _check_any_rows(sink: Sink, frames: Sequence[DataFrame]) -> None:
                 f"{sink.at(f'READ {read.topic}' if several else 'SELECT')}: no record{f' of {read.topic}' * several}"
                 " can make a document",
                 got="WHERE is never true",
-                hint="mend the condition; a sink that is to rest is stopped: penstock streams stop",
+                hint="correct the condition; to stop a sink, use penstock streams stop",
             )
 
 
@@ -116,9 +116,9 @@ def _store_schema(sink: Sink, output: DocumentOutput, rows: DataFrame) -> Mappin
         raise DeclarationError(f"{sink.at('FIELDS')}: {e.what}", got=e.got, hint=e.hint) from e
     if duplicate := next(_duplicate_fields(document), ""):
         raise DeclarationError(
-            f"{sink.at('SELECT')}: two fields of a struct have one name, as capitals tell none apart",
+            f"{sink.at('SELECT')}: two fields of a struct have the same name, ignoring case",
             got=duplicate,
-            hint="give each a name of its own by AS",
+            hint="rename one by AS",
         )
     return dict(created)
 
@@ -166,7 +166,7 @@ def _describe(sink: Sink, stream: Stream, output: DocumentOutput) -> list[str]:
         keys = f", by {', '.join(sink.tombstone_key)}" if sink.tombstone_key else ""
         facts.append(f"a record without a value {TOMBSTONES[sink.tombstones]}{keys}")
         if output.orders_tombstones and (sink.version or any(read.event_time for read in sink.reads)):
-            facts.append("it is newer than each record before it in its partition that is ahead of its own time")
+            facts.append("it is newer than each upsert before it in its partition, even one with a later time")
         if sink.deleted_sql:
             where = f"a row where {' '.join(sink.deleted_sql.split())}"
             ignored = sink.tombstones == "ignore"

@@ -81,37 +81,34 @@ def run_select(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, b
                 spark.catalog.dropTempView(topic)
     if other := sorted(names_of_nodes - ROW_NODES):
         what = REASONS.get(other[0], f"{ALONE}, and Spark makes {other[0]} of this")
-        raise DeclarationError(f"{sink.at('SELECT')}: {what}", got=", ".join(other), hint=STREAM)
+        raise _select_error(sink, what, ", ".join(other), STREAM)
     if volatile:
         text, at = volatile
         place = sink.select_location(at) if at >= 0 else sink.at("SELECT")
         raise DeclarationError(f"{place}: {VOLATILE_HINT}", got=text, hint=DETERMINISTIC_HINT)
     names = [name.lower() for name in rows.columns]
     if names[-2:] != [RECORD_COLUMN, PATH_COLUMN]:
-        raise DeclarationError(
-            f"{sink.at('SELECT')}: it cannot be followed which record a row comes from",
-            got=", ".join(rows.columns),
-            hint="let every SELECT read a topic that READ names, or a SELECT that does",
-        )
+        hint = "let every SELECT read a topic that READ names, or a SELECT that does"
+        raise _select_error(sink, "the record that a row comes from is not known", ", ".join(rows.columns), hint)
     if exposed:
-        hint = "name the columns one by one"
-        raise DeclarationError(
-            f"{sink.at('SELECT')}: here a star has the sink's own columns too", got=exposed, hint=hint
+        raise _select_error(
+            sink, "a star here also selects the sink's own columns", exposed, "name the columns one by one"
         )
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        hint = "give each a name of its own by AS; the record itself is no part of a document, but record.offset may be"
-        raise DeclarationError(f"{sink.at('SELECT')}: two columns have one name", got=", ".join(twice), hint=hint)
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        hint = "rename one by AS; the record itself is not part of a document, but record.offset may be"
+        raise _select_error(sink, "two columns have the same name", ", ".join(duplicates), hint)
     if INDEX_COLUMN in names:
-        hint = "give it another name by AS"
-        raise DeclarationError(
-            f"{sink.at('SELECT')}: a column has a name of the sink's own", got=INDEX_COLUMN, hint=hint
-        )
+        raise _select_error(sink, "a column has a name that the sink itself uses", INDEX_COLUMN, "rename it by AS")
     if unnamed := [name for name in rows.columns if "(" in name]:
-        hint = "give it a name by AS: what Spark calls it changes with its version"
-        raise DeclarationError(f"{sink.at('SELECT')}: a column has no name", got=unnamed[0], hint=hint)
+        hint = "give it a name by AS: the name that Spark gives it may change with Spark's version"
+        raise _select_error(sink, "a column has no name", unnamed[0], hint)
     if len(names) == 2:
-        raise DeclarationError(f"{sink.at('SELECT')}: the document has no field", hint="select a column")
+        raise _select_error(sink, "the document has no field", None, "select a column")
     return rows, "Generate" in names_of_nodes
+
+
+def _select_error(sink: Sink, what: str, got: str | None, hint: str) -> DeclarationError:
+    return DeclarationError(f"{sink.at('SELECT')}: {what}", got=got, hint=hint)
 
 
 def resolve_expression(
@@ -165,7 +162,7 @@ def spark_error(place: str, e: PySparkException) -> DeclarationError:
         .replace(f", `{PATH_COLUMN}`", "")
         .replace(f"`{PATH_COLUMN}`, ", "")
     )
-    hint = next((hint for name, hint in HINTS.items() if condition.startswith(name)), "mend the SQL")
+    hint = next((hint for name, hint in HINTS.items() if condition.startswith(name)), "correct the SQL")
     return DeclarationError(f"{place}: {what}", got=got, hint=hint)
 
 

@@ -140,8 +140,7 @@ def _check_tombstones(sink: Sink, compacted: frozenset[str]) -> None:
     raise DeclarationError(
         f"{sink.at(clause)}: a tombstone of topic {', '.join(sorted(compacted))} has no {', '.join(missing)}",
         got=f"TOMBSTONES {sink.tombstones.upper()}",
-        hint=f"say what stands for it: TOMBSTONES {sink.tombstones.upper()} (an expression over record.key, for each), "
-        "or TOMBSTONES IGNORE",
+        hint=f"use TOMBSTONES {sink.tombstones.upper()} (an expression over record.key for each), or TOMBSTONES IGNORE",
     )
 
 

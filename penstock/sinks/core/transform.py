@@ -65,7 +65,7 @@ def _document_rows(sink: Sink, rows: DataFrame, count: int) -> DataFrame:
         if kind.simpleString() != "boolean":
             hint = "write a condition, as DELETED WHEN (deleted)"
             raise DeclarationError(
-                f"{sink.at('DELETED')}: this is true or false of no row", got=sink.deleted_sql, hint=hint
+                f"{sink.at('DELETED')}: the condition is not BOOLEAN", got=sink.deleted_sql, hint=hint
             )
         deleted = F.coalesce(value, deleted)
     if sink.verb == "insert":
@@ -151,7 +151,7 @@ def _version_number(ms: Column) -> Column:
 
 def _version_of_time(time: Column, what: str) -> CheckedColumn:
     ms = F.unix_millis(time.cast("timestamp"))
-    outside = F.concat(F.lit(f"{what} is none that a version can have, 1970 to 2109: "), time.cast("string"))
+    outside = F.concat(F.lit(f"{what} is outside of 1970 to 2109, so it cannot be a version: "), time.cast("string"))
     error = F.when(time.isNull(), F.lit(f"{what} is NULL")).when(~ms.between(0, LAST_MS), outside)
     return CheckedColumn(F.when(ms.between(0, LAST_MS), _version_number(ms)), error)
 

@@ -77,7 +77,7 @@ class IndexManager:
             raise SinkError(
                 f"index template {name} of Elasticsearch is for other indexes than {self._output.name} writes",
                 got=", ".join(present["index_patterns"]),
-                hint=f"delete it (DELETE _index_template/{name}) if no sink needs it: it is made anew",
+                hint=f"delete it (DELETE _index_template/{name}) if no sink needs it: it is created again",
             )
         old, declared = present.get("template", {}), wanted["template"]
         if not self._missing_fields(f"index template {name}", old.get("mappings", {}), declared["mappings"]):

@@ -46,7 +46,7 @@ def mapping(shape: pa.StructType, output: Elasticsearch) -> dict[str, Any]:
         raise DeclarationError(
             f"a field of {output.name} has a name that is Elasticsearch's own",
             got=taken[0],
-            hint="name it otherwise: AS",
+            hint="rename it by AS",
         )
     properties = _properties(shape, output)
     for name, kind in output.fields:
@@ -54,7 +54,7 @@ def mapping(shape: pa.StructType, output: Elasticsearch) -> dict[str, Any]:
         place = _properties_at(properties, parent)
         if place is None or last not in place:
             raise DeclarationError(
-                f"FIELDS of {output.name} names a field that is no column",
+                f"FIELDS of {output.name} names a field that is not a column",
                 got=name,
                 hint=f"name one of: {', '.join(list(properties)[:20])}",
             )
@@ -72,7 +72,7 @@ def _properties(shape: pa.StructType, output: Elasticsearch) -> Properties:
             raise DeclarationError(
                 f"a field of {output.name} has a name that Elasticsearch does not take",
                 got=repr(field.name),
-                hint="name it otherwise: dots stand between names, as in a.b",
+                hint="rename it: dots separate names, as in a.b",
             )
         mapped = _field_type(field, output)
         for name in reversed(names[1:]):
@@ -81,7 +81,7 @@ def _properties(shape: pa.StructType, output: Elasticsearch) -> Properties:
             raise DeclarationError(
                 f"two fields of {output.name} are one for Elasticsearch",
                 got=repr(field.name),
-                hint="name one otherwise: a.b is b within a",
+                hint="rename one: a.b is b within a",
             )
     return properties
 

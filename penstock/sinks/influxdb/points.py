@@ -254,18 +254,20 @@ class _PointReader:
         if values.type == wanted or (kind == "float" and pa.types.is_decimal(values.type)):
             return values
         if pa.types.is_binary(values.type):
-            raise self._unusable(name, f"BINARY, which is no {kind}")
+            raise self._unusable(name, f"BINARY, which cannot be cast to {kind}")
         text = values.cast(pa.string()) if _is_text(values.type) else values
         try:
             return pc.cast(text, wanted)
         except pa.ArrowNotImplementedError:
-            raise self._unusable(name, f"{values.type}, which is no {kind}") from None
+            raise self._unusable(name, f"{values.type}, which cannot be cast to {kind}") from None
         except pa.ArrowInvalid:
             pass
         # Some value cannot be cast: cast them one by one.
         new_values = [_cast(value, wanted) for value in text]
         uncastable = pa.array([new is None and old.is_valid for new, old in zip(new_values, text, strict=True)])
-        self._refuse(pc.and_(written, uncastable), lambda at: f"its field {name} is no {kind}: {str(text[at])[:100]}")
+        self._refuse(
+            pc.and_(written, uncastable), lambda at: f"its field {name} cannot be cast to {kind}: {str(text[at])[:100]}"
+        )
         return pa.array(new_values, wanted)
 
     def _refuse(self, where: Any, why: Callable[[int], str]) -> None:

@@ -118,7 +118,7 @@ def test_the_mapping_follows_the_types_and_what_the_sink_says_of_fields() -> Non
             },
         },
     }
-    with pytest.raises(DeclarationError, match="no column") as e:
+    with pytest.raises(DeclarationError, match="not a column") as e:
         mapping(shape, output("things", fields=(("a.z", "ip"),)))
     assert e.value.got == "a.z"
     with pytest.raises(DeclarationError, match="does not take"):

@@ -134,7 +134,7 @@ def test_a_field_of_a_declared_type(kind: str, given: list[str | None], taken: l
         ({}, {"v": pa.list_(pa.int64())}, "v is not a value of InfluxDB; got: list"),
         ({}, {"t": pa.struct([("a", pa.int64())])}, "t is not a name; got: struct"),
         ({}, {"v": pa.duration("us")}, "v is not a value of InfluxDB; got: duration"),
-        ({"fields": (("v", "float"),)}, {"v": pa.date32()}, "v is not a value of InfluxDB; got: date32.*no float"),
+        ({"fields": (("v", "float"),)}, {"v": pa.date32()}, "v is not a value of InfluxDB; got: date32.* to float"),
     ],
 )
 def test_columns_of_no_use_stop_the_sink_with_the_way_out(
