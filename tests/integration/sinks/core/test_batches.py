@@ -1,4 +1,4 @@
-"""Documents on their way out: a store that hangs, is away, or refuses some, and what becomes of the records."""
+"""Batches to a store that hangs, is away, or refuses documents: waits, dead letters, replays."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ORDERS = Topic("orders", partitions=1, config={"retention.ms": "-1"})
 
 
 @dataclass
-class Cabinet:
+class MemoryStore:
     """A store in memory. before: what to do before a write; why: why a document is refused, by its text."""
 
     documents: dict[str, str] = field(default_factory=dict)
@@ -60,41 +60,41 @@ class Cabinet:
     writes: int = 0
 
 
-CABINETS: defaultdict[str, Cabinet] = defaultdict(Cabinet)
+STORES: defaultdict[str, MemoryStore] = defaultdict(MemoryStore)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filed(DocumentOutput):
-    writer: ClassVar[str] = "tests.integration.sinks.core.test_batches:open_cabinet"
+class MemoryOutput(DocumentOutput):
+    writer: ClassVar[str] = "tests.integration.sinks.core.test_batches:open_memory_store"
 
     @property
     def name(self) -> str:
-        return f"cabinet:{self.sink}"
+        return f"memory:{self.sink}"
 
     def body(self) -> list[Column]:
         return [F.to_json("doc").alias("body")]
 
 
-class Clerk:
-    def __init__(self, output: Filed) -> None:
-        self._output, self._cabinet = output, CABINETS[output.sink]
+class MemoryWriter:
+    def __init__(self, output: MemoryOutput) -> None:
+        self._output, self._store = output, STORES[output.sink]
         self.counters = SinkCounters()
 
     def committed(self) -> CommitMarker:
         return NO_COMMIT
 
     def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:  # noqa: ARG002
-        self._cabinet.before()
-        self._cabinet.writes += 1
+        self._store.before()
+        self._store.writes += 1
         refused, count = {}, 0
         for number, row in enumerate(rows[self._output.name].to_pylist()):
-            if why := self._cabinet.why(row):
+            if why := self._store.why(row):
                 refused[number] = why
                 continue
-            if row["id"].decode() in self._cabinet.newer:
+            if row["id"].decode() in self._store.newer:
                 self.counters = replace(self.counters, conflicts=self.counters.conflicts + 1)
                 continue
-            self._cabinet.documents[row["id"].decode()] = row["body"]
+            self._store.documents[row["id"].decode()] = row["body"]
             count += 1
         if refused:
             raise Refused("documents are refused", rows={self._output.name: refused}, written=count)
@@ -103,11 +103,11 @@ class Clerk:
     def close(self) -> None: ...
 
 
-def open_cabinet(owner: WriterOwner, outputs: Sequence[Output]) -> Clerk:  # noqa: ARG001
+def open_memory_store(owner: WriterOwner, outputs: Sequence[Output]) -> MemoryWriter:  # noqa: ARG001
     (output,) = outputs
-    assert isinstance(output, Filed)
-    CABINETS[output.sink].opened()
-    return Clerk(output)
+    assert isinstance(output, MemoryOutput)
+    STORES[output.sink].opened()
+    return MemoryWriter(output)
 
 
 def transform(orders: DataFrame) -> DataFrame:
@@ -129,15 +129,17 @@ def sink(name: str) -> Stream:
         record=True,
         tombstones="keep",
     )
-    return Stream(name, "tests", {"orders": given}, transform, Filed(sink=name, connection="cabinet"), Stateless())
+    return Stream(
+        name, "tests", {"orders": given}, transform, MemoryOutput(sink=name, connection="memory"), Stateless()
+    )
 
 
 @pytest.fixture
 def bootstrap(fresh_broker: Broker) -> Iterator[str]:
     create(fresh_broker.bootstrap, COMMITS, *sink("slow").topics(), *sink("quick").topics())
-    CABINETS.clear()
+    STORES.clear()
     yield fresh_broker.bootstrap
-    CABINETS.clear()
+    STORES.clear()
 
 
 @pytest.fixture
@@ -173,14 +175,14 @@ def test_refused_documents_are_put_aside_as_their_record_once(
     spark: SparkSession, bootstrap: str, commands: Command, tmp_path: Path
 ) -> None:
     """The rest is written, and not given again; a record that is gone by then leaves a letter all the same."""
-    cabinet, client = CABINETS["slow"], admin(bootstrap)
-    cabinet.why = lambda row: "too long" if row["offset"] == 1 or row["id"] == b"0-1" else None
+    memory, client = STORES["slow"], admin(bootstrap)
+    memory.why = lambda row: "too long" if row["offset"] == 1 or row["id"] == b"0-1" else None
 
     def gone() -> None:
         for done in client.delete_records([TopicPartition("orders", 0, 1)]).values():
             done.result(20)
 
-    cabinet.before = gone
+    memory.before = gone
     send(bootstrap, [order(2, "a"), order(2, "b"), order(1, "c")])
     assert "slow-dead-letter" in sink("slow").side_outputs
     with running(sink("slow"), spark, bootstrap, tmp_path) as run:
@@ -188,21 +190,21 @@ def test_refused_documents_are_put_aside_as_their_record_once(
         send(bootstrap, [order(1, "d")])
         run.process_all_available()
         assert (run.figures.dead, run.figures.restarts) == (3, 0)
-    assert cabinet.documents.keys() == {"0-2", "2-1", "3-1"}
-    assert cabinet.writes == 2
-    cabinet.before = lambda: None
+    assert memory.documents.keys() == {"0-2", "2-1", "3-1"}
+    assert memory.writes == 2
+    memory.before = lambda: None
     first, second = letters(bootstrap, "slow-dead-letter")
     assert (str(first.origin), first.key, first.value, first.cut) == ("orders[0]@0", None, None, "key, value")
     assert (str(second.origin), second.key, second.value, second.cut) == ("orders[0]@1", b"b", b'{"lines": 2}', "")
     assert second.said == {
-        "topic": "orders", "partition": "0", "offset": "1", "stream": "slow", "output": "cabinet:slow",
+        "topic": "orders", "partition": "0", "offset": "1", "stream": "slow", "output": "memory:slow",
         "reason": "too long (and 1 more of its rows)", "timestamp": "5000",
         "topic-id": topic_ids(client, ["orders"], bootstrap)["orders"],
     }  # fmt: skip
-    _replayed(spark, bootstrap, commands, cabinet)
+    _replayed(spark, bootstrap, commands, memory)
 
 
-def _replayed(spark: SparkSession, bootstrap: str, commands: Command, cabinet: Cabinet) -> None:
+def _replayed(spark: SparkSession, bootstrap: str, commands: Command, memory: MemoryStore) -> None:
     """The letters sent again: what is refused may be tried again, what is written may not."""
 
     def again() -> dict[str, str]:
@@ -213,20 +215,20 @@ def _replayed(spark: SparkSession, bootstrap: str, commands: Command, cabinet: C
     # The topic has lost the record too: its copy says all there is to say.
     for done in admin(bootstrap).delete_records([TopicPartition("orders", 0, 4)]).values():
         done.result(20)
-    cabinet.why = lambda _: None
-    cabinet.newer = {"1-1"}
+    memory.why = lambda _: None
+    memory.newer = {"1-1"}
     # Of several the one that is chosen.
     [chosen] = json.loads(commands("replay", "slow", "--place", "orders[0]@1", "--json"))
     assert chosen == {"place": "orders[0]@1", "said": WRITTEN, "ended": True}
-    assert cabinet.documents["1-2"] == '{"line":2}'
-    assert "1-1" not in cabinet.documents
+    assert memory.documents["1-2"] == '{"line":2}'
+    assert "1-1" not in memory.documents
     assert again() == {"orders[0]@0": RECORD_GONE, "orders[0]@1": ALREADY_REPLAYED}
     # What the store has lost since is written again if somebody says so.
-    cabinet.documents.clear()
+    memory.documents.clear()
     assert "--again writes it once more" in commands("replay", "slow", "--place", "orders[0]@1", "--json")
-    assert not cabinet.documents
+    assert not memory.documents
     assert '"said": "written"' in commands("replay", "slow", "--place", "orders[0]@1", "--again", "--json")
-    assert cabinet.documents.keys() == {"1-2"}
+    assert memory.documents.keys() == {"1-2"}
     (letter,) = (one for one in letters(bootstrap, "slow-dead-letter") if one.value)
     assert letter.headers == (("trace", b"abc"),)
 
@@ -237,7 +239,7 @@ def test_a_store_that_hangs_stalls_nobody_else(
     """Its stream says so, holds its offsets, can be stopped, and writes all of it once the store is back."""
     monkeypatch.setattr(async_writer, "ANSWER_TIMEOUT_S", 1.0)
     hangs = threading.Event()
-    CABINETS["slow"].before = lambda: _until(hangs)
+    STORES["slow"].before = lambda: _until(hangs)
     slow, quick = (
         StreamRun(sink(name), spark, bootstrap, str(tmp_path), ProgressRow(name, "tests", "i"))
         for name in ("slow", "quick")
@@ -247,20 +249,20 @@ def test_a_store_that_hangs_stalls_nobody_else(
         quick.reconcile()
         send(bootstrap, [order(1)])
         wait_until(lambda: slow.report().state == "waiting", what="the stream says that it waits")
-        assert "cabinet:slow has not answered for a batch of 1 rows" in (slow.figures.error or "")
+        assert "memory:slow has not answered for a batch of 1 rows" in (slow.figures.error or "")
         assert slow.write_seconds() == 0, "no driver ends for it"
         store = slow.report().store or {}
-        assert (store["place"], store["aside"]) == ("cabinet:slow", ["slow-dead-letter"])
+        assert (store["place"], store["aside"]) == ("memory:slow", ["slow-dead-letter"])
         assert (store["waits"] >= 1, store["answered_at"]) == (True, None)
         for n in (2, 3, 4):
             send(bootstrap, [order(1)])
             wait_until(partial(_holds, "quick", n), what="the other goes on")
-        assert not CABINETS["slow"].documents
+        assert not STORES["slow"].documents
         slow.stop()
         assert not slow.running
-        CABINETS["slow"].before = lambda: None
+        STORES["slow"].before = lambda: None
         slow.reconcile()
-        wait_until(lambda: len(CABINETS["slow"].documents) == 4, what="all of it is written")
+        wait_until(lambda: len(STORES["slow"].documents) == 4, what="all of it is written")
         slow.process_all_available()
         told = slow.report()
         assert told.state in ("idle", "running")
@@ -279,13 +281,13 @@ def test_a_store_that_is_away_when_its_stream_starts(spark: SparkSession, bootst
         if away:
             raise away[0]
 
-    CABINETS["slow"].opened = opened
+    STORES["slow"].opened = opened
     with running(sink("slow"), spark, bootstrap, tmp_path) as run:
         wait_until(lambda: run.report().state == "waiting", what="the stream says that it waits")
         since = run.figures.error_at
         send(bootstrap, [order(1)])
         away.clear()
-        wait_until(lambda: CABINETS["slow"].documents, what="it is written")
+        wait_until(lambda: STORES["slow"].documents, what="it is written")
         run.process_all_available()
         assert run.report().state in ("idle", "running")
         assert (run.figures.restarts, run.figures.error_at) == (0, since)
@@ -306,7 +308,7 @@ def test_the_commands_of_a_sink(bootstrap: str, commands: Command) -> None:
         ("orders[0]@2", "field lines is missing or null"), ("orders[0]@3", "the transform fails"),
     ]  # fmt: skip
     assert found["records"] == 4
-    assert not CABINETS["slow"].writes
+    assert not STORES["slow"].writes
     assert 'orders[0]@1  id 1-2  version 1  {"line":2}' in commands("dry-run", "slow")
     assert "slow put nothing aside" in commands("replay", "slow", "--all")
     assert "--all, or --place" in commands("replay", "slow", code=1)
@@ -315,7 +317,7 @@ def test_the_commands_of_a_sink(bootstrap: str, commands: Command) -> None:
 
 
 def _holds(name: str, count: int) -> bool:
-    return len(CABINETS[name].documents) == count
+    return len(STORES[name].documents) == count
 
 
 def _until(event: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""Of a batch the newest row of an id is written: one that the store refuses must not take the older ones with it."""
+"""The latest row of an id is written; if the store refuses it, the older ones of the batch are written instead."""
 
 from __future__ import annotations
 

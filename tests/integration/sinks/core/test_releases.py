@@ -1,4 +1,4 @@
-"""Sinks of one app that are added, changed and removed by a release each while records come: the others go on."""
+"""Sinks of one app are added, changed and removed by releases while records arrive; the others continue."""
 
 from __future__ import annotations
 

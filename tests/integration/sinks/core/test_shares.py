@@ -1,4 +1,4 @@
-"""Two processes share a topic: each writes its partitions, and neither waits for the other."""
+"""Two processes share a topic: each writes its own partitions, and neither waits for the other."""
 
 from __future__ import annotations
 

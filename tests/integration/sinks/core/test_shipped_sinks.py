@@ -1,4 +1,4 @@
-"""The shipped sinks on real stores: the demo's tables as they are now, each change of a test, walk-ins, summaries."""
+"""The shipped sinks against real stores: the demo's tables, changes of tests, walk-ins, summaries."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Somebody puts another index, or an alias, in the place of a sink's while it runs: what is refused then is no
-document's fault."""
+"""An index is replaced by another one or by an alias while its sink runs: no document becomes a dead letter."""
 
 from __future__ import annotations
 

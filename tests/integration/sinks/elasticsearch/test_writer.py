@@ -1,4 +1,4 @@
-"""The writer of Elasticsearch on a real one: versions, deletes, hostile documents, a server that is busy or away."""
+"""The Elasticsearch writer against a real server: versions, deletes, invalid documents, a busy or absent server."""
 
 from __future__ import annotations
 

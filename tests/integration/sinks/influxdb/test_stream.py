@@ -1,4 +1,4 @@
-"""A stream with InfluxDB as one of its places, through every fault of a real server and its own death."""
+"""A stream with InfluxDB as one of its outputs, with every fault of a real server and its own death."""
 
 from __future__ import annotations
 

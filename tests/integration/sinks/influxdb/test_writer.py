@@ -1,4 +1,4 @@
-"""The InfluxDB sink against a real server behind a proxy that fails: what is there equals what the rows say."""
+"""The InfluxDB writer against a real server behind a failing proxy: the points equal the latest rows."""
 
 from __future__ import annotations
 

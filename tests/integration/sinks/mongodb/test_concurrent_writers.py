@@ -1,4 +1,4 @@
-"""The MongoDB writer beside others that write the same documents."""
+"""The MongoDB writer with others that write the same documents."""
 
 from __future__ import annotations
 

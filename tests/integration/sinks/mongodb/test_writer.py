@@ -1,4 +1,4 @@
-"""The MongoDB writer against a server: the newest state of each id is there, whatever order it came in."""
+"""The MongoDB writer against a server: the newest version of each id wins, in whatever order rows arrive."""
 
 from __future__ import annotations
 

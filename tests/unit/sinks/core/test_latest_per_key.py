@@ -1,4 +1,4 @@
-"""Rows of one id: of one record they are no choice that a writer may make, of several the newest that is taken."""
+"""Rows of one id: refused if they are of one record; of several records the latest version that the store takes."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_what_is_refused_meanwhile_hides_nothing_older() -> None:
     assert found == [[0, 2, 5], [4], [3]]
 
 
-class Shelf:
-    """A store in memory. tombstones: also what is remembered as ahead, with its place."""
+class MemoryStore:
+    """A store in memory. tombstones: also future upserts, with their position."""
 
     def __init__(self) -> None:
         self.documents: dict[str, VersionedRow] = {}
@@ -83,10 +83,10 @@ class Shelf:
 def test_a_tombstone_follows_what_lies_before_it_however_records_are_read(seed: int) -> None:
     """Also where the time that an upsert names is ahead of that of the tombstone behind it."""
     chance = random.Random(seed)
-    steps, shelf = histories(chance, 30, 6), Shelf()
+    steps, store = histories(chance, 30, 6), MemoryStore()
     for events in readings(chance, steps):
-        shelf.write(events)
-    assert {key: row.position[2] for key, row in shelf.documents.items()} == left(steps)
+        store.write(events)
+    assert {key: row.position[2] for key, row in store.documents.items()} == left(steps)
 
 
 def test_a_version_stays_within_64_bits() -> None:

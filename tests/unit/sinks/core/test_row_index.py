@@ -1,4 +1,4 @@
-"""Rows of one record are add_row_index, wherever Arrow's batches end."""
+"""Rows of a record are numbered from 0, also across Arrow batches."""
 
 from __future__ import annotations
 

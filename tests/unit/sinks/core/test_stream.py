@@ -1,4 +1,4 @@
-"""Sinks in the catalog: a stream of each, among those that run if it is known where its store is."""
+"""Sinks in the catalog: each is a stream, which runs if its store has a URL."""
 
 from __future__ import annotations
 

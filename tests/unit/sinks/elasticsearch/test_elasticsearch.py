@@ -1,4 +1,4 @@
-"""What is declared of an Elasticsearch sink, its mapping, and what its server's answers mean."""
+"""Elasticsearch sinks: declarations, mappings, and what the server's answers mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cells of a batch are written, beside what is there already: in memory, in every order."""
+"""Which cells of a batch are written, compared with existing points: in memory, in every order."""
 
 from __future__ import annotations
 

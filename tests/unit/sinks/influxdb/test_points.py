@@ -1,4 +1,4 @@
-"""What can be declared of an InfluxDB, and which rows are no points."""
+"""InfluxDB sinks: declarations, and rows that make no points."""
 
 from __future__ import annotations
 

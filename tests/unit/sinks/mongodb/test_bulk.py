@@ -1,4 +1,4 @@
-"""What becomes of each item of a request to MongoDB, whatever the server answers."""
+"""The result of each item of a bulk request to MongoDB, for every kind of answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows in columns as documents of MongoDB."""
+"""Encodes rows in columns as documents of MongoDB."""
 
 from __future__ import annotations
 
