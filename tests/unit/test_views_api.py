@@ -23,12 +23,13 @@ from penstock.model.topic import Topic
 from penstock.model.view import ServedView, View
 from penstock.tables.topic_reader import table_schema
 from penstock.views.api import problems, routes
+from penstock.views.api.partial_answers import partial_query
 from penstock.views.api.problems import NotReady
 from penstock.views.api.query import Counts, PartialCounts
 from penstock.views.api.query_pool import QueryPool
 from penstock.views.api.request_metrics import RequestMetrics
 from penstock.views.api.server import AccessGuard
-from penstock.views.api.service import ViewsService, _partial_query
+from penstock.views.api.service import ViewsService
 from penstock.views.cluster.partition_assignment import partition_of
 from penstock.views.cluster.peers import InstanceDirectory
 from penstock.views.runner import PartitionState, ViewRun
@@ -141,7 +142,7 @@ def test_what_one_instance_takes_is_not_too_much_for_the_next(doors: Doors) -> N
     """It gets it written anew, and with partitions."""
     body = {"where": {"town": ["é" * 3000] * 43}}
     assert doors.ask("counts", body).status_code == 200
-    asks = _partial_query(doors.run, PartialCounts, Counts.model_validate(body))([0, 1])
+    asks = partial_query(doors.run, PartialCounts, Counts.model_validate(body))([0, 1])
     assert len(asks) < routes.BODY_LIMIT < len(asks) + 4096
     path, sent_on = "/v1/views/things/counts", {"penstock-forwarded": "views-2", "content-type": "application/json"}
     for size, status in ((1, 200), (3, 200), (5, 413)):

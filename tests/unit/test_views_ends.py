@@ -20,10 +20,11 @@ def test_a_step_that_begins_before_the_calendar_is_named_by_its_first_moment(tmp
     }
     for step, wanted in steps.items():
         asked = Counts(by=["at"], per={"at": step})
-        query = view_query.counts_sql(store.layout, asked, view_query.where_clause(store.layout, asked))
+        query = view_query.counts_sql(store.layout, asked)
         column = store.layout.by["at"]
         assert (
-            sorted((view_query.to_json_value(column, at), n) for at, n in store.read(query.sql, query.given)) == wanted
+            sorted((view_query.to_json_value(column, at), n) for at, n in store.read(query.sql(), query.parameters))
+            == wanted
         )
 
 

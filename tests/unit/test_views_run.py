@@ -101,7 +101,7 @@ def test_an_age_is_counted_from_before_the_end_was_asked_for(
         clock.now += 60
         return TopicSnapshot("id", {0: 0, 1: 0}, {0: 0, 1: 0}, {0: 0, 1: 0}, at)
 
-    for name, instead in {"time": clock, "look": look, "TopicReader": Feed, "IDLE": 0.0}.items():
+    for name, instead in {"time": clock, "take_snapshot": look, "TopicReader": Feed, "IDLE": 0.0}.items():
         monkeypatch.setattr(runner, name, instead)
     monkeypatch.setattr(runner, "assigned_partitions", lambda *_: list(range(count)))
     assert not ViewRun(ServedView(VIEW, 1), shops._topic, shops.store.path.parent, "", shops.figures).ready
@@ -119,7 +119,7 @@ class Scripted:
         self._decoder = TableDecoder(Table(cast(Topic, VIEW.topic), VIEW.schema))
         for where, name, instead in (
             (runner, "time", self.clock), (topic_snapshot, "time", self.clock),
-            (topic_snapshot, "setting", self._setting),
+            (topic_snapshot, "topic_config", self._setting),
         ):  # fmt: skip
             monkeypatch.setattr(where, name, instead)
 
@@ -281,7 +281,7 @@ def test_what_is_made_anew_while_it_is_read_is_refused(
 
     assert asked() == 0
     monkeypatch.setattr(shops.store, "read", meanwhile)
-    with pytest.raises(NotReady, match="made anew"):
+    with pytest.raises(NotReady, match="rebuilt"):
         asked()
 
 

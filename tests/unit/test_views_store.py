@@ -55,8 +55,8 @@ def parsed(store: ViewStore, *parameters: tuple[str, str]) -> dict[str, Any]:
 
 def found(store: ViewStore, where: dict[str, Any], **given: Any) -> list[str]:
     asked = Search(where=where, **given)
-    query = view_query.search_sql(store.layout, asked, view_query.where_clause(store.layout, asked))
-    return [key for key, *_ in store.read(query.sql, query.given)]
+    query = view_query.search_sql(store.layout, asked)
+    return [key for key, *_ in store.read(query.sql(), query.parameters)]
 
 
 def test_the_newest_rows_are_kept_with_the_offsets_behind_them(store: ViewStore) -> None:
@@ -208,9 +208,9 @@ def test_a_cursor_that_no_page_gave_is_refused_or_is_a_place(tmp_path: Path, kin
 def test_a_step_below_the_least_number_is_one(tmp_path: Path) -> None:
     store = kept(tmp_path, "n BIGINT", ("n",), {"n": -(1 << 63)}, {"n": (1 << 63) - 1})
     asked = Counts(by=["n"], per={"n": 1000})
-    query = view_query.counts_sql(store.layout, asked, view_query.where_clause(store.layout, asked))
+    query = view_query.counts_sql(store.layout, asked)
     column = store.layout.by["n"]
-    shown = sorted(view_query.to_json_value(column, value) for value, _ in store.read(query.sql, query.given))
+    shown = sorted(view_query.to_json_value(column, value) for value, _ in store.read(query.sql(), query.parameters))
     assert shown == [-(1 << 63), 9223372036854775000]
 
 
@@ -222,12 +222,12 @@ def test_counts_of_any_fields_agree_with_the_rows(store: ViewStore) -> None:
     store.reached(1)
     for by in ([], ["town"], ["n"], ["open", "town"], ["town", "n", "open"]):
         asked = Counts(by=by, where={"n": {"ge": 1}})
-        query = view_query.counts_sql(store.layout, asked, view_query.where_clause(store.layout, asked))
+        query = view_query.counts_sql(store.layout, asked)
         wanted: dict[tuple[Any, ...], int] = {}
         for row in given:
             if row["n"] >= 1:
                 wanted[tuple(row[name] for name in by)] = wanted.get(tuple(row[name] for name in by), 0) + 1
-        assert {tuple(values): number for *values, number in store.read(query.sql, query.given)} == wanted
+        assert {tuple(values): number for *values, number in store.read(query.sql(), query.parameters)} == wanted
 
 
 def test_numbers_and_times_are_counted_in_steps(store: ViewStore) -> None:
@@ -237,8 +237,8 @@ def test_numbers_and_times_are_counted_in_steps(store: ViewStore) -> None:
 
     def counts_sql(**asked: Any) -> dict[tuple[Any, ...], int]:
         made = Counts(**asked)
-        query = view_query.counts_sql(store.layout, made, view_query.where_clause(store.layout, made))
-        return {tuple(values): number for *values, number in store.read(query.sql, query.given)}
+        query = view_query.counts_sql(store.layout, made)
+        return {tuple(values): number for *values, number in store.read(query.sql(), query.parameters)}
 
     assert counts_sql(by=["n"], per={"n": 5}) == {(-10,): 2, (-5,): 5, (0,): 5, (5,): 5, (10,): 3}
     assert counts_sql(by=["at", "n"], per={"at": 10_000, "n": 50}) == {
@@ -259,8 +259,8 @@ def test_what_is_asked_is_answered_out_of_the_index(store: ViewStore) -> None:
     """Criteria must not look at each row for itself."""
     store.reached(1)
     asked = Search(where={"tags.a": "b", "n": {"ge": 1}}, order="at")
-    query = view_query.search_sql(store.layout, asked, view_query.where_clause(store.layout, asked))
-    plan = " ".join(row[3] for row in store.read(f"EXPLAIN QUERY PLAN {query.sql}", query.given))
+    query = view_query.search_sql(store.layout, asked)
+    plan = " ".join(row[3] for row in store.read(f"EXPLAIN QUERY PLAN {query.sql()}", query.parameters))
     assert "USING COVERING INDEX criteria" in plan
 
 

@@ -1,4 +1,4 @@
-"""What is asked of a view by its fields: criteria, order, page and counts, as SQL of its store."""
+"""Queries of a view by its fields: criteria, order, pages and counts, as SQL of its store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import orjson
@@ -32,12 +32,16 @@ Text = Annotated[str, Field(max_length=LONGEST)]
 
 
 class BadQuery(PenstockError):
-    """What is asked cannot be answered as it is asked."""
+    """The query is not valid for this view."""
 
 
 class ViewQuery(BaseModel):
-    """where: by field, or `map.entry` of a map: a value, a list of values (one of them), or an object of `eq`, `in`,
-    `lt`, `le`, `gt`, `ge`."""
+    """A query by fields.
+
+    Attributes:
+        where: By field, or by `map.entry` of a map: a value, a list of alternatives, or an object of `eq`, `in`, `lt`,
+            `le`, `gt`, `ge`.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -57,7 +61,12 @@ class PartitionScope(BaseModel):
 
 
 class Search(ViewQuery):
-    """order: `key`, or a field that is no map; rows without it are left out then. cursor: of the page before."""
+    """A page of rows.
+
+    Attributes:
+        order: `key`, or a field that is not a map; rows in which it is null are then left out.
+        cursor: As the page before gave it.
+    """
 
     order: Text = KEY
     descending: bool = False
@@ -66,8 +75,12 @@ class Search(ViewQuery):
 
 
 class Counts(ViewQuery):
-    """by: the fields, no maps, whose values are counted together; without any all are one. per: of those that are whole
-    numbers or timestamps, how wide the steps are that they are counted in; a step is named by where it begins."""
+    """Numbers of rows by groups.
+
+    Attributes:
+        by: The fields to group by, no maps; without any there is one group.
+        per: Width of the steps into which a whole number or a timestamp (ms) is rounded down, by field.
+    """
 
     by: list[Text] = Field([], max_length=16)
     per: dict[Text, Annotated[int, Field(ge=1, le=1 << 53)]] = Field({}, max_length=16)
@@ -82,7 +95,7 @@ class PartialCounts(Counts, PartitionScope):
 
 
 class KeyLookup(BaseModel):
-    """Keys, each at most once in the answer."""
+    """Several keys; the answer has each once."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -90,90 +103,110 @@ class KeyLookup(BaseModel):
 
 
 @dataclass
-class SqlQuery:
-    """SQL and what is put in for its question marks."""
+class Condition:
+    """What stands behind WHERE, and its parameters."""
 
-    sql: str = ""
-    given: list[Any] = field(default_factory=list)
+    sql: str = "true"
+    parameters: list[Any] = field(default_factory=list)
 
-    def add(self, sql: str, *given: Any) -> None:
+    def add(self, sql: str, *parameters: Any) -> None:
         self.sql += f" AND {sql}"
-        self.given += given
+        self.parameters += parameters
 
 
-def where_clause(layout: ViewLayout, asked: ViewQuery, partitions: Sequence[int] | None = None) -> SqlQuery:
-    """Behind WHERE. partitions: those that are asked for, None for all of the store."""
-    found, values = SqlQuery("true"), 0
-    for name, given in asked.where.items():
-        column, part = _find_column(layout, name)
-        for word, value in (_check_operators(name, given) if isinstance(given, dict) else {"eq": given}).items():
+class SqlQuery(NamedTuple):
+    """A query of the store.
+
+    Attributes:
+        select: The statement up to the end of its condition.
+        rest: What follows the condition.
+        parameters: Values of the question marks.
+    """
+
+    select: str
+    rest: str
+    parameters: list[Any]
+
+    def sql(self, partitions: Sequence[int] | None = None) -> str:
+        """The statement for some partitions, or for all of the store."""
+        if partitions is None:
+            return self.select + self.rest
+        return f"{self.select} AND partition IN ({', '.join(str(int(p)) for p in partitions)}){self.rest}"
+
+
+def _condition(layout: ViewLayout, query: ViewQuery) -> Condition:
+    found, values = Condition(), 0
+    for name, criterion in query.where.items():
+        column, entry_name = _find_column(layout, name)
+        comparisons = _check_operators(name, criterion) if isinstance(criterion, dict) else {"eq": criterion}
+        for operator, value in comparisons.items():
             several = value if isinstance(value, list) else [value]
             values += len(several)
             if values > VALUES:
-                raise BadQuery(
-                    "too many values in one request", got=f"more than {VALUES}", hint="ask in several requests"
-                )
-            if isinstance(value, list) and word not in ("eq", "in"):
-                raise BadQuery(f"{name}: {word} takes one value", got="a list")
-            made = [to_column_value(column, name, one) for one in several]
+                raise BadQuery("too many values in one request", got=f"over {VALUES}", hint="send several requests")
+            if isinstance(value, list) and operator not in ("eq", "in"):
+                raise BadQuery(f"{name}: {operator} takes one value", got="a list")
+            stored = [to_column_value(column, name, one) for one in several]
             if column.is_map:
-                _add_map_entries(found, column, name, part, word, made)
+                _add_map_entries(found, column, name, entry_name, operator, stored)
             else:
-                _add_comparison(found, column, name, word, made)
-    if partitions is not None:
-        found.add(f"partition IN ({', '.join(str(int(p)) for p in partitions)})")
+                _add_comparison(found, column, name, operator, stored)
     return found
 
 
-def search_sql(layout: ViewLayout, asked: Search, where: SqlQuery) -> SqlQuery:
-    """Rows `(key, value, what it is ordered by)`, one more than the page has."""
-    by = _order_column(layout, asked.order)
-    given = list(where.given)
-    sql = where.sql
+def search_sql(layout: ViewLayout, query: Search) -> SqlQuery:
+    """The query of a page's rows `(key, value, value of the order)`, one more than the page has."""
+    condition, by = _condition(layout, query), _order_column(layout, query.order)
     if by is not None:
-        sql += f" AND {by} IS NOT NULL"
-    if asked.cursor is not None:
-        at, key = _cursor(layout, asked)
-        sign = "<" if asked.descending else ">"
-        sql += f" AND key {sign} ?" if by is None else f" AND ({by}, key) {sign} (?, ?)"
-        given += [key] if by is None else [at, key]
-    way = "DESC" if asked.descending else "ASC"
-    order = f"key {way}" if by is None else f"{by} {way}, key {way}"
-    # In the order of keys all rows lie already; whatever else is asked, one look through the index is the least.
-    source = f"rows INDEXED BY {CRITERIA}" if layout.columns and (asked.where or by is not None) else "rows"
-    inner = f"SELECT rowid AS id, {by or 'NULL'} AS at, key FROM {source} WHERE {sql} ORDER BY {order} LIMIT ?"
-    outer = f"found.key {way}" if by is None else f"found.at {way}, found.key {way}"
+        condition.add(f"{by} IS NOT NULL")
+    if query.cursor is not None:
+        at, key = _cursor(layout, query)
+        sign = "<" if query.descending else ">"
+        if by is None:
+            condition.add(f"key {sign} ?", key)
+        else:
+            condition.add(f"({by}, key) {sign} (?, ?)", at, key)
+    direction = "DESC" if query.descending else "ASC"
+    order = f"key {direction}" if by is None else f"{by} {direction}, key {direction}"
+    # The rows lie in the order of keys; for every other query a scan of the index reads least.
+    source = f"rows INDEXED BY {CRITERIA}" if layout.columns and (query.where or by is not None) else "rows"
+    outer = f"found.key {direction}" if by is None else f"found.at {direction}, found.key {direction}"
     return SqlQuery(
-        f"SELECT found.key, r.value, found.at FROM ({inner}) AS found JOIN rows AS r ON r.rowid = found.id "
-        f"ORDER BY {outer}",
-        [*given, asked.limit + 1],
+        f"SELECT found.key, r.value, found.at FROM (SELECT rowid AS id, {by or 'NULL'} AS at, key FROM {source} "
+        f"WHERE {condition.sql}",
+        f" ORDER BY {order} LIMIT ?) AS found JOIN rows AS r ON r.rowid = found.id ORDER BY {outer}",
+        [*condition.parameters, query.limit + 1],
     )
 
 
-def counts_sql(layout: ViewLayout, asked: Counts, where: SqlQuery) -> SqlQuery:
-    """Rows of the values of `by`, then their number."""
-    names = [_plain_column(layout, name).name for name in asked.by]
-    steps = {column.name: column.step(asked.per[column.field.name]) for column in _columns_with_step(layout, asked)}
-    source = f"rows INDEXED BY {CRITERIA}" if layout.columns and (asked.where or names) else "rows"
+def counts_sql(layout: ViewLayout, query: Counts) -> SqlQuery:
+    """The query of the groups: the values of `by`, then the number of rows."""
+    names = [_plain_column(layout, name).name for name in query.by]
+    steps = {column.name: column.step(query.per[column.field.name]) for column in _columns_with_step(layout, query)}
+    source = f"rows INDEXED BY {CRITERIA}" if layout.columns and (query.where or names) else "rows"
+    condition = _condition(layout, query)
     if not names:
-        return SqlQuery(f"SELECT count(*) FROM {source} WHERE {where.sql}", where.given)
+        return SqlQuery(f"SELECT count(*) FROM {source} WHERE {condition.sql}", "", condition.parameters)
     # The index has its rows in this order, so that the first step need not sort them, and leaves few for the second.
     ordered = [column.name for column in layout.columns]
     first = ", ".join(ordered[: 1 + max(ordered.index(name) for name in names)])
-    inner = f"SELECT {first}, count(*) AS n FROM {source} WHERE {where.sql} GROUP BY {first}"
     groups = ", ".join(_step_start(name, steps[name]) if name in steps else name for name in names)
-    return SqlQuery(f"SELECT {groups}, sum(n) FROM ({inner}) GROUP BY {groups} LIMIT {GROUPS + 1}", where.given)
+    return SqlQuery(
+        f"SELECT {groups}, sum(n) FROM (SELECT {first}, count(*) AS n FROM {source} WHERE {condition.sql}",
+        f" GROUP BY {first}) GROUP BY {groups} LIMIT {GROUPS + 1}",
+        condition.parameters,
+    )
 
 
 def make_cursor(layout: ViewLayout, asked: Search, at: Any, key: str) -> str:
-    """Where the next page begins. at: as it lies in the column that the page is ordered by, if it is."""
+    """The cursor of the next page. at: the last row's value in the column of the order, if there is one."""
     if asked.order != KEY:
         at = to_json_value(layout.by[asked.order], at)
     return base64.urlsafe_b64encode(orjson.dumps([asked.order, asked.descending, at, key])).decode()
 
 
 def to_json_value(column: Column, value: Any) -> Any:
-    """A value of a column as callers see it."""
+    """A column's value as clients see it."""
     if value is None:
         return None
     match column.kind:
@@ -182,33 +215,33 @@ def to_json_value(column: Column, value: Any) -> Any:
         case "timestamp":
             return iso_time(value)
         case kind if kind in INTEGERS:
-            # SQLite goes over to other numbers where a step begins below the least one.
+            # SQLite gives a real number where a step begins below the smallest integer.
             return int(value)
     return value
 
 
 def iso_time(micros: int) -> str:
-    """A time as views write it. micros: since 1970; a step may begin before the calendar, and is named by its first."""
+    """A time as views write it. micros: since 1970; a step that begins before the calendar is named by its start."""
     at = (EPOCH + timedelta(microseconds=max(micros, FIRST))).replace(tzinfo=None)
     return f"{at.isoformat(timespec='microseconds')}Z"
 
 
 def to_column_value(column: Column, name: str, value: Any) -> Any:
-    """A value as it lies in a column; a map's entry as text."""
+    """A query's value as the column stores it; that of a map's entry as text."""
     if value is None and not column.is_map:
         return None
     kind = column.kind
     found = _parse_value(kind, value)
     if found is None:
         got = repr(value)[:200] if not isinstance(value, int) or abs(value) < 1 << 64 else "a number of over 64 bits"
-        raise BadQuery(f"{name} is asked by a value of another type", got=got, hint=f"send {HINTS.get(kind, kind)}")
+        raise BadQuery(f"the value for {name} has another type", got=got, hint=f"send {HINTS.get(kind, kind)}")
     if column.is_map:
         return str(found).lower() if isinstance(found, bool) else str(found)
     return int(found) if isinstance(found, bool) else found
 
 
 def _parse_value(kind: str, value: Any) -> Any:
-    """None if it is none of the kind."""
+    """None if the value is not of the kind."""
     match kind:
         case "string" if isinstance(value, str):
             return value
@@ -232,13 +265,13 @@ def _parse_value(kind: str, value: Any) -> Any:
 
 
 def _single(value: float) -> float:
-    """A FLOAT as it lies in its column: what it is written as."""
+    """A FLOAT as the column stores it: the number it is written as."""
     with np.errstate(over="ignore"):
         return float(str(np.float32(value)))
 
 
 def from_query_string(layout: ViewLayout, given: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Criteria as a query string says them: `field=value`, `map.entry=value`, `field.ge=value`; the same again: or."""
+    """Criteria of a query string: `field=value`, `map.entry=value`, `field.ge=value`; a repeated one means or."""
     where: dict[str, Any] = {}
     for name, text in given:
         column, part = _find_column(layout, name)
@@ -254,20 +287,20 @@ def from_query_string(layout: ViewLayout, given: Iterable[tuple[str, str]]) -> d
         key = name if column.is_map or not part else name.removesuffix(f".{part}")
         words = where.setdefault(key, {})
         if word in words and word != "eq":
-            raise BadQuery(f"{name} is from_query_string twice", got=text[:200])
+            raise BadQuery(f"{name} is given twice", got=text[:200])
         words[word] = [*words[word], value] if word in words else [value] if word == "eq" else value
     return where
 
 
 def _find_column(layout: ViewLayout, name: str) -> tuple[Column, str | None]:
-    """The column of a field or an entry of it, and the entry's name."""
+    """The column of a field or of a map's entry, and the entry's name or the operator."""
     if name in layout.by:
         return layout.by[name], None
     first, _, part = name.partition(".")
     if (column := layout.by.get(first)) and (column.is_map or part in (*OPERATORS, "in")):
         return column, part
     known = ", ".join(f"{n}.…" if c.is_map else n for n, c in layout.by.items()) or "none: it has no `by`"
-    raise BadQuery("the view is not asked by this field", got=name[:200], hint=f"take one of: {known}")
+    raise BadQuery("the view cannot be queried by this field", got=name[:200], hint=f"use one of: {known}")
 
 
 def _check_operators(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -279,13 +312,13 @@ def _check_operators(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _add_map_entries(
-    found: SqlQuery, column: Column, name: str, part: str | None, word: str, values: Sequence[str]
+    found: Condition, column: Column, name: str, part: str | None, word: str, values: Sequence[str]
 ) -> None:
     if part is None or word not in ("eq", "in"):
-        hint = f"ask by an entry, {column.field.name}.NAME, for one value or one of several"
-        raise BadQuery("a map is asked by its entries", got=f"{name} {word}"[:200], hint=hint)
+        hint = f"query by an entry, {column.field.name}.NAME, for one value or one of several"
+        raise BadQuery("a map is queried by its entries", got=f"{name} {word}"[:200], hint=hint)
     if values:
-        # SQLite takes expressions of a thousand levels, and each OR is one.
+        # SQLite limits the depth of an expression to 1000, and each OR is a level.
         each = [f"instr({column.name}, ?) > 0"] * len(values)
         groups = [" OR ".join(each[n : n + TOGETHER]) for n in range(0, len(each), TOGETHER)]
         found.add(f"(({') OR ('.join(groups)}))", *(entry(part, value) for value in values))
@@ -293,7 +326,7 @@ def _add_map_entries(
         found.add("false")
 
 
-def _add_comparison(found: SqlQuery, column: Column, name: str, word: str, values: Sequence[Any]) -> None:
+def _add_comparison(found: Condition, column: Column, name: str, word: str, values: Sequence[Any]) -> None:
     if word not in ("eq", "in"):
         if values[0] is None:
             raise BadQuery(f"{name}: {word} takes a value", got="null")
@@ -312,7 +345,9 @@ def _plain_column(layout: ViewLayout, name: str) -> Column:
     column = layout.by.get(name)
     if column is None or column.is_map:
         known = ", ".join(n for n, c in layout.by.items() if not c.is_map) or "none"
-        raise BadQuery("the view is not ordered or counted by this field", got=name[:200], hint=f"take one of: {known}")
+        raise BadQuery(
+            "the view cannot be ordered or counted by this field", got=name[:200], hint=f"use one of: {known}"
+        )
     return column
 
 
@@ -320,18 +355,18 @@ def _columns_with_step(layout: ViewLayout, asked: Counts) -> Iterator[Column]:
     for name in asked.per:
         column = layout.by.get(name)
         if name not in asked.by or column is None or column.kind not in (*INTEGERS, "timestamp") or column.is_map:
-            hint = "give steps to whole numbers and timestamps that are counted `by`"
-            raise BadQuery("the view does not count this field in steps", got=name[:200], hint=hint)
+            hint = "give steps for whole numbers and timestamps of `by`"
+            raise BadQuery("this field cannot be counted in steps", got=name[:200], hint=hint)
         yield column
 
 
 def _step_start(column: str, wide: int) -> str:
-    """Where the step begins that a value lies in; below zero too."""
+    """SQL of the start of a value's step, also below zero."""
     return f"{column} - {column} % {wide:d} - ({column} % {wide:d} < 0) * {wide:d}"
 
 
 def _cursor(layout: ViewLayout, asked: Search) -> tuple[Any, str]:
-    """What it is ordered by, as it lies in its column, and the key."""
+    """The value of the order, as its column stores it, and the key."""
     try:
         order, descending, at, key = orjson.loads(base64.urlsafe_b64decode(asked.cursor or ""))
     except (ValueError, TypeError):
@@ -341,5 +376,5 @@ def _cursor(layout: ViewLayout, asked: Search) -> tuple[Any, str]:
     fits = (order, descending) == (asked.order, asked.descending) and isinstance(key, str)
     if not fits or (place is None if kind else at is not None):
         hint = "send the cursor of the page before, with the same order"
-        raise BadQuery("this is no cursor of these pages", got=str(asked.cursor)[:80], hint=hint)
+        raise BadQuery("the cursor is not of these pages", got=str(asked.cursor)[:80], hint=hint)
     return place, key
