@@ -134,9 +134,9 @@ class Runs:
         session = session_for(self._spark, stream)
         checkpoint = Checkpoint(session, root, stream.name)
         plan = plan_reset(stream, session, self._bootstrap, checkpoint, "latest" if to == "latest" else "earliest")
-        if not plan.against:
+        if not plan.objections:
             checkpoint.request_reset(plan.reset.text())
-        return {"against": plan.against, "again": plan.again}
+        return {"against": plan.objections, "again": plan.reread}
 
     def dies(self, stream: Stream, root: str, moves: int) -> dict[str, Any]:
         """A start that ends when so many folders were moved."""

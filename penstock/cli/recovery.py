@@ -70,10 +70,10 @@ def reset(
         if dry_run:
             return
         _is_stopped(control, name)
-        if plan.against and not anyway:
+        if plan.objections and not anyway:
             raise PenstockError(
                 f"the output of {name} would not be right after this reset",
-                got="; ".join(plan.against),
+                got="; ".join(plan.objections),
                 hint="choose another start, or say --anyway",
             )
         ask(plan.reset.text())
@@ -172,5 +172,5 @@ def _tell(plan: ResetPlan) -> None:
     out.print(made)
     for note in plan.notes:
         out.print(Text(note))
-    for why in plan.against:
+    for why in plan.objections:
         out.print(Text(why, style="red"))

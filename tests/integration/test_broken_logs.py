@@ -114,7 +114,7 @@ def test_broken_batches_that_are_compressed_cost_exactly_those(
             raise OSError("it died")
         rebase(self, fit)
 
-    monkeypatch.setattr(Checkpoint, "rebase", dies)
+    monkeypatch.setattr(Checkpoint, "replace_offsets", dies)
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         wait_until(lambda: tended(run.reconcile, lambda: sums(bootstrap) == {str(MINUTE): "107"}))
         send(bootstrap, [order(8)])

@@ -122,7 +122,7 @@ def test_a_lost_checkpoint_is_rebuilt_and_counts_go_on_as_if_nothing_had_been(
     def dying(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rebuild, "_takes_its_place", dying)
+    monkeypatch.setattr(rebuild, "_activate", dying)
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
     with pytest.raises(KeyboardInterrupt):
         rebuilt(STREAM, spark, bootstrap, tmp_path)

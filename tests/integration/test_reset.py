@@ -93,7 +93,7 @@ def plan(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path, to: 
 
 def reset(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path, to: ResetTarget) -> ResetPlan:
     made = plan(stream, spark, bootstrap, folder, to)
-    assert made.against == []
+    assert made.objections == []
     Checkpoint(spark, str(folder), stream.name).request_reset(made.reset.text())
     return made
 
@@ -109,7 +109,7 @@ def test_updates_are_not_overwritten_by_smaller_counts_nor_dead_letters_sent_twi
     send(bootstrap, [*at(0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5), rubbish])
     assert dict(ran(STREAM, spark, bootstrap, tmp_path)) == {0: 2, 1: 2, 2: 2, 3: 2}
     made = reset(STREAM, spark, bootstrap, tmp_path, minute(0.7))
-    assert (made.again, made.skipped, made.reset.floor) == (7, 0, minute(1))
+    assert (made.reread, made.skipped, made.reset.floor) == (7, 0, minute(1))
     send(bootstrap, at(3.9))
     known, begins = list[Any](), source.next_offsets_before_first_batch
 
@@ -199,8 +199,8 @@ def test_what_was_emitted_is_known_behind_resets_and_not_from_what_was_planned_a
 def test_what_cannot_be_kept_right_is_said(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     send(bootstrap, at(0, 0.5, 1))
     assert len(ran(EACH, spark, bootstrap, tmp_path)) == 3
-    assert "counts would hold them twice" in plan(EACH, spark, bootstrap, tmp_path, minute(0.5)).against[0]
-    assert plan(EACH, spark, bootstrap, tmp_path, "latest").against == []
+    assert "counts would hold them twice" in plan(EACH, spark, bootstrap, tmp_path, minute(0.5)).objections[0]
+    assert plan(EACH, spark, bootstrap, tmp_path, "latest").objections == []
     # As if the driver had died when the batch was written, and Spark had not noted that.
     for log in ("commits", "offsets"):
         last = entries(tmp_path / EACH.name, log)[-1]
@@ -208,7 +208,9 @@ def test_what_cannot_be_kept_right_is_said(spark: SparkSession, bootstrap: str, 
         (last.parent / f".{last.name}.crc").unlink()
         stays = plan(EACH, spark, bootstrap, tmp_path, {})
         assert [(part.next, part.start) for part in stays.parts] == [(3, 3)]
-        assert "3 records give their rows once more" in plan(EACH, spark, bootstrap, tmp_path, "earliest").against[-1]
+        assert (
+            "3 records give their rows once more" in plan(EACH, spark, bootstrap, tmp_path, "earliest").objections[-1]
+        )
     (tmp_path / EACH.name / "metadata").write_text("damaged")
     assert plan(EACH, spark, bootstrap, tmp_path, {}).parts[0].start == 3
 
@@ -217,12 +219,12 @@ def test_what_cannot_be_kept_right_is_said(spark: SparkSession, bootstrap: str, 
         return each.agg(F.count("*").alias("count")).select(F.lit(0).alias("minute"), "count")
 
     slides = replace(FINAL, transform=sliding)
-    assert "would come with less" in plan(slides, spark, bootstrap, tmp_path, minute(0.5)).against[0]
-    assert plan(slides, spark, bootstrap, tmp_path, "earliest").against == []
+    assert "computed of fewer records" in plan(slides, spark, bootstrap, tmp_path, minute(0.5)).objections[0]
+    assert plan(slides, spark, bootstrap, tmp_path, "earliest").objections == []
     create(bootstrap, REPLAYS)
     send(bootstrap, [Record(REPLAYS.name, f"{EVENTS.name}[0]@{offset} {'0' * 64}", "{}") for offset in (0, 1, 5)])
-    assert plan(EACH, spark, bootstrap, tmp_path, minute(0.5)).against[0].startswith("1 of the records")
-    assert plan(EACH, spark, bootstrap, tmp_path, "latest").against == []
+    assert plan(EACH, spark, bootstrap, tmp_path, minute(0.5)).objections[0].startswith("1 of the records")
+    assert plan(EACH, spark, bootstrap, tmp_path, "latest").objections == []
 
 
 def test_new_code_puts_aside_what_was_good_and_what_is_too_old_for_it_is_late(

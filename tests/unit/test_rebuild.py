@@ -159,14 +159,14 @@ def plan(topic: str = "paid") -> str:
 def test_it_goes_on_only_behind_a_mark_that_says_where() -> None:
     def why(mark: CommitMarker) -> str:
         with pytest.raises(PenstockError) as told:
-            rebuild._plan(stream(), mark)
+            rebuild._last_plan(stream(), mark)
         return str(told.value)
 
     assert "has written nothing" in why(NO_COMMIT)
     assert "does not say from where" in why(CommitMarker("q", 3, {"paid": {0: 7}}))
     assert "does not say from where" in why(CommitMarker("q", 3, {}, plans={3: plan()}))
     assert "other inputs" in why(CommitMarker("q", 0, {}, plans={0: plan("other")}))
-    assert rebuild._plan(stream(), CommitMarker("q", 1, {}, plans={0: plan(), 1: plan()})).ends == {"paid": {0: 7}}
+    assert rebuild._last_plan(stream(), CommitMarker("q", 1, {}, plans={0: plan(), 1: plan()})).ends == {"paid": {0: 7}}
 
 
 def test_an_output_that_lacks_keys_is_not_taken_for_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,16 +174,16 @@ def test_an_output_that_lacks_keys_is_not_taken_for_the_state(monkeypatch: pytes
     monkeypatch.setattr(rebuild, "partition_counts", lambda *_: {"totals": 1})
     monkeypatch.setattr(rebuild, "topic_config", lambda *_: "compact,delete")
     with pytest.raises(PenstockError, match="may lack keys"):
-        rebuild._ends("totals", "b")
+        rebuild._output_ends("totals", "b")
     with pytest.raises(PenstockError, match="is not there"):
-        rebuild._ends("gone", "b")
+        rebuild._output_ends("gone", "b")
 
 
 def test_nobody_else_rebuilds_and_no_reset_is_lost(tmp_path: Path) -> None:
     home = tmp_path / "sums"
-    with rebuild._alone("sums", home) as folder:
+    with rebuild._locked_folder("sums", home) as folder:
         (folder / "part").mkdir()
-        with pytest.raises(PenstockError, match="already"), rebuild._alone("sums", home):
+        with pytest.raises(PenstockError, match="already"), rebuild._locked_folder("sums", home):
             pass
     assert not folder.exists()
     rebuild._no_reset_waits("sums", home)
@@ -252,7 +252,7 @@ def test_an_output_that_is_read_for_longer_than_its_tombstones_are_kept_is_not_t
     for where in (rebuild, topic_snapshot):
         monkeypatch.setattr(where, "time", clock)
     monkeypatch.setattr(topic_snapshot, "topic_config", lambda *_: "60000")
-    monkeypatch.setattr(rebuild, "_ends", lambda *_: {("totals", 0): 5})
+    monkeypatch.setattr(rebuild, "_output_ends", lambda *_: {("totals", 0): 5})
     monkeypatch.setattr(rebuild, "first_offsets", lambda *_: {("totals", 0): 1})
     monkeypatch.setattr(rebuild, "admin", lambda _: None)
     monkeypatch.setattr(rebuild, "_write_parts", laid)

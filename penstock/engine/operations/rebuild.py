@@ -1,7 +1,7 @@
-"""A fold's checkpoint made anew: the state that the stream's own output holds, or its inputs, behind the batch that its
-mark tells of.
+"""Rebuild of a fold's checkpoint: its state is computed from the stream's output, or from its inputs, as of the batch
+of the commit marker.
 
-It is put together in a folder of its own, `<stream>.rebuilding`, and takes the place of a reset that waits when it is
+It is built in a folder of its own, `<stream>.rebuilding`, and becomes a pending reset when it is
 whole and on the disk: the next start takes it up, as it does any reset, and sets aside what is there. So whatever dies
 before leaves all as it was.
 """
@@ -73,8 +73,17 @@ class StateSize(NamedTuple):
 
 @dataclass(frozen=True)
 class RebuildResult:
-    """before: of the state that was there, None if there is none that can be read. ends: the next offsets of the
-    inputs, which it goes on from. folder: where it waits for the stream's start."""
+    """What a rebuild did.
+
+    Attributes:
+        before: The size of the old state; None if it cannot be read.
+        after: The size of the new state.
+        records: How many records were read.
+        seconds: How long it took.
+        batch: The batch that the state is of.
+        ends: The next offsets of the inputs.
+        folder: Where the checkpoint waits for the stream's start.
+    """
 
     before: StateSize | None
     after: StateSize
@@ -87,7 +96,7 @@ class RebuildResult:
 
 @dataclass(frozen=True)
 class PartWriter:
-    """What a worker does with the rows of one part, which come sorted by hash and key."""
+    """Writes the state of one part in a worker; its rows come sorted by hash and key."""
 
     fold: Fold
     layout: pa.Schema
@@ -117,10 +126,17 @@ class PartWriter:
 def rebuild(
     stream: Stream, spark: SparkSession, bootstrap: str, root: str, stopped: Callable[[], None]
 ) -> RebuildResult:
-    """Make the state of a stream's fold anew from its output, or its inputs; its next start goes on with it.
+    """Rebuild the state of a stream's fold from its output or its inputs; its next start goes on with it.
 
-    spark: a session for the stream. stopped: raises unless the stream is stopped. PenstockError, and nothing is
-    changed, where it cannot be done.
+    Args:
+        stream: The stream.
+        spark: A session for the stream.
+        bootstrap: The broker.
+        root: The root of all checkpoints.
+        stopped: Raises unless the stream is stopped.
+
+    Raises:
+        PenstockError: It cannot be done; nothing is changed.
     """
     began = time.monotonic()
     stopped()
@@ -137,11 +153,11 @@ def rebuild(
     fold, lines = restorable_fold(stream, place), plans.fingerprint_lines(stream, rows, place)
     how = restore_query_of(stream, rows, place) if fold.restore_sql else None
     home = Path(urlparse(checkpoint).path)
-    with _alone(stream.name, home) as folder:
+    with _locked_folder(stream.name, home) as folder:
         _no_reset_waits(stream.name, home)
         mark = read_commit_marker(stream.name, bootstrap)
-        plan = _plan(stream, mark)
-        # Of its batch, as the log has it of the one before.
+        plan = _last_plan(stream, mark)
+        # The watermark of the batch is in the plan of the batch before.
         older = BatchPlan.read(mark.plans.get(mark.batch - 1, ""))
         watermark = older.watermark_ms if older else 0
         before = _size(home / "folds" / fold.name)
@@ -160,7 +176,7 @@ def rebuild(
             shutil.rmtree(folder / "tables", ignore_errors=True)
         after = _size_of(parts)
         LocalStateFiles(writer.folder).write(f"{mark.batch}.json", parts_text(parts).encode())
-        _log(spark, folder, checkpoint, mark)
+        _write_logs(spark, folder, checkpoint, mark)
         ids = {**topic_ids(admin(bootstrap), plan.ends, bootstrap), **mark.topic_ids}
         asked = Reset(plan.ends, ids={topic: ids[topic] for topic in plan.ends if topic in ids}, rebuilt=True)
         HadoopFolder(spark, str(folder)).replace(RESET_FILE, asked.text())
@@ -172,7 +188,7 @@ def rebuild(
                 hint="see that no driver runs it, and try again",
             )
         stopped()
-        _takes_its_place(folder, Path(f"{home}.reset"))
+        _activate(folder, Path(f"{home}.reset"))
     log.info("stream %s: %s keys, %s bytes of state", stream.name, f"{after.keys:,}", f"{after.bytes:,}")
     return RebuildResult(before, after, records, time.monotonic() - began, mark.batch, plan.ends, f"{home}.reset")
 
@@ -180,9 +196,9 @@ def rebuild(
 def _restored(
     stream: Stream, spark: SparkSession, bootstrap: str, how: RestoreQuery, writer: PartWriter, place: FoldPlace
 ) -> tuple[dict[str, PartManifest], int]:
-    """What an output holds, laid; and how many records were read."""
-    # What belongs to the mark lies before these; that nothing lies behind it is seen at the end.
-    began, ends = int(time.time() * 1000), _ends(how.topic, bootstrap)
+    """The parts written from an output, and how many records were read."""
+    # The records of the marker are before these ends; that none is behind them is checked at the end.
+    began, ends = int(time.time() * 1000), _output_ends(how.topic, bootstrap)
     starts = first_offsets(admin(bootstrap), ends, bootstrap)
     records = sum(end - starts[place] for place, end in ends.items())
     frame = source.topic_records(spark, how.topic, bootstrap, _by_topic(starts), _by_topic(ends)).select(
@@ -202,7 +218,17 @@ def _write_parts(
     place: FoldPlace,
     records: int,
 ) -> dict[str, PartManifest]:
-    """Lay the states that are made of all rows of a key. key: the columns that say whose a row is."""
+    """Compute states from all rows of each key, and write them in parts.
+
+    Args:
+        stream: The stream.
+        frame: The rows.
+        key: Columns by which the rows are grouped.
+        states: Makes the states of some keys of all their rows.
+        writer: Writes a part.
+        place: The context of its folds.
+        records: How many records are read at most.
+    """
     fold, spark = writer.fold, frame.sparkSession
     log.info("stream %s: up to %s records are read", stream.name, f"{records:,}")
     columns = [f"{quoted(f.name)} {f.dataType.simpleString()}" for f in place.keys[fold.name].fields]
@@ -226,20 +252,20 @@ def _write_parts(
 
 
 @contextmanager
-def _alone(stream: str, home: Path) -> Iterator[Path]:
-    """An empty folder to put a checkpoint together in, for nobody else meanwhile; it is gone then, or has moved."""
+def _locked_folder(stream: str, home: Path) -> Iterator[Path]:
+    """A locked empty folder to build a checkpoint in; it is removed afterwards unless it was moved."""
     folder = Path(f"{home}.rebuilding")
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another may have ended, and moved it, in between.
+            # Another rebuild may have ended and moved it in between.
             folder.stat()
         except (BlockingIOError, FileNotFoundError) as e:
             hint = "wait for it, or end it and try again"
             raise PenstockError(f"the state of stream {stream} is being rebuilt already", got=folder, hint=hint) from e
-        # What one that was killed has left.
+        # Left by a rebuild that was killed.
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         try:
@@ -264,8 +290,8 @@ def _no_reset_waits(stream: str, home: Path) -> None:
         )
 
 
-def _ends(topic: str, bootstrap: str) -> dict[TopicAndPartition, int]:
-    """Where an output ends, with nothing open in it; PenstockError if it does not hold the newest of each key."""
+def _output_ends(topic: str, bootstrap: str) -> dict[TopicAndPartition, int]:
+    """The ends of an output without open transactions; PenstockError if it may lack the newest record of a key."""
     count = partition_counts(admin(bootstrap), bootstrap).get(topic)
     if count is None:
         raise BrokerError(f"topic {topic} is not there", hint="its records are gone: reset the stream instead")
@@ -285,19 +311,19 @@ def _by_topic(offsets: dict[TopicAndPartition, int]) -> TopicOffsets:
     return found
 
 
-def _plan(stream: Stream, mark: CommitMarker) -> BatchPlan:
-    """Of the last batch that is written; PenstockError if a stream's query cannot go on behind it."""
+def _last_plan(stream: Stream, mark: CommitMarker) -> BatchPlan:
+    """The plan of the last batch that is written; PenstockError if the query cannot go on behind it."""
     anew = RESET_HINT.format(name=stream.name)
     if mark.batch < 0:
         raise PenstockError(
-            f"stream {stream.name} has written nothing that its state could be of",
-            got="no mark of it in the topic of marks",
+            f"stream {stream.name} has written nothing that its state could be rebuilt from",
+            got="no commit marker of it",
             hint=f"start it: it begins at the beginning; or, if that topic lost its records, {anew}",
         )
     plan = BatchPlan.read(mark.plans.get(mark.batch, ""))
     if plan is None or (mark.batch > 0 and BatchPlan.read(mark.plans.get(mark.batch - 1, "")) is None):
         raise PenstockError(
-            f"the mark of stream {stream.name} does not say from where it goes on",
+            f"the commit marker of stream {stream.name} does not say from where it goes on",
             got=f"batch {mark.batch}, with the plans of {', '.join(map(str, mark.plans)) or 'none'}",
             hint=anew,
         )
@@ -329,20 +355,20 @@ def _size_of(parts: dict[str, PartManifest]) -> StateSize:
     return StateSize(sum(one.keys for one in parts.values()), sum(file.size for file in files_of(parts).values()))
 
 
-def _log(spark: SparkSession, folder: Path, checkpoint: str, mark: CommitMarker) -> None:
-    """Write the log of a query that ended with the batch of its mark."""
+def _write_logs(spark: SparkSession, folder: Path, checkpoint: str, mark: CommitMarker) -> None:
+    """Write the logs of a query whose last batch is that of its marker."""
     made = HadoopFolder(spark, str(folder))
     made.replace("metadata", json.dumps({"id": mark.query}))
     plans = {n: plan for n, text in mark.plans.items() if (plan := BatchPlan.read(text))}
     for batch, plan in plans.items():
         made.replace(f"offsets/{batch}", plan.text)
-        # Of the last one Spark alone knew how far it moved time: what it read moves it no further until the next.
+        # Only Spark knew how far the last batch moved the watermark; its own watermark is the safe lower bound.
         made.replace(f"commits/{batch}", commit_entry(plans.get(batch + 1, plan).watermark_ms))
     ownership.inherit(made, checkpoint, mark)
 
 
-def _takes_its_place(folder: Path, target: Path) -> None:
-    """Move a folder once all of it is on the disk."""
+def _activate(folder: Path, target: Path) -> None:
+    """Bring a folder to the disk, then move it."""
     for here, below, files in os.walk(folder):
         for path in [*(Path(here, name) for name in (*files, *below)), Path(here)]:
             _sync(path)

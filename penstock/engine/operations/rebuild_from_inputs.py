@@ -1,4 +1,4 @@
-"""A fold's state out of the stream's inputs: what they still hold before its mark, all of it folded at once."""
+"""A fold's state from the stream's inputs: all that they still hold before its commit marker, folded at once."""
 
 from __future__ import annotations
 
@@ -44,9 +44,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InputFold:
-    """Called with batches that hold all rows of some keys, it gives the state of those: the key and what is kept.
+    """Folds all rows of some keys at once: called with batches of them, it returns their keys and state.
 
-    watermark: epoch ms, of the batch that the state is to lie behind.
+    Attributes:
+        fold: The fold.
+        watermark: Epoch ms, of the batch that the state is of.
     """
 
     fold: Fold
@@ -70,10 +72,21 @@ def input_rows(
     plan: BatchPlan,
     folder: str,
 ) -> Iterator[tuple[DataFrame, int]]:
-    """What a stream's fold is given for all records before its mark, and how many records there are at most.
+    """The rows that a stream's fold gets for all records before its marker, and how many records there are at most.
 
-    The tables are as they are now. folder: for them, as long as the frame is used. PenstockError if records are gone
-    that the state may be of.
+    Tables are read as they are now.
+
+    Args:
+        stream: The stream.
+        spark: A session for the stream.
+        bootstrap: The broker.
+        how: The fold.
+        mark: The commit marker.
+        plan: The plan of its batch.
+        folder: For tables, while the frame is used.
+
+    Raises:
+        PenstockError: Records are deleted that the state may be of.
     """
     if parted := [name for name, one in stream.sources.items() if one.splits_tombstones]:
         raise DeclarationError(
@@ -88,7 +101,7 @@ def input_rows(
         frames = {}
         for name, given in stream.sources.items():
             begins = {topic: parts for topic, parts in starts.items() if given.reads_topic(topic)}
-            # Partitions that the mark does not name were not read.
+            # Partitions that the marker does not name were not read.
             ends = {t: {p: plan.ends.get(t, {}).get(p, at) for p, at in parts.items()} for t, parts in begins.items()}
             raw = source.records_between(spark, given, bootstrap, begins, ends, whole=True)
             rows = decode.decode_records(raw, given, None)
@@ -119,7 +132,7 @@ def _starts(stream: Stream, bootstrap: str, how: InputFold, mark: CommitMarker, 
     if other:
         raise PenstockError(
             f"stream {stream.name} has read another topic than there is now",
-            got=f"{', '.join(sorted(other))}: deleted, or made again",
+            got=f"{', '.join(sorted(other))}: deleted or recreated",
             hint=anew,
         )
     firsts = first_offsets(client, [(t, p) for t, n in counts.items() for p in range(n)], bootstrap)
@@ -139,24 +152,25 @@ def _starts(stream: Stream, bootstrap: str, how: InputFold, mark: CommitMarker, 
 def _gone(
     stream: Stream, bootstrap: str, firsts: Mapping[TopicAndPartition, int], plan: BatchPlan, since: int
 ) -> Iterator[TopicAndPartition]:
-    """Partitions whose first records are removed, of which some may be of a time behind `since`, epoch ms."""
+    """Partitions whose first records are deleted, some of which may be later than `since`, epoch ms."""
     cut = {place: at for place, at in firsts.items() if at}
-    # Compaction leaves the newest of each key, and the offsets of what it took away.
+    # Compaction keeps the newest record of each key, and the offsets.
     cut = {place: at for place, at in cut.items() if "delete" in topic_config(place[0], "cleanup.policy", bootstrap)}
     ahead = {t: [i.max_ahead for i in stream.sources.values() if i.reads_topic(t)] for t, _ in cut}
-    # A record's event time lies no further behind its own timestamp than that.
+    # A record's event time is at most `max_ahead` later than its own timestamp.
     wanted = {(t, p): since - max(millis(a) for a in ahead[t] if a is not None) for t, p in cut}
     removed = {topic: retention_of(topic, bootstrap) for topic, _ in cut}
     for place, at in offsets_for_times(
         admin(bootstrap), {p: max(0, ms) for p, ms in wanted.items()}, bootstrap
     ).items():
-        # What is left of it may all be older.
+        # All that is left of the partition may be older.
         older = cut[place] < plan.ends.get(place[0], {}).get(place[1], 0) if at is None else at > cut[place]
         if not older or not removed_before(removed[place[0]], wanted[place]):
             yield place
 
 
 def removed_before(removed: RetentionPolicy, at: int) -> bool:
-    """Whether what was removed from a topic is older than a time, epoch ms, if the first record that is left is: where
-    timestamps do not rise with offsets, that tells nothing of what the broker removed by itself."""
+    """Whether all that was deleted from a topic is older than a time, epoch ms, given that the first record left is.
+
+    Where timestamps do not rise with offsets, the first record says nothing of what retention deleted."""
     return removed.rising or not (removed.by_size or (removed.until or 0) > at)

@@ -1,6 +1,6 @@
-"""A stream's windows computed again from records that were kept: its own decoding, transform and encoding, as a batch.
+"""Recompute of a stream's windows from archived records, as a batch, by its own decoding, transform and encoding.
 
-What was too late for the stream is in time here: there is no watermark. A window is given if all of it lies in the
+There is no watermark, so records that were late for the stream count. A window is returned if all of it is in the
 interval asked for, so whoever keeps rows by key may write it over what the stream wrote.
 """
 
@@ -48,15 +48,15 @@ RECORD = {
     "topic": "string", "partition": "int", "offset": "bigint", "key": "binary", "value": "binary",
     "timestamp": "timestamp", "headers": HEADERS_TYPE,
 }  # fmt: skip
-# Of packed records to each task: what it groups must find room, and what does not is written to the disk.
+# Compressed input of each task: its groups must fit into memory, or are spilled to the disk.
 TASK_BYTES = 32 << 20
-# A row may be a megabyte, and thousands of them are held at once unless this is said: bytes and rows.
+# Bytes and rows of a batch: a row may be a megabyte, and by default thousands are held at once.
 GROUP_BYTES, ROWS = 16 << 20, 128
 BOUNDED = {
     "spark.sql.parquet.columnarReaderBatchSize": ROWS,
     "spark.sql.execution.arrow.maxBytesPerBatch": 2 * GROUP_BYTES,
 }
-# A row group of a file is in the JVM's memory as a whole: one of more bytes is cut into smaller ones before.
+# A row group is in the JVM's memory as a whole: a file with larger ones is rewritten before.
 LARGE = 64 << 20
 SECOND = 1_000_000
 WINDOW = ": struct<start:timestamp,end:timestamp>"
@@ -64,8 +64,13 @@ WINDOW = ": struct<start:timestamp,end:timestamp>"
 
 @dataclass
 class RecomputeCounts:
-    """What a recompute read. records: of the files; bad: by stream, records that it cannot read, where there are some;
-    reason: why the first of them is bad."""
+    """What a recompute read.
+
+    Attributes:
+        records: Records of the files.
+        bad: Records that a stream cannot read, by stream; without streams that have none.
+        reason: Why the first of them is bad.
+    """
 
     records: int = 0
     bad: dict[str, int] = field(default_factory=dict)
@@ -73,7 +78,7 @@ class RecomputeCounts:
 
 
 def check_chain(streams: Sequence[Stream], topic: str = "") -> None:
-    """DeclarationError if a chain cannot be computed again, as far as declarations tell. topic: what it is to read.
+    """Check by the declarations that a chain of streams can be recomputed; DeclarationError if not.
 
     Each stream reads one topic or pattern and no table, whole; its output mode is `EmitChanges` or `EmitFinal` of
     windows, in one step; and it writes one topic, by key. Each next one reads the topic of the one before, with a
@@ -103,9 +108,9 @@ def check_chain(streams: Sequence[Stream], topic: str = "") -> None:
 
 
 def whole_windows(streams: Sequence[Stream], start: datetime, end: datetime) -> tuple[datetime, datetime]:
-    """The part of an interval that windows of a chain fill, in UTC; nothing of it is left where both are the same.
+    """The part of an interval that whole windows of a chain fill, in UTC; empty if both times are the same.
 
-    It takes the records of just that time: of what the chain's first stream takes for their event time.
+    It takes the records of just that time, by the event time of the chain's first stream.
     """
     if start.tzinfo is None or end.tzinfo is None:
         raise DeclarationError("an interval has a time without a zone", got=f"{start} to {end}", hint="say UTC")
@@ -179,14 +184,14 @@ def recompute_rows(
 
 
 class _Stage:
-    """One stream of a chain after the other, on files. low, high: the interval, of whole windows."""
+    """Runs one stream of a chain after the other, on files. low, high: the interval of whole windows."""
 
     def __init__(self, low: datetime, high: datetime, counts: RecomputeCounts) -> None:
         self._low, self._high, self._counts = low, high, counts
         self._bounds: tuple[int, int] | None = None
 
     def run(self, spark: SparkSession, stream: Stream, paths: Sequence[str], target: str, *, archived: bool) -> None:
-        """Write the encoded rows of a stream. paths: of records as archived, or of rows that the one before encoded."""
+        """Write the encoded rows of a stream. paths: of archived records, or of encoded rows of the stream before."""
         session = session_for(spark, stream)
         size = sum(Path(path).stat().st_size for path in paths)
         parts = max(stream.shuffle_partitions, -(-size // TASK_BYTES))
@@ -198,7 +203,7 @@ class _Stage:
         source = _archived(session, paths) if archived else _sent(session, paths, given.source)
         strange = ~F.col("topic").rlike(f"^(?:{given.pattern})$") if given.pattern else F.col("topic") != given.source
         source = source.observe(read, F.count(F.lit(1)).alias("n"), F.max(F.when(strange, F.col("topic"))).alias("not"))
-        # What a stream before has just made was written now.
+        # Rows of the stream before have the present time.
         rows = records.decode_records(source, given, None if archived else F.current_timestamp())
         rows = records.drop_heartbeats(
             (records.drop_bad_records if given.schema else records.count_heartbeats)(rows, given, bad)
@@ -225,7 +230,7 @@ class _Stage:
             log.warning("stream %s: %d records are left out, the first: %s", stream.name, count, reason)
 
     def _times_fit(self, stream: Stream, found: dict[str, Any]) -> None:
-        """See that the rows of the stream before lie in windows that had records, and note those of this one."""
+        """Check that the rows of the stream before are in windows that had records; remember this stream's windows."""
         first, last = found["first"], found["last"]
         if first is None:
             return
@@ -251,16 +256,16 @@ def _archived(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def _times_agree(spark: SparkSession, stream: Stream, paths: Sequence[str]) -> None:
-    """DeclarationError if a good record has another event time by the stream than by its archive."""
+    """DeclarationError if the stream gives a good record another event time than the archive."""
     given = replace(_input(stream), record=True, combine=None)
-    # The archive's goes along as a header, which no event time is made of.
+    # The archive's event time is carried in a header, which no event time is made of.
     kept = F.unix_micros(EVENT_TIME).cast("string").cast("binary")
     header = F.array(F.struct(F.lit("archived").alias("key"), kept.alias("value")))
     source = spark.read.parquet(*(f"file://{path}" for path in paths)).withColumn("headers", header)
     rows = records.decode_records(source.select(*RECORD), given, None)
     said = F.col(f"{RECORD_COLUMN}.headers")[0].value.cast("string").cast("bigint")
     off = F.abs(F.unix_micros(EVENT_TIME) - said)
-    # Of a time that no folder is named after the archive takes the record's own.
+    # For a time before the epoch the archive uses the record's own timestamp.
     usable = ~F.col(BAD_COLUMN) & (F.col(EVENT_TIME) >= F.lit(EPOCH))
     shown = F.struct(
         *(F.col(f"{RECORD_COLUMN}.{name}").alias(name) for name in ("topic", "partition", "offset")), EVENT_TIME
@@ -279,7 +284,7 @@ def _times_agree(spark: SparkSession, stream: Stream, paths: Sequence[str]) -> N
 
 
 def _sent(spark: SparkSession, paths: Sequence[str], topic: str) -> DataFrame:
-    """Encoded rows as records of a topic."""
+    """Encoded rows, as records of a topic."""
     made = {
         "topic": F.lit(topic), "partition": F.lit(0), "offset": F.monotonically_increasing_id(),
         "timestamp": F.current_timestamp(), "headers": F.lit(None).cast(HEADERS_TYPE),
@@ -289,7 +294,7 @@ def _sent(spark: SparkSession, paths: Sequence[str], topic: str) -> DataFrame:
 
 
 def _cut(paths: Iterable[str], folder: Path) -> Iterator[str]:
-    """The files, or a copy with small row groups of one whose are large."""
+    """The files; those with large row groups are copied with small ones."""
     for number, path in enumerate(paths):
         with pq.ParquetFile(path) as file:
             groups = (file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups))
@@ -310,7 +315,7 @@ def _read(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _plan_fits(spark: SparkSession, stream: Stream) -> None:
-    """DeclarationError if a stream is not what it promises, or its groups are not of one window each."""
+    """DeclarationError if a stream is not what it declares, or its groups are not of one window each."""
     found = plan_fingerprint.build_frame(spark, stream, settings().bootstrap, {})
     by = [line.partition(": by ")[2] for line in bridge.state_layout(found) if ": by " in line]
     windows = bridge.event_time_windows(found)

@@ -1,8 +1,8 @@
-"""A stream begun anew from other offsets, so that what it has written stays right.
+"""Reset of a stream: it starts again from other offsets, and its output stays correct.
 
-A reset is a file in a folder beside the checkpoint, put there whole while the stream is stopped. The next start takes
-it up: the checkpoint steps aside, to `<stream>.before`, and the folder takes its place. Whatever dies in between, the
-next start does what is left to do.
+A pending reset is a file in a folder beside the checkpoint, written while the stream is stopped. The next start
+activates it: the checkpoint is moved to `<stream>.before`, and the folder takes its place. If the driver dies in
+between, the next start completes it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reset:
-    """starts: the first offsets to read; a partition that is not there is read from its first. floor: epoch ms at which
-    a window begins; those that begin before are left as they are, as some of their records may not be read again.
-    processed: records of offsets below these were looked at before. ids: of the topics that the offsets
-    are of. ready: whether `processed` is known. emitted: epoch ms; final windows that end by then were emitted, by
-    what it began anew from or earlier. rebuilt: whether it is no new beginning: the folder holds the state behind the
-    mark.
+    """A reset, as it is kept in the checkpoint.
+
+    Attributes:
+        starts: The first offsets to read; other partitions are read from their first record.
+        floor: Epoch ms at which a window begins. Windows that begin before are not written, as some of their records
+            may not be read again.
+        ids: The ids of the topics that the offsets are of.
+        processed: Records of offsets below these were processed before.
+        ready: Whether `processed` is known.
+        emitted: Epoch ms; final windows that end by then were emitted before.
+        rebuilt: Whether the folder holds a rebuilt state, so that nothing is read again.
+        id: Distinguishes it from other resets.
     """
 
     starts: TopicOffsets
@@ -52,21 +58,23 @@ class Reset:
         return cls(**found | {name: _ends(found[name]) for name in ("starts", "processed")})
 
     def of(self, ids: Mapping[str, str]) -> Reset:
-        """The same, without what it says of topics that were made again since. ids: as they are now."""
+        """The reset without topics that were recreated since. ids: the present ids."""
         starts, below = (
             {t: p for t, p in of.items() if ids.get(t) == self.ids.get(t)} for of in (self.starts, self.processed)
         )
         return replace(self, starts=starts, processed=below)
 
     def was_processed(self, record: Mapping[str, Any]) -> bool:
-        """Whether a record was looked at before the reset."""
+        """Whether a record was processed before the reset."""
         return bool(record["offset"] < self.processed.get(record["topic"], {}).get(record["partition"], 0))
 
 
 def activate_reset(checkpoint: Checkpoint, mark: CommitMarker) -> Reset | None:
-    """Bring the reset that waits, if there is one, into force; the one that is. The query must not run.
+    """Activate the pending reset, if there is one; the active reset then. The query must not run.
 
-    mark: of the last batch that was written.
+    Args:
+        checkpoint: The checkpoint.
+        mark: The marker of the last batch that is written.
     """
     if (text := checkpoint.pending_reset()) is not None:
         waiting = _whole(text, f"{checkpoint.path}.reset")
@@ -76,8 +84,8 @@ def activate_reset(checkpoint: Checkpoint, mark: CommitMarker) -> Reset | None:
             waiting = replace(waiting, processed=seen, ready=True)
             checkpoint.request_reset(waiting.text())
         checkpoint.activate_pending_reset()
-        how = "goes on with its state rebuilt" if waiting.rebuilt else "begins anew from other offsets"
-        log.warning("%s %s; what it was is in %s.before", checkpoint.path, how, checkpoint.path)
+        how = "goes on with its rebuilt state" if waiting.rebuilt else "starts again from other offsets"
+        log.warning("%s %s; the old checkpoint is in %s.before", checkpoint.path, how, checkpoint.path)
     text = checkpoint.active_reset()
     return None if text is None else _whole(text, checkpoint.path)
 
@@ -89,9 +97,12 @@ def _whole(text: str, path: str) -> Reset:
 
 
 def processed_offsets(before: Reset | None, mark: CommitMarker, ids: Mapping[str, str]) -> TopicOffsets:
-    """The offsets, of topics that are still the same, below which all was looked at.
+    """The offsets below which all records were processed, of topics that are still the same.
 
-    before: the reset that is in force: what it passed over was not looked at, and then nothing behind that counts.
+    Args:
+        before: The active reset: records that it skipped were not processed, and then nothing behind them counts.
+        mark: The commit marker.
+        ids: The present ids of the topics.
     """
     found: TopicOffsets = {}
     for topic, now in ids.items():

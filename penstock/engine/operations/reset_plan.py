@@ -1,6 +1,6 @@
-"""What a reset of a stream would read again, what becomes of its output, and what cannot be kept right.
+"""The plan of a reset: what it would read again, what becomes of the output, and what would be incorrect.
 
-A record's event time is taken to lie no further behind its own timestamp than its input's `ahead` says. What was
+A record's event time is taken to be at most its input's `max_ahead` later than its own timestamp. What was
 removed is taken to be no newer than what the topic now removes for its age, nor than the first record that is left by
 more than what the output mode allows; where it was removed for its size, nobody knows.
 """
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int]
 ResetTarget = Literal["earliest", "latest"] | int | Mapping[Place, int]
-"""Where to: epoch ms, or offsets of some partitions; others stay where they are."""
+"""Where to start: epoch ms, or offsets of some partitions; other partitions do not change."""
 
 
 @dataclass(frozen=True)
 class PartitionReset:
-    """One partition. next: the offset that would be read next without a reset."""
+    """One partition. next: the offset that is read next without a reset; start: with it."""
 
     topic: str
     partition: int
@@ -62,15 +62,22 @@ class PartitionReset:
 
 @dataclass
 class ResetPlan:
-    """notes: what becomes of the output; against: why it would not be right afterwards."""
+    """What a reset would do.
+
+    Attributes:
+        reset: The reset.
+        parts: The partitions of the inputs.
+        notes: What becomes of the output.
+        objections: Why the output would be incorrect.
+    """
 
     reset: Reset
     parts: list[PartitionReset]
     notes: list[str] = field(default_factory=list)
-    against: list[str] = field(default_factory=list)
+    objections: list[str] = field(default_factory=list)
 
     @property
-    def again(self) -> int:
+    def reread(self) -> int:
         return sum(max(0, part.next - part.start) for part in self.parts)
 
     @property
@@ -81,7 +88,7 @@ class ResetPlan:
 def plan_reset(
     stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Checkpoint, to: ResetTarget
 ) -> ResetPlan:
-    """What a reset would do; nothing is changed. spark: a session for the stream, which does not run."""
+    """Plan a reset; nothing is changed. spark: a session for the stream, which does not run."""
     client = admin(bootstrap)
     there = partition_counts(client, bootstrap)
     counts = {
@@ -108,13 +115,13 @@ def plan_reset(
         offsets.setdefault(part.topic, {})[part.partition] = part.start
     plan = ResetPlan(Reset(offsets, None, ids, emitted=_emitted(checkpoint, mark, before)), parts)
     if compacted := [topic for topic in counts if "compact" in topic_config(topic, "cleanup.policy", bootstrap)]:
-        plan.against.append(f"{', '.join(compacted)}: compaction has taken records away that were read before")
+        plan.objections.append(f"{', '.join(compacted)}: compaction has taken records away that were read before")
     _twice(stream, plan, replayed_records(bootstrap))
     removed = {topic: retention_of(topic, bootstrap) for topic in {part.topic for part in parts if part.first}}
     all_left = {part.topic for part in parts if part.first and part.start == part.first}
     by_size = sorted(topic for topic in all_left if removed[topic].by_size and not removed[topic].rising)
     if by_size and not isinstance(stream.output_mode, Stateless):
-        plan.against.append(
+        plan.objections.append(
             f"{', '.join(by_size)}: records were removed for their size, and nothing tells of which time they were, as "
             "timestamps need not rise"
         )
@@ -124,7 +131,7 @@ def plan_reset(
 
 
 def _read(checkpoint: Checkpoint, mark: CommitMarker, before: Reset | None, ids: Mapping[str, str]) -> TopicOffsets:
-    """The next offsets behind what is written. before: the reset that is in force."""
+    """The next offsets behind what is written. before: the active reset."""
     read, _ = checkpoint.pending_offsets()
     if not checkpoint.wrote_marker(mark):
         if before is None or checkpoint.has_commits:
@@ -149,15 +156,15 @@ def _emitted(checkpoint: Checkpoint, mark: CommitMarker, before: Reset | None) -
 
 
 def _twice(stream: Stream, plan: ResetPlan, replayed: Iterable[tuple[RecordLocation, str]]) -> None:
-    """Say how many records are read again of which a replay has put another copy into the topic. replayed: with the id
-    of their topic, empty where it is not known."""
+    """Note how many records are read again that a replay has also sent to the topic. replayed: with the id of their
+    topic, empty where it is not known."""
     again = {(part.topic, part.partition): range(part.start, part.next) for part in plan.parts}
     ids = plan.reset.ids
     mine = {origin for origin, topic_id in replayed if topic_id in ("", ids.get(origin.topic, topic_id))}
     if count := sum(origin.offset in again.get(origin[:2], ()) for origin in mine):
         over = isinstance(stream.output_mode, Stateless) and all(output.keyed for output in stream.outputs.values())
         said = f"{count:,} of the records that are read again were put aside and replayed"
-        (plan.notes if over else plan.against).append(f"{said}, so each of them is there twice")
+        (plan.notes if over else plan.objections).append(f"{said}, so each of them is there twice")
 
 
 def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]], to: ResetTarget) -> dict[Place, int]:
@@ -182,7 +189,7 @@ def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]
 
 
 def _ahead(stream: Stream, topic: str) -> int:
-    """How far, in ms, the event time of a topic's records may lie behind their own timestamps."""
+    """How much later, in ms, the event time of a topic's records may be than their own timestamps."""
     if isinstance(stream.output_mode, Stateless):
         return 0
     ahead = (given.max_ahead for given in stream.sources.values() if given.reads_topic(topic))
@@ -192,10 +199,17 @@ def _ahead(stream: Stream, topic: str) -> int:
 def _floor(
     stream: Stream, bootstrap: str, parts: list[PartitionReset], at: int | None, removed: Mapping[str, RetentionPolicy]
 ) -> int | None:
-    """From when on, epoch ms, all records are read; None if all are, whatever their time. at: the time asked for.
-    removed: of topics whose records are not all there."""
+    """The event time, epoch ms, from which on all records are read; None if all records are read.
+
+    Args:
+        stream: The stream.
+        bootstrap: The broker.
+        parts: The partitions of its inputs.
+        at: The time asked for, epoch ms; None for offsets.
+        removed: What was deleted, of topics whose records are not complete.
+    """
     now = int(time.time() * 1000)
-    # Records before the start; where the log does not begin with its first record, also those that were removed.
+    # Records before the start; also deleted ones, where the log does not begin with its first record.
     before = {part: max(part.start, part.first + 1 if part.first else 0) for part in parts if part.start}
     if at is not None:
         before = {part: to for part, to in before.items() if part.start == part.first}
@@ -204,7 +218,7 @@ def _floor(
     for part in before:
         upto = newest.get((part.topic, part.partition), now)
         if part.first:
-            # In whatever order they were.
+            # Whatever their order was.
             upto = max(upto, removed[part.topic].until or 0)
         late = millis(stream.output_mode.watermark_delay) if part.start == part.first else 0
         found.append(upto + _ahead(stream, part.topic) + late)
@@ -212,7 +226,7 @@ def _floor(
 
 
 def _newest(bootstrap: str, upto: Mapping[Place, int], now: int) -> dict[Place, int]:
-    """Behind the newest timestamp, epoch ms but at most now, of the records before an offset of each partition."""
+    """The time after the newest timestamp, epoch ms but at most now, of the records before an offset, by partition."""
     low, high = dict.fromkeys(upto, 0), dict.fromkeys(upto, now)
     while asked := {place: (low[place] + high[place]) // 2 for place in upto if low[place] < high[place]}:
         for place, at in offsets_for_times(admin(bootstrap), asked, bootstrap).items():
@@ -228,22 +242,24 @@ def _windows(stream: Stream, spark: SparkSession, bootstrap: str) -> list[bridge
 
 
 def _judge(stream: Stream, plan: ResetPlan, windows: list[bridge.EventTimeWindows], floor: int | None) -> None:
-    """Set the floor of a plan, and say what becomes of the output."""
+    """Set the floor of a plan, and note what becomes of the output."""
     output_mode, kept = stream.output_mode, ", ".join(o.name for o in stream.outputs.values() if not o.keyed)
     if plan.skipped:
         plan.notes.append(f"{plan.skipped:,} records are never read")
     if isinstance(output_mode, Stateless):
-        if plan.again and kept:
-            plan.against.append(f"{plan.again:,} records give their rows once more; {kept} would hold them twice")
-        elif plan.again:
+        if plan.reread and kept:
+            plan.objections.append(f"{plan.reread:,} records give their rows once more; {kept} would hold them twice")
+        elif plan.reread:
             plan.notes.append("rows of records that are read again are written over themselves")
         return
     told = isinstance(output_mode, EmitChanges | EmitFinal) and output_mode.window_length and stream.stateful_steps == 1
     if not (told and windows and all(one.length == one.slide for one in windows)):
         if floor is not None:
-            plan.against.append("what it counts is not of windows one behind the other, so rows would come with less")
-        elif plan.again and kept:
-            plan.against.append(f"all rows come once more; {kept} would hold them twice")
+            plan.objections.append(
+                "its aggregates are not of tumbling windows, so rows would be computed of fewer records"
+            )
+        elif plan.reread and kept:
+            plan.objections.append(f"all rows come once more; {kept} would hold them twice")
         return
     size, phase = millis(output_mode.window_length), millis(output_mode.window_phase)
     emitted = plan.reset.emitted
@@ -258,7 +274,7 @@ def _judge(stream: Stream, plan: ResetPlan, windows: list[bridge.EventTimeWindow
         if unfinished is not None and unfinished < floor:
             rest = "are never emitted" if isinstance(output_mode, EmitFinal) else "stay as they were when it stopped"
             plan.notes.append(f"of these, the windows that were open, from {format_time(unfinished)} on, {rest}")
-    if plan.again:
+    if plan.reread:
         plan.notes.append(
             "later windows are emitted again once they close, under the same keys and with all of their records"
             if isinstance(output_mode, EmitFinal) and not kept
@@ -269,7 +285,7 @@ def _judge(stream: Stream, plan: ResetPlan, windows: list[bridge.EventTimeWindow
 
 
 def format_time(ms: int) -> str:
-    """A time for people, UTC; the last of the calendar for what lies behind it."""
+    """Format a time, epoch ms, in UTC; times after the last calendar date as that date."""
     at = datetime.fromtimestamp(min(ms, LAST // 1000) / 1000, UTC)
     return at.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
 

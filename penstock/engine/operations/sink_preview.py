@@ -1,4 +1,4 @@
-"""Records once more through a sink, apart from its stream: decoded, transformed and encoded."""
+"""Preview of a sink: the documents that it makes of some records, without its stream."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from penstock.model.stream import Stream
 
 HEADERS = pa.list_(pa.struct([("key", ARROW_TYPES["string"]), ("value", ARROW_TYPES["binary"])]))
-# Of an encoded row, beside what the writer gets: the document as text.
+# A column of an encoded row beside those of the writer: the document as text.
 DOCUMENT_COLUMN = "_document"
 
 
 @dataclass(frozen=True)
 class RenderedRecords:
-    """What became of some records. rows: encoded, of all of them; wrong: why a record makes none, by its place."""
+    """The documents of some records. rows: all encoded rows; wrong: why a record has none, by its location."""
 
     rows: pa.Table
     wrong: dict[RecordLocation, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ def sink_output(stream: Stream) -> Output:
 
 
 def render_documents(spark: SparkSession, stream: Stream, given: Sequence[TopicRecord]) -> RenderedRecords:
-    """What a sink makes of records. One that makes the transform fail is tried by itself, and says why."""
+    """Render the documents of records. A record that makes the transform fail is found, with the reason."""
     try:
         return _made(spark, stream, given)
     except PenstockError:

@@ -1,4 +1,4 @@
-"""What a sink put aside, given to its store once more: each record once, and nobody else reads it."""
+"""Replay of a sink's dead letters: each record is written to its store once more, and read by no other stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.kafka.record_lookup import TopicRecord
     from penstock.model.stream import Stream
 
-# A store that asks to wait is asked so often, and so long after at most.
+# How often a store that asks to wait is tried, and the longest wait in seconds.
 TRIES, LONGEST_WAIT = 5, 30.0
 WRITTEN, OLDER_VERSION = "written", "older than what the store has"
 ALREADY_REPLAYED = "replayed before: if the store has lost it since, --again writes it once more"
@@ -34,7 +34,7 @@ NO_DOCUMENT = "makes no document"
 
 @dataclass(frozen=True)
 class ReplayedRecord:
-    """What became of one record. ended: whether it need not be sent again."""
+    """The result of one record. said: in words; ended: whether it need not be replayed again."""
 
     letter: DeadLetter
     said: str
@@ -44,16 +44,23 @@ class ReplayedRecord:
 def replay(
     spark: SparkSession, stream: Stream, chosen: Collection[DeadLetter], bootstrap: str, *, again: bool = False
 ) -> list[ReplayedRecord]:
-    """Give records that letters tell of to the store of a sink once more, in order of their places.
+    """Write the records of dead letters to the store of a sink once more, in order of their locations.
 
-    again: also those that were replayed before. Wait if the store goes on asking for it; what was written by then is
-    noted.
+    Args:
+        spark: A session for the stream.
+        stream: The sink.
+        chosen: The dead letters.
+        bootstrap: The broker.
+        again: Also replay those that were replayed before.
+
+    Raises:
+        Wait: The store goes on asking for it; what was written by then is recorded.
     """
     first = {_note(stream, one): one for one in sorted(chosen, key=lambda one: bool(one.cut), reverse=True)}
     if not first:
         return []
     ensure_topics([REPLAYS], bootstrap)
-    # From here on an earlier replay of this sink that is still at work can note no more.
+    # This fences another replay of this sink that still runs.
     name, group = f"letters of {stream.name}", f"penstock.replay.{stream.name}"
     notes = TransactionalWriter(name, group, bootstrap, REPLAYS, "replay")
     try:
@@ -80,7 +87,7 @@ def replay(
 
 
 def _note(stream: Stream, letter: DeadLetter) -> bytes:
-    # With a blank before the place it is none of those that go to the topic itself.
+    # The prefix distinguishes it from replays to the topic itself.
     return f"sink {stream.name}: ".encode() + replay_key(letter)
 
 
@@ -96,7 +103,7 @@ def _opened(output: Output, owner: WriterOwner) -> Iterator[Writer]:
 def _made(
     spark: SparkSession, stream: Stream, records: Mapping[bytes, TopicRecord | None]
 ) -> dict[bytes, RenderedRecords]:
-    """What the sink makes of records, by their notes: of a topic that was made again two may have lain in one place."""
+    """The documents of records, by replay key: of a recreated topic, two records may have the same location."""
     found: dict[bytes, RenderedRecords] = {}
     rest = {which: one for which, one in records.items() if one is not None}
     while rest:

@@ -1,4 +1,4 @@
-"""One fold of one part's rows, by DuckDB: Arrow tables in, Arrow tables out; no row is touched by Python."""
+"""The queries of a fold over the rows of one part, by DuckDB on Arrow tables; no row is touched by Python."""
 
 from __future__ import annotations
 
@@ -15,21 +15,28 @@ from penstock.errors import DeclarationError, PenstockError
 from penstock.model.fold import Fold
 from penstock.model.schema import Field
 
-# What is folded at once; more is cut by key.
+# The most rows that are folded at once; more are split by key.
 ROWS = 500_000
-# Beyond so many pieces it is not the number of rows that memory does not hold.
+# With more pieces than this it is not the number of rows that exhausts memory.
 PIECES = 4096
 
 
 class StateLookup(Protocol):
-    """Where the state is found."""
+    """Looks up the state of keys, by hash."""
 
     def __call__(self, hashes: Hashes) -> pa.Table: ...
 
 
 class FoldResult(NamedTuple):
-    """What one fold came to. rows: for the transform. kept, gone: the state of all hashes of the records: rows, and
-    hashes that have none any more; was: how many keys had a state; late: rows that were left out."""
+    """The result of a fold.
+
+    Attributes:
+        rows: The rows for the transform.
+        kept: The new state of all hashes of the records.
+        gone: Hashes of the records that have no state any more.
+        was: How many keys of these hashes had a state.
+        late: How many rows were left out as late.
+    """
 
     rows: pa.Table
     kept: pa.Table
@@ -39,13 +46,13 @@ class FoldResult(NamedTuple):
 
 
 def state_schema(fold: Fold, records: pa.Schema) -> pa.Schema:
-    """The columns of a fold's state: `_hash BIGINT`, the key and what is kept."""
+    """The columns of a fold's state: `_hash BIGINT`, the key and the state's fields."""
     key = [records.field(name).with_nullable(True) for name in fold.key]
     return pa.schema([pa.field(HASH, pa.int64()), *key, *_arrow(fold.state_fields)])
 
 
 def output_schema(fold: Fold) -> pa.Schema:
-    """The columns of its rows."""
+    """The columns of a fold's rows."""
     return pa.schema(_arrow(fold.output_fields))
 
 
@@ -63,11 +70,20 @@ def run_fold(
     due: pa.Table | None = None,
     time: int | None = None,
 ) -> FoldResult:
-    """Fold rows, their columns beside `_hash`, into what is known of their keys.
+    """Fold rows into the state of their keys.
 
-    watermark: epoch ms; late: whether rows behind it are left out; due: state that is folded whether its keys have
-    records or not; time: how far time has come, epoch ms, the watermark if it is not said. PenstockError if a row has
-    no key; DeclarationError if the fold's queries cannot be run on such rows.
+    Args:
+        fold: The fold.
+        records: The rows, with `_hash`.
+        known: Looks up the state.
+        watermark: Epoch ms.
+        late: Whether rows up to the watermark are left out.
+        due: State whose timer has fired; it is folded whether its keys have records or not.
+        time: Epoch ms that event time has reached; the watermark if it is None.
+
+    Raises:
+        PenstockError: A row has no key.
+        DeclarationError: The fold's queries cannot be run on such rows.
     """
     for name in fold.key:
         if holes := records[name].null_count:
@@ -78,7 +94,7 @@ def run_fold(
             )
     count = len(records)
     if late:
-        # Times are finer than the watermark: a record of the same millisecond lies behind it.
+        # Event times are finer than the watermark: a record of the same millisecond is late.
         passed = pa.scalar(watermark * 1000, pa.timestamp("us", "UTC"))
         records = records.filter(pc.greater(records[EVENT_TIME], passed))
     due = state_schema(fold, records.schema).empty_table() if due is None else due
@@ -86,8 +102,10 @@ def run_fold(
     pieces = -(-(len(records) + len(due)) // ROWS)
     while True:
         try:
-            cut = zip(_cut(records, pieces), _cut(due, pieces), strict=True)
-            return _joined(fold, [_one(fold, *piece, known, (watermark, time)) for piece in cut], count, records)
+            cut = zip(_split_by_key(records, pieces), _split_by_key(due, pieces), strict=True)
+            return _join_results(
+                fold, [_fold_piece(fold, *piece, known, (watermark, time)) for piece in cut], count, records
+            )
         except duckdb.OutOfMemoryException:
             pieces = max(2, pieces * 2)
             if pieces > PIECES:
@@ -95,25 +113,25 @@ def run_fold(
 
 
 def check_queries(fold: Fold, records: pa.Schema) -> None:
-    """Run a fold's queries without rows, of these columns: DeclarationError if they cannot be run."""
+    """Run a fold's queries on no rows of these columns; DeclarationError if they cannot be run."""
     there = state_schema(fold, records)
     given = records.append(pa.field(HASH, pa.int64())).empty_table()
-    _one(fold, given, there.empty_table(), lambda _: there.empty_table(), (0, 0))
+    _fold_piece(fold, given, there.empty_table(), lambda _: there.empty_table(), (0, 0))
     try:
         drop_ended(fold, there.empty_table(), 0)
     except duckdb.Error as e:
         raise query_error(fold, e) from e
 
 
-def _cut(records: pa.Table, pieces: int) -> list[pa.Table]:
-    """Rows by key, in so many tables."""
+def _split_by_key(records: pa.Table, pieces: int) -> list[pa.Table]:
+    """Split rows by key into a number of tables."""
     if pieces <= 1:
         return [records] * pieces
     number = records[HASH].to_numpy().view(np.uint64) % np.uint64(pieces)
     return [records.filter(pa.array(number == n)) for n in range(pieces)]
 
 
-def _joined(fold: Fold, found: list[FoldResult], count: int, records: pa.Table) -> FoldResult:
+def _join_results(fold: Fold, found: list[FoldResult], count: int, records: pa.Table) -> FoldResult:
     return FoldResult(
         pa.concat_tables([output_schema(fold).empty_table(), *(one.rows for one in found)]),
         pa.concat_tables([state_schema(fold, records.schema).empty_table(), *(one.kept for one in found)]),
@@ -123,7 +141,7 @@ def _joined(fold: Fold, found: list[FoldResult], count: int, records: pa.Table) 
     )
 
 
-def _one(fold: Fold, records: pa.Table, due: pa.Table, known: StateLookup, times: tuple[int, int]) -> FoldResult:
+def _fold_piece(fold: Fold, records: pa.Table, due: pa.Table, known: StateLookup, times: tuple[int, int]) -> FoldResult:
     hashes = np.unique(np.concatenate([records[HASH].to_numpy(), due[HASH].to_numpy()]))
     there = known(hashes)
     con, key = connection(), ", ".join(f'"{name}"' for name in fold.key)
@@ -137,19 +155,19 @@ def _one(fold: Fold, records: pa.Table, due: pa.Table, known: StateLookup, times
             f"CREATE OR REPLACE TEMP TABLE _touched AS SELECT {HASH}, {key} FROM _records "
             f"UNION SELECT {HASH}, {key} FROM _due"
         )
-        # Another key of the same hash is not for the fold to see.
+        # The fold must not see another key of the same hash.
         state = _table(con, f"FROM _there SEMI JOIN _touched USING ({HASH}, {key})")
         others = there.slice(0, 0)
         if len(state) < len(there):
             others = _table(con, f"FROM _there ANTI JOIN _touched USING ({HASH}, {key})")
         con.register("state", state.drop_columns([HASH]))
-        con.execute(f"CREATE OR REPLACE TEMP TABLE folded AS {_alone(fold.update_sql)}")
+        con.execute(f"CREATE OR REPLACE TEMP TABLE folded AS {_without_semicolon(fold.update_sql)}")
         names = ", ".join(f'f."{f.name}"' for f in fold.state_fields)
         whose = ", ".join(f't."{name}"' for name in fold.key)
         same = " AND ".join(f't."{name}" = f."{name}"' for name in fold.key)
         fresh = _table(con, f"SELECT t.{HASH}, {whose}, {names} FROM folded f JOIN _touched t ON {same}")
         _check(fold, con, key, fresh)
-        rows = _table(con, _alone(fold.emit_sql))
+        rows = _table(con, _without_semicolon(fold.emit_sql))
         kept = pa.concat_tables([_cast(fold, fresh, state_schema(fold, records.schema)), others.cast(there.schema)])
         gone = np.setdiff1d(hashes, kept[HASH].to_numpy())
         return FoldResult(_cast(fold, rows, output_schema(fold)), kept, gone, len(there), 0)
@@ -163,11 +181,11 @@ def _one(fold: Fold, records: pa.Table, due: pa.Table, known: StateLookup, times
 
 
 def _check(fold: Fold, con: duckdb.DuckDBPyConnection, key: str, fresh: pa.Table) -> None:
-    """DeclarationError if a key was folded twice, or one that has no record."""
+    """DeclarationError if the query returned a key twice, or a key without a record."""
     (made,) = con.execute("SELECT count(*) FROM folded").fetchall()[0]
     if made == len(fresh) == len(np.unique(fresh[HASH].to_numpy())):
         return
-    # Two keys may have one hash.
+    # Two keys may have the same hash.
     (different,) = con.execute(f"SELECT count(*) FROM (SELECT DISTINCT {key} FROM folded)").fetchall()[0]
     if not made == different == len(fresh):
         raise DeclarationError(
@@ -182,7 +200,7 @@ def _cast(fold: Fold, rows: pa.Table, to: pa.Schema) -> pa.Table:
 
 
 def cast_result(rows: pa.Table, to: pa.Schema, what: str, query: str) -> pa.Table:
-    """Rows of a query as they are declared; DeclarationError, with what is wrong, if it gives others."""
+    """Cast the rows of a query to the declared columns; DeclarationError if they are others."""
     try:
         return rows.select(to.names).cast(to)
     except (KeyError, ValueError) as e:
@@ -200,12 +218,12 @@ def query_error(fold: Fold, e: duckdb.Error) -> DeclarationError:
 
 
 def drop_ended(fold: Fold, rows: pa.Table, watermark: int) -> pa.Table:
-    """State without what may be forgotten."""
+    """The rows of a state without keys that have expired."""
     con = connection()
     con.register("_rows", rows)
     try:
         con.execute(f"SET VARIABLE watermark = {watermark}::BIGINT")
-        left = _table(con, f"FROM _rows WHERE NOT coalesce(({_alone(fold.expires_when)}), false)")
+        left = _table(con, f"FROM _rows WHERE NOT coalesce(({_without_semicolon(fold.expires_when)}), false)")
     finally:
         con.unregister("_rows")
     return left.cast(rows.schema)
@@ -216,5 +234,5 @@ def _table(con: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
     return found
 
 
-def _alone(sql: str) -> str:
+def _without_semicolon(sql: str) -> str:
     return f"{sql.rstrip().removesuffix(';')}\n"

@@ -24,14 +24,14 @@ from penstock.codec.arrow_files import ArrowFile, describe_file, read_mapped
 from penstock.errors import PenstockError
 
 HASH, DELETED = "_hash", "_deleted"
-# Rows of one piece of a file: text of more would not fit into an array of Arrow's.
+# Rows of one record batch of a file: text of more would not fit into an Arrow array.
 PIECE = 1_000_000
 
 Hashes = npt.NDArray[np.int64]
 
 
 class DamagedState(PenstockError):
-    """State that cannot be what was written."""
+    """State that is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class StatePart:
         self._layout = layout.append(pa.field(DELETED, pa.bool_()))
 
     def find(self, hashes: Hashes) -> pa.Table:
-        """The rows of some hashes, which are sorted and of which none comes twice."""
+        """The rows of some hashes, which are sorted and unique."""
         found = []
         for file in reversed(self._before.files):
             table = self._read(file)
@@ -99,7 +99,7 @@ class StatePart:
         return rows.filter(pc.invert(rows[DELETED])).drop_columns([DELETED])
 
     def due(self, field: str, moment: int) -> pa.Table:
-        """The rows whose field says a time up to this one."""
+        """The rows whose timer field is up to a time, epoch ms."""
         found: list[pa.Table] = []
         newer: list[pa.Table] = []
         for file in reversed(self._before.files):
@@ -114,10 +114,17 @@ class StatePart:
     def change(
         self, rows: pa.Table, gone: Hashes, was: int, late: int, ended: Callable[[pa.Table], pa.Table]
     ) -> PartManifest:
-        """Write what is kept of all keys of some hashes, and say what the part then is; of `gone` there are none any
-        more.
+        """Write the new state of some hashes.
 
-        was: how many keys these hashes had. ended: rows without those that may be forgotten.
+        Args:
+            rows: The rows of all keys of these hashes.
+            gone: Those of the hashes that have no rows any more.
+            was: How many keys these hashes had.
+            late: How many rows of the batch were late.
+            ended: Removes the rows of expired keys.
+
+        Returns:
+            The part after the batch.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         alive = rows.append_column(DELETED, pa.array(np.zeros(len(rows), np.bool_))).cast(self._layout)
@@ -131,7 +138,7 @@ class StatePart:
             older, newer = (self._read(file) for file in files[-2:])
             both = sort_by_hash(pa.concat_tables([older.filter(pa.array(~_among(older, newer))), newer]))
             if len(files) == 2:
-                # Nothing older is left that what is gone must hide.
+                # No older file is left that deletions must hide.
                 kept = both.filter(pc.invert(both[DELETED]))
                 both = sort_by_hash(ended(kept))
                 keys -= len(kept) - len(both)
@@ -142,7 +149,7 @@ class StatePart:
         return PartManifest(tuple(files), keys, late)
 
     def _read(self, file: ArrowFile) -> pa.Table:
-        """The rows of a file. A field that the fold did not keep when it was written is NULL."""
+        """The rows of a file. A field that the fold did not have when it was written is NULL."""
         table = read_mapped(self._folder / file.name)
         if table.schema.names == self._layout.names:
             return table
@@ -185,13 +192,13 @@ def _hashes(table: pa.Table) -> Hashes:
 
 
 def _ranges(first: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The numbers `first` and those behind it, so many of each."""
+    """Ranges of numbers: each begins with one of `first` and has as many as `counts` says."""
     before = np.cumsum(counts) - counts
     return np.repeat(first - before, counts) + np.arange(counts.sum())
 
 
 def _among(older: pa.Table, newer: pa.Table) -> npt.NDArray[np.bool_]:
-    """Which rows of the one have a hash of the other; both are sorted."""
+    """Which rows of the older table have a hash of the newer one; both are sorted."""
     of, known = _hashes(older), _hashes(newer)
     if not len(known):
         return np.zeros(len(of), np.bool_)

@@ -1,5 +1,6 @@
-"""A fold's state out of the records of an output: the newest of each key, decoded, and what the fold's query says of
-them. Arrow tables in, Arrow tables out, by DuckDB; no row is touched by Python.
+"""A fold's state from the records of an output: the fold's query over the newest record of each key.
+
+It runs by DuckDB on Arrow tables; no row is touched by Python.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ RECORD_COLUMNS: dict[str, pa.DataType] = {
     "offset": pa.int64(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
-# A key lies in one partition; where its topic was widened since, in another too: then the later record counts.
+# A key is in one partition. Where partitions were added since, it may be in another too: then the later record counts.
 NEWEST_PER_KEY = """
 SELECT arg_max(row, (moment, partition)) AS row FROM (
   SELECT key, partition, arg_max(_row, "offset") AS row, arg_max(timestamp, "offset") AS moment
@@ -39,12 +40,12 @@ GROUP BY key"""
 
 
 class UnreadableOutput(Exception):
-    """What an output holds that is no state, in words."""
+    """A record of an output from which no state can be restored."""
 
 
 @dataclass(frozen=True)
 class RecordText:
-    """Columns in the key or the value of a record. plain: one column as its text; else several as a JSON object."""
+    """Columns in the key or the value of a record. plain: one column as text; otherwise a JSON object of columns."""
 
     of: Literal["key", "value"]
     fields: tuple[Field, ...] = ()
@@ -52,7 +53,7 @@ class RecordText:
 
     @property
     def parsed(self) -> list[str]:
-        """What is parsed once for all columns."""
+        """SQL columns that are parsed once for all fields."""
         if self.plain or not self.fields:
             return []
         text, parts = f"_{self.of}", f"_{self.of}_parts"
@@ -60,7 +61,7 @@ class RecordText:
         return [f"{json_sql.parse_record(text, self.fields)} AS {parts}", names]
 
     def found(self, field: Field) -> str:
-        """The value of a column."""
+        """SQL of the value of a field."""
         text, kind = f"_{self.of}", field.type.kind
         if not self.plain:
             return json_sql.field_value(f"_{self.of}_parts", field, text)
@@ -72,14 +73,14 @@ class RecordText:
 
     @property
     def wrong(self) -> Iterator[tuple[str, str]]:
-        """BOOLEAN and VARCHAR: a fault, and how it is said."""
+        """SQL of errors: a BOOLEAN condition and its VARCHAR message."""
         text, parts = f"_{self.of}", f"_{self.of}_parts"
         shown = f"coalesce(substr({text}, 1, {VALUE_CHARS}), 'not valid UTF-8')"
         if self.fields and not self.plain:
             yield f"{parts} IS NULL", f"'its {self.of} is no JSON object: ' || {shown}"
         for f in self.fields:
             if not self.plain:
-                # Its writer leaves no column out: what lacks one is of another version.
+                # The writer leaves no column out: a record that lacks one is of another version.
                 lacks = json_sql.literal(f"its {self.of} has no column {f.name}: ")
                 yield f"NOT list_contains(_{self.of}_names, {json_sql.literal(f.name)})", f"{lacks} || {shown}"
             no = json_sql.literal(f"column {f.name} of its {self.of} is no {f.type}: ")
@@ -94,9 +95,16 @@ class RecordText:
 
 @dataclass(frozen=True)
 class RestoreQuery:
-    """How the state of a fold is read back. topic: of its output; layout: its key and what is kept.
+    """Restores the state of a fold from its output.
 
-    Called with batches of the columns `SENDS`, all records of some keys, it gives the state of those.
+    Called with batches of the columns `RECORD_COLUMNS`, all records of some keys, it returns the state of these keys.
+
+    Attributes:
+        fold: The fold.
+        topic: The topic of its output.
+        texts: The columns of its key and its value.
+        layout: The key's columns and the state's fields.
+        signer: Recognises heartbeats.
     """
 
     fold: Fold
@@ -109,17 +117,17 @@ class RestoreQuery:
         if held := list(batches):
             yield from self.state(pa.Table.from_batches(held)).to_batches()
 
-    def tried(self) -> None:
-        """Run its query without rows: DeclarationError if it cannot be run."""
+    def check(self) -> None:
+        """Run its query on no rows; DeclarationError if it cannot be run."""
         self.state(pa.schema(list(RECORD_COLUMNS.items())).empty_table())
 
     def state(self, records: pa.Table) -> pa.Table:
-        """The state of some keys, of which these are all records; Unreadable if one of those that count cannot be
-        decoded, or the query fails on them."""
+        """The state of some keys, of which these are all records; UnreadableOutput if the newest one of a key cannot be
+        decoded, or the query fails."""
         con = connection()
         try:
             newest = self._newest(con, records)
-            # An output may have columns of these names.
+            # An output may have columns of the same names.
             newest = newest.rename_columns([f"_raw_{name}" for name in newest.schema.names])
             for of in ("key", "value"):
                 newest = newest.append_column(f"_{of}", as_text(newest[f"_raw_{of}"]))
@@ -161,7 +169,7 @@ class RestoreQuery:
 
     @property
     def _decoded(self) -> str:
-        """Each record's columns, and what is wrong with it."""
+        """SQL of each record's columns, and of what is wrong with it."""
         parsed = "".join(f", {one}" for text in self.texts for one in text.parsed)
         found = "".join(
             f", {text.found(f)} AS {json_sql.quote_name(f.name)}" for text in self.texts for f in text.fields
@@ -172,7 +180,7 @@ class RestoreQuery:
 
 
 def check_unique_keys(tables: Iterable[pa.Table], key: Sequence[str]) -> Iterator[pa.Table]:
-    """Tables whose rows come sorted by hash and key; Unreadable if a key comes twice or lacks a column."""
+    """Pass on tables sorted by hash and key; UnreadableOutput if a key comes twice or lacks a column."""
     last: pa.Table | None = None
     for table in tables:
         named = table.select([HASH, *key])

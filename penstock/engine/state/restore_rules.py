@@ -1,4 +1,4 @@
-"""How the state of a stream's fold is made anew of its topics, and why it cannot be."""
+"""Whether and how the state of a stream's fold can be rebuilt from its topics."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from penstock.model.stream import Stream
 
 RESET_HINT = (
-    "put its checkpoint back, or begin anew with what its topics still hold: `penstock streams reset {name} --to ...`"
+    "restore its checkpoint, or begin again with what its topics still hold: `penstock streams reset {name} --to ...`"
 )
 
 
 def restorable_fold(stream: Stream, place: FoldContext) -> Fold:
-    """The fold of a plan whose state can be made anew; DeclarationError if nothing says how."""
-    what, anew = f"the state of stream {stream.name} cannot be made anew", RESET_HINT.format(name=stream.name)
+    """The fold of a plan whose state can be rebuilt; DeclarationError if there is none."""
+    what, anew = f"the state of stream {stream.name} cannot be rebuilt", RESET_HINT.format(name=stream.name)
     if not place.folds:
         got = "its state is Spark's own" if stream.stateful_steps else "it keeps no state"
         raise DeclarationError(f"{what}: it has no fold", got=got, hint=anew)
@@ -48,9 +48,17 @@ def restorable_fold(stream: Stream, place: FoldContext) -> Fold:
 
 
 def restore_query_of(stream: Stream, rows: DataFrame, place: FoldContext) -> RestoreQuery:
-    """Of a stream whose transform gives these rows with these folds, by `restore_sql`; DeclarationError if it does not
-    fit."""
-    what, anew = f"the state of stream {stream.name} cannot be made anew", RESET_HINT.format(name=stream.name)
+    """The query that restores the state of a stream's fold from its output.
+
+    Args:
+        stream: The stream.
+        rows: What its transform returns.
+        place: The context of its folds.
+
+    Raises:
+        DeclarationError: The state cannot be restored from the output.
+    """
+    what, anew = f"the state of stream {stream.name} cannot be rebuilt", RESET_HINT.format(name=stream.name)
     fold = restorable_fold(stream, place)
     outputs = [o for o in stream.outputs.values() if isinstance(o, TopicOutput) and o.topic.compacts and o.keyed]
     if len(outputs) != 1:
@@ -61,7 +69,7 @@ def restore_query_of(stream: Stream, rows: DataFrame, place: FoldContext) -> Res
         )
     (output,) = outputs
     values = [one for one in _names(output.value) if _reads(fold.restore_sql, one)]
-    # What is in both is the same in both.
+    # A column that is in both has the same value in both.
     keys = [one for one in _names(output.key) if _reads(fold.restore_sql, one) and one not in values]
     texts = (
         RecordText("key", _fields(stream, rows, keys, output.key), isinstance(output.key, str)),
@@ -77,7 +85,7 @@ def restore_query_of(stream: Stream, rows: DataFrame, place: FoldContext) -> Res
     kept = to_arrow_schema(place.keys[fold.name], timezone="UTC")
     layout = fold_query.state_schema(fold, kept).remove(0)
     made = RestoreQuery(fold, output.name, texts, layout, heartbeat_signer())
-    made.tried()
+    made.check()
     return made
 
 
@@ -86,13 +94,13 @@ def _names(columns: Columns) -> list[str]:
 
 
 def _reads(sql: str, column: str) -> bool:
-    """Whether a query may read a column: what it does not read need not be there."""
+    """Whether a query may read a column; columns that it does not read may be missing."""
     words = {word.lower() for word in re.findall(r"\w+", sql)}
     return "*" in sql or not re.fullmatch(r"\w+", column) or column.lower() in words
 
 
 def _fields(stream: Stream, rows: DataFrame, names: list[str], written: Columns) -> tuple[Field, ...]:
-    """Some of the columns that an output writes; DeclarationError if one has no type that is read back."""
+    """Some of the columns that an output writes; DeclarationError if one has a type that cannot be read back."""
     types = {field.name.lower(): field.dataType.simpleString() for field in rows.schema.fields}
     what, of_json = f"the output of stream {stream.name}", not isinstance(written, str)
     return tuple(schema(f"{quoted(name)} {types[name.lower()]}", what, of_json=of_json)[0] for name in names)
