@@ -30,7 +30,7 @@ BROKEN_EPOCH = 60.0
 # Seconds that a capture gets to begin, before a run fails because it does not work.
 STARTING = 180.0
 # Seconds in which Airflow must say how a task that got SIGTERM is; five after that, the process is killed.
-STATE_PATIENCE = 1.5
+STATE_TIMEOUT = 1.5
 
 
 def task_key(context: Context) -> str:
@@ -116,7 +116,7 @@ class SuperviseStreams(BaseOperator):
         if why_not := self._why_task_continues():
             self.log.info("app %s: its driver goes on: %s", self.app, why_not)
             return
-        stop(connect(), self.app, self._owner, "its task was marked or cleared in Airflow", patience=3)
+        stop(connect(), self.app, self._owner, "its task was marked or cleared in Airflow", timeout=3)
 
     def _why_task_continues(self) -> str:
         """Why the task must be taken to go on; empty if it does not."""
@@ -126,8 +126,8 @@ class SuperviseStreams(BaseOperator):
         # This is a signal handler: what it interrupted may hold the connection to Airflow.
         asking = Thread(target=lambda: found.append(why_task_continues(self._owner, "running")), daemon=True)
         asking.start()
-        asking.join(STATE_PATIENCE)
-        return found[0] if found else f"Airflow has not said within {STATE_PATIENCE:g} s whether its task was marked"
+        asking.join(STATE_TIMEOUT)
+        return found[0] if found else f"Airflow has not said within {STATE_TIMEOUT:g} s whether its task was marked"
 
     def _wait(self, until: float, unhealthy: list[str]) -> None:
         from penstock_triggers import StreamsTrigger

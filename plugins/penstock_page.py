@@ -72,7 +72,7 @@ LOG_LINES = 200
 HASH_EVERY = 10.0
 """Seconds for which the hash of the files on disk is kept."""
 BODY_LIMIT = 16 * 1024
-BODY_PATIENCE = 10.0
+BODY_TIMEOUT = 10.0
 """Seconds in which a body must be there."""
 ROOT = Path(__file__).resolve().parent / "penstock_static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -120,12 +120,12 @@ class Action(BaseModel):
 
 async def action_of(request: Request) -> Action:
     """The body of an action, read once its sender is known."""
-    return await json_body.asked(request, Action, BODY_LIMIT, BODY_PATIENCE)
+    return await json_body.read_json(request, Action, BODY_LIMIT, BODY_TIMEOUT)
 
 
 def own_host(given: str) -> bool:
     """Whether a Host header names this server."""
-    return access.own_host(given, [urlsplit(conf.get("api", "base_url", fallback="")).hostname])
+    return access.is_own_host(given, [urlsplit(conf.get("api", "base_url", fallback="")).hostname])
 
 
 @app.middleware("http")

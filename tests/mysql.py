@@ -101,7 +101,7 @@ class MySQL(ManagedServer):
 
     name: str = "mysql"
     label: str = "the MySQL server"
-    patience: ClassVar[float] = 120.0
+    start_timeout: ClassVar[float] = 120.0
 
     def __init__(self, home: Path, port: int) -> None:
         super().__init__(home)

@@ -15,7 +15,7 @@ from penstock.archive.state_log import latest
 from penstock.errors import SinkError
 from penstock.object_store.bucket import Bucket
 
-OURS = re.compile(r"\d{8}-[0-9a-f]{8}-\d{9}\.parquet")
+HOME_ENTRIES = re.compile(r"\d{8}-[0-9a-f]{8}-\d{9}\.parquet")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _hour(store: Bucket, state: State, name: str, garbage: set[str]) -> Verified
 
 def _stranger(store: Bucket, hour: str, key: str) -> Finding:
     """An object that nothing names."""
-    if OURS.fullmatch(key.rpartition("/")[2]):
+    if HOME_ENTRIES.fullmatch(key.rpartition("/")[2]):
         what = f"{store.place(key)} counts nowhere: a batch was cut off behind it"
         return Finding(
             "note", hour, what, "remove it if it is older than a day; it harms nobody who reads by the manifests"

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.catalog.listing import document
 from penstock.catalog.partial import load_partial, mistakes_of_app
 from penstock.errors import PenstockError
-from penstock.host.child_output import output, tell
+from penstock.host.child_output import redirect_stdout, write_result
 
 
 def app_summary(app: str) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def app_summary(app: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    out = output()
+    out = redirect_stdout()
     try:
         if len(sys.argv) > 1:
             answer = app_summary(sys.argv[1])
@@ -45,4 +45,4 @@ if __name__ == "__main__":
                 print(f"error: {mistake}", file=sys.__stderr__)
     except PenstockError as e:
         sys.exit(f"error: {e}")
-    tell(out, answer)
+    write_result(out, answer)

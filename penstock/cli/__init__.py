@@ -113,11 +113,11 @@ class _Commands(TyperGroup):
         return name, None if name is None else load(name, *rest[:1]), rest
 
     def invoke(self, ctx: Any) -> Any:
-        from penstock.settings import misspelt
+        from penstock.settings import misspelled_variables
 
         # A setting may be wrong before a command has begun.
         with clear_errors():
-            for name, meant in misspelt().items():
+            for name, meant in misspelled_variables().items():
                 echo(f"warning: {name} is no setting and changes nothing; did you mean {meant}?", err=True)
             return super().invoke(ctx)
 

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.host.secret_file import kept
+from penstock.host.secret_file import load_or_create
 from penstock.settings import settings
 
 HEARTBEAT_KEY: Final = b"penstock.heartbeat"
@@ -53,4 +53,5 @@ class HeartbeatSigner:
 def heartbeat_signer() -> HeartbeatSigner:
     """This platform's: by the setting, or by the secret that its home keeps."""
     given = settings().heartbeat_secret.get_secret_value()
-    return HeartbeatSigner(hashlib.sha256(given.encode()).digest() if given else kept(settings().home / SECRET_FILE))
+    secret = hashlib.sha256(given.encode()).digest() if given else load_or_create(settings().home / SECRET_FILE)
+    return HeartbeatSigner(secret)

@@ -25,7 +25,7 @@ from penstock.errors import PenstockError
 from penstock.host import ports
 from penstock.java import aot_cache, jars, runtime
 from penstock.kafka.admin import describe_topics
-from penstock.settings import ExecutorResources, Settings, misspelt, settings
+from penstock.settings import ExecutorResources, Settings, misspelled_variables, settings
 from penstock.supervision import launch
 
 State = Literal["ok", "note", "fail"]
@@ -177,11 +177,11 @@ def _declarations(_: Platform) -> Iterator[DoctorCheck]:
 def _settings(_: Platform) -> Iterator[DoctorCheck]:
     # Those of a system are known once its declarations are read.
     partial_catalog()
-    wrong = misspelt()
+    wrong = misspelled_variables()
     for name, meant in wrong.items():
         yield DoctorCheck("Settings", "note", f"{name} is no setting and changes nothing", f"did you mean {meant}?")
     if not wrong:
-        yield DoctorCheck("Settings", "ok", "no variable is misspelt")
+        yield DoctorCheck("Settings", "ok", "no variable is misspelled_variables")
 
 
 def _broker(platform: Platform) -> Iterator[DoctorCheck]:

@@ -25,7 +25,7 @@ from penstock.devstack.servers.spark import Master, SparkCluster
 from penstock.engine.checkpoint import s3a
 from penstock.errors import ControlError, HostError, PenstockError, ReleaseRefused
 from penstock.host import ports, process, session
-from penstock.host.files import locked, private
+from penstock.host.files import locked, make_private
 from penstock.java import aot_cache, jars, runtime
 from penstock.kafka.admin import ensure_topics
 from penstock.monitoring.dashboard.model import Overview
@@ -156,7 +156,7 @@ class Platform:
 
         HostError says what stands in the way, and the way out.
         """
-        private(self.settings.home)
+        make_private(self.settings.home)
         with self._alone():
             with report.step("Checking this machine") as step:
                 self._check_cluster_mark()

@@ -218,7 +218,7 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
         os.environ.setdefault("PYSPARK_PYTHON", settings().worker_python)
         os.environ.update(runtime.find().environment())
         # Else a killed JVM leaves some 20 MB for ever, and more where it shuffled.
-        temporary = scratch.own(settings().home / "tmp")
+        temporary = scratch.process_folder(settings().home / "tmp")
         options = [*(aot_cache.options() if java_options is None else java_options), f"-Djava.io.tmpdir={temporary}"]
         # The builder's settings go on the JVM's command line, which every user may read.
         conf, hidden = _submit_conf(app, None, options)

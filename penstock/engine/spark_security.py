@@ -31,7 +31,9 @@ def security_conf(master: str, home: Path | None = None) -> dict[str, str]:
     }
     if master.startswith("spark://"):
         given = settings().spark_secret.get_secret_value()
-        found["spark.authenticate.secret"] = given or secret_file.kept((home or settings().home) / "spark.secret").hex()
+        found["spark.authenticate.secret"] = (
+            given or secret_file.load_or_create((home or settings().home) / "spark.secret").hex()
+        )
     return found
 
 

@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 import orjson
 
 
-def output() -> int:
-    """The file of this process's standard output, kept for `tell`; what is printed from now on is an error's text.
+def redirect_stdout() -> int:
+    """Redirect what is printed to standard error; the descriptor of the real output, for `write_result`.
 
-    To be called before a project's code is read.
+    Call it before a project's code is read.
     """
     sys.stdout.flush()
     kept = os.dup(1)
@@ -21,12 +21,12 @@ def output() -> int:
     return kept
 
 
-def tell(kept: int, what: Mapping[str, Any]) -> NoReturn:
+def write_result(descriptor: int, what: Mapping[str, Any]) -> NoReturn:
     """Write data as JSON in a line of its own and end the process, with threads and exit functions that code has left:
     who waits for the answer waits for nothing else."""
     left = b"\n" + orjson.dumps(what)
     while left:
-        left = left[os.write(kept, left) :]
+        left = left[os.write(descriptor, left) :]
     if sys.stderr is not None:
         sys.stderr.flush()
     os._exit(0)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # What a home may hold; Spark makes one of them where it runs.
-OURS = frozenset(
+HOME_ENTRIES = frozenset(
     {"airflow", "backfills", "heartbeat.secret", "captures", "checkpoints", "folds", "kafka", "logs", "mariadb", "run"}
     | {"elasticsearch", "influxdb", "mongodb", "s3", "s3.secret", "spark-warehouse", "tables", "tmp"}
     | {"cluster", "kafka.id", "kafka-1", "kafka-2", "kafka-3", "spark", "spark.secret"}
@@ -39,14 +39,14 @@ def owner_only() -> Iterator[None]:
         os.umask(before)
 
 
-def private(home: Path) -> None:
+def make_private(home: Path) -> None:
     """Make a home that its owner alone may enter. Where others could, all that lies in it is closed to them too.
 
     A folder in which other things lie as well is somebody's, and is left as it is.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = home.stat()
-    shared = any(path.name not in OURS for path in home.iterdir())
+    shared = any(path.name not in HOME_ENTRIES for path in home.iterdir())
     if not found.st_mode & 0o077 or found.st_uid != os.geteuid() or shared:
         return
     # Closed last, so that a walk that was cut off is made again.

@@ -14,7 +14,7 @@ from penstock.host.files import locked
 LOCK = ".lock"
 
 
-def own(root: Path) -> Path:
+def process_folder(root: Path) -> Path:
     """A folder of this process's own in `root`. Those of processes that are gone are removed: a killed JVM leaves its
     shuffle files and unpacked libraries.
 

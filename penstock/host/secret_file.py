@@ -12,7 +12,7 @@ from penstock.errors import HostError
 BYTES = 32
 
 
-def kept(path: Path) -> bytes:
+def load_or_create(path: Path) -> bytes:
     """The secret of a file; one is made where there is none. HostError if what is there is none."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

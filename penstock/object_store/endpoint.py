@@ -56,7 +56,11 @@ def find_endpoint() -> Endpoint | None:
         return None
     port = next(iter(record.ports.values()))
     return Endpoint(
-        f"http://127.0.0.1:{port}", "us-east-1", ACCESS_KEY, secret_file.kept(s.home / SECRET_FILE).hex(), True
+        f"http://127.0.0.1:{port}",
+        "us-east-1",
+        ACCESS_KEY,
+        secret_file.load_or_create(s.home / SECRET_FILE).hex(),
+        True,
     )
 
 

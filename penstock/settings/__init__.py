@@ -4,11 +4,19 @@ Each field is the variable ``PENSTOCK_<FIELD>`` in capitals, e.g. ``PENSTOCK_KAF
 of that name in the folder that ``PENSTOCK_SECRETS_DIR`` names; a variable goes before a file.
 """
 
-from penstock.settings.process_settings import BROKERS, CLUSTER_MARK, PROJECT, SECRETS, Settings, misspelt, settings
+from penstock.settings.process_settings import (
+    BROKERS,
+    CLUSTER_MARK,
+    PROJECT,
+    SECRETS,
+    Settings,
+    misspelled_variables,
+    settings,
+)
 from penstock.settings.spark import ExecutorResources, executors_here
 from penstock.settings.types import Duration
 
 __all__ = [
     "BROKERS", "CLUSTER_MARK", "PROJECT", "SECRETS", "Duration", "ExecutorResources", "Settings", "executors_here",
-    "misspelt", "settings",
+    "misspelled_variables", "settings",
 ]  # fmt: skip

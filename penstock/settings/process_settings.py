@@ -124,7 +124,7 @@ def settings() -> Settings:
         ) from None
 
 
-def misspelt() -> dict[str, str]:
+def misspelled_variables() -> dict[str, str]:
     """Variables of the environment that are no setting of what is loaded and look as if they were meant to be one, with
     the name of it. Those of a system, as `PENSTOCK_METRICS_...`, are known once its declarations are."""
     known, families = {SECRETS}, list[str]()

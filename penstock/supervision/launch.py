@@ -152,7 +152,7 @@ def start(command: Sequence[str], *, log: Path, env: dict[str, str] | None = Non
     if program is None:
         raise HostError("no such program", got=command[0], hint="install the environment again, or mend its PATH")
     work = settings().home
-    files.private(work)
+    files.make_private(work)
     try:
         with files.owner_only():
             pid, started = session.start_detached([program, *command[1:]], log=log, env=env, cwd=work)

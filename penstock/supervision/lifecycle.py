@@ -24,7 +24,7 @@ from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
 from penstock.host import session
 from penstock.kafka.admin import PartitionOffsets, admin, end_offsets, log_end_offsets
 from penstock.kafka.transactions import TIMEOUT
-from penstock.settings import misspelt, settings
+from penstock.settings import misspelled_variables, settings
 from penstock.supervision import cluster_driver_process
 from penstock.supervision import out_of_memory as ends
 from penstock.supervision.lease_keeper import LeaseHolder
@@ -85,7 +85,7 @@ class Driver(ABC):
         self.incarnation = incarnation
         self._control = control
         self.catalog, self._wrong = catalog.load_partial(first=app, combiners=False)
-        for given, meant in misspelt().items():
+        for given, meant in misspelled_variables().items():
             log.warning("%s is no setting and changes nothing; did you mean %s?", given, meant)
         self._names = [declared.name for declared in self.catalog.apps.get(app, ()) if self._is_mine(declared.name)]
         self._leaving = threading.Event()

@@ -36,8 +36,8 @@ def clear(control: Control, d: DriverRow, why: str, actor: Actor, code: EndCode 
     return True
 
 
-def stop(control: Control, app: str, owner: str, why: str, patience: float = 20.0) -> bool:
-    """End an app's driver if `owner` still answers for it: ask it to drain, kill it after `patience` seconds.
+def stop(control: Control, app: str, owner: str, why: str, timeout: float = 20.0) -> bool:
+    """End an app's driver if `owner` still answers for it: ask it to drain, kill it after `timeout` seconds.
 
     True if this owner ended it. Ownership is looked at again before the kill: somebody may have adopted it meanwhile.
     """
@@ -54,7 +54,7 @@ def stop(control: Control, app: str, owner: str, why: str, patience: float = 20.
     control.record(actor, "terminate", app, f"driver {d.incarnation[:8]}, {d.named}: {why}")
     control.mark_driver_asked_to_leave(d.incarnation)
     backends.terminate(d)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while backends.alive(d) and time.monotonic() < deadline:
         time.sleep(0.1)
     still = mine()
@@ -86,7 +86,7 @@ def _ownerless(control: Control, d: DriverRow, declared: set[str]) -> tuple[str,
     if app.incarnation != d.incarnation:
         return f"driver {(app.incarnation or 'none')[:8]} has its place", "asked"
     if "on" not in control.desired(d.app).values():
-        since = control.unwanted_since(d.app) or d.launched_at
+        since = control.stopped_since(d.app) or d.launched_at
         if (now - since) / 1000 > s.drain_timeout:
             return f"its app is not wanted, and it did not leave within {s.drain_timeout:.0f} s", "asked"
     return "", "asked"

@@ -15,7 +15,7 @@ def is_loopback(host: str) -> bool:
     return False
 
 
-def own_host(given: str, names: Collection[str | None]) -> bool:
+def is_own_host(given: str, names: Collection[str | None]) -> bool:
     """Whether a Host header names this server: another's name would be a foreign page's, which it led here by DNS."""
     with suppress(ValueError):
         name = urlsplit(f"//{given}").hostname or ""
@@ -27,10 +27,10 @@ class TooLarge(Exception):
     """A body is larger than it may be."""
 
 
-async def body_of(chunks: AsyncIterable[bytes], limit: int, patience: float) -> bytes:
-    """The body of a request, and no more of it than it may have. TooLarge, or TimeoutError after patience seconds."""
+async def read_body(chunks: AsyncIterable[bytes], limit: int, timeout: float) -> bytes:
+    """The body of a request, and no more of it than it may have. TooLarge, or TimeoutError after timeout seconds."""
     body = bytearray()
-    async with asyncio.timeout(patience):
+    async with asyncio.timeout(timeout):
         async for chunk in chunks:
             body += chunk
             if len(body) > limit:

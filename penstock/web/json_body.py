@@ -19,19 +19,19 @@ def is_json(request: Request) -> bool:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
-async def asked(request: Request, model: type[M], limit: int, patience: float) -> M:
-    """What a body of JSON says. limit: bytes; patience: seconds in which it must be there.
+async def read_json(request: Request, model: type[M], limit: int, timeout: float) -> M:
+    """What a body of JSON says. limit: bytes; timeout: seconds in which it must be there.
 
     HTTPException 408, 413, 415; RequestValidationError, which does not say what was sent.
     """
     if not is_json(request):
         raise HTTPException(415, "send application/json")
     try:
-        body = await access.body_of(request.stream(), limit, patience)
+        body = await access.read_body(request.stream(), limit, timeout)
     except access.TooLarge:
         raise HTTPException(413, f"a request is at most {limit} bytes") from None
     except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {patience:g} s") from None
+        raise HTTPException(408, f"the body did not arrive within {timeout:g} s") from None
     try:
         return model.model_validate_json(body)
     except ValidationError as e:

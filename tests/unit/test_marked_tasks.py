@@ -99,7 +99,7 @@ def test_a_terminated_task_does_not_wait_for_airflow(control: Control, monkeypat
     from airflow.sdk.exceptions import TaskDeferred
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    monkeypatch.setattr(penstock_operators, "STATE_PATIENCE", 0.05)
+    monkeypatch.setattr(penstock_operators, "STATE_TIMEOUT", 0.05)
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: time.sleep(1))
     task = operator(monkeypatch)
     with pytest.raises(TaskDeferred):

@@ -69,7 +69,7 @@ class AppRepository(ControlDatabase):
         with self.begin() as c:
             return {r.name: r.desired for r in c.execute(query)}
 
-    def desired_of_apps(self) -> dict[str, dict[str, Desired]]:
+    def desired_by_app(self) -> dict[str, dict[str, Desired]]:
         """The same of all apps that have streams, by app, in order of the streams' names."""
         found: dict[str, dict[str, Desired]] = {}
         query = select(s.stream.c.app, s.stream.c.name, s.stream.c.desired).order_by(s.stream.c.name)
@@ -96,7 +96,7 @@ class AppRepository(ControlDatabase):
                 c.execute(update(s.stream).where(differs).values(desired=state, changed_at=s.now_ms()))
                 record_action(c, actor, "start" if state == "on" else "stop", name, detail, request)
 
-    def unwanted_since(self, app: str) -> int | None:
+    def stopped_since(self, app: str) -> int | None:
         """When the last stream of an app was stopped, epoch ms; now, if that was not written down. None if the app has
         no streams."""
         t = s.stream.c

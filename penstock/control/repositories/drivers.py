@@ -12,7 +12,7 @@ from penstock.control.database import ControlDatabase, one, rows
 from penstock.control.rows import DriverRow, EndCode
 
 # How a driver ended that was told to: the next one is no restart. None is of one that ended before codes were kept.
-TOLD_TO_LEAVE: tuple[EndCode | None, ...] = (None, "released", "unwanted", "asked")
+ORDERLY_ENDS: tuple[EndCode | None, ...] = (None, "released", "unwanted", "asked")
 
 
 class DriverRepository(ControlDatabase):
@@ -25,7 +25,7 @@ class DriverRepository(ControlDatabase):
         """
         incarnation = uuid.uuid4().hex
         before = self.driver(expected) if expected else None
-        told = before is None or before.end_code in TOLD_TO_LEAVE
+        told = before is None or before.end_code in ORDERLY_ENDS
         with self.begin() as c:
             is_expected = s.app.c.incarnation.is_(None) if expected is None else s.app.c.incarnation == expected
             won = c.execute(

@@ -20,7 +20,7 @@ from penstock.settings import settings
 class AirflowServer(ManagedServer):
     """One of Airflow's processes."""
 
-    patience: ClassVar[float] = 180.0
+    start_timeout: ClassVar[float] = 180.0
     role: ClassVar[str]
     options: ClassVar[tuple[str, ...]] = ()
 
@@ -141,7 +141,7 @@ class Airflow(ServerGroup):
 
     def stop(self) -> bool:
         """Stop everything at once; True if something ran."""
-        return stop_together(self.servers, patience=10)
+        return stop_together(self.servers, timeout=10)
 
     def kill(self) -> None:
         """SIGKILL all of it."""

@@ -25,7 +25,7 @@ class ManagedServer(Lifecycle):
     label: str
     variable: ClassVar[str] = ""
     """The environment variable that chooses its port."""
-    patience: ClassVar[float] = 60.0
+    start_timeout: ClassVar[float] = 60.0
     """Seconds it may take until it serves."""
 
     def __init__(self, home: Path) -> None:
@@ -73,7 +73,7 @@ class ManagedServer(Lifecycle):
         if (record := self.record) is not None:
             process.stop(record, timeout=5)  # what a crashed leader left behind
         self.ports_free()
-        files.private(self.home)
+        files.make_private(self.home)
         with files.owner_only():
             self.prepare()
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class ManagedServer(Lifecycle):
             tick()
             return not self.running() or self.ready()
 
-        limit = self.patience if seconds is None else seconds
+        limit = self.start_timeout if seconds is None else seconds
         if process.wait_for(settled, limit) and self.running():
             return
         raise HostError(
@@ -190,10 +190,10 @@ class StoreServer(ManagedServer):
         """Where it is, without a password."""
 
 
-def stop_together(servers: Sequence[ManagedServer], patience: float = 15.0) -> bool:
+def stop_together(servers: Sequence[ManagedServer], timeout: float = 15.0) -> bool:
     """Stop several at once: one that waits for another gets no longer than all; True if something ran."""
     ran = any(server.running() for server in servers)
-    process.stop_all([r for server in servers if (r := server.record)], timeout=patience)
+    process.stop_all([r for server in servers if (r := server.record)], timeout=timeout)
     for server in servers:
         process.forget(server.run, server.name)
     return ran

@@ -64,7 +64,7 @@ class ElasticsearchServer(StoreServer):
     name: str = "elasticsearch"
     label: str = "the Elasticsearch server"
     variable: ClassVar[str] = "PENSTOCK_ELASTICSEARCH_PORT"
-    patience: ClassVar[float] = 120.0
+    start_timeout: ClassVar[float] = 120.0
     java_options: ClassVar[Sequence[str]] = (
         "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData", "-Djava.awt.headless=true",
         "-Dfile.encoding=UTF-8",

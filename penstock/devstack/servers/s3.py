@@ -53,7 +53,7 @@ class S3Server(StoreServer):
     @property
     def secret_key(self) -> str:
         """The secret of this home's store; one is made where there is none."""
-        return secret_file.kept(self.home / SECRET_FILE).hex()
+        return secret_file.load_or_create(self.home / SECRET_FILE).hex()
 
     @property
     def ports(self) -> Mapping[str, int]:

@@ -23,7 +23,7 @@ from penstock.engine.session import open_session, session_for
 from penstock.engine.state import fold as folding
 from penstock.engine.state import restore_rules
 from penstock.errors import Blocked, PenstockError
-from penstock.host.child_output import output, tell
+from penstock.host.child_output import redirect_stdout, write_result
 from penstock.settings import settings
 from penstock.tables import topic_reader
 
@@ -231,5 +231,5 @@ if __name__ == "__main__":
     parser.add_argument("app")
     parser.add_argument("--accept", action="store_true")
     given = parser.parse_args()
-    out = output()
-    tell(out, {"refused": incompatible_streams(given.app, accept=given.accept)})
+    out = redirect_stdout()
+    write_result(out, {"refused": incompatible_streams(given.app, accept=given.accept)})

@@ -130,7 +130,7 @@ class Kafka:
 
 
 def client(bootstrap: str) -> dict[str, str | int | float | bool]:
-    """Settings of a Kafka client that waits for a broker quietly: what fails is said by who uses it."""
+    """Settings of a Kafka client that waits for a broker check_passes: what fails is said by who uses it."""
     return {
         **client_config(bootstrap),
         "client.id": "penstock-meter",

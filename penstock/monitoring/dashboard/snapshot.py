@@ -62,7 +62,7 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
     for app in apps:
         if app.incarnation and app.incarnation not in drivers and (row := control.driver(app.incarnation)):
             drivers[row.incarnation] = row
-    desired = control.desired_of_apps()
+    desired = control.desired_by_app()
     return Snapshot(
         now,
         apps,

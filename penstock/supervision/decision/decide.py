@@ -75,8 +75,8 @@ def _fault(f: Facts, d: DriverRow, s: Settings) -> Decision | None:
     if d.pid is None and d.submission is None and (f.now - d.launched_at) / 1000 > recorded:
         return Decision("clear", f"no process was recorded within {recorded:.0f} s: its launcher died")
     starts = d.state == "launching" or d.pid is None
-    patience = max(START_TIMEOUT, s.stuck_after) if starts else s.stuck_after
-    if silence > patience and seen.alive_at == d.alive_at and seen.silent_for >= min(CONFIRM_SILENCE, s.stuck_after):
+    timeout = max(START_TIMEOUT, s.stuck_after) if starts else s.stuck_after
+    if silence > timeout and seen.alive_at == d.alive_at and seen.silent_for >= min(CONFIRM_SILENCE, s.stuck_after):
         return Decision("clear", f"hung: no sign of life for {silence:.0f} s")
     if f.leaving and seen.leaving_for > s.drain_timeout:
         return Decision("clear", f"did not leave within {s.drain_timeout:.0f} s")

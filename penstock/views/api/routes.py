@@ -24,14 +24,14 @@ from penstock.views.api.query import BadQuery, Counts, KeyLookup, PartialCounts,
 from penstock.views.api.service import ViewResponse, ViewsService
 from penstock.views.cluster.peers import PeerClient, PeerResponse
 from penstock.views.cluster.protocol import DEADLINE, FORWARDED
-from penstock.web.json_body import asked
+from penstock.web.json_body import read_json
 
 M = TypeVar("M", bound=BaseModel)
 MaxAge = Annotated[int | None, Query(ge=0, le=1 << 40, description="refuse what is older")]
 
 # Seconds that a request has, and that it may ask for.
 PATIENCE, LONGEST = 5.0, 30.0
-BODY_LIMIT, BODY_PATIENCE = 256 * 1024, 10.0
+BODY_LIMIT, BODY_TIMEOUT = 256 * 1024, 10.0
 # Of a page by criteria, what is no criterion.
 OF_PAGES = ("limit", "cursor", "order", "descending", "max_age_ms")
 DESCRIPTION = """Compacted topics as the latest value of each key. A request is answered by the instance that owns the
@@ -51,7 +51,7 @@ def request_context(request: Request, max_age_ms: int | None = None) -> RequestC
 
 
 def reject_unknown_parameters(request: Request) -> None:
-    """Raise BadQuery for a parameter that the route does not know, such as a misspelt `max_age_ms`."""
+    """Raise BadQuery for a parameter that the route does not know, such as a misspelled_variables `max_age_ms`."""
     name = request.scope["route"].name
     if name != "rows" and name not in openapi.OPEN_TO_ALL:
         known = {"max_age_ms"} if name in openapi.OF_VALUES else set[str]()
@@ -109,7 +109,7 @@ def create_app(service: ViewsService, token: str) -> FastAPI:
     async def body_of(request: Request, model: type[M]) -> M:
         # What one instance takes must not be too much for the next, which gets it written anew and with partitions.
         limit = BODY_LIMIT * (4 if FORWARDED in request.headers else 1)
-        return await asked(request, model, limit, BODY_PATIENCE)
+        return await read_json(request, model, limit, BODY_TIMEOUT)
 
     @app.get("/v1/views")
     async def views() -> Response:

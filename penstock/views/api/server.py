@@ -181,7 +181,7 @@ class AccessGuard:
             given = headers.get(b"authorization", b"")
             if given[:7].lower() != b"bearer " or not hmac.compare_digest(given[7:].strip(), self._token):
                 return 401, "send the token of the views as `Authorization: Bearer TOKEN`"
-        elif not access.own_host(headers.get(b"host", b"").decode("latin-1"), self._names):
+        elif not access.is_own_host(headers.get(b"host", b"").decode("latin-1"), self._names):
             return 421, "this server is not known by that name"
         if self._working >= REQUESTS:
             return 503, f"more than {REQUESTS} requests are being answered"

@@ -22,7 +22,7 @@ import pytest
 
 from penstock.devstack.servers.airflow_layout import SECRETS
 from penstock.host import session
-from penstock.host.files import OURS
+from penstock.host.files import HOME_ENTRIES
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from tests.support import wait_until
@@ -162,7 +162,7 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     assert "Penstock is up" in said
     assert stat.S_IMODE(penstock.home.stat().st_mode) == 0o700
     assert open_to_others(penstock.home) == []
-    assert {path.name for path in penstock.home.iterdir()} <= OURS
+    assert {path.name for path in penstock.home.iterdir()} <= HOME_ENTRIES
     assert "records read" in said
     assert "sign in as admin" in said
     first = penstock.servers()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.host.files import owner_only, private, publish, write_private
+from penstock.host.files import make_private, owner_only, publish, write_private
 
 pytestmark = pytest.mark.processes
 
@@ -90,7 +90,7 @@ def test_a_folder_that_others_could_read_is_closed_to_them_with_all_that_is_in_i
         (home / "airflow" / name).chmod(before)
     (home / "airflow" / "link").symlink_to(outside)
     (home / "heartbeat.secret").touch()
-    private(home)
+    make_private(home)
     after = {path.name: mode(path) for path in home.rglob("*") if not path.is_symlink()}
     assert after.pop("heartbeat.secret") == 0o600
     assert after == {"airflow": 0o700, "airflow.db": 0o600, "script": 0o700, "kept": 0o400}
@@ -101,12 +101,12 @@ def test_a_folder_of_other_things_too_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o755)
     (tmp_path / "letters-of-mine").mkdir(mode=0o755)
     tmp_path.chmod(0o755)
-    private(tmp_path)
+    make_private(tmp_path)
     assert {mode(path) for path in (tmp_path, *tmp_path.iterdir())} == {0o755}
 
 
 def test_a_new_folder_is_its_owners(tmp_path: Path) -> None:
-    private(tmp_path / "a" / "home")
+    make_private(tmp_path / "a" / "home")
     assert mode(tmp_path / "a" / "home") == 0o700
 
 

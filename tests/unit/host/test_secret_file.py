@@ -9,18 +9,18 @@ import pytest
 
 from penstock.codec.heartbeat import SECRET_FILE, heartbeat_signer
 from penstock.errors import HostError
-from penstock.host.secret_file import kept
+from penstock.host.secret_file import load_or_create
 from penstock.settings import settings
 
 
 def test_a_secret_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "home" / "secret"
     with ThreadPoolExecutor(8) as together:
-        found = set(together.map(lambda _: kept(path), range(32)))
+        found = set(together.map(lambda _: load_or_create(path), range(32)))
     assert len(found) == 1
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(path.parent.iterdir()) == [path]
-    assert kept(tmp_path / "another") not in found
+    assert load_or_create(tmp_path / "another") not in found
 
 
 @pytest.mark.parametrize("text", ["", "rubbish", "00"])
@@ -28,7 +28,7 @@ def test_what_is_no_secret_is_said(tmp_path: Path, text: str) -> None:
     path = tmp_path / "secret"
     path.write_text(text)
     with pytest.raises(HostError, match=r"(?s)holds no secret.*remove it"):
-        kept(path)
+        load_or_create(path)
 
 
 def test_a_setting_overrules_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from penstock.cli import app
 from penstock.control.database import ControlDatabase
 from penstock.errors import SettingError
 from penstock.kafka.client import client_config, spark_client_config
-from penstock.settings import misspelt, settings
+from penstock.settings import misspelled_variables, settings
 from tests.support import forget
 
 WRONG = {
@@ -131,7 +131,7 @@ def test_a_secret_may_be_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_what_is_misspelt_is_told_with_what_it_may_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     import_module("jobs.metrics")
-    assert misspelt() == {}
+    assert misspelled_variables() == {}
     wrong = {
         "PENSTOCK_KAFKA_BOOTSTAP": "PENSTOCK_KAFKA_BOOTSTRAP",
         "PENSTOCK_STUCK_AFTR": "PENSTOCK_STUCK_AFTER",
@@ -141,7 +141,7 @@ def test_what_is_misspelt_is_told_with_what_it_may_mean(monkeypatch: pytest.Monk
     right = ("METRICS_PORT", "METRICS_GRACE", "KAFKA_BOOTSTRAP", "TEST_MONGODB_URL", "SHOP_REGION")
     for name in [*wrong, *(f"PENSTOCK_{name}" for name in right)]:
         monkeypatch.setenv(name, "1")
-    assert misspelt() == wrong
+    assert misspelled_variables() == wrong
     found = CliRunner().invoke(app, ["topics", "--help"])
     assert "warning: PENSTOCK_STUCK_AFTR is no setting and changes nothing; did you mean PENSTOCK_STUCK_AFTER?" in (
         found.stderr

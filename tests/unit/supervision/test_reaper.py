@@ -60,7 +60,7 @@ def test_a_driver_adopted_meanwhile_is_not_killed(p: Platform) -> None:
     p.supervisor("one", [sys.executable, "-c", deaf]).tick()
     wait_until(lambda: Path(p.driver().log).read_text() == "deaf\n", what="it ignores the signal")
     p.supervisor("two").control.update_driver(p.driver().incarnation, owner="two")
-    assert reaper.stop(p.control, "a", "one", "cleared", patience=0.3) is False
+    assert reaper.stop(p.control, "a", "one", "cleared", timeout=0.3) is False
     assert p.driver().session.alive()
 
 
@@ -125,7 +125,7 @@ def test_a_stop_that_an_older_version_wrote_down_counts_from_now(p: Platform) ->
     with p.control.engine.begin() as c:
         c.execute(tables.stream.update().values(desired="off", changed_at=None))
     assert reap(p, "a") == []
-    assert p.control.unwanted_since("a")
+    assert p.control.stopped_since("a")
 
 
 def test_a_driver_that_is_launched_while_the_reaper_looks_keeps_its_place(
