@@ -1,4 +1,4 @@
--- Accounts as they are now. The version is the record's own time, as that of a tombstone is.
+-- Accounts as they are now. The version is made of the record's own time, as a tombstone's is.
 UPSERT INTO elasticsearch.accounts
 READ accounts AS JSON (id BIGINT NOT NULL, name STRING, plan STRING, active INT, updated_at STRING)
 KEY (id)

@@ -1,4 +1,4 @@
--- Agents as their last check-in says, and whether they are online.
+-- Agents by their last check-in, and whether they are online.
 UPSERT INTO elasticsearch.active-agents
 READ active-agents AS JSON (
   agent STRING NOT NULL, account STRING, platform STRING, version STRING, labels MAP<STRING, STRING>, online BOOLEAN,

@@ -1,4 +1,4 @@
--- Every alert, in the index of the month in which its window ended.
+-- Every alert, by the month in which its window ended.
 INSERT INTO elasticsearch.alerts-timeline
 READ alerts AS JSON (
   account STRING NOT NULL, rule BIGINT NOT NULL, metric STRING, comparison STRING, threshold DOUBLE, value DOUBLE,

@@ -1,4 +1,4 @@
--- What each agent is to run now, as documents.
+-- The tests that each agent must run, as documents.
 UPSERT INTO mongodb.penstock.assignments
 READ assignments AS JSON (
   agent STRING NOT NULL, account STRING, online BOOLEAN, timestamp BIGINT,

@@ -1,4 +1,4 @@
--- Every assignment that was made, in the index of its month; read again, each is the same document.
+-- Every assignment, by month. A record that is read again is the same document.
 INSERT INTO elasticsearch.assignments-timeline
 READ assignments AS JSON (
   agent STRING NOT NULL, account STRING, online BOOLEAN, timestamp BIGINT,

@@ -1,4 +1,4 @@
--- What tests ask of agents, as documents.
+-- Labels that tests require of agents, as documents.
 UPSERT INTO mongodb.penstock.labels
 READ labels AS JSON (test_id BIGINT NOT NULL, name STRING NOT NULL, value STRING, updated_at STRING)
 KEY (test_id, name)

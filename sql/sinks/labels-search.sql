@@ -1,4 +1,4 @@
--- What tests ask of agents, as it is now.
+-- Labels that tests require of agents, as they are now.
 UPSERT INTO elasticsearch.labels
 READ labels AS JSON (test_id BIGINT NOT NULL, name STRING NOT NULL, value STRING, updated_at STRING)
 KEY (test_id, name)

@@ -1,4 +1,4 @@
--- Summaries of receipts: absolute values, so that the last one written of a window is the one that holds.
+-- Summaries of receipts. They are absolute values, so the last one written of a window is valid.
 UPSERT INTO elasticsearch.metric-summaries
 READ metric-summaries AS JSON (
   environment STRING NOT NULL, metric STRING NOT NULL, window BIGINT NOT NULL, count BIGINT NOT NULL, average DOUBLE,

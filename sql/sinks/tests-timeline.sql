@@ -1,4 +1,4 @@
--- Every change of a test, in the index of its month; read again, each is the same document.
+-- Every change of a test, by month. A record that is read again is the same document.
 INSERT INTO elasticsearch.tests-timeline
 READ tests AS JSON (
   id BIGINT NOT NULL, account_id BIGINT, name STRING, kind STRING, target STRING, every_seconds BIGINT, enabled INT,

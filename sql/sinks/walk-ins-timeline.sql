@@ -1,4 +1,4 @@
--- Every walk-in, in the index of its month. It gets its contact once that is known, and read again it is the same one.
+-- Every walk-in, by month. It gets its contact once that is known. A record that is read again is the same document.
 UPSERT INTO elasticsearch.walk-ins-timeline
 READ walk-ins AS JSON (
   device STRING NOT NULL, business STRING NOT NULL, since BIGINT NOT NULL, timestamp BIGINT NOT NULL
@@ -8,13 +8,13 @@ READ enriched-walk-ins AS JSON (
   contact STRING NOT NULL
 )
 KEY (device, business, at)
-VERSION (known)
+VERSION (has_contact)
 SUFFIX MONTH (at)
 TOMBSTONES IGNORE
 AS
 SELECT timestamp_millis(timestamp) AS at, timestamp_millis(since) AS since, device, business,
-  CAST(NULL AS STRING) AS contact, 0 AS known
+  CAST(NULL AS STRING) AS contact, 0 AS has_contact
 FROM `walk-ins`
 UNION ALL
-SELECT timestamp_millis(timestamp) AS at, timestamp_millis(since) AS since, device, business, contact, 1 AS known
+SELECT timestamp_millis(timestamp) AS at, timestamp_millis(since) AS since, device, business, contact, 1 AS has_contact
 FROM `enriched-walk-ins`
