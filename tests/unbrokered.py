@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from penstock.capture import factory
-from penstock.capture.checks.ordering import Proof
-from penstock.capture.output.position import Position, Snapshot
+from penstock.capture.checks.ordering import PagingVerifier
+from penstock.capture.output.position import Position, SnapshotProgress
 from penstock.capture.polling.poller import Poller
-from penstock.capture.reconcile.digest_index import Reconcile
+from penstock.capture.reconcile.digest_index import DigestIndex
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
@@ -29,8 +29,8 @@ class Kept:
     """What a poller wrote: the last value of each key, and its position."""
 
     bootstrap = ""
-    # Told of each commit, as if it read the topic.
-    reconcile: Reconcile | None = None
+    # FakeMessage of each commit, as if it read the topic.
+    reconcile: DigestIndex | None = None
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}
@@ -52,7 +52,7 @@ class Kept:
                 continue
             self.written[key] += 1
             if self.reconcile:
-                self.reconcile._take([Told(key, value)])
+                self.reconcile._take([FakeMessage(key, value)])
             if value is None:
                 self.rows.pop(key, None)
             else:
@@ -70,7 +70,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Told:
+class FakeMessage:
     """A record as a consumer gives it."""
 
     own_key: bytes
@@ -86,7 +86,7 @@ class Told:
         return self.own_value
 
 
-class Unread(Reconcile):
+class Unread(DigestIndex):
     """Knows of the topic what was told of it."""
 
     def follow(self) -> bool:
@@ -119,9 +119,9 @@ def poller_of(text: str, folder: Path, kept: Kept | None = None) -> Poller:
 
 def _opened(text: str, file: Path, output: Kept, position: Position | None) -> Poller:
     capture = parse(text, file)
-    fresh = Position(capture.fingerprint, "id", 1, (*capture.key, capture.cursor), snapshot=Snapshot())
+    fresh = Position(capture.fingerprint, "id", 1, (*capture.key, capture.cursor), snapshot=SnapshotProgress())
     reconcile = Unread(file.with_suffix(".db"), capture.name, "id", f"127.0.0.1:{free_port()}")
     database = factory.database(capture)
-    proof = Proof(capture, database)
+    proof = PagingVerifier(capture, database)
     proof.prove()
     return Poller(capture, database, cast(Any, output), position or fresh, reconcile, proof)

@@ -6,18 +6,18 @@ import re
 from dataclasses import dataclass, field
 
 from penstock.capture import factory
-from penstock.capture.checks.caveats import COST, SEEN, by_statement, by_tables
-from penstock.capture.checks.diagnostics import placed
+from penstock.capture.checks.caveats import COST, DELIVERY, statement_caveats, table_caveats
+from penstock.capture.checks.diagnostics import with_source_location
 from penstock.capture.checks.introspection import told
-from penstock.capture.checks.ordering import Proof
-from penstock.capture.checks.table_structure import cascades
-from penstock.capture.checks.triggers import triggers
+from penstock.capture.checks.ordering import PagingVerifier
+from penstock.capture.checks.table_structure import foreign_key_caveats
+from penstock.capture.checks.triggers import trigger_caveats
 from penstock.capture.output.page_records import records, require
 from penstock.capture.output.page_writer import PageWriter
-from penstock.capture.polling.keyset_queries import Pages, Query
+from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
 from penstock.capture.polling.page_size import PageSize
-from penstock.capture.snapshot.snapshot import Snapshotting
-from penstock.capture.source.base import Database, SourceError
+from penstock.capture.snapshot.snapshot import SnapshotRun
+from penstock.capture.source.base import SourceDatabase, SourceError
 from penstock.model.capture import Capture
 from penstock.model.topic import DEAD_LETTERS
 
@@ -30,7 +30,7 @@ UNREACHED = re.compile(
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExplainedQuery:
     """A query as it is sent. plan: (table, index), index empty for a full scan."""
 
     what: str
@@ -43,23 +43,23 @@ class Explanation:
     """warnings: which promise is weakened by what, a sentence each."""
 
     facts: list[str] = field(default_factory=list)
-    queries: list[Explained] = field(default_factory=list)
+    queries: list[ExplainedQuery] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
 def explain(capture: Capture) -> Explanation:
     """Ask the database how it would serve each kind of query. SourceError if it does not answer."""
-    with placed(capture):
+    with with_source_location(capture):
         database = factory.database(capture)
         try:
-            return _explained(capture, database, Pages(capture))
+            return _explained(capture, database, PageQueries(capture))
         finally:
             database.close()
 
 
-def _explained(capture: Capture, database: Database, pages: Pages) -> Explanation:
+def _explained(capture: Capture, database: SourceDatabase, pages: PageQueries) -> Explanation:
     found, size = Explanation(), PageWriter.PAGE
-    proof = Proof(capture, database)
+    proof = PagingVerifier(capture, database)
     proof.prove()
     found.warnings += proof.notes
     row = database.page(pages.by_key(None, 1))
@@ -75,36 +75,37 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
         _compared(capture),
         f"a row whose record is larger than {capture.max_record_bytes:,} bytes is put aside in {DEAD_LETTERS.name}",
     ]
-    if why := database.can_tell:
+    if why := database.visibility_problem:
         delay = capture.delay.total_seconds()
         found.warnings.append(
-            f"{SEEN}: {why}, so open transactions cannot be seen; every one is taken to have ended {delay:g} s after "
+            f"{DELIVERY}: {why}, so open transactions cannot be seen; every one is taken to have ended "
+            f"{delay:g} s after "
             "it began (DELAY), and what is open longer may be missed until the next reconcile"
         )
-    kinds: list[tuple[str, Query]] = [
+    kinds: list[tuple[str, SourceQuery]] = [
         ("snapshot and reconcile, first page", pages.by_key(None, size)),
         ("snapshot and reconcile, further pages", pages.by_key(key, size)),
-        ("snapshot of a large table, bounds of its ranges", pages.key_at(Snapshotting.LARGE // 2)),
+        ("snapshot of a large table, bounds of its ranges", pages.key_at(SnapshotRun.LARGE // 2)),
         ("snapshot of a large table, first page of a range", pages.by_key(None, size, upto=key)),
         ("poll, first page", pages.since(cursor, None, size)),
         ("poll, further pages", pages.since(cursor, (cursor, *key), size)),
         ("rows without a cursor, at every poll", pages.without_cursor(None, size)),
-        ("reconcile, rows of keys that the table had", pages.exactly([key])),
+        ("reconcile, rows of keys that the table had", pages.rows_with_keys([key])),
         ("before a snapshot, the highest cursor", pages.highest()),
         ("before a snapshot, how many rows there are", pages.count()),
     ]
     counted = kinds[-1][1].sql
     for what, query in kinds:
         plan = database.plan(query)
-        found.queries.append(Explained(what, query.shown, plan))
+        found.queries.append(ExplainedQuery(what, query.shown, plan))
         scanned = sorted({table or "its rows" for table, index in plan if not index})
         if scanned and query.sql != counted:
             found.warnings.append(f"{COST}: no index serves {', '.join(scanned)} in `{what}`; all of it is read")
-    found.warnings += by_statement(capture)
+    found.warnings += statement_caveats(capture)
     about = told(capture, database)
-    found.warnings += by_tables(capture, about)
-    found.warnings += triggers(database, capture, about.tables)
-    found.warnings += cascades(database, capture, about.tables)
+    found.warnings += table_caveats(capture, about)
+    found.warnings += trigger_caveats(database, capture, about.tables)
+    found.warnings += foreign_key_caveats(database, capture, about.tables)
     if capture.reconcile is None:
         found.warnings.append(
             "RECONCILE NEVER: rows deleted for good, keys that changed and rows changed without their cursor stay as "
@@ -120,9 +121,9 @@ def _compared(capture: Capture) -> str:
     return f"table and topic are compared every {hours:g} h, {capture.reconcile_rate:,} rows a second at most"
 
 
-def away(capture: Capture) -> str:
+def unreachable_reason(capture: Capture) -> str:
     """Why the database cannot be reached; empty if somebody answers there, be it with a refusal."""
-    with placed(capture):
+    with with_source_location(capture):
         database = factory.database(capture)
         try:
             database.clock()
@@ -135,13 +136,13 @@ def away(capture: Capture) -> str:
 
 def first_row(capture: Capture) -> str:
     """One row, read and encoded as a poll would; what came of it. PenstockError says why it cannot be captured."""
-    with placed(capture):
+    with with_source_location(capture):
         database = factory.database(capture)
         try:
             told(capture, database)
-            proof = Proof(capture, database)
+            proof = PagingVerifier(capture, database)
             proof.prove()
-            page = database.page(Pages(capture).by_key(None, 1))
+            page = database.page(PageQueries(capture).by_key(None, 1))
         finally:
             database.close()
         names = require(capture, page)

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from penstock.capture.checks.ordering import Proof
-from penstock.capture.output.position import Position, Snapshot
+from penstock.capture.checks.ordering import PagingVerifier
+from penstock.capture.output.position import Position, SnapshotProgress
 from penstock.capture.polling.poller import Poller
-from penstock.capture.reconcile.digest_index import Reconcile
+from penstock.capture.reconcile.digest_index import DigestIndex
 from penstock.capture.source import connections
-from penstock.capture.source.base import Database
+from penstock.capture.source.base import SourceDatabase
 from penstock.capture.source.engines import ENGINES
 from penstock.errors import PenstockError
 from penstock.kafka.admin import admin, ensure_topics, log_end_offsets, partition_counts, topic_ids
@@ -31,7 +31,7 @@ class PositionRefused(PenstockError):
     """The position kept for a capture belongs to another statement or topic; somebody has to decide."""
 
 
-def database(capture: Capture) -> Database:
+def database(capture: Capture) -> SourceDatabase:
     """The capture's database, not yet asked anything."""
     return ENGINES[capture.dialect](connections.url(capture.connection, capture.dialect), capture.delay)
 
@@ -65,7 +65,9 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             capture.name, group(capture), bootstrap, POSITIONS, "capture", [capture.topic.name]
         )
         undo.callback(output.close)
-        fresh = Position(capture.fingerprint, topic_id, count, (*capture.key, capture.cursor), snapshot=Snapshot())
+        fresh = Position(
+            capture.fingerprint, topic_id, count, (*capture.key, capture.cursor), snapshot=SnapshotProgress()
+        )
         kept = _kept(output, decision)
         if kept is not None:
             _check_partitions(capture, fresh, kept)
@@ -79,18 +81,19 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
                 reconcile="a new snapshot" if any(ends.values()) else "",
                 sees_all=kept is not None and kept.sees_all,
             )
-        reconcile = Reconcile(reconcile_file(capture), capture.topic.name, topic_id, bootstrap, capture.reconcile_rate)
+        file, topic, rate = reconcile_file(capture), capture.topic.name, capture.reconcile_rate
+        reconcile = DigestIndex(file, topic, topic_id, bootstrap, rate)
         undo.callback(reconcile.close)
         if position.snapshot == fresh.snapshot:
             reconcile.again()
         asked = database(capture)
         undo.callback(asked.close)
-        proof = Proof(capture, asked)
+        proof = PagingVerifier(capture, asked)
         proof.prove(ask_rows=position.snapshot == fresh.snapshot)
         for note in proof.notes:
             log.warning("capture %s: %s", capture.name, note)
         fitting = proof.fitting(position)
-        if fitting != position or not proof.fits_key(reconcile.behind):
+        if fitting != position or not proof.key_matches_types(reconcile.behind):
             position = replace(fitting, reconcile="the type of key or cursor changed")
             reconcile.again()
         server = asked.server()

@@ -7,10 +7,10 @@ import threading
 import time
 from dataclasses import asdict, replace
 
-from penstock.capture.checks.diagnostics import placed
+from penstock.capture.checks.diagnostics import with_source_location
 from penstock.capture.factory import Decision, PositionRefused, check_topic, open_poller
 from penstock.capture.polling.poller import Poller
-from penstock.capture.reconcile.digest_index import ASKED, TIMED
+from penstock.capture.reconcile.digest_index import REQUESTED, SCHEDULED
 from penstock.capture.reconcile.schedule import due
 from penstock.capture.source.base import READ_TIMEOUT
 from penstock.control import ProgressRow
@@ -26,8 +26,8 @@ BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0)
 # Seconds between two looks at whether the topic is still the one that was opened.
 TOPIC_EVERY = 10.0
 # No step takes longer than a query may: then something hangs that has no limit of its own.
-SILENT = 2.0 * READ_TIMEOUT
-STOP = READ_TIMEOUT + 30.0
+STEP_TIMEOUT = 2.0 * READ_TIMEOUT
+STOP_TIMEOUT = READ_TIMEOUT + 30.0
 
 
 class CaptureRun:
@@ -86,7 +86,7 @@ class CaptureRun:
         self._stopping.set()
         self._asked.set()
         if self._thread is not None:
-            self._thread.join(STOP)
+            self._thread.join(STOP_TIMEOUT)
             self._thread = None
         self.figures.state, self.figures.rows_per_s = "stopped", 0.0
 
@@ -103,7 +103,7 @@ class CaptureRun:
         then, rows = self._rate
         now = time.monotonic()
         silent = now - self._stepped_at
-        if self.active and silent > SILENT and self.row.phase:
+        if self.active and silent > STEP_TIMEOUT and self.row.phase:
             self.figures.state, self.figures.error = "failing", f"no query or write has ended for {silent:.0f} s"
             self.figures.error_at = int(time.time() * 1000)
         if now - then > 1:
@@ -148,7 +148,7 @@ class CaptureRun:
 
     def _opened(self, decision: Decision, stopping: threading.Event) -> Decision:
         """Open it and work until it is stopped or to begin anew."""
-        with placed(self.capture):
+        with with_source_location(self.capture):
             poller = open_poller(self.capture, self._bootstrap, decision)
             try:
                 return self._poll(poller, stopping)
@@ -166,11 +166,11 @@ class CaptureRun:
                 check_topic(self.capture, poller.position, self._bootstrap)
                 looked = time.monotonic()
             name, every = self.capture.name, self.capture.reconcile
-            busy = (poller.position.reconcile and not poller.asked_at) or poller.position.snapshot
+            busy = (poller.position.reconcile and not poller.pending_since) or poller.position.snapshot
             # One that waits for a decision looks again when it is time: what hid rows may have been mended.
-            compared = max(poller.reconcile.same_at, poller.asked_at)
+            compared = max(poller.reconcile.in_sync_at, poller.pending_since)
             if every and not busy and time.time() >= due(name, every, compared, opened):
-                poller.compare(poller.position.reconcile or TIMED)
+                poller.compare(poller.position.reconcile or SCHEDULED)
             began, polls = time.monotonic(), poller.figures.polls
             wait = poller.step()
             self._stepped_at = time.monotonic()
@@ -195,9 +195,9 @@ class CaptureRun:
             self._polls = 0
             return True
         if what == "reconcile":
-            poller.compare(ASKED)
+            poller.compare(REQUESTED)
         if what == "continue":
-            poller.go_on()
+            poller.continue_pending()
         poller.poll_now()
         return False
 

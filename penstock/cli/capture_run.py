@@ -12,9 +12,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from penstock.capture import factory
-from penstock.capture.checks.diagnostics import placed
+from penstock.capture.checks.diagnostics import with_source_location
 from penstock.capture.polling.poller import Poller
-from penstock.capture.reconcile.digest_index import ASKED
+from penstock.capture.reconcile.digest_index import REQUESTED
 from penstock.cli.capture_names import Name, captures
 from penstock.cli.output import clear_errors, console, count
 from penstock.control import connect
@@ -49,11 +49,11 @@ def run(
             hint = f"stop it first: `penstock streams stop {name}`"
             raise LeaseHeld(f"capture {name} runs already", holder=e.holder, got=e.got, hint=hint) from e
         try:
-            with placed(capture):
+            with with_source_location(capture):
                 poller = factory.open_poller(capture, settings().bootstrap, decision)
                 try:
                     if compare:
-                        poller.compare(ASKED)
+                        poller.compare(REQUESTED)
                     _run(poller, holder, once=once, go_on=go_on)
                 finally:
                     poller.close()
@@ -78,8 +78,8 @@ def _run(poller: Poller, holder: str, *, once: bool, go_on: bool) -> None:
                 connect().renew_leases([poller.capture.name], holder, settings().lease_ttl)
                 renewed = time.monotonic()
             wait = poller.step()
-            if poller.asks and go_on and (asked or not poller.asked_at):
-                poller.go_on()
+            if poller.asks and go_on and (asked or not poller.pending_since):
+                poller.continue_pending()
             elif poller.asks and once:
                 hint = "decide, e.g. by `--continue` in its place"
                 raise PenstockError(f"capture {poller.capture.name} waits for a decision", got=poller.asks, hint=hint)

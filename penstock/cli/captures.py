@@ -54,7 +54,7 @@ def check(
         try:
             if connected is False:
                 said = "declared as it should be"
-            elif connected is None and (why := plans.away(capture)):
+            elif connected is None and (why := plans.unreachable_reason(capture)):
                 said, style = f"declared as it should be; its database was not asked, for it is away: {why}", "yellow"
             else:
                 said = plans.first_row(capture)

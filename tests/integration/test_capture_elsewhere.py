@@ -87,7 +87,7 @@ def test_a_key_of_postgresql_that_is_given_another_type(
 ) -> None:
     """Its old values are no parameters any more: a comparison that goes on behind one would fail for ever."""
     monkeypatch.setenv("AIRFLOW_CONN_DEMO", postgres.url)
-    monkeypatch.setattr("penstock.capture.reconcile.digest_index.Reconcile.CHUNK", 7)
+    monkeypatch.setattr("penstock.capture.reconcile.digest_index.DigestIndex.CHUNK", 7)
     with psycopg.connect(postgres.url, autocommit=True) as c:
         c.execute("DROP TABLE IF EXISTS retyped")
         c.execute("CREATE TABLE retyped (id int PRIMARY KEY, changed timestamp NOT NULL)")

@@ -17,8 +17,8 @@ from sqlalchemy import make_url
 
 from penstock.capture.output.encode import EncodingError, encode
 from penstock.capture.output.page_records import records
-from penstock.capture.polling.keyset_queries import Pages
-from penstock.capture.source.base import Database, SourceError
+from penstock.capture.polling.keyset_queries import PageQueries
+from penstock.capture.source.base import SourceDatabase, SourceError
 from penstock.capture.source.mysql import MySQL
 from penstock.capture.source.postgres import PostgreSQL
 from penstock.capture.source.sqlite import SQLite
@@ -50,8 +50,8 @@ def capture(dialect: str, columns: str = "*", table: str = "types") -> Capture:
     return parse(text, Path("t.sql"))
 
 
-def rows(database: Database, declared: Capture) -> list[dict[str, Any]]:
-    page = database.page(Pages(declared).by_key(None, 100))
+def rows(database: SourceDatabase, declared: Capture) -> list[dict[str, Any]]:
+    page = database.page(PageQueries(declared).by_key(None, 100))
     return [orjson.loads(row) for row in encode(page.names, page.rows)] if page.rows else []
 
 
@@ -159,7 +159,7 @@ def test_what_has_no_form_names_its_column_and_a_cast_that_keeps_it(postgres: Po
         c.execute("DROP TABLE IF EXISTS types")
         c.execute("CREATE TABLE types (id int PRIMARY KEY, x int4range)")
         c.execute("INSERT INTO types VALUES (1, '[1,5)')")
-    page = pg.page(Pages(capture("postgres")).by_key(None, 1))
+    page = pg.page(PageQueries(capture("postgres")).by_key(None, 1))
     with pytest.raises(EncodingError, match=r"column x has a type that cannot be captured.*CAST\(x AS text\) AS x"):
         records(capture("postgres"), page)
     assert rows(pg, capture("postgres", "id, CAST(x AS text) AS x")) == [{"id": 1, "x": "[1,5)"}]
@@ -194,7 +194,7 @@ def test_a_time_beyond_pythons_calendar_stops_nobody(
 def test_mariadb_tells_since_when_a_transaction_is_open(mariadb: MariaDB, mysql: MySQL) -> None:
     with in_mysql(mariadb).cursor() as cursor:
         cursor.execute("CREATE OR REPLACE TABLE open (id INT PRIMARY KEY)")
-    assert mysql.can_tell == ""
+    assert mysql.visibility_problem == ""
     assert abs(mysql.clock() - time.time()) < 2
     # What an earlier test left in the server may take a moment to end.
     time.sleep(0.4)
@@ -240,7 +240,7 @@ def test_without_the_privilege_there_is_a_delay(tmp_path: Path) -> None:
 
     with Strict(home=tmp_path, port=free_port()) as strict:
         database = MySQL(make_url(strict.url_of("demo")), DELAY)
-        assert "the login lacks the privilege PROCESS" in database.can_tell
+        assert "the login lacks the privilege PROCESS" in database.visibility_problem
         found = database.moment()
         assert found.oldest is not None
         assert 4.9 < found.now - found.oldest < 5.1
@@ -274,7 +274,7 @@ def test_postgresql_tells_since_when_a_transaction_is_open(postgres: Postgres, p
     with psycopg.connect(postgres.url, autocommit=True) as c:
         c.execute("DROP TABLE IF EXISTS open")
         c.execute("CREATE TABLE open (id int)")
-    assert pg.can_tell == ""
+    assert pg.visibility_problem == ""
     assert pg.moment().oldest is None
     with psycopg.connect(postgres.url) as c:
         before = pg.clock()
@@ -353,7 +353,7 @@ def test_a_login_that_cannot_see_others_has_a_delay(postgres: Postgres) -> None:
         c.execute("CREATE ROLE plain LOGIN")
     url = make_url(postgres.url).set(drivername="postgresql+psycopg", username="plain")
     database = PostgreSQL(url, DELAY)
-    assert "no rights of pg_read_all_stats" in database.can_tell
+    assert "no rights of pg_read_all_stats" in database.visibility_problem
     found = database.moment()
     assert found.oldest == found.now - 5
     database.close()
@@ -361,7 +361,7 @@ def test_a_login_that_cannot_see_others_has_a_delay(postgres: Postgres) -> None:
 
 def test_sqlite_has_a_delay(tmp_path: Path) -> None:
     database = SQLite(make_url(f"sqlite:///{tmp_path / 'x.db'}"), DELAY)
-    assert database.can_tell == "SQLite does not tell"
+    assert database.visibility_problem == "SQLite does not tell"
     found = database.moment()
     assert found.oldest == found.now - 5
     assert abs(found.now - time.time()) < 1

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.polling.keyset_queries import Pages
-from penstock.capture.source.base import Database, SourceError
+from penstock.capture.polling.keyset_queries import PageQueries
+from penstock.capture.source.base import SourceDatabase, SourceError
 from penstock.capture.source.mysql import MySQL
 from penstock.capture.source.postgres import PostgreSQL
 from penstock.capture.source.sqlite import SQLite
@@ -31,10 +31,10 @@ ROWS = [
 
 
 @pytest.fixture(params=["mariadb", "mysql_server", "postgres", "sqlite"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SourceDatabase]:
     if request.param in ("mariadb", "mysql_server"):
         url = request.getfixturevalue(request.param).url_of("demo")
-        made: Database = MySQL(make_url(url), timedelta(seconds=5))
+        made: SourceDatabase = MySQL(make_url(url), timedelta(seconds=5))
     elif request.param == "postgres":
         url = request.getfixturevalue("postgres").url
         made = PostgreSQL(make_url(url).set(drivername="postgresql+psycopg"), timedelta(seconds=5))
@@ -56,11 +56,11 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     made.close()
 
 
-def dialect_of(database: Database) -> str:
+def dialect_of(database: SourceDatabase) -> str:
     return {"MySQL": "mysql", "PostgreSQL": "postgres", "SQLite": "sqlite"}[type(database).__name__]
 
 
-def known(database: Database, expressions: list[str]) -> list[str]:
+def known(database: SourceDatabase, expressions: list[str]) -> list[str]:
     """Those that the server takes: the file of MariaDB and MySQL has some that only one of them has."""
     found = []
     for expression in expressions:
@@ -70,7 +70,7 @@ def known(database: Database, expressions: list[str]) -> list[str]:
     return found
 
 
-def test_every_expression_is_sent_as_it_is_written(database: Database, request: pytest.FixtureRequest) -> None:
+def test_every_expression_is_sent_as_it_is_written(database: SourceDatabase, request: pytest.FixtureRequest) -> None:
     dialect = dialect_of(database)
     files = [EXPRESSIONS / f"{name}.txt" for name in ("everywhere", dialect)]
     given = [line for file in files for line in file.read_text().splitlines()]
@@ -90,8 +90,8 @@ def test_every_expression_is_sent_as_it_is_written(database: Database, request: 
         cursor.close()
     assert len(wanted) == len(ROWS)
     names = [name for name, _ in kinds]
-    pages = Pages(capture)
-    for query in (pages.by_key(None, 9), pages.since(0, None, 9), pages.exactly([(1,), (2,), (3,)])):
+    pages = PageQueries(capture)
+    for query in (pages.by_key(None, 9), pages.since(0, None, 9), pages.rows_with_keys([(1,), (2,), (3,)])):
         page = database.page(query)
         if on_mysql:
             # To it an integer of a derived table is wide where it needs to be, and so it is in every page.

@@ -101,7 +101,7 @@ def test_a_right_that_is_taken_away_leaves_the_low_mark_where_it_is(
     wait_until(lambda: poller.poll() >= 0 and not poller.asks, every=0.3, what="it sees all again")
     session.execute("REVOKE pg_read_all_stats FROM looker")
     wait_until(lambda: poller.poll() >= 0 and bool(poller.asks), every=0.3, what="it is blind again")
-    poller.go_on()
+    poller.continue_pending()
     poller.poll()
     assert not poller.asks, "DELAY is taken in its place"
     poller.close()

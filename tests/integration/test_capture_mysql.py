@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import make_url
 
 from penstock.capture.output.encode import encode
-from penstock.capture.polling.keyset_queries import Pages
+from penstock.capture.polling.keyset_queries import PageQueries
 from penstock.capture.source.mysql import MySQL
 from penstock.devstack.servers.kafka import Broker
 from penstock.model.capture import parse
@@ -73,7 +73,7 @@ def test_types(mysql_server: Server, mysql: MySQL) -> None:
         cursor.execute(f"CREATE TABLE types (id INT PRIMARY KEY, {columns})")
         cursor.execute(f"INSERT INTO types VALUES (1, {', '.join(literal for _, literal, _ in TYPES)})")
     declared = parse("CAPTURE INTO t FROM mysql demo KEY (id) CURSOR id AS SELECT * FROM types", Path("t.sql"))
-    page = mysql.page(Pages(declared).by_key(None, 100))
+    page = mysql.page(PageQueries(declared).by_key(None, 100))
     [row] = [orjson.loads(value) for value in encode(page.names, page.rows)]
     assert row == {"id": 1} | {f"c{n}": wanted for n, (_, _, wanted) in enumerate(TYPES)}
 
@@ -81,7 +81,7 @@ def test_types(mysql_server: Server, mysql: MySQL) -> None:
 def test_it_tells_since_when_a_transaction_is_open(mysql_server: Server, mysql: MySQL) -> None:
     with connect(mysql_server, autocommit=True).cursor() as cursor:
         cursor.execute("CREATE TABLE IF NOT EXISTS open (id INT PRIMARY KEY)")
-    assert mysql.can_tell == ""
+    assert mysql.visibility_problem == ""
     assert abs(mysql.clock() - time.time()) < 2
     connection = connect(mysql_server)
     with connection.cursor() as cursor:

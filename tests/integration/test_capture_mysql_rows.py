@@ -11,7 +11,7 @@ from pymysql.cursors import SSCursor
 
 from penstock.capture.output.encode import Unreadable
 from penstock.capture.source.mysql import MySQL
-from penstock.capture.source.mysql_rows import rows_of
+from penstock.capture.source.mysql_rows import read_rows
 from tests.captures import connect
 
 # About each length from which on a value has more bytes of length, and rows that the protocol cuts into packets.
@@ -39,7 +39,7 @@ def both(connection: pymysql.Connection[Any], query: str) -> tuple[list[Any], li
         theirs = list(cursor.fetchall())
     with connection.cursor(SSCursor) as cursor:
         cursor.execute(query)
-        found = list(rows_of(cursor))
+        found = list(read_rows(cursor))
     return theirs, [row for row, _ in found], sum(weight for _, weight in found)
 
 
@@ -73,7 +73,7 @@ def test_a_connection_that_ends_among_the_rows_is_told(request: pytest.FixtureRe
     connection, other = (connect(server, **MySQL.OPTIONS["connect_args"]) for _ in range(2))
     with connection.cursor(SSCursor) as cursor, other.cursor() as killer:
         cursor.execute(f"{MANY} n.i, REPEAT('x', 200) FROM n JOIN n AS m")
-        rows = rows_of(cursor)
+        rows = read_rows(cursor)
         next(rows)
         thread = connection.thread_id()  # type: ignore[no-untyped-call]
         killer.execute(f"KILL {thread}")
@@ -85,7 +85,7 @@ def test_a_connection_that_ends_among_the_rows_is_told(request: pytest.FixtureRe
 def test_what_is_not_taken_is_not_left_behind(connection: pymysql.Connection[Any]) -> None:
     with connection.cursor(SSCursor) as cursor:
         cursor.execute(f"{MANY} i FROM n")
-        assert next(rows_of(cursor)) == ((1,), 2)
+        assert next(read_rows(cursor)) == ((1,), 2)
     assert both(connection, "SELECT 7")[1] == [(7,)]
 
 
@@ -99,7 +99,7 @@ def test_an_error_among_the_rows_is_told(connection: pymysql.Connection[Any]) ->
         both(connection, failing)
     with connection.cursor(SSCursor) as cursor:
         cursor.execute(failing)
-        rows = rows_of(cursor)
+        rows = read_rows(cursor)
         assert next(rows)[0] == (1, None)
         with pytest.raises(pymysql.Error, match="more than 1 row"):
             list(rows)
@@ -115,7 +115,7 @@ def test_a_text_that_cannot_be_read_breaks_no_row_and_no_connection(connection: 
             pytest.skip("this server does not")
     with connection.cursor(SSCursor) as streaming:
         streaming.execute(f"SELECT 1, 'a' UNION ALL SELECT 2, {half} UNION ALL SELECT 3, 'c'")
-        found = [row for row, _ in rows_of(streaming)]
+        found = [row for row, _ in read_rows(streaming)]
     assert found == [(1, "a"), (2, Unreadable(b"\xed\xa0\x80")), (3, "c")]
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")

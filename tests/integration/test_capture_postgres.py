@@ -15,10 +15,10 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.checks.ordering import Proof
-from penstock.capture.checks.paging_checks import Unproven
+from penstock.capture.checks.ordering import PagingVerifier
+from penstock.capture.checks.paging_checks import PagingError
 from penstock.capture.output.page_records import records
-from penstock.capture.polling.keyset_queries import Pages, Query
+from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
 from penstock.capture.source.base import SourceError
 from penstock.capture.source.postgres import PostgreSQL
 from penstock.model.capture import Capture, parse
@@ -52,33 +52,33 @@ def test_no_limit_of_the_servers_ends_a_session_between_two_polls(own: Postgres)
     execute(own, *(f"ALTER ROLE postgres SET {name} = '200ms'" for name in names))
     try:
         with opened(own.url) as database:
-            pid = Query("SELECT pg_backend_pid()", {})
+            pid = SourceQuery("SELECT pg_backend_pid()", {})
             first = database.value(pid)
             with psycopg.connect(own.url, autocommit=True) as other:
                 time.sleep(0.8)
                 with pytest.raises(psycopg.Error, match="idle-session timeout"):
                     other.execute("SELECT 1")
             assert database.value(pid) == first
-            assert database.value(Query("SELECT 1 FROM pg_sleep(0.5)", {})) == 1
+            assert database.value(SourceQuery("SELECT 1 FROM pg_sleep(0.5)", {})) == 1
     finally:
         execute(own, *(f"ALTER ROLE postgres RESET {name}" for name in names))
 
 
 def test_a_subscriber_has_a_delay_while_its_worker_is_away_too(own: Postgres) -> None:
     with opened(own.url) as database:
-        assert database.can_tell == ""
+        assert database.visibility_problem == ""
         execute(
             own,
             "CREATE SUBSCRIPTION s CONNECTION 'host=nowhere' PUBLICATION p WITH (connect = false, slot_name = NONE)",
         )
         try:
-            assert "subscription" in database.can_tell
+            assert "subscription" in database.visibility_problem
             moment = database.moment(database.clock())
             assert moment.oldest is not None
             assert moment.oldest <= moment.now - 5
         finally:
             execute(own, "DROP SUBSCRIPTION s")
-        assert database.can_tell == ""
+        assert database.visibility_problem == ""
 
 
 def test_a_crash_makes_another_server_if_commits_are_not_waited_for(own: Postgres) -> None:
@@ -113,13 +113,13 @@ def test_a_standby_has_a_delay_and_is_another_server_once_promoted(own: Postgres
         if own._as:
             shutil.chown(data / name, "nobody")
     with Standby(own, data) as standby, opened(own.url) as first, opened(standby.url) as second:
-        assert "standby" in second.can_tell
+        assert "standby" in second.visibility_problem
         moment = second.moment(second.clock())
         assert moment.oldest is not None
         assert moment.oldest <= moment.now - 5
         assert first.server() == second.server()
         execute(standby, "SELECT pg_promote()")
-        wait_until(lambda: second.can_tell == "", every=0.5, what="it is promoted")
+        wait_until(lambda: second.visibility_problem == "", every=0.5, what="it is promoted")
         wait_until(lambda: second.server() != first.server(), every=0.5, what="it is on another timeline")
 
 
@@ -168,10 +168,10 @@ def test_bytes_that_are_no_character_leave_the_other_rows(
             c.execute(b"INSERT INTO t VALUES (%d, '%s', '{%s}', '%s')" % (number, v, v, v))
     with opened(url) as database:
         declared = of("SELECT id, v, a FROM t")
-        proof = Proof(declared, database)
+        proof = PagingVerifier(declared, database)
         proof.prove()
         for most in (None, 1000):
-            made = records(declared, database.page(Pages(declared).by_key(None, 9), most))
+            made = records(declared, database.page(PageQueries(declared).by_key(None, 9), most))
             assert list(made.unreadable) == [b'{"id":1}']
             assert "convert_to(v, getdatabaseencoding())" in made.unreadable[b'{"id":1}']
             values = [orjson.loads(value) for value in made.values if value]
@@ -181,14 +181,14 @@ def test_bytes_that_are_no_character_leave_the_other_rows(
             )
         # A key in that encoding goes back as it came, one that is none of it is refused.
         by = of("SELECT id, k FROM t", "k")
-        assert [row[0] for row in database.page(Pages(by).exactly([(text,)])).rows] == [0]
-        with pytest.raises(Unproven, match="met a value of k that has no place in its order"):
-            Proof(by, database).prove()
+        assert [row[0] for row in database.page(PageQueries(by).rows_with_keys([(text,)])).rows] == [0]
+        with pytest.raises(PagingError, match="met a value of k that has no place in its order"):
+            PagingVerifier(by, database).prove()
         if encoding != "SQL_ASCII":
             with pytest.raises(SourceError) as e:
-                database.page(Pages(by).exactly([("漢",)]))
+                database.page(PageQueries(by).rows_with_keys([("漢",)]))
             assert e.value.refused
         as_bytes = of("SELECT id, convert_to(v, getdatabaseencoding()) AS v FROM t")
-        rows = database.page(Pages(as_bytes).by_key(None, 9)).rows
+        rows = database.page(PageQueries(as_bytes).by_key(None, 9)).rows
         assert [bytes(row[1]) for row in rows] == [bytes_of, none, b"after"]
     execute(own, f"DROP DATABASE {name}")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.checks.paging_checks import Unproven
-from penstock.capture.polling.keyset_queries import Pages, Query
+from penstock.capture.checks.paging_checks import PagingError
+from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
 from penstock.capture.source.base import SourceError
 from penstock.capture.source.mysql import MySQL
 from penstock.devstack.servers.mariadb import MariaDB
@@ -102,11 +102,11 @@ def test_what_mariadb_orders_otherwise_is_refused_wherever_it_comes_from(maria: 
             "SELECT * FROM copied",
             "SELECT p.id, p.c FROM paged AS p JOIN penstock_elsewhere.paged AS e ON e.c = p.c",
         ):
-            with pytest.raises(Unproven, match=rf"capture t cannot be paged by a column of type {name}; got: id: "):
+            with pytest.raises(PagingError, match=rf"capture t cannot be paged by a column of type {name}; got: id: "):
                 maria.proven(select)
     maria.execute("DROP TABLE paged")
     maria.execute(f"CREATE TABLE paged (id INT PRIMARY KEY, c {kind})")
-    with pytest.raises(Unproven, match=rf"by a column of type {name}; got: c: .*another CURSOR is better"):
+    with pytest.raises(PagingError, match=rf"by a column of type {name}; got: c: .*another CURSOR is better"):
         maria.proven()
 
 
@@ -114,13 +114,13 @@ def test_the_cures_for_them_page(maria: Table) -> None:
     kinds = "ENUM('z', 'b', 'a', 'c', 'y', 'x', 'd')"
     maria.filled(f"kind {kinds} PRIMARY KEY, c INT", [f"{n}, 1" for n in range(1, 8)])
     select = "SELECT CAST(kind AS CHAR) AS id, c FROM paged"
-    pages = Pages(maria.declared(select))
+    pages = PageQueries(maria.declared(select))
     assert len(maria.proven(select).notes) == 1
     found = maria.through(lambda last: pages.by_key(last, 3), lambda row: row[:1])
     assert [row[0] for row in found] == sorted("zbacyxd")
     maria.filled("bits BIT(64) PRIMARY KEY, c INT", [f"{n}, 1" for n in (0, 1, 2**63, 2**64 - 1, 255, 256, 65536)])
     select = "SELECT bits + 0 AS id, c FROM paged"
-    pages = Pages(maria.declared(select))
+    pages = PageQueries(maria.declared(select))
     maria.proven(select)
     found = maria.through(lambda last: pages.by_key(last, 3), lambda row: row[:1])
     assert [row[0] for row in found] == [0, 1, 255, 256, 65536, 2**63, 2**64 - 1]
@@ -131,7 +131,7 @@ def test_a_cursor_of_text_must_be_in_order_of_code_points(maria: Table, collatio
     characters = collation.split("_")[0]
     kind = f"VARCHAR(9) CHARACTER SET {characters} COLLATE"
     maria.filled(f"id INT PRIMARY KEY, c {kind} {collation} NOT NULL", ["1, 'a'", "2, 'B'"])
-    with pytest.raises(Unproven, match=r"a cursor of type VARCHAR; got: c: its collation .*utf8mb4_nopad_bin"):
+    with pytest.raises(PagingError, match=r"a cursor of type VARCHAR; got: c: its collation .*utf8mb4_nopad_bin"):
         maria.proven()
 
 
@@ -146,21 +146,25 @@ def test_a_cursor_of_text_by_code_point(maria: Table) -> None:
 def test_dates_that_are_none_are_refused(maria: Table, kind: str, zero: str) -> None:
     maria.execute("SET sql_mode = 'ALLOW_INVALID_DATES'")
     maria.filled(f"id INT PRIMARY KEY, c {kind} NULL", [f"1, '{zero}'", "2, '2026-02-01'", "3, '2026-03-01'"])
-    with pytest.raises(Unproven, match=rf"a value of c that has no place.*got: {zero} in a column of type {kind[:4]}"):
+    with pytest.raises(
+        PagingError, match=rf"a value of c that has no place.*got: {zero} in a column of type {kind[:4]}"
+    ):
         maria.proven()
     maria.execute("UPDATE paged SET c = NULL WHERE id = 1")
     maria.proven()
     maria.filled(f"id {kind} PRIMARY KEY, c INT", [f"'{zero}', 1", "'2026-02-01', 2", "'2026-03-01', 3"])
-    with pytest.raises(Unproven, match=rf"a value of id that has no place.*got: {zero} in a column of type {kind[:4]}"):
+    with pytest.raises(
+        PagingError, match=rf"a value of id that has no place.*got: {zero} in a column of type {kind[:4]}"
+    ):
         maria.proven()
 
 
 def test_a_key_of_mariadb_that_is_not_unique_is_refused(maria: Table) -> None:
     rows = ["1, 'a', 1, NULL", "2, 'a ', 2, NULL", "3, 'b', 3, 1"]
     maria.filled("id INT PRIMARY KEY, name VARCHAR(9), c INT, part INT UNIQUE, KEY (name)", rows)
-    with pytest.raises(Unproven, match="KEY that is not unique; got: 2 rows of one name"):
+    with pytest.raises(PagingError, match="KEY that is not unique; got: 2 rows of one name"):
         maria.proven("SELECT name, c FROM paged", "name")
-    with pytest.raises(Unproven, match="a row without a key; got: NULL in name, part"):
+    with pytest.raises(PagingError, match="a row without a key; got: NULL in name, part"):
         maria.proven("SELECT name, part, c FROM paged", "name, part")
     assert maria.proven("SELECT name, id, c FROM paged", "name, id").notes == []
     [note] = maria.proven("SELECT p.id, p.c FROM paged AS p LEFT JOIN paged AS q ON q.id = p.id").notes
@@ -168,7 +172,7 @@ def test_a_key_of_mariadb_that_is_not_unique_is_refused(maria: Table) -> None:
     # What is unique to the table's collation need not be so to another.
     maria.filled("name VARCHAR(9) COLLATE utf8mb4_nopad_bin PRIMARY KEY, c INT", ["'a', 1", "'A', 2"])
     assert maria.proven("SELECT name, c FROM paged", "name").notes == []
-    with pytest.raises(Unproven, match="2 rows of one id"):
+    with pytest.raises(PagingError, match="2 rows of one id"):
         maria.proven("SELECT name COLLATE utf8mb4_general_ci AS id, c FROM paged")
 
 
@@ -183,19 +187,19 @@ def test_a_text_without_a_limit_may_be_a_key_of_limited_length(maria: Table) -> 
     maria.once(len(rows))
     maria.execute("INSERT INTO paged VALUES (REPEAT('Z', 3073), 8)")
     with pytest.raises(
-        Unproven, match=r"a value of id that has no place.*got: Z{40}\.\.\. of 3073 characters in a col"
+        PagingError, match=r"a value of id that has no place.*got: Z{40}\.\.\. of 3073 characters in a col"
     ):
         maria.proven()
 
 
 def test_a_column_that_is_given_another_type_is_proven_anew(maria: Table) -> None:
     maria.filled("id CHAR(5) PRIMARY KEY, c INT", ["'z', 1", "'a', 2"])
-    proof, pages = maria.proven(), Pages(maria.declared())
+    proof, pages = maria.proven(), PageQueries(maria.declared())
     assert not proof.take(maria.database.page(pages.by_key(None, 5)))
     maria.execute("ALTER TABLE paged MODIFY id VARCHAR(5)")
     assert proof.take(maria.database.page(pages.by_key(None, 5)))
     maria.execute("ALTER TABLE paged MODIFY id ENUM('z', 'a')")
-    with pytest.raises(Unproven, match="type ENUM; got: id"):
+    with pytest.raises(PagingError, match="type ENUM; got: id"):
         proof.take(maria.database.page(pages.by_key(None, 5)))
 
 
@@ -229,11 +233,11 @@ def test_a_key_whose_text_is_another_in_utf8(maria: Table, name: str, values: li
     assert proof.notes == [f"not all text of {name} is the same in UTF-8: see that no two of id become one there"]
     for value in values:
         maria.execute(f"INSERT INTO paged VALUES (_{name} x'{value}', 7)")
-    with pytest.raises(Unproven, match=rf"cannot be asked for.*text of {name} that is another"):
+    with pytest.raises(PagingError, match=rf"cannot be asked for.*text of {name} that is another"):
         maria.proven()
     if name not in ("cp932", "sjis"):
-        with pytest.raises(Unproven, match="cannot be asked for"):
-            proof.take(maria.database.page(Pages(maria.declared()).by_key(None, 99)))
+        with pytest.raises(PagingError, match="cannot be asked for"):
+            proof.take(maria.database.page(PageQueries(maria.declared()).by_key(None, 99)))
 
 
 @pytest.mark.parametrize(
@@ -251,9 +255,9 @@ def test_a_time_that_gets_the_date_of_today(maria: Table, select: str, columns: 
         "id INT PRIMARY KEY, c INT NOT NULL, t TIME, d DATE", ["1, 7, NULL, NULL", "2, 7, '9:0', '2026-01-02'"]
     )
     maria.execute("CREATE OR REPLACE VIEW todays AS SELECT id, c, DATE(t) AS x FROM paged")
-    with pytest.raises(Unproven, match=rf"says another thing each day.*; got: {columns};"):
+    with pytest.raises(PagingError, match=rf"says another thing each day.*; got: {columns};"):
         maria.proven(select)
     maria.proven("SELECT id, c, t, TIMESTAMP(d, t) AS x FROM paged")
-    (row,) = maria.database.page(Query("SELECT YEAR(NOW()) > 2025 AND @@timestamp > 1700000000", {})).rows
+    (row,) = maria.database.page(SourceQuery("SELECT YEAR(NOW()) > 2025 AND @@timestamp > 1700000000", {})).rows
     assert row == (1,)
     maria.execute("DROP VIEW todays")

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.checks.paging_checks import Unproven
+from penstock.capture.checks.paging_checks import PagingError
 from penstock.capture.source.base import SourceError
 from penstock.capture.source.postgres import PostgreSQL
 from tests.paged import DELAY, Table
@@ -125,11 +125,11 @@ def test_what_postgresql_orders_otherwise_is_refused(kinds: Table, kind: str, va
     kinds.filled(f"id {kind} PRIMARY KEY, c int", [f"{value}, 1"])
     kinds.execute("CREATE OR REPLACE VIEW seen AS SELECT id, c FROM paged")
     for select in ("SELECT id, c FROM paged", "SELECT * FROM seen", "SELECT x.* FROM (SELECT * FROM paged) AS x"):
-        with pytest.raises(Unproven, match=f"{message.format('id')}hint: select CAST"):
+        with pytest.raises(PagingError, match=f"{message.format('id')}hint: select CAST"):
             kinds.proven(select)
     kinds.execute("DROP VIEW seen")
     kinds.filled(f"id int PRIMARY KEY, c {kind}", [f"1, {value}"])
-    with pytest.raises(Unproven, match=f"{message.format('c')}hint: another CURSOR"):
+    with pytest.raises(PagingError, match=f"{message.format('c')}hint: another CURSOR"):
         kinds.proven()
 
 
@@ -149,30 +149,30 @@ def test_what_postgresql_orders_otherwise_is_refused(kinds: Table, kind: str, va
 )
 def test_a_cursor_of_postgresql_that_is_ordered_otherwise(kinds: Table, kind: str, value: str, message: str) -> None:
     kinds.filled(f"id int PRIMARY KEY, c {kind}", [f"1, {value}"])
-    with pytest.raises(Unproven, match=message):
+    with pytest.raises(PagingError, match=message):
         kinds.proven()
 
 
 def test_a_key_of_postgresql_that_is_not_unique_is_refused(kinds: Table) -> None:
     kinds.filled("id int PRIMARY KEY, name text, c int, part int UNIQUE", ["1, 'a', 1, NULL", "2, 'a', 2, 3"])
-    with pytest.raises(Unproven, match="KEY that is not unique; got: 2 rows of one name"):
+    with pytest.raises(PagingError, match="KEY that is not unique; got: 2 rows of one name"):
         kinds.proven("SELECT name, c FROM paged", "name")
-    with pytest.raises(Unproven, match="a row without a key; got: NULL in name, part"):
+    with pytest.raises(PagingError, match="a row without a key; got: NULL in name, part"):
         kinds.proven("SELECT name, part, c FROM paged", "name, part")
     assert kinds.proven("SELECT Name AS n, ID AS key, c FROM Public.Paged", "n, key").notes == []
     # Unique by bytes, and the same to the collation by which it is paged.
     kinds.filled("name text PRIMARY KEY, c int", ["'a', 1", "'A', 2"])
-    with pytest.raises(Unproven, match="2 rows of one id"):
+    with pytest.raises(PagingError, match="2 rows of one id"):
         kinds.proven("SELECT name COLLATE nobody AS id, c FROM paged")
     kinds.filled("name text COLLATE nobody NOT NULL, c int", ["'a', 1", "'A', 2"])
     kinds.execute('CREATE UNIQUE INDEX ON paged (name COLLATE "C")')
-    with pytest.raises(Unproven, match="2 rows of one name"):
+    with pytest.raises(PagingError, match="2 rows of one name"):
         kinds.proven("SELECT name, c FROM paged", "name")
     # The rows of an heir are not in the index.
     kinds.filled("id int PRIMARY KEY, c int", ["1, 1"])
     kinds.execute("CREATE TABLE heir () INHERITS (paged)")
     kinds.execute("INSERT INTO heir VALUES (1, 2)")
-    with pytest.raises(Unproven, match="2 rows of one id"):
+    with pytest.raises(PagingError, match="2 rows of one id"):
         kinds.proven()
     kinds.execute("DROP TABLE heir")
 

@@ -47,7 +47,7 @@ def test_a_reconcile_finds_and_repairs(source: Source) -> None:
 
 
 def test_columns_that_change_in_the_middle_of_a_comparison(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.reconcile.digest_index.Reconcile.CHUNK", 5)
+    monkeypatch.setattr("penstock.capture.reconcile.digest_index.DigestIndex.CHUNK", 5)
     source.sql(*(f"INSERT INTO {source.name} (name, changed) VALUES ('{i}', '2020-01-01')" for i in range(40)))
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('new')")
     poller = source.poller()
@@ -151,7 +151,7 @@ def test_records_that_were_taken_out_of_the_topic_are_missed(source: Source) -> 
 @pytest.mark.parametrize("chunk", [2000, 7])
 def test_a_key_that_is_given_another_type(source: Source, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     """Types belong to a page: keys that were learnt as numbers took the rows for gone that had just been written."""
-    monkeypatch.setattr("penstock.capture.reconcile.digest_index.Reconcile.CHUNK", chunk)
+    monkeypatch.setattr("penstock.capture.reconcile.digest_index.DigestIndex.CHUNK", chunk)
     source.sql(*(f"INSERT INTO {source.name} (name, changed) VALUES ('{i}', '2020-01-01')" for i in range(40)))
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('new')")
     poller = source.poller()
@@ -219,7 +219,7 @@ def test_a_cursor_that_is_given_another_type(source: Source) -> None:
 
 
 def test_a_comparison_keeps_its_rate_whatever_is_polled(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.reconcile.digest_index.Reconcile.CHUNK", 20)
+    monkeypatch.setattr("penstock.capture.reconcile.digest_index.DigestIndex.CHUNK", 20)
     source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_100")
     poller = source.poller(more="RECONCILE EVERY 1 DAY RATE 50")
     polled(poller)
@@ -234,7 +234,7 @@ def test_what_the_last_comparison_found_is_kept_while_another_runs(source: Sourc
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b')")
     poller = source.poller()
     polled(poller)
-    assert time.time() - poller.reconcile.same_at < 60, "a snapshot needs no comparison at once"
+    assert time.time() - poller.reconcile.in_sync_at < 60, "a snapshot needs no comparison at once"
     source.send({b"junk": b"{}"})
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
@@ -245,4 +245,4 @@ def test_what_the_last_comparison_found_is_kept_while_another_runs(source: Sourc
     again = source.poller()
     assert again.position.reconcile
     assert again.reconcile.last == found
-    assert 0 <= again.reconcile.same_at - found.ended < 1
+    assert 0 <= again.reconcile.in_sync_at - found.ended < 1

@@ -199,7 +199,7 @@ def test_a_comparison_comes_by_itself_if_nobody_knows_of_one(
     running.source.sql(f"DELETE FROM {running.source.name} WHERE id = 1")
     for file in (home / "captures").glob("*"):
         file.unlink()
-    monkeypatch.setattr("penstock.capture.reconcile.schedule.SOON", 0.0)
+    monkeypatch.setattr("penstock.capture.reconcile.schedule.START_SPREAD_SECONDS", 0.0)
     running.start(more="RECONCILE NEVER")
     running.until(lambda row, _: row.polls > 5, "it polls")
     assert running.row.drift is None

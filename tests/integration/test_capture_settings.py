@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import make_url
 
 from penstock.capture.output.encode import encode
-from penstock.capture.polling.keyset_queries import Pages
+from penstock.capture.polling.keyset_queries import PageQueries
 from penstock.capture.source.mysql import MySQL
 from penstock.capture.source.postgres import PostgreSQL
 from penstock.devstack.servers.mariadb import MariaDB
@@ -36,7 +36,7 @@ def capture(dialect: str, columns: str) -> Capture:
 
 def rows(database: MySQL | PostgreSQL, columns: str = "*") -> list[dict[str, Any]]:
     dialect = "mysql" if isinstance(database, MySQL) else "postgres"
-    page = database.page(Pages(capture(dialect, columns)).by_key(None, 100))
+    page = database.page(PageQueries(capture(dialect, columns)).by_key(None, 100))
     return [orjson.loads(row) for row in encode(page.names, page.rows)] if page.rows else []
 
 
@@ -133,7 +133,7 @@ def test_values_are_the_same_whatever_the_settings(odd: Odd, mariadb: MariaDB) -
         }  # fmt: skip
         # Without a LIMIT of its own.
         keys = [(1,), (2,), (3,)]
-        assert len(one.page(Pages(capture("mysql", "*")).exactly(keys)).rows) == 3
+        assert len(one.page(PageQueries(capture("mysql", "*")).rows_with_keys(keys)).rows) == 3
 
 
 def test_statements_of_the_event_scheduler_count(odd: Odd) -> None:
@@ -194,9 +194,9 @@ def test_statements_of_the_bulk_protocol_count(mariadb: MariaDB) -> None:
 def test_an_engine_whose_transactions_cannot_be_seen_has_a_delay(
     mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MySQL, "OTHERS", MySQL.OTHERS.replace("'SEQUENCE'", "'ROCKSDB'"))
+    monkeypatch.setattr(MySQL, "OTHERS", MySQL.OTHER_ENGINES.replace("'SEQUENCE'", "'ROCKSDB'"))
     with opened(mariadb, timedelta(seconds=6)) as database:
-        assert "another engine with transactions" in database.can_tell
+        assert "another engine with transactions" in database.visibility_problem
         found = database.moment()
         assert found.oldest == found.now - 6
 
@@ -218,14 +218,14 @@ class Replica(MariaDB):
 
 def test_a_replica_has_a_delay_while_it_is_stopped_too(tmp_path: Path) -> None:
     with Replica(tmp_path, free_port()) as server, opened(server) as database:
-        assert database.can_tell == ""
+        assert database.visibility_problem == ""
         with connect(server, autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute("START SLAVE")
-            wait_until(lambda: database.can_tell != "", what="it replays")
+            wait_until(lambda: database.visibility_problem != "", what="it replays")
             cursor.execute("STOP SLAVE")
             cursor.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE USER = 'system user'")
             assert cursor.fetchone() == (0,)
-        assert "replica" in database.can_tell
+        assert "replica" in database.visibility_problem
         moment = database.moment(database.clock())
         assert moment.oldest is not None
         assert moment.oldest <= moment.now - 5
@@ -259,12 +259,12 @@ def test_values_of_postgresql_are_the_same_whatever_the_settings(postgres: Postg
 
 def test_a_session_that_does_not_show_what_it_does_means_a_delay(postgres: Postgres) -> None:
     database = PostgreSQL(make_url(postgres.url).set(drivername="postgresql+psycopg"), DELAY)
-    assert database.can_tell == ""
+    assert database.visibility_problem == ""
     with psycopg.connect(postgres.url) as c:
         c.execute("SET track_activities = off")
         found = database.moment(database.clock())
         assert found.oldest is not None
         assert found.oldest <= found.now - 5
-    wait_until(lambda: database.can_tell == "", what="it has ended")
+    wait_until(lambda: database.visibility_problem == "", what="it has ended")
     assert database.moment(database.clock()).oldest is None
     database.close()

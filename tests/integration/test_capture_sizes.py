@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.polling.keyset_queries import Pages
+from penstock.capture.polling.keyset_queries import PageQueries
 from penstock.capture.polling.page_size import PageSize
-from penstock.capture.source.base import Database, Page
+from penstock.capture.source.base import SourceDatabase, SourcePage
 from penstock.capture.source.engines import ENGINES
 from penstock.model.capture import parse
 from tests.captures import Source, polled, until, url_of
@@ -24,7 +24,7 @@ HEAVY = {1, *range(400, 440), 800}
 
 
 @pytest.fixture(params=["mysql", "postgres", "sqlite"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SourceDatabase]:
     url = url_of(request, tmp_path / "sizes.db")
     made = ENGINES[request.param](make_url(url), timedelta(seconds=5))
     with made._connected() as c:
@@ -40,12 +40,12 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     made.close()
 
 
-def of(database: Database, select: str) -> Pages:
+def of(database: SourceDatabase, select: str) -> PageQueries:
     dialect = next(name for name, kind in ENGINES.items() if isinstance(database, kind))
-    return Pages(parse(f"CAPTURE INTO t FROM {dialect} x KEY (id) CURSOR c AS {select}", Path("t.sql")))
+    return PageQueries(parse(f"CAPTURE INTO t FROM {dialect} x KEY (id) CURSOR c AS {select}", Path("t.sql")))
 
 
-def paged(database: Database, size: PageSize, by: str) -> Iterator[tuple[Page, list[int]]]:
+def paged(database: SourceDatabase, size: PageSize, by: str) -> Iterator[tuple[SourcePage, list[int]]]:
     """Pages of the whole table, each with its keys."""
     pages = of(database, "SELECT * FROM sizes WHERE body NOT LIKE '%:b%'")
     behind: tuple[Any, ...] | None = None
@@ -60,7 +60,7 @@ def paged(database: Database, size: PageSize, by: str) -> Iterator[tuple[Page, l
 
 
 @pytest.mark.parametrize("by", ["key", "cursor"])
-def test_no_page_is_heavier_than_it_may_be(database: Database, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+def test_no_page_is_heavier_than_it_may_be(database: SourceDatabase, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     monkeypatch.setattr(PageSize, "BYTES", 4 * MB)
     size, keys, rows = PageSize(500), list[int](), list[int]()
     tracemalloc.start()
@@ -84,13 +84,13 @@ def test_no_page_is_heavier_than_it_may_be(database: Database, monkeypatch: pyte
     assert rows[-1] > 4 or rows[-2] > 4
 
 
-def test_a_row_that_is_heavier_than_a_page_is_one(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_heavier_than_a_page_is_one(database: SourceDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PageSize, "BYTES", MB // 2)
     size = PageSize(500)
     assert sorted(key for _, keys in paged(database, size, "key") for key in keys) == list(range(1, 801))
 
 
-def test_an_empty_page_has_the_columns_of_its_query(database: Database) -> None:
+def test_an_empty_page_has_the_columns_of_its_query(database: SourceDatabase) -> None:
     pages = of(database, "SELECT sizes.*, 1 AS one FROM sizes WHERE id < 0")
     page = PageSize(500).read(database, pages.by_key(None, 500))
     assert (page.names, page.rows, page.more) == (["id", "c", "body", "one"], [], False)

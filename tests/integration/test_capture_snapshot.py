@@ -16,7 +16,7 @@ from tests.captures import Source, polled, until
 @pytest.fixture
 def two_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A table of a hundred rows counts as large."""
-    monkeypatch.setattr("penstock.capture.snapshot.snapshot.Snapshotting.LARGE", 100)
+    monkeypatch.setattr("penstock.capture.snapshot.snapshot.SnapshotRun.LARGE", 100)
     monkeypatch.setattr("penstock.capture.output.page_writer.PageWriter.PAGE", 50)
     monkeypatch.setenv("PENSTOCK_SNAPSHOT_READERS", "2")
     settings.cache_clear()

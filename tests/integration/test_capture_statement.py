@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from penstock.capture import explain, factory
-from penstock.capture.polling.keyset_queries import Pages
+from penstock.capture.polling.keyset_queries import PageQueries
 from penstock.capture.source.base import SourceError
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
@@ -100,14 +100,15 @@ PLAIN = [
 def test_the_derived_table_is_merged_so_each_page_is_served_by_an_index(dialect: str, select: str) -> None:
     capture = declared(dialect, select)
     database = factory.database(capture)
-    pages = Pages(capture)
+    pages = PageQueries(capture)
     at = database.page(pages.by_key(None, 100)).rows[-1]
     names = database.page(pages.by_key(None, 1)).names
     low = at[names.index("changed")]
     served = {"PRIMARY", "st_a_pkey", "st_changed"}
     for query in (
         pages.by_key((100,), 9), pages.by_key(None, 9, upto=(100,)), pages.since(low, None, 9),
-        pages.since(low, (low, 100), 9), pages.without_cursor(None, 9), pages.exactly([(1,), (2,)]), pages.key_at(99),
+        pages.since(low, (low, 100), 9), pages.without_cursor(None, 9), pages.rows_with_keys([(1,), (2,)]),
+        pages.key_at(99),
     ):  # fmt: skip
         plan = database.plan(query)
         assert all("derived" not in table for table, _ in plan)

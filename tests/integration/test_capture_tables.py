@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import make_url
 
 from penstock.capture.checks.introspection import told
-from penstock.capture.checks.table_structure import cascades, shape
+from penstock.capture.checks.table_structure import foreign_key_caveats, table_fingerprint
 from penstock.capture.polling.poller import Poller
-from penstock.capture.source.base import Database, SourceError
+from penstock.capture.source.base import SourceDatabase, SourceError
 from penstock.capture.source.engines import ENGINES
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.model.capture import Capture, parse
@@ -28,7 +28,7 @@ class Place:
 
     def __init__(self, dialect: str, url: str) -> None:
         self.dialect = dialect
-        self.database: Database = ENGINES[dialect](make_url(url), timedelta(seconds=5))
+        self.database: SourceDatabase = ENGINES[dialect](make_url(url), timedelta(seconds=5))
 
     def sql(self, *statements: str) -> None:
         with self.database._connected() as c:
@@ -57,7 +57,7 @@ def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 def seen(at: Place, declared: Capture) -> str:
-    return shape(at.database, declared, told(declared, at.database).tables)
+    return table_fingerprint(at.database, declared, told(declared, at.database).tables)
 
 
 SWAP = (
@@ -127,13 +127,13 @@ def test_two_tables_of_the_same_columns_that_swap_their_names(at: Place) -> None
 
 def test_a_login_that_may_not_look_into_innodb_sees_the_columns_still(mariadb: MariaDB) -> None:
     with opened(mariadb) as database:
-        assert database.kept_as("demo", "nowhere") == []
+        assert database.storage_ids("demo", "nowhere") == []
         with database._connected() as c:
             c.exec_driver_sql("CREATE OR REPLACE TABLE looked (id INT PRIMARY KEY)")
-        assert len(database.kept_as("", "looked")) == 1
+        assert len(database.storage_ids("", "looked")) == 1
         with database._connected() as c:
             c.info["looks"] = False
-        assert database.kept_as("", "looked") == []
+        assert database.storage_ids("", "looked") == []
         with database._connected() as c:
             c.exec_driver_sql("DROP TABLE looked")
 
@@ -206,17 +206,17 @@ def test_keys_that_act_behind_the_cursor_are_told(at: Place, rule: str, said: li
         f"CREATE TABLE child (id INT PRIMARY KEY, a INT, b INT, c INT, FOREIGN KEY (a) REFERENCES parent (id) {rule})",
     )
     declared = at.capture(table="child")
-    found = list(cascades(at.database, declared, told(declared, at.database).tables))
+    found = list(foreign_key_caveats(at.database, declared, told(declared, at.database).tables))
     at.sql("CREATE VIEW v AS SELECT id, a, b, c FROM child")
     view = at.capture(table="v")
-    assert list(cascades(at.database, view, told(view, at.database).tables)) == found
+    assert list(foreign_key_caveats(at.database, view, told(view, at.database).tables)) == found
     assert len(found) == len(said)
     for sentence, part in zip(found, said, strict=True):
         assert sentence.startswith("child: foreign key ")
         assert "to parent " in sentence
         assert part in sentence
     parent = at.capture(table="parent", columns="id, id AS c")
-    assert list(cascades(at.database, parent, told(parent, at.database).tables)) == []
+    assert list(foreign_key_caveats(at.database, parent, told(parent, at.database).tables)) == []
 
 
 def two(source: Source) -> None:

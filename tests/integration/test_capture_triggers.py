@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import make_url
 
 from penstock.capture.checks.introspection import told
-from penstock.capture.checks.triggers import triggers
-from penstock.capture.source.base import Database
+from penstock.capture.checks.triggers import trigger_caveats
+from penstock.capture.source.base import SourceDatabase
 from penstock.capture.source.engines import ENGINES
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
@@ -34,7 +34,7 @@ def trusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
 
 
 class Place:
-    def __init__(self, dialect: str, database: Database) -> None:
+    def __init__(self, dialect: str, database: SourceDatabase) -> None:
         self.dialect, self.database, self._count = dialect, database, 0
 
     def sql(self, *statements: str) -> None:
@@ -62,7 +62,7 @@ class Place:
         text = f"CAPTURE INTO t FROM {self.dialect} x KEY (id) CURSOR changed AS {select}"
         capture = parse(text, Path("t.sql"))
         tables = told(capture, self.database).tables
-        return [found.split(": ", 1)[1] for found in triggers(self.database, capture, tables)]
+        return [found.split(": ", 1)[1] for found in trigger_caveats(self.database, capture, tables)]
 
     def clear(self) -> None:
         cascade = " CASCADE" if self.dialect == "postgres" else ""

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from penstock.capture.output.encode import Unreadable
-from penstock.capture.output.oversized_rows import SCHEMA, Aside
-from penstock.capture.output.page_records import Records, records
-from penstock.capture.source.base import Page
+from penstock.capture.output.oversized_rows import SCHEMA, OversizedRows
+from penstock.capture.output.page_records import PageRecords, records
+from penstock.capture.source.base import SourcePage
 from penstock.kafka.limits import SizeLimit
 from penstock.model.capture import parse
 from tests.captures import polled, until
@@ -31,12 +31,12 @@ def db() -> sqlite3.Connection:
     return made
 
 
-def opened(db: sqlite3.Connection, largest: int = 5_000) -> Aside:
-    return Aside(db, CAPTURE, SizeLimit("out", largest))
+def opened(db: sqlite3.Connection, largest: int = 5_000) -> OversizedRows:
+    return OversizedRows(db, CAPTURE, SizeLimit("out", largest))
 
 
-def given(**values: bytes | None) -> Records:
-    return Records([key.encode() for key in values], list(values.values()))
+def given(**values: bytes | None) -> PageRecords:
+    return PageRecords([key.encode() for key in values], list(values.values()))
 
 
 def test_what_is_too_large_becomes_a_tombstone_and_a_letter(db: sqlite3.Connection) -> None:
@@ -100,11 +100,11 @@ def test_a_topic_that_takes_more_is_worth_a_look(db: sqlite3.Connection) -> None
     aside = opened(db)
     aside.without(given(a=LARGE), 1)
     aside.told()
-    assert not opened(db).may_fit
+    assert not opened(db).may_fit_now
     raised = opened(db, 6_000)
-    assert raised.may_fit
+    assert raised.may_fit_now
     raised.without(given(a=LARGE), 1)
-    assert not raised.may_fit, "it is still too large"
+    assert not raised.may_fit_now, "it is still too large"
 
 
 def test_a_letter_of_a_long_row_is_cut(db: sqlite3.Connection) -> None:
@@ -137,7 +137,7 @@ def test_a_text_that_is_no_utf_8_stops_no_other_row(tmp_path: Path, monkeypatch:
 
 
 def test_a_text_that_is_no_utf_8_says_its_column_and_what_to_do() -> None:
-    page = Page((("id", ""), ("name", "")), [(1, "a"), (2, Unreadable(b"a\xff"))])
+    page = SourcePage((("id", ""), ("name", "")), [(1, "a"), (2, Unreadable(b"a\xff"))])
     made = records(parse("CAPTURE INTO t FROM sqlite x KEY (id) CURSOR id AS SELECT * FROM t", Path("t.sql")), page)
     assert made.values == [b'{"id":1,"name":"a"}', b'{"id":2,"name":"a\\\\xff"}']
     assert list(made.unreadable) == [b'{"id":2}']

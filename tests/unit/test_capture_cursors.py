@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from penstock.capture.output.position import Debt, Position
-from penstock.capture.polling.cursors import Cursors
-from penstock.capture.source.open_transactions import Moment
+from penstock.capture.output.position import Position, SkippedTransactions
+from penstock.capture.polling.cursors import CursorTracker
+from penstock.capture.source.open_transactions import TransactionSnapshot
 from penstock.model.capture import parse
 
 NOON = datetime(2026, 1, 1, 12)
+ONE_HOUR_BACK = "the database's clock was set back by 1:00:00"
 HOUR = timedelta(hours=1)
+ONE_HOUR_BACK = "the database's clock was set back by 1:00:00"
 
 
 class Clocks:
@@ -43,12 +45,12 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     return Clocks(monkeypatch)
 
 
-def cursors(low: Any = None, more: str = "OVERLAP 10 SECONDS") -> Cursors:
+def cursors(low: Any = None, more: str = "OVERLAP 10 SECONDS") -> CursorTracker:
     text = f"CAPTURE INTO t FROM mysql demo KEY (id) CURSOR c {more} AS SELECT id, c FROM t"
-    return Cursors(parse(text, Path("t.sql")), low)
+    return CursorTracker(parse(text, Path("t.sql")), low)
 
 
-def read(made: Cursors, clocks: Clocks) -> str:
+def read(made: CursorTracker, clocks: Clocks) -> str:
     now, why = made.clock(clocks)  # type: ignore[arg-type]
     assert now == clocks.database
     return why
@@ -108,27 +110,23 @@ def test_a_local_time_of_before_does_not_hide_those_of_after(clocks: Clocks) -> 
 
 def test_a_low_mark_yet_to_come_says_that_the_clock_was_set_back(clocks: Clocks) -> None:
     made = cursors(NOON + HOUR)
-    assert made.not_ahead(clocks.database, "12", 0.0) == ""
-    assert made.not_ahead(clocks.database, "TIMESTAMP", 0.0) == "the database's clock was set back by 1:00:00"
+    assert made.check_clock_at_start(clocks.database, "12", 0.0) == ""
+    assert made.check_clock_at_start(clocks.database, "TIMESTAMP", 0.0) == ONE_HOUR_BACK
     assert made.mark.value == NOON - timedelta(seconds=10)
-    assert made.not_ahead(clocks.database, "TIMESTAMP", 0.0) == ""
+    assert made.check_clock_at_start(clocks.database, "TIMESTAMP", 0.0) == ""
     made = cursors(NOON)
-    assert made.not_ahead(clocks.database, "12", clocks.database + 5) == ""
-    assert (
-        made.not_ahead(clocks.database, "12", clocks.database + 3600) == "the database's clock was set back by 1:00:00"
-    )
+    assert made.check_clock_at_start(clocks.database, "12", clocks.database + 5) == ""
+    assert made.check_clock_at_start(clocks.database, "12", clocks.database + 3600) == ONE_HOUR_BACK
     assert made.mark.value == NOON - HOUR - timedelta(seconds=10)
 
 
 @pytest.mark.parametrize("low", [7, Decimal(7), date(2026, 1, 1), "2026-01-01 12:00:00"])
 def test_a_clock_set_back_while_nobody_polled_is_said_whatever_the_cursor_is(clocks: Clocks, low: Any) -> None:
     made = cursors(low)
-    assert made.not_ahead(clocks.database, "8", clocks.database + 5) == ""
-    assert (
-        made.not_ahead(clocks.database, "8", clocks.database + 3600) == "the database's clock was set back by 1:00:00"
-    )
+    assert made.check_clock_at_start(clocks.database, "8", clocks.database + 5) == ""
+    assert made.check_clock_at_start(clocks.database, "8", clocks.database + 3600) == ONE_HOUR_BACK
     assert made.mark.value == low
-    assert cursors(None).not_ahead(clocks.database, "8", clocks.database + 3600) == "", "all is read"
+    assert cursors(None).check_clock_at_start(clocks.database, "8", clocks.database + 3600) == "", "all is read"
 
 
 # Debts
@@ -140,34 +138,34 @@ def test_what_is_owed_is_owed_until_all_have_ended_that_a_new_process_finds() ->
     """A transaction may have looked older to the process before: its statement was seen to wait, or the server was
     started since then."""
     made = cursors(more="HOLD 10 SECONDS")
-    owes = replace(POSITION, debt=Debt(5, 100.0))
-    oldest, position = made.held(Moment(200.0, 195.0), owes)
-    assert (oldest, position.debt) == (195.0, Debt(5, 200.0))
+    owes = replace(POSITION, debt=SkippedTransactions(5, 100.0))
+    oldest, position = made.apply_hold(TransactionSnapshot(200.0, 195.0), owes)
+    assert (oldest, position.debt) == (195.0, SkippedTransactions(5, 200.0))
     # Those that begin later change nothing.
-    assert made.held(Moment(250.0, 245.0), position)[1] == position
+    assert made.apply_hold(TransactionSnapshot(250.0, 245.0), position)[1] == position
     # And what is too old does not shorten it.
-    assert made.held(Moment(202.0, 150.0), position)[1] == position
+    assert made.apply_hold(TransactionSnapshot(202.0, 150.0), position)[1] == position
 
 
 def test_a_transaction_is_too_long_when_two_polls_far_apart_show_it_so() -> None:
     made = cursors(7, more="HOLD 10 SECONDS EVERY 1 HOUR")
-    assert made.held(Moment(10_000.0, 10_000.0 - 3600), POSITION) == (6400.0, POSITION)
-    oldest, position = made.held(Moment(10_000.0, 10_000.0 - 3620), POSITION)
-    assert (oldest, position.debt) == (6390.0, Debt(7, 6390.0))
+    assert made.apply_hold(TransactionSnapshot(10_000.0, 10_000.0 - 3600), POSITION) == (6400.0, POSITION)
+    oldest, position = made.apply_hold(TransactionSnapshot(10_000.0, 10_000.0 - 3620), POSITION)
+    assert (oldest, position.debt) == (6390.0, SkippedTransactions(7, 6390.0))
 
 
 def test_looks_that_do_not_see_all_any_more_hold_the_low_mark() -> None:
-    guess = Moment(110.0, 105.0, complete=False)
-    assert cursors(7).sighted(guess, POSITION) == (guess, POSITION), "they never did: DELAY stands in"
+    guess = TransactionSnapshot(110.0, 105.0, complete=False)
+    assert cursors(7).check_visibility(guess, POSITION) == (guess, POSITION), "they never did: DELAY stands in"
     made = cursors(7)
-    _, position = made.sighted(Moment(100.0, 95.0), POSITION)
+    _, position = made.check_visibility(TransactionSnapshot(100.0, 95.0), POSITION)
     assert position.sees_all
-    assert made.sighted(guess, position)[0].oldest == 95.0
+    assert made.check_visibility(guess, position)[0].oldest == 95.0
     assert made.blind
     # Another process knows when the last poll of the one before ended.
-    assert cursors(7).sighted(guess, replace(position, clock=90.0))[0].oldest == 90.0
+    assert cursors(7).check_visibility(guess, replace(position, clock=90.0))[0].oldest == 90.0
     # Polls that ended meanwhile had no look behind them, so they do not count.
     made.mark.polled(110.0, 95.0, 111.0, 8)
     assert made.mark.waits
-    assert made.sighted(Moment(120.0, None), position)[0].oldest is None
+    assert made.check_visibility(TransactionSnapshot(120.0, None), position)[0].oldest is None
     assert (made.blind, made.mark.waits, made.mark.value) == (False, False, 7)

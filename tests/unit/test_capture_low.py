@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock.capture.polling.low_watermark import LowMark
-from penstock.capture.source.open_transactions import Look, Session
+from penstock.capture.polling.low_watermark import LowWatermark
+from penstock.capture.source.open_transactions import ServerSession, TransactionTracker
 
 
 @dataclass
@@ -84,7 +84,7 @@ def polled(table: Table, low: float | None, seen: dict[int, int]) -> int | None:
 
 
 def careful(table: Table, rounds: int) -> dict[int, int]:
-    mark, seen = LowMark(overlap=SKEW if table.timed else 0.0), dict[int, int]()
+    mark, seen = LowWatermark(overlap=SKEW if table.timed else 0.0), dict[int, int]()
     for _ in range(rounds):
         began, oldest = table.clock, min((t.started for t in table.open), default=None)
         high = polled(table, low_of(mark), seen)
@@ -95,7 +95,7 @@ def careful(table: Table, rounds: int) -> dict[int, int]:
     return seen
 
 
-def low_of(mark: LowMark) -> float | None:
+def low_of(mark: LowWatermark) -> float | None:
     """From where to read: rows of a mark that is spent are not read again."""
     low: float | None = mark.value
     return low + 0.5 if low is not None and mark.spent else low
@@ -134,7 +134,7 @@ def test_a_naive_poller_misses_some() -> None:
 
 def test_it_comes_on_behind_what_was_read() -> None:
     """All is not read again for ever."""
-    mark = LowMark(overlap=10.0)
+    mark = LowWatermark(overlap=10.0)
     for second in range(100):
         mark.polled(second, None, second + 0.1, 1000 + second)
     assert mark.value == 1088
@@ -144,7 +144,7 @@ def test_it_comes_on_behind_what_was_read() -> None:
 
 
 def test_rows_of_one_cursor_are_not_read_for_ever() -> None:
-    mark = LowMark(overlap=2.0)
+    mark = LowWatermark(overlap=2.0)
     for second in range(8):
         mark.polled(second, None, second + 0.1, 1000)
     assert (mark.value, mark.spent) == (1000, True)
@@ -157,14 +157,14 @@ def test_rows_of_one_cursor_are_not_read_for_ever() -> None:
 
 
 def test_rows_of_one_cursor_are_read_while_a_transaction_may_write_more() -> None:
-    mark = LowMark(overlap=2.0)
+    mark = LowWatermark(overlap=2.0)
     for second in range(20):
         mark.polled(second, 4.0, second + 0.1, 1000)
     assert (mark.value, mark.spent) == (1000, False)
 
 
 def test_after_a_clock_was_set_back_rows_of_the_low_mark_are_read_again() -> None:
-    mark = LowMark(overlap=2.0)
+    mark = LowWatermark(overlap=2.0)
     for second in range(20):
         mark.polled(second, None, second + 0.1, 1000)
     mark.polled(10, None, 10.1, None)
@@ -172,7 +172,7 @@ def test_after_a_clock_was_set_back_rows_of_the_low_mark_are_read_again() -> Non
 
 
 def test_a_clock_that_was_set_back_is_waited_for() -> None:
-    mark = LowMark(overlap=1.0)
+    mark = LowWatermark(overlap=1.0)
     for second in range(10):
         mark.polled(second, None, second, second)
     assert mark.value == 7
@@ -203,7 +203,7 @@ class Server:
     def __init__(self, seed: int) -> None:
         self.chance, self.clock, self.writers = random.Random(seed), 0.0, list[Writer]()
         self.rows: dict[str, float] = {}
-        self.look = Look()
+        self.look = TransactionTracker()
 
     def passes(self, seconds: float) -> None:
         until = self.clock + seconds
@@ -222,7 +222,7 @@ class Server:
     def looked(self) -> tuple[float, float | None]:
         """As an engine shows it: a statement by its beginning while it runs without a row, else only the row."""
         still = [one for one in self.writers if one.name not in self.rows]
-        shown = [Session(one.began if one.shown is None else one.shown, one.name, one.shown) for one in still]
+        shown = [ServerSession(one.began if one.shown is None else one.shown, one.name, one.shown) for one in still]
         moment = self.look.taken(self.clock, shown)
         self.passes(self.chance.choice((0.0, 0.05)))
         return moment.now, moment.oldest
@@ -230,7 +230,7 @@ class Server:
 
 def missed(seed: int, *, looks: bool) -> int:
     """How many rows polls far apart missed. looks: there is a look behind a poll's end where it is needed."""
-    server, mark, seen = Server(seed), LowMark(overlap=1.5), set[str]()
+    server, mark, seen = Server(seed), LowWatermark(overlap=1.5), set[str]()
 
     def read() -> float | None:
         found = {name: c for name, c in server.rows.items() if mark.value is None or c >= mark.value}

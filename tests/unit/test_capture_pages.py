@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.polling.keyset_queries import DELETED, Pages, Query
-from penstock.capture.snapshot.parallel_readers import divided
+from penstock.capture.polling.keyset_queries import DELETED, PageQueries, SourceQuery
+from penstock.capture.snapshot.parallel_readers import split_key_ranges
 from penstock.capture.source.base import SourceError
 from penstock.capture.source.sqlite import SQLite
 from penstock.model.capture import Capture, parse
@@ -37,7 +37,7 @@ def table(tmp_path: Path) -> SQLite:
 
 
 def through(
-    database: SQLite, query: Callable[[tuple[Any, ...] | None], Query], names: list[str]
+    database: SQLite, query: Callable[[tuple[Any, ...] | None], SourceQuery], names: list[str]
 ) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     behind: tuple[Any, ...] | None = None
@@ -49,7 +49,7 @@ def through(
 
 @pytest.mark.parametrize("size", [1, 7, 10, 333, 2000])
 def test_every_row_comes_once(table: SQLite, size: int) -> None:
-    pages = Pages(declared("SELECT a, b, c, note FROM t"))
+    pages = PageQueries(declared("SELECT a, b, c, note FROM t"))
     by_key = through(table, lambda behind: pages.by_key(behind, size), ["a", "b"])
     assert len(by_key) == len(set(by_key)) == 1000
     assert by_key == sorted(by_key, key=lambda row: row[:2])
@@ -64,8 +64,8 @@ def test_every_row_comes_once(table: SQLite, size: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_ranges_of_keys_hold_every_row_once(table: SQLite, count: int) -> None:
-    pages = Pages(declared("SELECT a, b, c, note FROM t"))
-    ranges = divided(table, pages, 1000, count)
+    pages = PageQueries(declared("SELECT a, b, c, note FROM t"))
+    ranges = split_key_ranges(table, pages, 1000, count)
     assert len(ranges) == count
     found = []
     for r in ranges:
@@ -76,16 +76,16 @@ def test_ranges_of_keys_hold_every_row_once(table: SQLite, count: int) -> None:
 
 
 def test_a_table_that_has_shrunk_is_divided_into_fewer_ranges(table: SQLite) -> None:
-    pages = Pages(declared("SELECT a, b, c, note FROM t"))
-    ranges = divided(table, pages, 4000, 4)
+    pages = PageQueries(declared("SELECT a, b, c, note FROM t"))
+    ranges = split_key_ranges(table, pages, 4000, 4)
     assert [r.upto is None for r in ranges] == [True]
 
 
 def test_single_values(table: SQLite) -> None:
-    pages = Pages(declared("SELECT a, b, c FROM t WHERE a < 100"))
+    pages = PageQueries(declared("SELECT a, b, c FROM t WHERE a < 100"))
     assert table.value(pages.highest()) == 69
     assert table.value(pages.count()) == 700
-    found = table.page(pages.exactly([(1, "k2"), (99, "k6"), (100, "k0"), (5, "none")]))
+    found = table.page(pages.rows_with_keys([(1, "k2"), (99, "k6"), (100, "k0"), (5, "none")]))
     assert [row[:2] for row in found.rows] == [(1, "k2"), (99, "k6")]
 
 
@@ -93,7 +93,7 @@ def test_renamed_and_computed_columns_are_paged_by_what_they_stand_for(table: SQ
     capture = declared(
         "SELECT x.a + 1 AS a, x.b AS b, x.c AS c, x.note = ':p0' AS odd FROM t AS x", "DELETED WHEN (odd OR a > 140)"
     )
-    pages = Pages(capture)
+    pages = PageQueries(capture)
     rows = through(table, lambda behind: pages.by_key(behind, 11), ["a", "b"])
     assert len(set(rows)) == 1000
     assert {bool(row[-1]) for row in rows if row[0] > 140} == {True}
@@ -104,21 +104,23 @@ def test_renamed_and_computed_columns_are_paged_by_what_they_stand_for(table: SQ
 @pytest.mark.parametrize("flag", ["'0'", "NULL", "0.0"])
 def test_what_is_deleted_the_database_says(table: SQLite, flag: str) -> None:
     """A text of 0 is false to it, and true to Python."""
-    pages = Pages(declared(f"SELECT a, b, c, {flag} AS flag FROM t", "DELETED WHEN (flag)"))
+    pages = PageQueries(declared(f"SELECT a, b, c, {flag} AS flag FROM t", "DELETED WHEN (flag)"))
     assert {row[-1] for row in table.page(pages.by_key(None, 9)).rows} == {0}
 
 
 def test_the_index_that_serves_is_named(table: SQLite) -> None:
     with table._connected() as c:
         c.exec_driver_sql("CREATE INDEX cursor ON t (c, a, b)")
-    pages = Pages(declared("SELECT a, b, c FROM t"))
+    pages = PageQueries(declared("SELECT a, b, c FROM t"))
     assert table.plan(pages.since(5, (5, 1, "x"), 10)) == [("t", "cursor")]
     assert table.plan(pages.without_cursor(None, 10)) == [("t", "cursor")]
-    assert table.plan(Pages(declared("SELECT a, b, note AS c FROM t")).since("x", None, 10)) == [("t", "")]
+    assert table.plan(PageQueries(declared("SELECT a, b, note AS c FROM t")).since("x", None, 10)) == [("t", "")]
 
 
 def test_what_is_shown_has_parameters_by_name() -> None:
-    shown = Pages(declared("SELECT a, b, c FROM t WHERE b <> ':x'", dialect="mysql")).since(1, (1, 2, 3), 10).shown
+    shown = (
+        PageQueries(declared("SELECT a, b, c FROM t WHERE b <> ':x'", dialect="mysql")).since(1, (1, 2, 3), 10).shown
+    )
     assert ":low" in shown
     assert ":p2" in shown
     assert "':x'" in shown
@@ -132,14 +134,14 @@ def test_an_alias_may_have_the_name_of_another_column(table: SQLite, size: int) 
         c.exec_driver_sql("CREATE TABLE u (id INTEGER PRIMARY KEY, code INT, changed INT, made INT)")
         c.exec_driver_sql("INSERT INTO u SELECT rowid, 5000 - rowid, (rowid * 7) % 501, rowid % 3 FROM t")
     select = "SELECT id AS old_id, code AS id, changed AS made, made AS changed FROM u"
-    pages = Pages(parse(f"CAPTURE INTO t FROM sqlite x KEY (id) CURSOR made AS {select}", Path("t.sql")))
+    pages = PageQueries(parse(f"CAPTURE INTO t FROM sqlite x KEY (id) CURSOR made AS {select}", Path("t.sql")))
     by_key = through(table, lambda behind: pages.by_key(behind, size), ["id"])
     assert sorted(row[0] for row in by_key) == list(range(1, 1001))
     assert [row[1] for row in by_key] == sorted(row[1] for row in by_key)
     since = through(table, lambda behind: pages.since(100, behind, size), ["made", "id"])
     assert sorted(row[0] for row in since) == [i for i in range(1, 1001) if (i * 7) % 501 >= 100]
     assert table.value(pages.highest(99)) == 99
-    assert [row[:2] for row in table.page(pages.exactly([(4999,), (1,)])).rows] == [(1, 4999)]
+    assert [row[:2] for row in table.page(pages.rows_with_keys([(4999,), (1,)])).rows] == [(1, 4999)]
     assert table.value(pages.key_at(0)) == 4000
 
 
@@ -147,7 +149,7 @@ def test_a_column_may_be_called_as_a_keyword_or_hold_a_quote(table: SQLite) -> N
     with table._connected() as c:
         c.exec_driver_sql('CREATE TABLE v ("order" INTEGER PRIMARY KEY, "we""i:rd %s?" INT, "UPPER" INT)')
         c.exec_driver_sql("INSERT INTO v VALUES (1, 2, 3), (2, 4, 6)")
-    pages = Pages(
+    pages = PageQueries(
         parse(
             'CAPTURE INTO t FROM sqlite x KEY ("order") CURSOR "we""i:rd %s?" DELETED WHEN ("UPPER" = 6)'
             ' AS SELECT "order", "we""i:rd %s?", "UPPER" FROM v -- : ? % end',
@@ -159,6 +161,8 @@ def test_a_column_may_be_called_as_a_keyword_or_hold_a_quote(table: SQLite) -> N
 
 def test_two_columns_of_one_name_are_refused(table: SQLite) -> None:
     with pytest.raises(SourceError, match="two columns of one name; got: a:1"):
-        table.page(Pages(declared("SELECT x.a, y.* FROM t AS x JOIN t AS y USING (a, b)", key="b")).by_key(None, 1))
+        table.page(
+            PageQueries(declared("SELECT x.a, y.* FROM t AS x JOIN t AS y USING (a, b)", key="b")).by_key(None, 1)
+        )
     with pytest.raises(SourceError, match="two columns of one name; got: B:1"):
-        table.page(Pages(declared("SELECT t.*, a AS B FROM t", key="b")).by_key(None, 1))
+        table.page(PageQueries(declared("SELECT t.*, a AS B FROM t", key="b")).by_key(None, 1))

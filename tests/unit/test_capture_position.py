@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.capture.output.position import CatchUp, Debt, Position, Range, Snapshot
+from penstock.capture.output.position import CatchUp, KeyRange, Position, SkippedTransactions, SnapshotProgress
 from penstock.errors import PenstockError
 
 VALUES = [
@@ -28,9 +28,9 @@ def test_it_comes_back_as_it_was(value: object) -> None:
         "server",
         (("a", "1"), ("b", "2")),
         value,
-        Snapshot((Range(None, (value, 1)), Range((value, 1))), 5, 9),
+        SnapshotProgress((KeyRange(None, (value, 1)), KeyRange((value, 1))), 5, 9),
         CatchUp(value, (value, 1), value),
-        Debt(value, 1.5),
+        SkippedTransactions(value, 1.5),
         "why",
     )
     found = Position.read(given.value())
@@ -39,7 +39,7 @@ def test_it_comes_back_as_it_was(value: object) -> None:
 
 
 def test_without_snapshot_and_debt() -> None:
-    given = Position("fingerprint", "topic", snapshot=Snapshot())
+    given = Position("fingerprint", "topic", snapshot=SnapshotProgress())
     assert Position.read(given.value()) == given
     assert Position.read(Position("f", "t").value()) == Position("f", "t")
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from sqlalchemy import event, make_url
 
-from penstock.capture.checks.column_types import of_postgres
-from penstock.capture.checks.ordering import Proof
-from penstock.capture.checks.paging_checks import Unproven, in_order
+from penstock.capture.checks.column_types import postgres_ordering
+from penstock.capture.checks.ordering import PagingVerifier
+from penstock.capture.checks.paging_checks import PagingError, check_cursor_order
 from penstock.capture.output import position
 from penstock.capture.output.encode import encode
-from penstock.capture.output.position import CatchUp, Debt, Position, Range, Snapshot
-from penstock.capture.polling.keyset_queries import Pages, Query
-from penstock.capture.reconcile.digest_index import Reconcile
-from penstock.capture.source.base import Page
+from penstock.capture.output.position import CatchUp, KeyRange, Position, SkippedTransactions, SnapshotProgress
+from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
+from penstock.capture.reconcile.digest_index import DigestIndex
+from penstock.capture.source.base import SourcePage
 from penstock.capture.source.sqlite import SQLite
 from penstock.model.capture import Capture, parse
 
@@ -43,8 +43,8 @@ def declared(select: str = "SELECT * FROM t", key: str = "id") -> Capture:
     return parse(f"CAPTURE INTO t FROM sqlite x KEY ({key}) CURSOR c AS {select}", Path("t.sql"))
 
 
-def proven(database: SQLite, capture: Capture | None = None) -> Proof:
-    made = Proof(capture or declared(), database)
+def proven(database: SQLite, capture: Capture | None = None) -> PagingVerifier:
+    made = PagingVerifier(capture or declared(), database)
     made.prove()
     return made
 
@@ -68,7 +68,7 @@ def test_what_cannot_be_paged_is_refused(database: SQLite, columns: str, rows: l
     with database._connected() as c:
         c.exec_driver_sql("CREATE INDEX other ON t (id COLLATE BINARY)")
     for select in ("SELECT * FROM t", "SELECT s.* FROM (SELECT * FROM t) AS s"):
-        with pytest.raises(Unproven, match=f"capture t .*{message}.*hint: "):
+        with pytest.raises(PagingError, match=f"capture t .*{message}.*hint: "):
             proven(database, declared(select))
 
 
@@ -117,7 +117,7 @@ def test_a_join_is_asked_for_its_keys(database: SQLite) -> None:
     assert len(proven(database, joined).notes) == 1
     with database._connected() as c:
         c.exec_driver_sql("INSERT INTO other VALUES (1), (2)")
-    with pytest.raises(Unproven, match="KEY that is not unique; got: 2 rows of one id"):
+    with pytest.raises(PagingError, match="KEY that is not unique; got: 2 rows of one id"):
         proven(database, joined)
 
 
@@ -143,7 +143,7 @@ def test_rows_that_the_database_does_not_find_again_are_refused(database: SQLite
     database.close()
     with database._connected() as c:
         c.exec_driver_sql(view)
-    with pytest.raises(Unproven, match=f"capture t cannot be paged as it is declared; {message}"):
+    with pytest.raises(PagingError, match=f"capture t cannot be paged as it is declared; {message}"):
         proven(database, FROM_VIEW)
 
 
@@ -151,7 +151,7 @@ def test_a_value_that_is_kept_as_another_is_refused(database: SQLite, monkeypatc
     filled(database, "id BLOB NOT NULL UNIQUE, c INT", [(b"a", 1), (b"b ", 2)])
     proven(database)
     monkeypatch.setitem(position.TAGS, "bytes", (bytes, lambda b: b.decode().strip(), str.encode))
-    with pytest.raises(Unproven, match=r"got: \(2, b'b '\) is another row when it was kept"):
+    with pytest.raises(PagingError, match=r"got: \(2, b'b '\) is another row when it was kept"):
         proven(database)
 
 
@@ -160,9 +160,9 @@ class Busy(SQLite):
 
     times = 0
 
-    def page(self, query: Query, most: int | None = None) -> Page:
+    def page(self, query: SourceQuery, most: int | None = None) -> SourcePage:
         found = super().page(query, most)
-        if self.times and query == Pages(declared()).by_key(None, 3):
+        if self.times and query == PageQueries(declared()).by_key(None, 3):
             self.times -= 1
             with self._connected() as c:
                 c.exec_driver_sql("INSERT INTO t SELECT 1000 - 100 * COUNT(*), 1 FROM t")
@@ -175,14 +175,14 @@ def test_rows_that_come_meanwhile_are_no_reason(database: SQLite, times: int, re
     filled(database, "id INTEGER PRIMARY KEY, c INT", [(10, 1), (1000, 1)])
     # The first page is of the types, the second and third are tried.
     busy.times = times
-    with pytest.raises(Unproven, match="by id the row behind") if refused else nullcontext():
+    with pytest.raises(PagingError, match="by id the row behind") if refused else nullcontext():
         proven(busy)
     assert busy.times == 0
     busy.close()
 
 
-def page(*rows: tuple[Any, ...]) -> Page:
-    return Page((("id", "None"), ("c", "None")), list(rows), (None, None))
+def page(*rows: tuple[Any, ...]) -> SourcePage:
+    return SourcePage((("id", "None"), ("c", "None")), list(rows), (None, None))
 
 
 def test_a_page_of_another_type_is_proven_anew(database: SQLite) -> None:
@@ -192,7 +192,9 @@ def test_a_page_of_another_type_is_proven_anew(database: SQLite) -> None:
     filled(database, "id PRIMARY KEY NOT NULL, c INT", [("1", 1), ("2", 2)])
     assert found.take(page(("1", 1), ("2", 2)))
     assert found.types == {"id": str}
-    with pytest.raises(Unproven, match="a value of id that has no place in its order; got: 2 in a column of type text"):
+    with pytest.raises(
+        PagingError, match="a value of id that has no place in its order; got: 2 in a column of type text"
+    ):
         found.take(page(("1", 1), (2, 2)))
 
 
@@ -201,7 +203,7 @@ def test_an_empty_table_is_proven_when_it_has_rows(database: SQLite) -> None:
     found = proven(database)
     assert found.types == {}
     filled(database, "id PRIMARY KEY NOT NULL, c", [(1, 1), ("x", 2)])
-    with pytest.raises(Unproven, match="several types"):
+    with pytest.raises(PagingError, match="several types"):
         found.take(page((1, 1)))
 
 
@@ -213,30 +215,30 @@ def test_what_was_kept_in_another_type_is_left_out(database: SQLite) -> None:
         "t",
         low="b",
         catch_up=CatchUp("a", ("a", 1), "b"),
-        debt=Debt("a", 1.0),
-        snapshot=Snapshot((Range((1,), (2,)),), 1, 2),
+        debt=SkippedTransactions("a", 1.0),
+        snapshot=SnapshotProgress((KeyRange((1,), (2,)),), 1, 2),
     )
     assert found.fitting(kept) == kept
     filled(database, "id TEXT PRIMARY KEY NOT NULL, c INT", [("1", 1), ("2", 2)])
     found.prove()
     fitting = found.fitting(kept)
-    assert (fitting.low, fitting.catch_up, fitting.debt) == (None, None, Debt(None, 1.0))
-    assert fitting.snapshot == Snapshot()
+    assert (fitting.low, fitting.catch_up, fitting.debt) == (None, None, SkippedTransactions(None, 1.0))
+    assert fitting.snapshot == SnapshotProgress()
 
 
 def test_a_time_with_a_zone_is_another_type_than_one_without() -> None:
-    found = Proof.__new__(Proof)
+    found = PagingVerifier.__new__(PagingVerifier)
     plain, zoned = datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)
-    found._orders = {"a": of_postgres("timestamp", "b"), "b": of_postgres("timestamptz", "b")}
+    found._orders = {"a": postgres_ordering("timestamp", "b"), "b": postgres_ordering("timestamptz", "b")}
     assert [found.fits(name, at) for name in "ab" for at in (plain, zoned, date(2026, 1, 1))] == [
         True, False, False, False, True, False,
     ]  # fmt: skip
 
 
 def test_a_cursor_that_is_ordered_otherwise_here_is_refused() -> None:
-    in_order(declared(), page((1, "A"), (2, "B"), (3, "B"), (4, "a")))
-    with pytest.raises(Unproven, match=r"another order than it has here; got: c: 'a' before 'B'"):
-        in_order(declared(), page((1, "a"), (2, "B")))
+    check_cursor_order(declared(), page((1, "A"), (2, "B"), (3, "B"), (4, "a")))
+    with pytest.raises(PagingError, match=r"another order than it has here; got: c: 'a' before 'B'"):
+        check_cursor_order(declared(), page((1, "a"), (2, "B")))
 
 
 @pytest.mark.parametrize(
@@ -256,6 +258,6 @@ def test_a_cursor_that_is_ordered_otherwise_here_is_refused() -> None:
     ],
 )
 def test_a_key_is_turned_back_into_its_type(record: bytes, kind: type, key: tuple[Any, ...] | None) -> None:
-    found = Reconcile.key_of(record, ["id"], {"id": kind})
+    found = DigestIndex.key_of(record, ["id"], {"id": kind})
     assert found == key
     assert found is None or encode(["id"], [found]) == [record]

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.output.position import Range
-from penstock.capture.snapshot.parallel_readers import Readers
+from penstock.capture.output.position import KeyRange
+from penstock.capture.snapshot.parallel_readers import RangeReaders
 from penstock.capture.source.sqlite import SQLite
 from penstock.errors import PenstockError
 from penstock.model.capture import Capture, parse
@@ -39,8 +39,8 @@ def capture(select: str = "SELECT id, c, note FROM t", key: str = "id") -> Captu
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_all_ranges_are_read_page_by_page(table: SQLite, count: int) -> None:
-    ranges = [Range(None, (39,)), Range((39,), (79,)), Range((79,))]
-    readers = Readers(capture(), table, 8, 7, ranges, count)
+    ranges = [KeyRange(None, (39,)), KeyRange((39,), (79,)), KeyRange((79,))]
+    readers = RangeReaders(capture(), table, 8, 7, ranges, count)
     assert readers.left == tuple(ranges)
     found: list[bytes] = []
     again: list[bytes] = []
@@ -55,7 +55,7 @@ def test_all_ranges_are_read_page_by_page(table: SQLite, count: int) -> None:
     assert sorted(again) == [b'{"id":%d}' % i for i in range(80, ROWS)]
 
 
-def keys_of(part: Range) -> int:
+def keys_of(part: KeyRange) -> int:
     """How many keys lie in a range."""
     [behind] = part.behind or (-1,)
     [upto] = part.upto or (ROWS - 1,)
@@ -64,7 +64,7 @@ def keys_of(part: Range) -> int:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_is_wrong_with_a_row_is_said(table: SQLite, count: int) -> None:
-    readers = Readers(capture("SELECT c AS id, c, note FROM t"), table, None, 50, [Range()] * count, count)
+    readers = RangeReaders(capture("SELECT c AS id, c, note FROM t"), table, None, 50, [KeyRange()] * count, count)
     with pytest.raises(PenstockError, match=r"t met two rows with one key; got: .*; hint: declare as KEY"):
         readers.next()
     readers.close()
@@ -76,13 +76,13 @@ def test_readers_end_when_their_driver_is_killed(table: SQLite) -> None:
         from datetime import timedelta
         from sqlalchemy import make_url
         from penstock.capture.source.sqlite import SQLite
-        from penstock.capture.output.position import Range
-        from penstock.capture.snapshot.parallel_readers import Readers
+        from penstock.capture.output.position import KeyRange
+        from penstock.capture.snapshot.parallel_readers import RangeReaders
         from tests.unit.test_capture_readers import capture
 
         if __name__ == "__main__":
             table = SQLite(make_url({table.place!r}), timedelta(seconds=5))
-            readers = Readers(capture(), table, None, 7, [Range(), Range()], 2)
+            readers = RangeReaders(capture(), table, None, 7, [KeyRange(), KeyRange()], 2)
             for _ in range(2):
                 readers.next()
             print("ready", flush=True)

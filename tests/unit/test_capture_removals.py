@@ -48,7 +48,7 @@ def asked(poller: Poller) -> str:
     if not poller.position.reconcile:
         poller.compare("asked for")
     until(poller, lambda: bool(poller.asks), "it asks")
-    assert poller.asked_at
+    assert poller.pending_since
     return poller.asks
 
 
@@ -65,7 +65,7 @@ def test_many_rows_that_are_gone_at_once_are_asked_for(db: sqlite3.Connection, t
     # What comes back meanwhile stays, and what is written meanwhile too.
     db.execute("INSERT INTO t VALUES (20, 1), (100, 2)")
     polled(poller)
-    poller.go_on()
+    poller.continue_pending()
     until(poller, lambda: not poller.position.reconcile, "all is compared")
     assert poller.reconcile.last.extra == 10
     assert topic(poller) == {b'{"id":%d}' % n for n in (*range(20, 50), 100)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from penstock.capture.reconcile.schedule import SOON, due
+from penstock.capture.reconcile.schedule import START_SPREAD_SECONDS, due
 
 DAY = timedelta(days=1)
 NOW = 1_800_000_000.0
@@ -22,8 +22,8 @@ def test_captures_that_were_opened_together_do_not_begin_together() -> None:
 def test_what_is_overdue_at_a_start_begins_within_minutes() -> None:
     for compared in (0.0, NOW - 3 * DAY.total_seconds()):
         times = [due(name, DAY, compared, NOW) for name in NAMES]
-        assert NOW <= min(times) < max(times) <= NOW + SOON
-        assert max(times) - min(times) > SOON / 2
+        assert NOW <= min(times) < max(times) <= NOW + START_SPREAD_SECONDS
+        assert max(times) - min(times) > START_SPREAD_SECONDS / 2
 
 
 def test_a_restart_does_not_begin_a_comparison_that_is_not_due() -> None:

@@ -55,10 +55,10 @@ def test_what_a_server_lacks_is_not_set_and_no_limit_of_its_own_cuts_the_answer(
 )
 def test_an_error_about_a_value_is_told_apart(kind: type[MySQL | PostgreSQL], error: Exception, refused: bool) -> None:
     database: Any = object.__new__(kind)
-    assert kind.refuses(database, error) == refused
+    assert kind.rejects_value(database, error) == refused
 
 
 def test_a_number_that_mariadb_cannot_be_sent() -> None:
     database = MySQL.__new__(MySQL)
     given = (float("inf"), float("nan"), Decimal("Infinity"), Decimal("NaN"), 1, 1.5, Decimal("1.5"), "Infinity", b"x")
-    assert [database.is_value(value) for value in given] == [False] * 4 + [True] * 5
+    assert [database.can_send(value) for value in given] == [False] * 4 + [True] * 5

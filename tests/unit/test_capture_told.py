@@ -9,7 +9,7 @@ import pytest
 
 from penstock.capture import explain
 from penstock.capture import factory as start
-from penstock.capture.checks.diagnostics import placed
+from penstock.capture.checks.diagnostics import with_source_location
 from penstock.capture.output.encode import EncodingError
 from penstock.capture.source.base import SourceError
 from penstock.errors import BrokerError, DeclarationError, PenstockError
@@ -145,7 +145,7 @@ def test_a_connection_nobody_gave_is_put_at_its_clause(monkeypatch: pytest.Monke
     ],
 )  # fmt: skip
 def test_each_error_is_put_where_it_belongs(error: PenstockError, start: str) -> None:
-    with pytest.raises(type(error)) as found, placed(declared("SELECT id, b, at FROM a")):
+    with pytest.raises(type(error)) as found, with_source_location(declared("SELECT id, b, at FROM a")):
         raise error
     assert str(found.value).startswith(start)
     assert found.value is error

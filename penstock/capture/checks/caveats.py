@@ -6,60 +6,66 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from penstock.capture.checks.introspection import Told
+from penstock.capture.checks.introspection import StatementInfo
 from penstock.model.capture import Capture
 from penstock.model.sql.lexer import excerpt
 
-SEEN = "a committed change is in the topic a poll later"
-GONE = "what the SELECT no longer gives is no longer in the topic"
-ONCE = "a row that did not change is written once"
+DELIVERY = "a committed change is in the topic a poll later"
+REMOVAL = "what the SELECT no longer gives is no longer in the topic"
+DEDUP = "a row that did not change is written once"
 COST = "a poll costs what changed"
 UNTIL = "until the next reconcile"
 
 
-def by_statement(capture: Capture) -> Iterator[str]:
+def statement_caveats(capture: Capture) -> Iterator[str]:
     """One sentence for each promise that the statement itself weakens."""
     dialect = capture.dialect
     for table in _others(capture):
         yield (
-            f"{SEEN}: not a change in {table} alone, {UNTIL}; if that is too long, let CURSOR be the later one of both "
+            f"{DELIVERY}: not a change in {table} alone, {UNTIL}; if that is too long, let CURSOR be the "
+            "later one of both "
             "tables' cursors, or capture each table by itself"
         )
     if where := capture.select.args.get("where"):
         condition = excerpt(where.this.sql(dialect))
         yield (
-            f"{GONE}: not a row that no longer meets the WHERE, {UNTIL}; with DELETED WHEN (({condition}) IS NOT TRUE) "
+            f"{REMOVAL}: not a row that no longer meets the WHERE, {UNTIL}; with DELETED WHEN (({condition}) "
+            "IS NOT TRUE) "
             "in its place, over columns that are selected, it leaves at once"
         )
     if capture.deleted is None:
-        yield f"{GONE}: not a row that is deleted, {UNTIL}; mark rows in place of deleting them, and say DELETED WHEN"
+        yield (
+            f"{REMOVAL}: not a row that is deleted, {UNTIL}; mark rows in place of deleting them, and say DELETED WHEN"
+        )
 
 
-def by_tables(capture: Capture, told: Told) -> Iterator[str]:
+def table_caveats(capture: Capture, told: StatementInfo) -> Iterator[str]:
     """One sentence for each that what is behind its names weakens. told: by the database."""
     for view, kind in told.views.items():
         if kind == "MATERIALIZED VIEW":
             yield (
-                f"{SEEN}: not what REFRESH brings into {view} with a cursor that lies behind the last poll, {UNTIL}; "
+                f"{DELIVERY}: not what REFRESH brings into {view} with a cursor that lies behind the last "
+                f"poll, {UNTIL}; "
                 "select from its tables"
             )
         else:
-            yield f"{SEEN}: not a change in the view {view} that leaves {capture.cursor} as it was, {UNTIL}"
+            yield f"{DELIVERY}: not a change in the view {view} that leaves {capture.cursor} as it was, {UNTIL}"
     for view in told.unknown:
-        yield f"{ONCE}: the text of view {view} is not understood, so nobody has looked for what says other things"
+        yield f"{DEDUP}: the text of view {view} is not understood, so nobody has looked for what says other things"
     for column in told.generated:
         yield (
-            f"{SEEN}: {column} is generated, and an ALTER of how changes rows without their cursor: then "
+            f"{DELIVERY}: {column} is generated, and an ALTER of how changes rows without their cursor: then "
             f"`penstock capture reconcile {capture.name}`"
         )
     for name in told.functions:
         yield (
-            f"{ONCE}, and {COST}: {name}(…) may say another thing at each call, as it is declared; if it does not, "
+            f"{DEDUP}, and {COST}: {name}(…) may say another thing at each call, as it is declared; if it does not, "
             f"declare it {'DETERMINISTIC' if capture.dialect == 'mysql' else 'IMMUTABLE or STABLE'}"
         )
     for table in told.elsewhere:
         yield (
-            f"{SEEN}: {table} is in another server, whose transactions cannot be seen; what is open there for longer "
+            f"{DELIVERY}: {table} is in another server, whose transactions cannot be seen; what is open there "
+            "for longer "
             f"than OVERLAP may be missed, {UNTIL}"
         )
 

@@ -16,20 +16,25 @@ from pymysql.constants import FIELD_TYPE, FLAG
 
 
 @dataclass(frozen=True)
-class Order:
-    """How the values of a column are ordered.
+class Ordering:
+    """How the database orders the values of a column.
 
-    kind: the type as people name it; types: of its values in Python; why_not: why neither key nor cursor, empty if it
-    is fit; cure: an expression to select instead, `{}` for the column's name; collated: text, whose order its collation
-    makes; cursor: whether it has a greatest value, and
-    Python's order is the database's, for text if the collation is by code point; zoned: times with a zone; longest:
-    characters of a value that is surely put in order by all of it, 0 for any.
+    Attributes:
+        kind: The type's name in SQL.
+        types: Python types of its values.
+        why_not: Why it can be neither key nor cursor; empty if it can.
+        instead: An expression to select in its place, `{}` standing for the column's name.
+        collated: It is text, ordered by its collation.
+        cursor: It has a greatest value, and Python orders it as the database does; text, if its collation is by code
+            point.
+        zoned: Its values are times with a zone.
+        longest: Characters of a value up to which all of it decides its order; 0 if there is no bound.
     """
 
     kind: str
     types: tuple[type, ...] = ()
     why_not: str = ""
-    cure: str = ""
+    instead: str = ""
     collated: bool = False
     cursor: bool = True
     zoned: bool = False
@@ -52,78 +57,82 @@ TEXTS = {FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, FIELD_TYP
 # Characters of a text that a server surely puts in order by all of it; no index of InnoDB holds more.
 LONGEST = 3072
 _BY_NUMBER = "it is put in order by number and compared as text"
-_MYSQL: dict[int, Order] = {
-    FIELD_TYPE.TINY: Order("TINYINT", (int,)),
-    FIELD_TYPE.SHORT: Order("SMALLINT", (int,)),
-    FIELD_TYPE.INT24: Order("MEDIUMINT", (int,)),
-    FIELD_TYPE.LONG: Order("INT", (int,)),
-    FIELD_TYPE.LONGLONG: Order("BIGINT", (int,)),
-    FIELD_TYPE.YEAR: Order("YEAR", (int,)),
-    FIELD_TYPE.DECIMAL: Order("DECIMAL", (Decimal,)),
-    FIELD_TYPE.NEWDECIMAL: Order("DECIMAL", (Decimal,)),
-    FIELD_TYPE.DOUBLE: Order("DOUBLE", (float,)),
-    FIELD_TYPE.DATE: Order("DATE", (date,)),
-    FIELD_TYPE.NEWDATE: Order("DATE", (date,)),
-    FIELD_TYPE.DATETIME: Order("DATETIME", (datetime,)),
-    FIELD_TYPE.TIMESTAMP: Order("TIMESTAMP", (datetime,)),
-    FIELD_TYPE.TIME: Order("TIME", (timedelta,)),
-    FIELD_TYPE.BIT: Order("BIT", why_not="it is read as bytes and compared as a number", cure="{} + 0"),
+_MYSQL: dict[int, Ordering] = {
+    FIELD_TYPE.TINY: Ordering("TINYINT", (int,)),
+    FIELD_TYPE.SHORT: Ordering("SMALLINT", (int,)),
+    FIELD_TYPE.INT24: Ordering("MEDIUMINT", (int,)),
+    FIELD_TYPE.LONG: Ordering("INT", (int,)),
+    FIELD_TYPE.LONGLONG: Ordering("BIGINT", (int,)),
+    FIELD_TYPE.YEAR: Ordering("YEAR", (int,)),
+    FIELD_TYPE.DECIMAL: Ordering("DECIMAL", (Decimal,)),
+    FIELD_TYPE.NEWDECIMAL: Ordering("DECIMAL", (Decimal,)),
+    FIELD_TYPE.DOUBLE: Ordering("DOUBLE", (float,)),
+    FIELD_TYPE.DATE: Ordering("DATE", (date,)),
+    FIELD_TYPE.NEWDATE: Ordering("DATE", (date,)),
+    FIELD_TYPE.DATETIME: Ordering("DATETIME", (datetime,)),
+    FIELD_TYPE.TIMESTAMP: Ordering("TIMESTAMP", (datetime,)),
+    FIELD_TYPE.TIME: Ordering("TIME", (timedelta,)),
+    FIELD_TYPE.BIT: Ordering("BIT", why_not="it is read as bytes and compared as a number", instead="{} + 0"),
 }
-_STRING = Order("VARCHAR", (str,), collated=True, longest=LONGEST)
-_BYTES = Order("VARBINARY", (bytes,), longest=LONGEST)
+_STRING = Ordering("VARCHAR", (str,), collated=True, longest=LONGEST)
+_BYTES = Ordering("VARBINARY", (bytes,), longest=LONGEST)
 
 
-def of_mysql(about: MySQLColumn) -> Order:
+def mysql_ordering(about: MySQLColumn) -> Ordering:
     kind, flags, charset = about
     for flag, name in ((FLAG.ENUM, "ENUM"), (FLAG.SET, "SET")):
         if flags & flag:
-            return Order(name, why_not=_BY_NUMBER, cure="CAST({} AS CHAR)")
+            return Ordering(name, why_not=_BY_NUMBER, instead="CAST({} AS CHAR)")
     if kind in TEXTS:
         return _BYTES if charset == BINARY else _STRING
-    return _MYSQL.get(kind, Order(f"number {kind}", why_not="its order is not known here", cure="CAST({} AS CHAR)"))
+    return _MYSQL.get(
+        kind, Ordering(f"number {kind}", why_not="its order is not known here", instead="CAST({} AS CHAR)")
+    )
 
 
 # By the name in pg_type. What is read as text here is compared with the value that the text stands for.
-_POSTGRES: dict[str, Order] = {
-    "int2": Order("smallint", (int,)),
-    "int4": Order("integer", (int,)),
-    "int8": Order("bigint", (int,)),
-    "numeric": Order("numeric", (Decimal,)),
-    "float8": Order("double precision", (float,)),
-    "float4": Order(
-        "real", why_not="a number of its six digits is not the same as the value", cure="CAST({} AS double precision)"
+_POSTGRES: dict[str, Ordering] = {
+    "int2": Ordering("smallint", (int,)),
+    "int4": Ordering("integer", (int,)),
+    "int8": Ordering("bigint", (int,)),
+    "numeric": Ordering("numeric", (Decimal,)),
+    "float8": Ordering("double precision", (float,)),
+    "float4": Ordering(
+        "real",
+        why_not="a number of its six digits is not the same as the value",
+        instead="CAST({} AS double precision)",
     ),
-    "bool": Order("boolean", (bool,), cursor=False),
-    "text": Order("text", (str,), collated=True),
-    "varchar": Order("varchar", (str,), collated=True),
-    "bpchar": Order("char", (str,), cursor=False),
-    "name": Order("name", (str,), collated=True),
-    "citext": Order("citext", (str,), cursor=False),
-    "uuid": Order("uuid", (UUID,), cursor=False),
-    "bytea": Order("bytea", (bytes,), cursor=False),
-    "date": Order("date", (date,)),
-    "time": Order("time", (time,)),
-    "timestamp": Order("timestamp", (datetime,)),
-    "timestamptz": Order("timestamptz", (datetime,), zoned=True),
-    "inet": Order("inet", (str,), cursor=False),
-    "cidr": Order("cidr", (str,), cursor=False),
-    "macaddr": Order("macaddr", (str,), cursor=False),
-    "interval": Order(
+    "bool": Ordering("boolean", (bool,), cursor=False),
+    "text": Ordering("text", (str,), collated=True),
+    "varchar": Ordering("varchar", (str,), collated=True),
+    "bpchar": Ordering("char", (str,), cursor=False),
+    "name": Ordering("name", (str,), collated=True),
+    "citext": Ordering("citext", (str,), cursor=False),
+    "uuid": Ordering("uuid", (UUID,), cursor=False),
+    "bytea": Ordering("bytea", (bytes,), cursor=False),
+    "date": Ordering("date", (date,)),
+    "time": Ordering("time", (time,)),
+    "timestamp": Ordering("timestamp", (datetime,)),
+    "timestamptz": Ordering("timestamptz", (datetime,), zoned=True),
+    "inet": Ordering("inet", (str,), cursor=False),
+    "cidr": Ordering("cidr", (str,), cursor=False),
+    "macaddr": Ordering("macaddr", (str,), cursor=False),
+    "interval": Ordering(
         "interval",
         why_not="months and days are the same to it as other hours",
-        cure="CAST(EXTRACT(EPOCH FROM {}) AS numeric)",
+        instead="CAST(EXTRACT(EPOCH FROM {}) AS numeric)",
     ),
 }
 
 
-def of_postgres(name: str, kind: str) -> Order:
+def postgres_ordering(name: str, kind: str) -> Ordering:
     """name and kind: typname and typtype of pg_type."""
     if kind == "e":
-        return Order(f"enum {name}", (str,), cursor=False)
-    other = Order(name, why_not="its order is not known here", cure="CAST({} AS text)")
+        return Ordering(f"enum {name}", (str,), cursor=False)
+    other = Ordering(name, why_not="its order is not known here", instead="CAST({} AS text)")
     return _POSTGRES.get(name, other) if kind == "b" else other
 
 
 # SQLite's types belong to values: a column may hold several, and only numbers are one class.
 CLASSES: Mapping[type, str] = {int: "number", float: "number", str: "text", bytes: "blob"}
-OF_SQLITE = Order("")
+SQLITE_ORDERING = Ordering("")

@@ -26,7 +26,7 @@ _OTHERS = (BrokerError, ControlError, LeaseHeld, LeaseLost)
 
 
 @contextmanager
-def placed(capture: Capture) -> Iterator[None]:
+def with_source_location(capture: Capture) -> Iterator[None]:
     """An error that leaves names the capture, file, line and column."""
     try:
         yield

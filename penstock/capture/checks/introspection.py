@@ -10,9 +10,9 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from penstock.capture.polling.keyset_queries import PARAMETER, Query
-from penstock.capture.source.base import Database, SourceError
-from penstock.capture.source.statement_sql import POSTGRES_TABLE, folded
+from penstock.capture.polling.keyset_queries import PARAMETER, SourceQuery
+from penstock.capture.source.base import SourceDatabase, SourceError
+from penstock.capture.source.statement_sql import POSTGRES_TABLE, folded_name
 from penstock.model.capture import Capture
 from penstock.model.checks.capture_checks import LEAVE_OUT, MOMENT, check_query
 from penstock.model.sql.volatile_functions import NAMES, called, momentary
@@ -54,7 +54,7 @@ ROW_IDS = frozenset({"rowid", "oid", "_rowid_"})
 
 
 @dataclass
-class Told:
+class StatementInfo:
     """views: with their kinds; generated: columns; functions: which may say another thing; elsewhere: foreign tables;
     unknown: views whose text is not understood. Each as it is written. tables: all that
     the SELECT reads, its views' too."""
@@ -67,9 +67,9 @@ class Told:
     unknown: list[str] = field(default_factory=list)
 
 
-def told(capture: Capture, database: Database) -> Told:
+def told(capture: Capture, database: SourceDatabase) -> StatementInfo:
     """Ask. SourceError if pages of the capture would not be rows of its tables."""
-    found, dialect = Told(), capture.dialect
+    found, dialect = StatementInfo(), capture.dialect
     _functions(capture, database, f"{capture.sql} {capture.deleted_sql}", found)
     # With the view of the statement that leads to it.
     tables = [(table, "") for table in capture.select.find_all(exp.Table)]
@@ -81,7 +81,7 @@ def told(capture: Capture, database: Database) -> Told:
             continue
         known.add(written)
         found.tables.append(table)
-        name, schema = (folded(part, dialect) for part in (table.this, table.args.get("db")))
+        name, schema = (folded_name(part, dialect) for part in (table.this, table.args.get("db")))
         values = {"name": name, "schema": schema, "written": written}
         for kind, text in _rows(database, _TABLES[dialect], values):
             if kind == "FOREIGN TABLE":
@@ -100,16 +100,18 @@ def told(capture: Capture, database: Database) -> Told:
     return found
 
 
-def _quoted(capture: Capture, database: Database, tables: Iterable[exp.Table]) -> None:
+def _quoted(capture: Capture, database: SourceDatabase, tables: Iterable[exp.Table]) -> None:
     """SQLite takes a name in double quotes that no column has (any more) for a text: each row would say that."""
     if not all(table.name for table in capture.select.find_all(exp.Table)):
         return  # the columns of a function's rows are not known
     known = {one.alias.lower() for one in capture.select.find_all(exp.Alias)} | ROW_IDS
     for table in tables:
         argument = f", {exp.Literal.string(table.db).sql()}" if table.db else ""
-        asked = Query(f"SELECT name FROM pragma_table_xinfo({exp.Literal.string(table.name).sql()}{argument})", {})
+        asked = SourceQuery(
+            f"SELECT name FROM pragma_table_xinfo({exp.Literal.string(table.name).sql()}{argument})", {}
+        )
         known |= {str(name).lower() for (name,) in database.page(asked).rows}
-    selected = set(database.page(Query(f"SELECT * FROM ({capture.sql}) AS q LIMIT 0", {})).names)
+    selected = set(database.page(SourceQuery(f"SELECT * FROM ({capture.sql}) AS q LIMIT 0", {})).names)
     for tree, names in ((capture.select, known), (capture.deleted, {name.lower() for name in selected})):
         for column in tree.find_all(exp.Column) if tree else ():
             if column.this.args.get("quoted") and not column.table and column.name.lower() not in names:
@@ -120,7 +122,7 @@ def _quoted(capture: Capture, database: Database, tables: Iterable[exp.Table]) -
                 )
 
 
-def _view(capture: Capture, database: Database, name: str, text: str, found: Told) -> list[exp.Table]:
+def _view(capture: Capture, database: SourceDatabase, name: str, text: str, found: StatementInfo) -> list[exp.Table]:
     """The tables of a view. SourceError if its rows cannot be paged."""
 
     def refuse(what: str, node: exp.Expr, hint: str, word: str = "") -> SourceError:
@@ -147,7 +149,7 @@ def _moments(capture: Capture, where: str, text: str) -> None:
         raise SourceError(f"capture {capture.name}: {MOMENT}", got=f"{call} in {where}", hint=LEAVE_OUT)
 
 
-def _functions(capture: Capture, database: Database, text: str, found: Told) -> None:
+def _functions(capture: Capture, database: SourceDatabase, text: str, found: StatementInfo) -> None:
     tokens = sqlglot.tokenize(text, capture.dialect)
     names = {name if capture.dialect == "mysql" else name.lower() for name in called(tokens)}
     names -= {name for name in names if name.upper() in NAMES[capture.dialect]}
@@ -160,7 +162,7 @@ def _functions(capture: Capture, database: Database, text: str, found: Told) -> 
             found.functions.append(str(name))
 
 
-def _rows(database: Database, sql: str, values: Mapping[str, str | None]) -> Iterator[tuple[str, ...]]:
+def _rows(database: SourceDatabase, sql: str, values: Mapping[str, str | None]) -> Iterator[tuple[str, ...]]:
     sql = sql.replace("{found}", POSTGRES_TABLE)
     used = {name: values[name] for name in re.findall(r"\{m\}(\w+)", sql)}
-    yield from database.page(Query(sql.replace("{m}", PARAMETER), used)).rows
+    yield from database.page(SourceQuery(sql.replace("{m}", PARAMETER), used)).rows

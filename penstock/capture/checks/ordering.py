@@ -13,14 +13,14 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from penstock.capture.checks.column_types import Order
-from penstock.capture.checks.paging_checks import fit, of_values, orders, refuse
+from penstock.capture.checks.column_types import Ordering
+from penstock.capture.checks.paging_checks import check_values, ordering_of_values, orderings, refuse
 from penstock.capture.output.encode import encode
 from penstock.capture.output.page_records import require
-from penstock.capture.output.position import Position, Snapshot, read, write
-from penstock.capture.polling.keyset_queries import Pages, Query
-from penstock.capture.source.base import Database, Page, SourceError
-from penstock.capture.source.statement_sql import columns, only_table, quoted, rows
+from penstock.capture.output.position import Position, SnapshotProgress, read, write
+from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
+from penstock.capture.source.base import SourceDatabase, SourceError, SourcePage
+from penstock.capture.source.statement_sql import columns, quoted, rows, single_table
 from penstock.model.capture import Capture
 
 # What stands for a character that has none in UTF-8, and those that two may become.
@@ -33,13 +33,13 @@ SAMPLE, TRIES, SURE = 50, 5, 2
 FEW = 3
 
 
-class Proof:
+class PagingVerifier:
     """What is proven of one capture. notes: what only the rows of today say."""
 
-    def __init__(self, capture: Capture, database: Database) -> None:
-        self._capture, self._database, self._pages = capture, database, Pages(capture)
+    def __init__(self, capture: Capture, database: SourceDatabase) -> None:
+        self._capture, self._database, self._pages = capture, database, PageQueries(capture)
         self._names = list(dict.fromkeys((*capture.key, capture.cursor)))
-        self._orders: dict[str, Order] = {}
+        self._orders: dict[str, Ordering] = {}
         self._about: dict[str, Hashable] = {}
         # Columns of the key of a character set that is no part of UTF-8, with its name.
         self._sets: dict[str, str] = {}
@@ -56,20 +56,20 @@ class Proof:
     def prove(self, *, ask_rows: bool = True) -> None:
         """Ask all of it, and all rows for their keys if no index tells. Unproven says what is not as it must be."""
         page = self._database.page(self._pages.by_key(None, FEW))
-        found, self._about = orders(self._capture, self._database.order, page), self._described(page)
+        found, self._about = orderings(self._capture, self._database.order, page), self._described(page)
         self._orders = {name: order if order.types else self._of_values(name) for name, order in found.items()}
         self._collation()
         self.notes = [*self._unique(ask_rows=ask_rows), *self._texts(ask_rows=ask_rows)]
         self._steady()
         self._try()
 
-    def take(self, page: Page) -> bool:
+    def take(self, page: SourcePage) -> bool:
         """See that a page is of the types that are proven, or prove what it is; True if it was another."""
         require(self._capture, page)
         before, known = self._orders, self._described(page) == self._about
         if not known or (page.rows and not self._tried) or not self._fits(page):
             self.prove(ask_rows=False)
-            fit(self._capture, page, self._orders)
+            check_values(self._capture, page, self._orders)
         self._found_again(page)
         return bool(before) and (not known or before != self._orders)
 
@@ -79,11 +79,11 @@ class Proof:
         zoned = getattr(value, "tzinfo", None) is not None
         return value is None or not order.types or (type(value) in order.types and zoned == order.zoned)
 
-    def may_be(self, key: tuple[Any, ...]) -> bool:
+    def can_be_key(self, key: tuple[Any, ...]) -> bool:
         """Whether the database can be asked for a key, and a row may have it."""
         longest = [self._orders[name].longest for name in self._capture.key]
         return all(
-            self._database.is_value(value) and not (most and len(value) > most)
+            self._database.can_send(value) and not (most and len(value) > most)
             for value, most in zip(key, longest, strict=True)
         )
 
@@ -96,42 +96,44 @@ class Proof:
             begun = None
         if debt and not self.fits(cursor, debt.low):
             debt = replace(debt, low=None)
-        if snapshot and not all(self.fits_key(r.behind) and self.fits_key(r.upto) for r in snapshot.ranges):
-            snapshot = Snapshot()
+        if snapshot and not all(
+            self.key_matches_types(r.behind) and self.key_matches_types(r.upto) for r in snapshot.ranges
+        ):
+            snapshot = SnapshotProgress()
         return replace(position, low=low, catch_up=begun, debt=debt, snapshot=snapshot)
 
-    def fits_key(self, key: tuple[Any, ...] | None) -> bool:
+    def key_matches_types(self, key: tuple[Any, ...] | None) -> bool:
         return key is None or all(map(self.fits, self._capture.key, key))
 
-    def _described(self, page: Page) -> dict[str, Hashable]:
+    def _described(self, page: SourcePage) -> dict[str, Hashable]:
         about = dict(zip(page.names, page.about, strict=True))
         return {name: about[name] for name in self._names}
 
-    def _fits(self, page: Page) -> bool:
+    def _fits(self, page: SourcePage) -> bool:
         try:
-            fit(self._capture, page, self._orders)
+            check_values(self._capture, page, self._orders)
         except SourceError:
             return False
         return True
 
     # Types that the values have
 
-    def _of_values(self, name: str) -> Order:
+    def _of_values(self, name: str) -> Ordering:
         """Numbers stand before text, and text before blobs: the least and the greatest value tell of which they are."""
         column, source = quoted(self._capture, name), rows(self._capture)
         ends = [self._value(f"SELECT {end}(q.{column}) FROM {source} AS q") for end in ("MIN", "MAX")]
-        return of_values(self._capture, name, [value for value in ends if value is not None])
+        return ordering_of_values(self._capture, name, [value for value in ends if value is not None])
 
     def _collation(self) -> None:
         """A cursor that is text is compared here too: by code point."""
         name, source = self._capture.cursor, rows(self._capture)
         order = self._orders[name]
-        if order.collated and not self._database.by_code_point(source, quoted(self._capture, name)):
+        if order.collated and not self._database.orders_by_code_point(source, quoted(self._capture, name)):
             got, hint = f"{name}: its collation has another order than code points", self._database.CODE_POINT
             refuse(self._capture, [name], f"cannot compare a cursor of type {order.kind}", got, hint)
 
     def _value(self, sql: str) -> Any:
-        return self._database.value(Query(sql, {}))
+        return self._database.value(SourceQuery(sql, {}))
 
     # Rows found again
 
@@ -144,7 +146,7 @@ class Proof:
             lows = [None] if top is None else [None, top]
             by_cursor = [database.page(pages.since(low, None, FEW)) for low in lows]
             for page in (by_key, *by_cursor):
-                fit(capture, page, self._orders)
+                check_values(capture, page, self._orders)
             wrong = next(self._wrong(by_key, by_cursor), None)
             if wrong is None:
                 break
@@ -154,11 +156,11 @@ class Proof:
                 refuse(capture, self._names, "cannot be paged as it is declared", wrong, hint)
         self._tried = bool(by_key.rows)
 
-    def _wrong(self, by_key: Page, by_cursor: Sequence[Page]) -> Iterator[str]:
+    def _wrong(self, by_key: SourcePage, by_cursor: Sequence[SourcePage]) -> Iterator[str]:
         capture, pages = self._capture, self._pages
         key, cursor = capture.key, [capture.cursor, *capture.key]
         every = {encode(key, [row])[0]: row for page in (by_key, *by_cursor) for row in columns(page, key)}
-        if every and set(self._keys(pages.exactly(list(every.values())))) != set(every):
+        if every and set(self._keys(pages.rows_with_keys(list(every.values())))) != set(every):
             yield f"rows are not found by their own {', '.join(key)}"
         for row in (row for page in by_cursor for row in columns(page, cursor)):
             if encode(cursor, [read(write(row))]) != encode(cursor, [row]):
@@ -172,7 +174,7 @@ class Proof:
                 if not behind or encode(cursor, behind) != encode(cursor, [b]):
                     yield f"by {', '.join(cursor)} the row behind {a!r} is not {b!r}"
 
-    def _keys(self, query: Query) -> list[bytes]:
+    def _keys(self, query: SourceQuery) -> list[bytes]:
         found = columns(self._database.page(query), self._capture.key)
         return encode(self._capture.key, found) if found else []
 
@@ -183,14 +185,14 @@ class Proof:
         capture, self._sets = self._capture, {}
         for name in capture.key:
             column, source = quoted(capture, name), rows(capture)
-            if not self._orders[name].collated or not (about := self._database.other_text(source, column)):
+            if not self._orders[name].collated or not (about := self._database.lossy_text(source, column)):
                 continue
             self._sets[name], other = about
             if ask_rows and self._value(f"SELECT 1 FROM {source} AS q WHERE {other} LIMIT 1"):
                 self._no_text(name)
             yield f"not all text of {about[0]} is the same in UTF-8: see that no two of {name} become one there"
 
-    def _found_again(self, page: Page) -> None:
+    def _found_again(self, page: SourcePage) -> None:
         """See that rows with a key that may stand for another are found by it."""
         capture, at = self._capture, [page.names.index(name) for name in self._sets]
         if not any(row[i] and DOUBTFUL.search(row[i]) for row in page.rows for i in at):
@@ -200,13 +202,13 @@ class Proof:
         for start in range(0, len(doubtful), MANY):
             some = doubtful[start : start + MANY]
             # Fewer: rows may be deleted meanwhile, so it is asked for those alone.
-            missing = set(encode(capture.key, some)) - set(self._keys(self._pages.exactly(some)))
+            missing = set(encode(capture.key, some)) - set(self._keys(self._pages.rows_with_keys(some)))
             if missing and self._value(f"SELECT 1 FROM {rows(capture)} AS q WHERE {self._others()} LIMIT 1"):
                 self._no_text(next(iter(self._sets)))
 
     def _others(self) -> str:
         source = rows(self._capture)
-        told = (self._database.other_text(source, quoted(self._capture, name)) for name in self._sets)
+        told = (self._database.lossy_text(source, quoted(self._capture, name)) for name in self._sets)
         return " OR ".join(other for _, other in filter(None, told))
 
     def _no_text(self, name: str) -> NoReturn:
@@ -223,7 +225,7 @@ class Proof:
         """No function of the moment need be called: a TIME has today's date wherever MariaDB and MySQL want one."""
         sample, seen = self._pages.by_key(None, SAMPLE), 0
         for _ in range(TRIES):
-            pages = self._database.at_other_times(sample)
+            pages = self._database.at_other_dates(sample)
             if not pages:
                 return
             one, other, again = ([list(map(repr, row)) for row in page.rows] for page in pages)
@@ -242,9 +244,9 @@ class Proof:
 
     def _unique(self, *, ask_rows: bool) -> Iterator[str]:
         capture = self._capture
-        if (table := only_table(capture)) is not None:
+        if (table := single_table(capture)) is not None:
             of_table, key = table
-            if any(unique <= key for unique in self._database.unique(of_table)):
+            if any(unique_keys <= key for unique_keys in self._database.unique_keys(of_table)):
                 return
         names = ", ".join(capture.key)
         yield f"no index that is unique and NOT NULL proves that KEY ({names}) tells rows apart: see that it does"

@@ -10,35 +10,35 @@ from operator import itemgetter, le
 from types import NoneType
 from typing import Any, NoReturn
 
-from penstock.capture.checks.column_types import CLASSES, Order
+from penstock.capture.checks.column_types import CLASSES, Ordering
 from penstock.capture.output.page_records import place
-from penstock.capture.source.base import Page, SourceError
+from penstock.capture.source.base import SourceError, SourcePage
 from penstock.model.capture import Capture
 
 SLOW = "no index serves that, so each query reads the whole table"
 
 
-class Unproven(SourceError):
+class PagingError(SourceError):
     """A capture cannot be paged by its key or its cursor, or nothing shows that it can. columns: which of them."""
 
     columns: tuple[str, ...] = ()
 
 
 def refuse(capture: Capture, columns: Iterable[str], what: str, got: str, hint: str) -> NoReturn:
-    error = Unproven(f"capture {capture.name} {what}", got=got, hint=hint)
+    error = PagingError(f"capture {capture.name} {what}", got=got, hint=hint)
     error.columns = tuple(columns)
     raise error
 
 
-def orders(capture: Capture, order_of: Callable[[Hashable], Order], page: Page) -> dict[str, Order]:
+def orderings(capture: Capture, order_of: Callable[[Hashable], Ordering], page: SourcePage) -> dict[str, Ordering]:
     """The order of key and cursor. Unproven if a type has none, or not the one it is compared by here."""
     found = {}
     for name in (*capture.key, capture.cursor):
         order = found[name] = order_of(page.about[place(capture, page, name)])
         what = f"cannot be paged by a column of type {order.kind}"
         if order.why_not:
-            cure = f"select {order.cure.format(name)} AS {name}, but {SLOW}: " if name in capture.key else ""
-            hint = f"{cure}another {_clause(capture, name)} is better"
+            advice = f"select {order.instead.format(name)} AS {name}, but {SLOW}: " if name in capture.key else ""
+            hint = f"{advice}another {_clause(capture, name)} is better"
             refuse(capture, [name], what, f"{name}: {order.why_not}", hint)
         if name == capture.cursor and not order.cursor:
             got = f"{name}: a cursor is compared here too and has a greatest value, which this type lacks"
@@ -46,7 +46,7 @@ def orders(capture: Capture, order_of: Callable[[Hashable], Order], page: Page) 
     return found
 
 
-def of_values(capture: Capture, name: str, values: Iterable[Any]) -> Order:
+def ordering_of_values(capture: Capture, name: str, values: Iterable[Any]) -> Ordering:
     """The order of a column without a type of its own. Unproven if its values are of several."""
     classes = {CLASSES.get(type(value), "bytes that are no text") for value in values}
     if len(classes) > 1:
@@ -54,16 +54,16 @@ def of_values(capture: Capture, name: str, values: Iterable[Any]) -> Order:
         got = f"{name}: {' and '.join(sorted(classes))}"
         refuse(capture, [name], "cannot be paged by values of several types", got, hint)
     kinds = tuple(kind for kind, its in CLASSES.items() if its in classes)
-    return Order(next(iter(classes), ""), kinds, collated=kinds == (str,))
+    return Ordering(next(iter(classes), ""), kinds, collated=kinds == (str,))
 
 
-def fit(capture: Capture, page: Page, orders: Mapping[str, Order]) -> None:
+def check_values(capture: Capture, page: SourcePage, orderings: Mapping[str, Ordering]) -> None:
     """Unproven if a key or cursor has a value that is not of its column's type, as `0000-00-00` is no date."""
     for name in (*capture.key, capture.cursor):
-        values, order = _values(capture, page, name), orders[name]
+        values, order = _values(capture, page, name), orderings[name]
         kinds = set(map(type, values)) - {NoneType}
         if not order.types:
-            of_values(capture, name, (value for value in values if value is not None))
+            ordering_of_values(capture, name, (value for value in values if value is not None))
         elif not kinds <= set(order.types):
             _no_value(capture, name, order, (v for v in values if v is not None and type(v) not in order.types))
         if name == capture.cursor and kinds & {float, Decimal}:
@@ -72,7 +72,7 @@ def fit(capture: Capture, page: Page, orders: Mapping[str, Order]) -> None:
             _no_value(capture, name, order, (value for value in values if value and len(value) > order.longest))
 
 
-def in_order(capture: Capture, page: Page) -> None:
+def check_cursor_order(capture: Capture, page: SourcePage) -> None:
     """Unproven if rows that the database put in order of cursor are not so here."""
     values = _values(capture, page, capture.cursor)
     if not all(map(le, values, islice(values, 1, None))):
@@ -81,11 +81,11 @@ def in_order(capture: Capture, page: Page) -> None:
         refuse(capture, [capture.cursor], "has a cursor in another order than it has here", got, hint)
 
 
-def _values(capture: Capture, page: Page, name: str) -> list[Any]:
+def _values(capture: Capture, page: SourcePage, name: str) -> list[Any]:
     return list(map(itemgetter(place(capture, page, name)), page.rows))
 
 
-def _no_value(capture: Capture, name: str, order: Order, wrong: Iterator[Any]) -> None:
+def _no_value(capture: Capture, name: str, order: Ordering, wrong: Iterator[Any]) -> None:
     value = next(wrong, None)
     if value is None:
         return

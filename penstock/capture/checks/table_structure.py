@@ -10,14 +10,14 @@ from typing import Any
 
 from sqlglot import exp
 
-from penstock.capture.polling.keyset_queries import Query
-from penstock.capture.source.base import Database
-from penstock.capture.source.statement_sql import POSTGRES_TABLE, folded
+from penstock.capture.polling.keyset_queries import SourceQuery
+from penstock.capture.source.base import SourceDatabase
+from penstock.capture.source.statement_sql import POSTGRES_TABLE, folded_name
 from penstock.model.capture import Capture
 
 # Of each table, with its name and its schema's as literals: all columns by number, name and type, the labels of its
 # enums, and when or as what it was made, as one that was emptied or exchanged for another shows it.
-SHAPES = {
+TABLE_STRUCTURES = {
     "mysql": (
         "SELECT c.ORDINAL_POSITION, c.COLUMN_NAME, c.COLUMN_TYPE, c.COLLATION_NAME, c.GENERATION_EXPRESSION,"
         " t.TABLE_TYPE, t.CREATE_TIME, v.VIEW_DEFINITION FROM information_schema.COLUMNS c"
@@ -44,7 +44,7 @@ SHAPES = {
 }
 # Foreign keys by which other tables' changes change or delete the rows of one: name, table referred to, on update, on
 # delete.
-KEYS = {
+FOREIGN_KEYS = {
     "mysql": (
         "SELECT CONSTRAINT_NAME, REFERENCED_TABLE_NAME, UPDATE_RULE, DELETE_RULE"
         " FROM information_schema.REFERENTIAL_CONSTRAINTS"
@@ -61,24 +61,24 @@ KEYS = {
         " ORDER BY 1"
     ),
 }
-ACTS = ("CASCADE", "SET NULL", "SET DEFAULT")
+CHANGING_ACTIONS = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 
-def shape(database: Database, capture: Capture, tables: Iterable[exp.Table]) -> str:
+def table_fingerprint(database: SourceDatabase, capture: Capture, tables: Iterable[exp.Table]) -> str:
     """Changes with the columns of these tables of a capture, whatever the SELECT calls them, and with the tables."""
     rows = [
-        (_asked(database, SHAPES, capture, table), database.kept_as(table.db, table.name))
+        (_asked(database, TABLE_STRUCTURES, capture, table), database.storage_ids(table.db, table.name))
         for table in _sorted(capture, tables)
     ]
     return hashlib.blake2b(repr(rows).encode(), digest_size=8).hexdigest()
 
 
-def cascades(database: Database, capture: Capture, tables: Iterable[exp.Table]) -> Iterator[str]:
+def foreign_key_caveats(database: SourceDatabase, capture: Capture, tables: Iterable[exp.Table]) -> Iterator[str]:
     """A sentence for each foreign key that changes or deletes rows of these tables without a change of their cursor."""
     # The engines whose foreign keys run the triggers that keep a cursor.
     by_trigger = capture.dialect != "mysql"
     for table in _sorted(capture, tables):
-        for name, other, on_update, on_delete in _asked(database, KEYS, capture, table):
+        for name, other, on_update, on_delete in _asked(database, FOREIGN_KEYS, capture, table):
             what = f"{table.name}: foreign key {name} to {other}"
             if on_delete == "CASCADE":
                 yield (
@@ -88,7 +88,7 @@ def cascades(database: Database, capture: Capture, tables: Iterable[exp.Table]) 
             changes = [
                 f"ON {verb} {rule}"
                 for verb, rule in (("UPDATE", on_update), ("DELETE", on_delete))
-                if rule in ACTS and (verb, rule) != ("DELETE", "CASCADE")
+                if rule in CHANGING_ACTIONS and (verb, rule) != ("DELETE", "CASCADE")
             ]
             if changes:
                 kept = "unless a trigger of the table sets it" if by_trigger else "not even by ON UPDATE or a trigger"
@@ -103,14 +103,16 @@ def _sorted(capture: Capture, tables: Iterable[exp.Table]) -> list[exp.Table]:
     return [found[name] for name in sorted(found)]
 
 
-def _asked(database: Database, queries: dict[str, str], capture: Capture, table: exp.Table) -> list[tuple[Any, ...]]:
+def _asked(
+    database: SourceDatabase, queries: dict[str, str], capture: Capture, table: exp.Table
+) -> list[tuple[Any, ...]]:
     def literal(text: str) -> str:
         return exp.Literal.string(text).sql(capture.dialect)
 
     parts = [part for part in table.parts if isinstance(part, exp.Identifier)]
     # As they are written: the engine itself folds what is not quoted.
     written = [part.sql(capture.dialect) for part in parts]
-    name, schema = (folded(part, capture.dialect) for part in (table.this, table.args.get("db")))
+    name, schema = (folded_name(part, capture.dialect) for part in (table.this, table.args.get("db")))
     given = {
         "schema": literal(schema) if schema else "NULL",
         "name": literal(name or ""),
@@ -123,4 +125,4 @@ def _asked(database: Database, queries: dict[str, str], capture: Capture, table:
         main=f"{written[-2]}." if table.db else "",
         argument=f", {literal(table.db)}" if table.db else "",
     )
-    return [tuple(row) for row in database.page(Query(sql, {})).rows]
+    return [tuple(row) for row in database.page(SourceQuery(sql, {})).rows]

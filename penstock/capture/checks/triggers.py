@@ -12,10 +12,10 @@ from typing import Any
 
 from sqlglot import exp
 
-from penstock.capture.checks.caveats import GONE, SEEN, UNTIL
-from penstock.capture.polling.keyset_queries import PARAMETER, Query
-from penstock.capture.source.base import Database
-from penstock.capture.source.statement_sql import POSTGRES_TABLE, folded
+from penstock.capture.checks.caveats import DELIVERY, REMOVAL, UNTIL
+from penstock.capture.polling.keyset_queries import PARAMETER, SourceQuery
+from penstock.capture.source.base import SourceDatabase
+from penstock.capture.source.statement_sql import POSTGRES_TABLE, folded_name
 from penstock.model.capture import Capture
 from penstock.model.sql.lexer import excerpt
 from penstock.model.sql.volatile_functions import BARE, NAMES
@@ -96,11 +96,11 @@ def _written(table: str) -> str:
     return rf"(?:[\w`\"\[\]]+\.)?[`\"\[]?{re.escape(table)}[`\"\]]?"
 
 
-def triggers(database: Database, capture: Capture, tables: Iterable[exp.Table]) -> Iterator[str]:
+def trigger_caveats(database: SourceDatabase, capture: Capture, tables: Iterable[exp.Table]) -> Iterator[str]:
     """A sentence for each way in which rows of a capture's tables change, or go, behind its cursor's back."""
     columns = _cursor(capture)
     for table in tables:
-        name, schema = (folded(part, capture.dialect) or None for part in (table.this, table.args.get("db")))
+        name, schema = (folded_name(part, capture.dialect) or None for part in (table.this, table.args.get("db")))
         written = ".".join(part.sql(capture.dialect) for part in table.parts)
         values = {"name": name, "schema": schema, "written": written}
         about = [
@@ -118,21 +118,25 @@ def _said(capture: Capture, table: str, columns: list[str], found: list[Trigger]
     surely = [one for one in keepers if not one.partly]
     for one in found:
         if one.here and one.off and any(_names(column, one.text) for column in columns):
-            yield f"{SEEN}: trigger {one.name} of {table} is disabled, and sets {cursor} of no change"
+            yield f"{DELIVERY}: trigger {one.name} of {table} is disabled, and sets {cursor} of no change"
     if not by_column and not keepers:
         what = "neither ON UPDATE nor a trigger" if capture.dialect == "mysql" else "no trigger"
-        yield f"{SEEN}: {what} sets {cursor} when a row of {table} changes; a change without it is not seen, {UNTIL}"
+        yield (
+            f"{DELIVERY}: {what} sets {cursor} when a row of {table} changes; a change without it is not seen, {UNTIL}"
+        )
     if not by_column and not surely:
         for one in keepers:
             yield (
-                f"{SEEN}: trigger {one.name} of {table} sets {cursor} of some changes only (UPDATE OF, WHEN); others "
+                f"{DELIVERY}: trigger {one.name} of {table} sets {cursor} of some changes only (UPDATE OF, "
+                "WHEN); others "
                 f"are not seen, {UNTIL}"
             )
     for one in found:
         for text in (text for column in columns for text in one.given(column)):
             if not _grows(text, capture.dialect):
                 yield (
-                    f"{SEEN}: trigger {one.name} of {table} sets {cursor} to {excerpt(text.strip())}; a change is seen "
+                    f"{DELIVERY}: trigger {one.name} of {table} sets {cursor} to {excerpt(text.strip())}; a "
+                    "change is seen "
                     "only if that grows with it"
                 )
         # SQLite runs no trigger for what it does itself.
@@ -140,11 +144,11 @@ def _said(capture: Capture, table: str, columns: list[str], found: list[Trigger]
         leaves = [text for text in one.changes(table) if not any(_names(column, text) for column in columns)]
         if leaves and not kept and not one.off:
             yield (
-                f"{SEEN}: trigger {one.name} of {one.table} changes rows of {table} and leaves {cursor} as it was; "
+                f"{DELIVERY}: trigger {one.name} of {one.table} changes rows of {table} and leaves {cursor} as it was; "
                 f"that is not seen, {UNTIL}"
             )
         if one.deletes(table) and not one.off:
-            yield f"{GONE}: not a row of {table} that trigger {one.name} of {one.table} deletes, {UNTIL}"
+            yield f"{REMOVAL}: not a row of {table} that trigger {one.name} of {one.table} deletes, {UNTIL}"
 
 
 def _cursor(capture: Capture) -> list[str]:
@@ -174,7 +178,7 @@ def _trigger(row: tuple[Any, ...], dialect: str) -> Trigger:
     return Trigger(str(name), str(table), bool(here), event == "UPDATE", bool(off), bool(partly), str(text))
 
 
-def _rows(database: Database, sql: str, values: Mapping[str, str | None]) -> list[tuple[Any, ...]]:
+def _rows(database: SourceDatabase, sql: str, values: Mapping[str, str | None]) -> list[tuple[Any, ...]]:
     sql = sql.replace("{found}", POSTGRES_TABLE)
     used = {name: values[name] for name in re.findall(r"\{m\}(\w+)", sql)}
-    return list(database.page(Query(sql.replace("{m}", PARAMETER), used)).rows)
+    return list(database.page(SourceQuery(sql.replace("{m}", PARAMETER), used)).rows)

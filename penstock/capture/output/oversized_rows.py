@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.capture.output.encode import digest
-from penstock.capture.output.page_records import Records
+from penstock.capture.output.page_records import PageRecords
 from penstock.kafka.limits import RECORD_OVERHEAD, ProducerRecord, SizeLimit
 from penstock.model.capture import Capture
 from penstock.model.topic import DEAD_LETTERS
@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS aside
   (key BLOB PRIMARY KEY, digest BLOB NOT NULL, scan INTEGER NOT NULL, largest INTEGER NOT NULL) WITHOUT ROWID;
 """
 # What a letter shows of its row: the whole of it is in the table.
-LETTER = SizeLimit(DEAD_LETTERS.name, 64 * 1024, packed=False)
+DEAD_LETTER_LIMIT = SizeLimit(DEAD_LETTERS.name, 64 * 1024, packed=False)
 # Of a key, in a log line.
 SHOWN = 100
 
@@ -40,7 +40,7 @@ class Row:
     largest: int
 
 
-class Aside:
+class OversizedRows:
     """The rows of one capture that are put aside now.
 
     They are kept in the file of the comparison: if that is lost, the next comparison tells of each once more.
@@ -66,12 +66,12 @@ class Aside:
         return next(iter(self._known), None)
 
     @property
-    def may_fit(self) -> bool:
+    def may_fit_now(self) -> bool:
         """Whether the topic takes more than when some of them were put aside."""
         limit = self._limit
         return limit is not None and any(row.largest < limit.largest for row in self._known.values())
 
-    def without(self, made: Records, scan: int) -> Records:
+    def without(self, made: PageRecords, scan: int) -> PageRecords:
         """The records, those that the topic does not take as tombstones. scan: the number of the comparison."""
         pairs = list(zip(made.keys, made.values, strict=True))
         why = {**self._too_large(pairs), **made.unreadable}
@@ -87,7 +87,7 @@ class Aside:
                 self._found[key] = row, self._letter(key, value, why[key])
             elif known != row:
                 self._keep({key: row})
-        return Records(made.keys, [None if key in why else value for key, value in pairs])
+        return PageRecords(made.keys, [None if key in why else value for key, value in pairs])
 
     def _too_large(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, str]:
         """Why some keys have values that the topic does not take."""
@@ -118,7 +118,7 @@ class Aside:
         log.warning("capture %s: row %s is put aside: %s", name, key[:SHOWN].decode(errors="replace"), reason)
         said = {"output": output, "stream": name, "reason": reason}
         headers = tuple((f"penstock.{what}", text.encode()) for what, text in said.items())
-        return LETTER.cut(ProducerRecord(DEAD_LETTERS.name, key, value, headers))
+        return DEAD_LETTER_LIMIT.cut(ProducerRecord(DEAD_LETTERS.name, key, value, headers))
 
     def _keep(self, rows: Mapping[bytes, Row]) -> None:
         self._known |= rows

@@ -9,13 +9,13 @@ from typing import Any
 from penstock.capture.checks.column_types import AS_BYTES, AS_TEXT
 from penstock.capture.output.encode import EncodingError, Unreadable, formed, objects
 from penstock.capture.polling.keyset_queries import DELETED
-from penstock.capture.source.base import Page
+from penstock.capture.source.base import SourcePage
 from penstock.errors import PenstockError
 from penstock.model.capture import Capture
 
 
 @dataclass(frozen=True)
-class Records:
+class PageRecords:
     """Keys and values, one of each for a row; a value None is a tombstone.
 
     unreadable: why the topic takes no value of some rows, by key; their values are for people.
@@ -26,11 +26,11 @@ class Records:
     unreadable: Mapping[bytes, str] = field(default_factory=dict)
 
 
-def records(capture: Capture, page: Page) -> Records:
+def records(capture: Capture, page: SourcePage) -> PageRecords:
     """A page's rows as keys and values. PenstockError if a key is NULL, comes twice or is not selected."""
     require(capture, page)
     if not page.rows:
-        return Records([], [])
+        return PageRecords([], [])
     names = page.names
     try:
         columns = formed(names, page.rows)
@@ -61,7 +61,7 @@ def records(capture: Capture, page: Page) -> Records:
         why = list(_why_not(capture.dialect, names, columns))
         values = objects(names, [[_for_people(value) for value in column] for column in columns])
     rows = list(zip(keys, [None if d else v for v, d in zip(values, said, strict=True)], why, strict=True))
-    return Records(keys, [value for _, value, _ in rows], {k: why for k, v, why in rows if why and v is not None})
+    return PageRecords(keys, [value for _, value, _ in rows], {k: why for k, v, why in rows if why and v is not None})
 
 
 def _why_not(dialect: str, names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Iterator[str]:
@@ -88,12 +88,12 @@ def _for_people(value: Any) -> Any:
     return str(value) if isinstance(value, Unreadable) else value
 
 
-def columns_of(page: Page) -> tuple[tuple[str, str], ...]:
+def columns_of(page: SourcePage) -> tuple[tuple[str, str], ...]:
     """(name, type) of the columns that go to the topic."""
     return tuple(column for column in page.columns if column[0] != DELETED)
 
 
-def require(capture: Capture, page: Page) -> list[str]:
+def require(capture: Capture, page: SourcePage) -> list[str]:
     """The names of the columns that go to the topic. PenstockError if key or cursor is not among them."""
     names = [name for name, _ in columns_of(page)]
     if DELETED in page.names and not capture.deleted_sql:
@@ -111,13 +111,13 @@ def require(capture: Capture, page: Page) -> list[str]:
     return names
 
 
-def last(capture: Capture, page: Page, names: Iterable[str]) -> tuple[Any, ...]:
+def last(capture: Capture, page: SourcePage, names: Iterable[str]) -> tuple[Any, ...]:
     """Some columns of a page's last row. PenstockError if key or cursor is not among its columns."""
     require(capture, page)
     return tuple(page.rows[-1][page.names.index(name)] for name in names)
 
 
-def place(capture: Capture, page: Page, name: str) -> int:
+def place(capture: Capture, page: SourcePage, name: str) -> int:
     """Where a column stands in a page. PenstockError if it does not."""
     require(capture, page)
     return page.names.index(name)

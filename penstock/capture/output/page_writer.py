@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from penstock.capture.checks.ordering import Proof
-from penstock.capture.output.oversized_rows import Aside
-from penstock.capture.output.page_records import Records, columns_of, records
+from penstock.capture.checks.ordering import PagingVerifier
+from penstock.capture.output.oversized_rows import OversizedRows
+from penstock.capture.output.page_records import PageRecords, columns_of, records
 from penstock.capture.output.position import Position
-from penstock.capture.polling.change_cache import Seen
-from penstock.capture.polling.keyset_queries import Pages, Query
+from penstock.capture.polling.change_cache import LastValueCache
+from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
 from penstock.capture.polling.page_size import PageSize
-from penstock.capture.reconcile.digest_index import Reconcile
-from penstock.capture.source.base import Database, Page, SourceError
+from penstock.capture.reconcile.digest_index import DigestIndex
+from penstock.capture.source.base import SourceDatabase, SourceError, SourcePage
 from penstock.kafka.admin import ensure_topics
 from penstock.kafka.limits import ProducerRecord
 from penstock.kafka.transactions import TransactionalWriter
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Figures:
+class CaptureMetrics:
     """What a capture tells of itself; times are the database's clock, epoch seconds.
 
     current: everything committed before this is in the topic; oldest: when the oldest open transaction began; fresh:
@@ -58,23 +58,23 @@ class PageWriter:
     PAGE: ClassVar[int] = 5000
 
     capture: Capture
-    database: Database
+    database: SourceDatabase
     output: TransactionalWriter
     position: Position
-    reconcile: Reconcile
-    proof: Proof
-    figures: Figures = field(default_factory=Figures)
+    reconcile: DigestIndex
+    proof: PagingVerifier
+    figures: CaptureMetrics = field(default_factory=CaptureMetrics)
     hook: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
-        self.pages = Pages(self.capture)
+        self.pages = PageQueries(self.capture)
         self.size = PageSize(self.PAGE)
-        self.seen = Seen()
+        self.seen = LastValueCache()
         # When the tables are looked at next.
         self.next_look = 0.0
-        self.aside = Aside(self.reconcile.db, self.capture, self.output.limit(self.capture.topic.name))
+        self.aside = OversizedRows(self.reconcile.db, self.capture, self.output.limit(self.capture.topic.name))
 
-    def read(self, query: Query) -> Page:
+    def read(self, query: SourceQuery) -> SourcePage:
         page = self.size.read(self.database, query)
         if self.proof.take(page):
             self._retyped()
@@ -96,17 +96,17 @@ class PageWriter:
         self.position = replace(fitting, reconcile=why)
         self.reconcile.again()
 
-    def records(self, page: Page) -> Records:
+    def records(self, page: SourcePage) -> PageRecords:
         """A page's rows as keys and values, after its columns were taken in."""
         made = self.fitting(records(self.capture, page))
-        self.shape(columns_of(page))
+        self.table_fingerprint(columns_of(page))
         return made
 
-    def fitting(self, made: Records) -> Records:
+    def fitting(self, made: PageRecords) -> PageRecords:
         """What the topic takes of a page's records; the others are put aside, at the next commit."""
         return self.aside.without(made, self.reconcile.scan)
 
-    def shape(self, columns: tuple[tuple[str, str], ...]) -> None:
+    def table_fingerprint(self, columns: tuple[tuple[str, str], ...]) -> None:
         """Take other columns over. Rows that do not change themselves are brought up by a reconcile."""
         if columns == self.position.columns:
             return

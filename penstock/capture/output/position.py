@@ -32,7 +32,7 @@ TAGS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
 
 
 @dataclass(frozen=True)
-class Range:
+class KeyRange:
     """Keys that a snapshot has yet to read. behind: key of the last row written; upto: the last key; None: no bound."""
 
     behind: tuple[Any, ...] | None = None
@@ -40,10 +40,10 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class SnapshotProgress:
     """A snapshot. ranges: what is left of it, none before it begins; rows: so far; total: when it began."""
 
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[KeyRange, ...] = ()
     rows: int = 0
     total: int = 0
 
@@ -61,7 +61,7 @@ class CatchUp:
 
 
 @dataclass(frozen=True)
-class Debt:
+class SkippedTransactions:
     """Transactions that were open too long and are not waited for.
 
     until: they began before this (database's clock, epoch seconds); low: from here all is read again when they ended.
@@ -89,11 +89,11 @@ class Position:
     server: str = ""
     columns: tuple[tuple[str, str], ...] = ()
     low: Any = None
-    snapshot: Snapshot | None = None
+    snapshot: SnapshotProgress | None = None
     catch_up: CatchUp | None = None
-    debt: Debt | None = None
+    debt: SkippedTransactions | None = None
     reconcile: str = ""
-    shape: str = ""
+    table_fingerprint: str = ""
     clock: float = 0.0
     sees_all: bool = False
 
@@ -108,12 +108,12 @@ class Position:
             found["columns"] = tuple((name, kind) for name, kind in found["columns"])
             found["rows"] = tuple(found["rows"])
             if (snapshot := found["snapshot"]) is not None:
-                ranges = tuple(Range(_row(r["behind"]), _row(r["upto"])) for r in snapshot.pop("ranges"))
-                found["snapshot"] = Snapshot(ranges, **snapshot)
+                ranges = tuple(KeyRange(_row(r["behind"]), _row(r["upto"])) for r in snapshot.pop("ranges"))
+                found["snapshot"] = SnapshotProgress(ranges, **snapshot)
             if (begun := found.get("catch_up")) is not None:
                 found["catch_up"] = CatchUp(begun["low"], tuple(begun["behind"]), begun["high"])
             if (debt := found["debt"]) is not None:
-                found["debt"] = Debt(**debt)
+                found["debt"] = SkippedTransactions(**debt)
             return cls(**found)
         except (ValueError, KeyError, TypeError) as e:
             raise PenstockError(

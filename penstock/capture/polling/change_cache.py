@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 
 # Of rows that may be read again, how many are known not to have changed; the others are written again, unchanged.
-REMEMBERED = 500_000
+MOST_KEYS = 500_000
 
 
-class Seen:
+class LastValueCache:
     """The last value of each key, the newest keys only.
 
     Hashes of both are kept: two rows would have to share both. Hardly a tenth of the bytes themselves, which moreover
@@ -34,9 +34,9 @@ class Seen:
     @property
     def room(self) -> int:
         """How many keys more may be noted."""
-        return max(0, REMEMBERED - len(self._last))
+        return max(0, MOST_KEYS - len(self._last))
 
     def trim(self) -> None:
         """Forget the keys that were noted first, if there are too many."""
-        for key in list(islice(self._last, max(0, len(self._last) - REMEMBERED))):
+        for key in list(islice(self._last, max(0, len(self._last) - MOST_KEYS))):
             del self._last[key]

@@ -9,10 +9,10 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from penstock.capture.output.page_records import place
-from penstock.capture.output.position import Debt, Position
-from penstock.capture.polling.low_watermark import LowMark
-from penstock.capture.source.base import ZONED, Database, Page
-from penstock.capture.source.open_transactions import Moment
+from penstock.capture.output.position import Position, SkippedTransactions
+from penstock.capture.polling.low_watermark import LowWatermark
+from penstock.capture.source.base import ZONED, SourceDatabase, SourcePage
+from penstock.capture.source.open_transactions import TransactionSnapshot
 from penstock.model.capture import Capture
 
 log = logging.getLogger(__name__)
@@ -29,20 +29,20 @@ def _before(at: datetime, by: timedelta) -> datetime:
     return at - by if at - first > by else first
 
 
-class Cursors:
+class CursorTracker:
     """The cursors of one capture. mark: its low mark; low: where that was when the capture stopped."""
 
     def __init__(self, capture: Capture, low: Any) -> None:
         self._capture = capture
         self._overlap = max(capture.overlap, LEAST_OVERLAP)
-        self.mark = LowMark(self._overlap.total_seconds(), low)
+        self.mark = LowWatermark(self._overlap.total_seconds(), low)
         # The database's clock when it was last read, and this process's monotonic time behind that.
         self._read: tuple[float, float] | None = None
         # What both the clock and the highest cursor were before it was set back.
         self._ahead: tuple[float, Any] | None = None
         self._opened = True
         # The last look that saw all sessions.
-        self._complete: Moment | None = None
+        self._complete: TransactionSnapshot | None = None
         # Whether the looks saw all sessions once, and do not any more.
         self.blind = False
 
@@ -51,12 +51,12 @@ class Cursors:
         """Whether rows of the low mark itself need not be read again: a number or a day may be drawn for long."""
         return self.mark.spent and isinstance(self.mark.value, datetime)
 
-    def to_be_polled(self, cursor: Any) -> bool:
+    def will_be_polled(self, cursor: Any) -> bool:
         """Whether the next poll reads a row of this cursor."""
         low = self.mark.value
         return low is None or cursor is None or (cursor > low if self.spent else cursor >= low)
 
-    def highest(self, page: Page, now: float) -> Any:
+    def highest(self, page: SourcePage, now: float) -> Any:
         """The highest cursor of a page, None if it has none. A time that is yet to come counts for nothing.
 
         A row that says so would hide all others until then. It is read again at each poll.
@@ -83,7 +83,7 @@ class Cursors:
         # It is known which was the highest at which time, so what it is now that the clock is behind.
         return min(plain, top - timedelta(seconds=clock - now)) if now < clock and isinstance(top, datetime) else plain
 
-    def not_ahead(self, now: float, kind: str, before: float) -> str:
+    def check_clock_at_start(self, now: float, kind: str, before: float) -> str:
         """Say that the clock was set back while nobody polled, or nothing; a low mark that is yet to come is lowered.
 
         kind: the type of the cursor's column; before: the clock when the position was written, 0 if that is not known.
@@ -96,15 +96,15 @@ class Cursors:
             if self._read or step <= self._overlap:
                 return ""
             # What a number stands for nobody knows, and a day is too long.
-            self.mark.back_to(_before(low, step + self._overlap) if isinstance(low, datetime) else low)
+            self.mark.reset_to(_before(low, step + self._overlap) if isinstance(low, datetime) else low)
             return self._says(step)
         here = datetime.fromtimestamp(now, UTC).replace(tzinfo=UTC if low.tzinfo else None)
         if low <= here + self._overlap:
             return ""
-        self.mark.back_to(here - self._overlap)
+        self.mark.reset_to(here - self._overlap)
         return self._says(low - here)
 
-    def clock(self, database: Database) -> tuple[float, str]:
+    def clock(self, database: SourceDatabase) -> tuple[float, str]:
         """The database's clock. If it was set back since it was last read, the low mark is lowered by as much, and it
         is said, else nothing is."""
         asked = time.monotonic()
@@ -119,7 +119,7 @@ class Cursors:
         if self._ahead is None or before[0] > self._ahead[0]:
             self._ahead = before[0], self.mark.top
         low = self.mark.value
-        self.mark.back_to(_before(low, step + self._overlap) if isinstance(low, datetime) else low)
+        self.mark.reset_to(_before(low, step + self._overlap) if isinstance(low, datetime) else low)
         return now, self._says(step)
 
     def _says(self, step: timedelta) -> str:
@@ -128,7 +128,7 @@ class Cursors:
         log.warning("capture %s: %s; table and topic are compared", self._capture.name, why)
         return why
 
-    def sighted(self, moment: Moment, position: Position) -> tuple[Moment, Position]:
+    def check_visibility(self, moment: TransactionSnapshot, position: Position) -> tuple[TransactionSnapshot, Position]:
         """A look as polls may take it, and the position with whether looks see all sessions.
 
         Where they did once and do not any more, e.g. as a right was taken away, whatever was open at the last look that
@@ -138,17 +138,17 @@ class Cursors:
         if moment.complete:
             if was_blind:
                 # Polls that ended meanwhile had no look behind them.
-                self.mark.back_to(self.mark.value)
+                self.mark.reset_to(self.mark.value)
             self._complete = moment
             return moment, replace(position, sees_all=True)
         if not self.blind:
             return moment, position
         if self._complete is None:
-            self._complete = Moment(position.clock or moment.now, None)
+            self._complete = TransactionSnapshot(position.clock or moment.now, None)
         known = (self._complete.now, self._complete.oldest, moment.oldest)
         return replace(moment, oldest=min(at for at in known if at is not None)), position
 
-    def held(self, moment: Moment, position: Position) -> tuple[float | None, Position]:
+    def apply_hold(self, moment: TransactionSnapshot, position: Position) -> tuple[float | None, Position]:
         """The oldest transaction to wait for, and the position with what is owed to those no longer waited for."""
         # Polls that are far apart see it late.
         bound = moment.now - (self._capture.hold + self._capture.every).total_seconds()
@@ -168,5 +168,5 @@ class Cursors:
                     self._capture.name,
                     moment.now - moment.oldest,
                 )
-            debt = Debt(self.mark.value, bound)
+            debt = SkippedTransactions(self.mark.value, bound)
         return bound, replace(position, debt=replace(debt, until=max(debt.until, bound)))

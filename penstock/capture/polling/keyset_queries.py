@@ -27,13 +27,13 @@ DELETED = "penstock_deleted"
 PARAMETER = "penstock_parameter_"
 
 # The SELECT's name in the queries around it.
-ROWS = "q"
+DERIVED_TABLE = "q"
 
 Kind = Literal["since", "behind", "all with cursor", "without cursor", "by key", "by key upto"]
 
 
 @dataclass(frozen=True)
-class Query:
+class SourceQuery:
     """A query of one page, with its parameters. limit: rows that it gives at most; 0: as many as there are."""
 
     sql: str
@@ -56,23 +56,23 @@ def _clause(sql: str) -> TextClause:
     return text(sql.replace(":", "\\:").replace(PARAMETER, ":"))
 
 
-class Pages:
+class PageQueries:
     """Makes the queries of one capture; each kind is put together once."""
 
     def __init__(self, capture: Capture) -> None:
         quote = "`" if capture.dialect == "mysql" else '"'
         self._key, (self._cursor,) = (
-            [f"{ROWS}.{quote}{name.replace(quote, 2 * quote)}{quote}" for name in names]
+            [f"{DERIVED_TABLE}.{quote}{name.replace(quote, 2 * quote)}{quote}" for name in names]
             for names in (capture.key, (capture.cursor,))
         )
-        self._from = f"FROM ({capture.sql}) AS {ROWS}"
-        self._columns = f"{ROWS}.*"
+        self._from = f"FROM ({capture.sql}) AS {DERIVED_TABLE}"
+        self._columns = f"{DERIVED_TABLE}.*"
         if condition := capture.deleted_sql:
             # By the database's own truth: '0' and a BIT of 0 are false to it, and true to Python.
             self._columns += f", CASE WHEN {condition} THEN 1 ELSE 0 END AS {DELETED}"
         self._sql = cache(self._made)
 
-    def since(self, low: Any, behind: Sequence[Any] | None, limit: int, *, itself: bool = True) -> Query:
+    def since(self, low: Any, behind: Sequence[Any] | None, limit: int, *, itself: bool = True) -> SourceQuery:
         """Rows whose cursor is `low` or more, in order of cursor and key; behind: (cursor, *key) of the last row.
 
         itself: rows of that very cursor too; low None: all rows that have a cursor.
@@ -81,11 +81,11 @@ class Pages:
             return self._query("all with cursor", behind, limit)
         return self._query("since" if itself else "behind", behind, limit, low=low)
 
-    def without_cursor(self, behind: Sequence[Any] | None, limit: int) -> Query:
+    def without_cursor(self, behind: Sequence[Any] | None, limit: int) -> SourceQuery:
         """Rows whose cursor is NULL, in order of key; behind: the key of the last row."""
         return self._query("without cursor", behind, limit)
 
-    def by_key(self, behind: Sequence[Any] | None, limit: int, *, upto: Sequence[Any] | None = None) -> Query:
+    def by_key(self, behind: Sequence[Any] | None, limit: int, *, upto: Sequence[Any] | None = None) -> SourceQuery:
         """All rows in order of key, for a snapshot and for the reconcile.
 
         behind: the key of the last row; upto: the last key of a range.
@@ -94,12 +94,12 @@ class Pages:
             return self._query("by key", behind, limit)
         return self._query("by key upto", behind, limit, **{f"u{i}": value for i, value in enumerate(upto)})
 
-    def key_at(self, number: int) -> Query:
+    def key_at(self, number: int) -> SourceQuery:
         """The key that so many rows come before, in order of key."""
         key = ", ".join(self._key)
-        return Query(f"SELECT {key} {self._from} ORDER BY {key} LIMIT 1 OFFSET {number}", {})
+        return SourceQuery(f"SELECT {key} {self._from} ORDER BY {key} LIMIT 1 OFFSET {number}", {})
 
-    def exactly(self, keys: Sequence[Sequence[Any]]) -> Query:
+    def rows_with_keys(self, keys: Sequence[Sequence[Any]]) -> SourceQuery:
         """The rows of these keys, as many as there still are."""
         values: dict[str, Any] = {}
         each = []
@@ -107,29 +107,29 @@ class Pages:
             names = [f"k{number}_{i}" for i in range(len(key))]
             values |= dict(zip(names, key, strict=True))
             each.append(" AND ".join(_is(c, "=", name) for c, name in zip(self._key, names, strict=True)))
-        return Query(f"SELECT {self._columns} {self._from} WHERE ({') OR ('.join(each)})", values)
+        return SourceQuery(f"SELECT {self._columns} {self._from} WHERE ({') OR ('.join(each)})", values)
 
-    def has(self, key: Sequence[Any]) -> Query:
+    def has(self, key: Sequence[Any]) -> SourceQuery:
         """How many rows have a key: no other column is looked at."""
         names = [f"k{i}" for i in range(len(key))]
         only = " AND ".join(_is(column, "=", name) for column, name in zip(self._key, names, strict=True))
-        return Query(f"SELECT COUNT(*) {self._from} WHERE {only}", dict(zip(names, key, strict=True)))
+        return SourceQuery(f"SELECT COUNT(*) {self._from} WHERE {only}", dict(zip(names, key, strict=True)))
 
-    def highest(self, upto: Any = None) -> Query:
+    def highest(self, upto: Any = None) -> SourceQuery:
         """The highest cursor there is, or up to a value; NULL if there is none."""
         made = f"SELECT MAX({self._cursor}) {self._from}"
         if upto is None:
-            return Query(made, {})
-        return Query(f"{made} WHERE {_is(self._cursor, '<=', 'upto')}", {"upto": upto})
+            return SourceQuery(made, {})
+        return SourceQuery(f"{made} WHERE {_is(self._cursor, '<=', 'upto')}", {"upto": upto})
 
-    def count(self) -> Query:
+    def count(self) -> SourceQuery:
         """How many rows there are."""
-        return Query(f"SELECT COUNT(*) {self._from}", {})
+        return SourceQuery(f"SELECT COUNT(*) {self._from}", {})
 
-    def _query(self, kind: Kind, behind: Sequence[Any] | None, limit: int, **values: Any) -> Query:
+    def _query(self, kind: Kind, behind: Sequence[Any] | None, limit: int, **values: Any) -> SourceQuery:
         if behind is not None:
             values |= {f"p{i}": value for i, value in enumerate(behind)}
-        return Query(self._sql(kind, behind is not None, limit), values, limit)
+        return SourceQuery(self._sql(kind, behind is not None, limit), values, limit)
 
     def _made(self, kind: Kind, behind: bool, limit: int) -> str:
         where: dict[Kind, list[str]] = {

@@ -34,7 +34,7 @@ WHOLE_SECOND = 1.0
 
 
 @dataclass
-class LowMark:
+class LowWatermark:
     """The low mark of one capture.
 
     value: None until a poll qualifies: then all rows are read; spent: rows of this very cursor, if it is a time, have
@@ -80,7 +80,7 @@ class LowMark:
             self.late = began - newest[-1][0] > self.overlap / 2
             if ended < newest[-1][0]:
                 # The clock was set back: what was written by it since then may lie before everything seen.
-                self.back_to(self.value)
+                self.reset_to(self.value)
         self.looked(began)
         bound = (began if oldest is None else min(oldest, began)) - self.overlap
         while self._ended and self._ended[0][0] < bound:
@@ -94,7 +94,7 @@ class LowMark:
         if top is not None:
             self._waiting.append((ended, top))
 
-    def back_to(self, value: Any) -> None:
+    def reset_to(self, value: Any) -> None:
         """Read from here, and wait again for polls that qualify."""
         self._ended.clear()
         self._waiting.clear()

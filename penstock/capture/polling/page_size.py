@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.capture.polling.keyset_queries import Query
-from penstock.capture.source.base import Database, Page
+from penstock.capture.polling.keyset_queries import SourceQuery
+from penstock.capture.source.base import SourceDatabase, SourcePage
 
 
 class PageSize:
@@ -22,7 +22,7 @@ class PageSize:
     def __init__(self, most: int) -> None:
         self.most = self.rows = most
 
-    def read(self, database: Database, query: Query) -> Page:
+    def read(self, database: SourceDatabase, query: SourceQuery) -> SourcePage:
         """A page, or its first rows. What it weighs decides how many the next one has."""
         page = database.page(query, None if query.limit == 1 else self.BYTES)
         if page.cut:

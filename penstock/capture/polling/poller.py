@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from penstock.capture.checks.caveats import by_tables
-from penstock.capture.checks.introspection import Told, told
-from penstock.capture.checks.paging_checks import in_order
-from penstock.capture.checks.table_structure import cascades, shape
-from penstock.capture.checks.triggers import triggers
+from penstock.capture.checks.caveats import table_caveats
+from penstock.capture.checks.introspection import StatementInfo, told
+from penstock.capture.checks.paging_checks import check_cursor_order
+from penstock.capture.checks.table_structure import foreign_key_caveats, table_fingerprint
+from penstock.capture.checks.triggers import trigger_caveats
 from penstock.capture.output.encode import digest
 from penstock.capture.output.page_records import last
 from penstock.capture.output.page_writer import PageWriter
-from penstock.capture.output.position import CatchUp, Snapshot
-from penstock.capture.polling.change_cache import Seen
-from penstock.capture.polling.cursors import Cursors
-from penstock.capture.polling.keyset_queries import Query
+from penstock.capture.output.position import CatchUp, SnapshotProgress
+from penstock.capture.polling.change_cache import LastValueCache
+from penstock.capture.polling.cursors import CursorTracker
+from penstock.capture.polling.keyset_queries import SourceQuery
 from penstock.capture.reconcile.compare import Comparison
-from penstock.capture.reconcile.digest_index import PROOFS
-from penstock.capture.snapshot.snapshot import Snapshotting
-from penstock.capture.source.base import Page
+from penstock.capture.reconcile.digest_index import UNEXPLAINED
+from penstock.capture.snapshot.snapshot import SnapshotRun
+from penstock.capture.source.base import SourcePage
 
 log = logging.getLogger(__name__)
 
@@ -39,20 +39,20 @@ class Poller(PageWriter):
     """A capture from its position on. `step` does the next piece of work."""
 
     # Seconds between two looks at the shape of the tables.
-    LOOK: ClassVar[float] = 10.0
+    TABLE_CHECK_SECONDS: ClassVar[float] = 10.0
     # Seconds of reading the topic for what its last records say, before the first poll.
-    REMEMBER: ClassVar[float] = 10.0
+    TOPIC_READ_SECONDS: ClassVar[float] = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._cursors = Cursors(self.capture, self.position.low)
-        self._snapshot = Snapshotting(self, self._cursors)
+        self._cursors = CursorTracker(self.capture, self.position.low)
+        self._snapshot = SnapshotRun(self, self._cursors)
         self._comparison = Comparison(self, self._cursors)
         self._next_poll = 0.0
         self._next_chunk = 0.0
-        self._told: Told | None = None
+        self._told: StatementInfo | None = None
         # Whether the topic is asked for the last records of rows that this process has not written yet.
-        self._asks_topic = self.position.snapshot != Snapshot()
+        self._asks_topic = self.position.snapshot != SnapshotProgress()
 
     def step(self) -> float:
         """Do the next piece of work; seconds until the next one is due."""
@@ -86,36 +86,36 @@ class Poller(PageWriter):
         if self._told is None:
             self._ask()
         found, why = self._shape(), ""
-        if self.position.shape not in ("", found):
+        if self.position.table_fingerprint not in ("", found):
             # What it refuses at its start it refuses now, before it takes rows for gone that a view leaves out.
             self._ask()
             found = self._shape()
             why = "its tables were altered"
-        elif self.aside.may_fit and not self.position.reconcile:
+        elif self.aside.may_fit_now and not self.position.reconcile:
             why = "its topic takes larger records"
-        self.next_look = time.monotonic() + self.LOOK
-        position = replace(self.position, shape=found)
+        self.next_look = time.monotonic() + self.TABLE_CHECK_SECONDS
+        position = replace(self.position, table_fingerprint=found)
         if why:
             log.warning("capture %s: %s; table and topic are compared", self.capture.name, why)
             self.reconcile.again()
             # Its last row may have a key that the table can no longer be asked for.
             position = replace(position, catch_up=None)
             # Columns that are others say more.
-            position = replace(position, reconcile=why if position.reconcile in PROOFS else position.reconcile)
+            position = replace(position, reconcile=why if position.reconcile in UNEXPLAINED else position.reconcile)
         if position != self.position:
             self.commit([], position)
 
     def _ask(self) -> None:
         """Ask what is behind the names of the statement. SourceError if pages would not be rows of its tables."""
         about = self._told = told(self.capture, self.database)
-        sentences = list(by_tables(self.capture, about))
-        for ask in (cascades, triggers):
+        sentences = list(table_caveats(self.capture, about))
+        for ask in (foreign_key_caveats, trigger_caveats):
             sentences += ask(self.database, self.capture, about.tables)
         for sentence in sentences:
             log.warning("capture %s: %s", self.capture.name, sentence)
 
     def _shape(self) -> str:
-        return shape(self.database, self.capture, self._told.tables if self._told else ())
+        return table_fingerprint(self.database, self.capture, self._told.tables if self._told else ())
 
     @property
     def asks(self) -> str:
@@ -123,22 +123,22 @@ class Poller(PageWriter):
         if self._cursors.blind:
             return (
                 "looks at the server do not see all transactions any more, so polls read from where they did: "
-                f"{self.database.WHY_NOT}. To mend it: give the right back; or `penstock capture ask "
+                f"{self.database.WHY_NOT_VISIBLE}. To mend it: give the right back; or `penstock capture ask "
                 f"{self.capture.name} continue`, and DELAY stands in for what is not seen"
             )
         return self._comparison.asks if self.position.reconcile else ""
 
     @property
-    def asked_at(self) -> float:
+    def pending_since(self) -> float:
         """Since when a comparison has waited for a decision, epoch seconds; 0 if it does not."""
-        return self._comparison.asked_at if self.position.reconcile and self._comparison.asks else 0.0
+        return self._comparison.pending_since if self.position.reconcile and self._comparison.asks else 0.0
 
-    def go_on(self) -> None:
+    def continue_pending(self) -> None:
         """Do what awaits a decision: see `asks`."""
         if self._cursors.blind:
             self._cursors.blind = False
             self.commit([], replace(self.position, sees_all=False))
-        if self.asked_at:
+        if self.pending_since:
             self.reconcile.allow()
             self._comparison.asks, self._next_chunk = "", 0.0
 
@@ -158,23 +158,23 @@ class Poller(PageWriter):
         moment, mark = self.database.moment(), self._cursors.mark
         self.hook("before read")
         kind = dict(self.position.columns).get(self.capture.cursor, "")
-        if why := self._cursors.not_ahead(moment.now, kind, self.position.clock):
+        if why := self._cursors.check_clock_at_start(moment.now, kind, self.position.clock):
             self.position = replace(self.position, clock=moment.now)
             self.compare(why)
-        moment, position = self._cursors.sighted(moment, self.position)
-        oldest, position = self._cursors.held(moment, position)
+        moment, position = self._cursors.check_visibility(moment, self.position)
+        oldest, position = self._cursors.apply_hold(moment, position)
         owed = position.debt is not None and (moment.oldest is None or moment.oldest > position.debt.until)
         low = position.debt.low if owed and position.debt else mark.value
         itself = owed or not self._cursors.spent
         if position != self.position:
             self.commit([], position)
-        seen = Seen()
+        seen = LastValueCache()
         written = 0
         begun = position.catch_up
         goes_on = begun is not None and begun.low == low and not position.debt
         high, behind_at = (begun.high, begun.behind) if begun and goes_on else (None, None)
         for page in self._through(lambda row: self.pages.since(low, row, self.size.rows, itself=itself), behind_at):
-            in_order(self.capture, page)
+            check_cursor_order(self.capture, page)
             pages_high = self._cursors.highest(page, moment.now)
             high = high if pages_high is None else pages_high
             more = page.more and not position.debt
@@ -204,15 +204,15 @@ class Poller(PageWriter):
 
         More than is read in that time is written again as fast.
         """
-        end = time.monotonic() + self.REMEMBER
+        end = time.monotonic() + self.TOPIC_READ_SECONDS
         while time.monotonic() < end:
             if self.reconcile.follow():
                 return True
         return False
 
     def _through(
-        self, query: Callable[[Row | None], Query], behind: Row | None = None, *, with_cursor: bool = True
-    ) -> Iterator[Page]:
+        self, query: Callable[[Row | None], SourceQuery], behind: Row | None = None, *, with_cursor: bool = True
+    ) -> Iterator[SourcePage]:
         """All pages behind a row, one after the other."""
         while True:
             page = self.read(query(behind))
@@ -221,11 +221,11 @@ class Poller(PageWriter):
                 return
             behind = self._last(page, with_cursor=with_cursor)
 
-    def _last(self, page: Page, *, with_cursor: bool = True) -> Row:
+    def _last(self, page: SourcePage, *, with_cursor: bool = True) -> Row:
         names = [self.capture.cursor, *self.capture.key] if with_cursor else self.capture.key
         return last(self.capture, page, names)
 
-    def _write(self, page: Page, seen: Seen, catch_up: CatchUp | None = None) -> int:
+    def _write(self, page: SourcePage, seen: LastValueCache, catch_up: CatchUp | None = None) -> int:
         """Write what of a page is not known to be in the topic already; a poll with more to come goes on behind it."""
         records = self.records(page)
         changed = []

@@ -7,17 +7,17 @@ import time
 from typing import Any
 
 from penstock.capture.output.encode import digest
-from penstock.capture.output.page_records import Records, last, place
+from penstock.capture.output.page_records import PageRecords, last, place
 from penstock.capture.output.page_writer import PageWriter
-from penstock.capture.polling.cursors import Cursors
-from penstock.capture.source.base import Page, SourceError
+from penstock.capture.polling.cursors import CursorTracker
+from penstock.capture.source.base import SourceError, SourcePage
 
 log = logging.getLogger(__name__)
 
 # So many rows may be gone at once, whatever share of the topic they are.
 FEW = 10
 # Seconds until a comparison that waits for a decision looks again.
-WAITS = 5.0
+DECISION_POLL_SECONDS = 5.0
 
 
 class Comparison:
@@ -27,9 +27,9 @@ class Comparison:
     asks: why somebody has to allow that, empty if nobody has; asked_at: since when, epoch seconds, 0 if never.
     """
 
-    def __init__(self, writer: PageWriter, cursors: Cursors) -> None:
+    def __init__(self, writer: PageWriter, cursors: CursorTracker) -> None:
         self._writer, self._cursors = writer, cursors
-        self.asks, self.asked_at = "", 0.0
+        self.asks, self.pending_since = "", 0.0
 
     def step(self) -> bool:
         """Compare one chunk; True when all is compared."""
@@ -43,7 +43,7 @@ class Comparison:
             self._others(keys)
             return False
         if not self._may_remove():
-            r.pause = WAITS
+            r.pause = DECISION_POLL_SECONDS
             return False
         if keys := r.absent():
             self._remove(keys)
@@ -78,7 +78,7 @@ class Comparison:
             f"reconcile {name}`; RECONCILE … REMOVES n PERCENT allows more by itself"
         )
         if not before:
-            self.asked_at = time.time()
+            self.pending_since = time.time()
             log.warning("capture %s: %s", w.capture.name, self.asks)
         return False
 
@@ -105,7 +105,7 @@ class Comparison:
             self._tombstones(foreign)
             r.gone(foreign, len(foreign))
             known = [key for key in keys if key not in foreign]
-            r.looked_up(known, [key for key in known if key not in found])
+            r.mark_looked_up(known, [key for key in known if key not in found])
 
     def _remove(self, keys: list[bytes]) -> None:
         """Tombstones for keys that are not in the table, if they still are not."""
@@ -129,7 +129,7 @@ class Comparison:
     def _key_of(self, record: bytes) -> tuple[Any, ...] | None:
         w = self._writer
         key = w.reconcile.key_of(record, w.capture.key, w.proof.types)
-        return None if key is None or not w.proof.may_be(key) else key
+        return None if key is None or not w.proof.can_be_key(key) else key
 
     def _tombstones(self, keys: list[bytes]) -> None:
         w = self._writer
@@ -141,7 +141,7 @@ class Comparison:
         """Which of some keys the table has. What the engine refuses to compare is no row's key."""
         w = self._writer
         try:
-            page = w.read(w.pages.exactly(keys))
+            page = w.read(w.pages.rows_with_keys(keys))
         except SourceError as e:
             if not e.refused:
                 raise
@@ -164,7 +164,7 @@ class Comparison:
             raise
         raise e
 
-    def _differing(self, page: Page, records: Records) -> list[tuple[bytes, bytes | None]]:
+    def _differing(self, page: SourcePage, records: PageRecords) -> list[tuple[bytes, bytes | None]]:
         """Rows whose last record says another thing, but for those that the next poll is to see."""
         w = self._writer
         topic = w.reconcile.digests(records.keys)
@@ -174,7 +174,7 @@ class Comparison:
             known, wanted = topic.get(key), None if value is None else digest(value)
             if known == wanted:
                 continue
-            if self._cursors.to_be_polled(row[at]) and not w.seen.has(key, value):
+            if self._cursors.will_be_polled(row[at]) and not w.seen.has(key, value):
                 continue
             wrong.append((key, value))
             w.reconcile.found(missing=known is None)

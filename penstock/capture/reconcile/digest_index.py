@@ -37,8 +37,8 @@ CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value BLOB NOT NULL) WI
 
 
 # Why a comparison is begun of which nothing is known that it would find.
-TIMED, ASKED = "it is time", "asked for"
-PROOFS = ("", TIMED, ASKED)
+SCHEDULED, REQUESTED = "it is time", "asked for"
+UNEXPLAINED = ("", SCHEDULED, REQUESTED)
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class Drift:
     @property
     def explained(self) -> bool:
         """Whether something that was seen to change accounts for the rows."""
-        return self.why not in PROOFS
+        return self.why not in UNEXPLAINED
 
 
-class Reconcile:
+class DigestIndex:
     """rate: rows a second that are compared at most, so that the live polls and the database keep their breath.
 
     drift: of the comparison at work; allowed: whether it may remove the records of all rows that are gone; last: of
@@ -108,9 +108,9 @@ class Reconcile:
         self.drift = Drift(**self._about("drift", {}))
         # Older files keep one drift only.
         self.last = Drift(**self._about("last", asdict(self.drift) if self.drift.ended else {}))
-        self.same_at: float = self._about("same at", self.last.ended)
-        if self.same_at > time.time():
-            self.same_at = 0.0
+        self.in_sync_at: float = self._about("same at", self.last.ended)
+        if self.in_sync_at > time.time():
+            self.in_sync_at = 0.0
         self.pause = 0.0
 
     def _opened(self, file: Path) -> sqlite3.Connection:
@@ -236,7 +236,7 @@ class Reconcile:
         size = list(accumulate(map(len, keys)))
         return keys[: max(1, bisect_right(size, self.BYTES))]
 
-    def looked_up(self, keys: Iterable[bytes], absent: Iterable[bytes]) -> None:
+    def mark_looked_up(self, keys: Iterable[bytes], absent: Iterable[bytes]) -> None:
         """Some of these keys are not in the table; they keep their records until it is known how many there are."""
         with self._transaction():
             marks = dict.fromkeys(keys, self.scan) | dict.fromkeys(absent, -self.scan)
@@ -273,8 +273,8 @@ class Reconcile:
 
     def same(self) -> None:
         """Table and topic are the same now."""
-        self.same_at = time.time()
-        self._tell("same at", self.same_at)
+        self.in_sync_at = time.time()
+        self._tell("same at", self.in_sync_at)
 
     # Keys as the database takes them
 

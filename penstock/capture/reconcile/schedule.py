@@ -6,7 +6,7 @@ import zlib
 from datetime import timedelta
 
 # Seconds after a start within which what is overdue begins.
-SOON = 600.0
+START_SPREAD_SECONDS = 600.0
 
 
 def due(name: str, every: timedelta, compared: float, opened: float) -> float:
@@ -16,4 +16,4 @@ def due(name: str, every: timedelta, compared: float, opened: float) -> float:
     Captures that were opened together begin at different times, by their names: each up to a quarter early.
     """
     share, seconds = zlib.crc32(name.encode()) / 2**32, every.total_seconds()
-    return max(compared + seconds * (1 - share / 4), opened + share * min(SOON, seconds / 24))
+    return max(compared + seconds * (1 - share / 4), opened + share * min(START_SPREAD_SECONDS, seconds / 24))

@@ -19,20 +19,20 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait as wait_for_end
 from typing import Any
 
-from penstock.capture.checks.paging_checks import fit, orders
-from penstock.capture.output.page_records import Records, columns_of, last, place, records
-from penstock.capture.output.position import Range
-from penstock.capture.polling.keyset_queries import Pages
+from penstock.capture.checks.paging_checks import check_values, orderings
+from penstock.capture.output.page_records import PageRecords, columns_of, last, place, records
+from penstock.capture.output.position import KeyRange
+from penstock.capture.polling.keyset_queries import PageQueries
 from penstock.capture.polling.page_size import PageSize
-from penstock.capture.source.base import Database, SourceError
+from penstock.capture.source.base import SourceDatabase, SourceError
 from penstock.model.capture import Capture
 
 
-def divided(database: Database, pages: Pages, total: int, count: int) -> tuple[Range, ...]:
+def split_key_ranges(database: SourceDatabase, pages: PageQueries, total: int, count: int) -> tuple[KeyRange, ...]:
     """The keys of a table of `total` rows in `count` ranges of alike many, or fewer if rows have gone meanwhile."""
     rows = [database.page(pages.key_at(total * n // count)).rows for n in range(1, count)]
     bounds = [tuple(row[0]) for row in rows if row]
-    return tuple(Range(behind, upto) for behind, upto in zip([None, *bounds], [*bounds, None], strict=True))
+    return tuple(KeyRange(behind, upto) for behind, upto in zip([None, *bounds], [*bounds, None], strict=True))
 
 
 @dataclass(frozen=True)
@@ -41,22 +41,22 @@ class Read:
     polls will read too, by number."""
 
     columns: tuple[tuple[str, str], ...]
-    records: Records
+    records: PageRecords
     behind: tuple[Any, ...] | None
     again: list[int]
 
 
-class Reader:
+class RangeReader:
     """Reads pages of a capture by key. low: the cursor from which polls will read."""
 
-    def __init__(self, capture: Capture, database: Database, low: Any, limit: int) -> None:
+    def __init__(self, capture: Capture, database: SourceDatabase, low: Any, limit: int) -> None:
         self._capture, self._database, self._low, self._size = capture, database, low, PageSize(limit)
-        self._pages = Pages(capture)
+        self._pages = PageQueries(capture)
 
-    def read(self, part: Range) -> Read:
+    def read(self, part: KeyRange) -> Read:
         query = self._pages.by_key(part.behind, self._size.rows, upto=part.upto)
         page = self._size.read(self._database, query)
-        fit(self._capture, page, orders(self._capture, self._database.order, page))
+        check_values(self._capture, page, orderings(self._capture, self._database.order, page))
         at, low = place(self._capture, page, self._capture.cursor), self._low
         cursors = enumerate(row[at] for row in page.rows)
         again = [number for number, cursor in cursors if low is None or cursor is None or cursor >= low]
@@ -64,23 +64,23 @@ class Reader:
         return Read(columns_of(page), records(self._capture, page), behind, again)
 
 
-class Readers:
+class RangeReaders:
     """Reads the ranges of a snapshot, `count` at once: in a thread of this process if it is one.
 
     left: what of the ranges remains behind all pages that were given out.
     """
 
     def __init__(
-        self, capture: Capture, database: Database, low: Any, limit: int, ranges: Sequence[Range], count: int
+        self, capture: Capture, database: SourceDatabase, low: Any, limit: int, ranges: Sequence[KeyRange], count: int
     ) -> None:
         self._capture = capture
         self._left = dict(enumerate(ranges))
         self._coming: dict[Future[Read], int] = {}
         self._pool: Executor
-        self._read: Callable[[Range], Read]
+        self._read: Callable[[KeyRange], Read]
         if min(len(ranges), count) == 1:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"reader-{capture.name}")
-            self._read = Reader(capture, database, low, limit).read
+            self._read = RangeReader(capture, database, low, limit).read
         else:
             # Not forked: the driver has threads, and a broker's client that must not be in two processes.
             self._pool = ProcessPoolExecutor(
@@ -94,7 +94,7 @@ class Readers:
             self._begin(number)
 
     @property
-    def left(self) -> tuple[Range, ...]:
+    def left(self) -> tuple[KeyRange, ...]:
         return tuple(self._left.values())
 
     def next(self) -> Read:
@@ -132,14 +132,14 @@ class Readers:
 
 
 # In a process that reads, and only there.
-_reader: Reader | None = None
+_reader: RangeReader | None = None
 
 
-def _open(capture: Capture, database: Callable[[], Database], low: Any, limit: int) -> None:
+def _open(capture: Capture, database: Callable[[], SourceDatabase], low: Any, limit: int) -> None:
     global _reader
     # Ctrl-C means the driver. SIGTERM is how a pool ends its processes when one of them died.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _reader = Reader(capture, database(), low, limit)
+    _reader = RangeReader(capture, database(), low, limit)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -151,6 +151,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _read(part: Range) -> Read:
+def _read(part: KeyRange) -> Read:
     assert _reader is not None
     return _reader.read(part)

@@ -6,24 +6,24 @@ from dataclasses import replace
 from typing import ClassVar
 
 from penstock.capture.output.page_writer import PageWriter
-from penstock.capture.output.position import Snapshot
-from penstock.capture.polling.cursors import Cursors
-from penstock.capture.snapshot.parallel_readers import Readers, divided
+from penstock.capture.output.position import SnapshotProgress
+from penstock.capture.polling.cursors import CursorTracker
+from penstock.capture.snapshot.parallel_readers import RangeReaders, split_key_ranges
 from penstock.capture.source.base import SourceError
 from penstock.settings import settings
 
 
-class Snapshotting:
+class SnapshotRun:
     """Takes the snapshot, or the rest of it; `step` writes a page. It and the polls read from the same low mark."""
 
     # Rows from which on several readers are worth their start.
     LARGE: ClassVar[int] = 200_000
 
-    def __init__(self, writer: PageWriter, cursors: Cursors) -> None:
+    def __init__(self, writer: PageWriter, cursors: CursorTracker) -> None:
         self._writer, self._cursors = writer, cursors
-        self._readers: Readers | None = None
+        self._readers: RangeReaders | None = None
 
-    def step(self, at: Snapshot) -> float:
+    def step(self, at: SnapshotProgress) -> float:
         """Do the next piece; seconds until the next one is due."""
         w = self._writer
         if not at.ranges and not self._may_begin():
@@ -34,22 +34,22 @@ class Snapshotting:
         if not at.ranges:
             total = int(w.database.value(w.pages.count()) or 0)
             count = settings().snapshot_readers if total >= self.LARGE else 1
-            at = Snapshot(divided(w.database, w.pages, total, count), 0, total)
+            at = SnapshotProgress(split_key_ranges(w.database, w.pages, total, count), 0, total)
             w.position = replace(w.position, snapshot=at, low=low)
         if self._readers is None:
-            self._readers = Readers(w.capture, w.database, low, w.PAGE, at.ranges, settings().snapshot_readers)
+            self._readers = RangeReaders(w.capture, w.database, low, w.PAGE, at.ranges, settings().snapshot_readers)
         try:
             read = self._readers.next()
         except SourceError as e:
             if e.refused and self._cannot_ask(at):
                 # Key columns were altered since; it begins anew when the capture is opened again.
-                w.commit([], replace(w.position, snapshot=Snapshot()))
+                w.commit([], replace(w.position, snapshot=SnapshotProgress()))
             raise
         w.hook("after read")
         made = w.fitting(read.records)
         keys, values = made.keys, made.values
         w.figures.read += len(keys)
-        w.shape(read.columns)
+        w.table_fingerprint(read.columns)
         for row in read.again[: w.seen.room]:
             w.seen.note(keys[row], values[row])
         at = replace(at, ranges=self._readers.left, rows=at.rows + len(keys))
@@ -61,7 +61,7 @@ class Snapshotting:
         w.figures.fresh += len(keys)
         return 0.0
 
-    def _cannot_ask(self, at: Snapshot) -> bool:
+    def _cannot_ask(self, at: SnapshotProgress) -> bool:
         """Whether the database refuses to compare its key with a bound of what is left."""
         for bound in (bound for part in at.ranges for bound in (part.behind, part.upto) if bound is not None):
             try:
@@ -82,7 +82,7 @@ class Snapshotting:
         It is the rule of the polls, with the highest cursor of now for what a poll saw.
         """
         w, mark = self._writer, self._cursors.mark
-        moment, w.position = self._cursors.sighted(w.database.moment(), w.position)
+        moment, w.position = self._cursors.check_visibility(w.database.moment(), w.position)
         if mark.value is None and not mark.waits:
             top = w.database.page(w.pages.highest())
             high = top.rows[0][0] if top.rows else None
@@ -93,7 +93,7 @@ class Snapshotting:
                 return True
             mark.polled(moment.now, moment.oldest, self._cursors.clock(w.database)[0], high)
             return False
-        oldest, w.position = self._cursors.held(moment, w.position)
+        oldest, w.position = self._cursors.apply_hold(moment, w.position)
         mark.polled(moment.now, oldest, self._cursors.clock(w.database)[0], None)
         w.figures.waits_for = f"transactions that began before {moment.oldest:.0f}" if moment.oldest else ""
         return mark.value is not None

@@ -23,16 +23,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlglot import exp
 
-from penstock.capture.checks.column_types import Order
-from penstock.capture.polling.keyset_queries import Query
-from penstock.capture.source.open_transactions import Look, Moment, Session
+from penstock.capture.checks.column_types import Ordering
+from penstock.capture.polling.keyset_queries import SourceQuery
+from penstock.capture.source.open_transactions import ServerSession, TransactionSnapshot, TransactionTracker
 from penstock.errors import PenstockError
 
 # A page is read within this time, or the capture says that it fails: a server that hangs must not look like one idle.
 READ_TIMEOUT = 120
 CONNECT_TIMEOUT = 10
 # Characters of what a driver says that are told.
-MOST_SAID = 1000
+LONGEST_MESSAGE = 1000
 
 
 class SourceError(PenstockError):
@@ -43,14 +43,14 @@ class SourceError(PenstockError):
 
 # Seconds for which one look at a server's transactions serves all captures of it: InnoDB's list goes stale for those
 # who read it more often than ten times a second, all together.
-SHARED = 0.25
-_LOOKS: dict[tuple[str, float], Look] = defaultdict(Look)
+SNAPSHOT_MAX_AGE = 0.25
+_TRACKERS: dict[tuple[str, float], TransactionTracker] = defaultdict(TransactionTracker)
 # How the type of a time begins that is one moment everywhere; MariaDB's is read in UTC, and comes without a zone.
 ZONED = "TIMESTAMP"
 
 
 @dataclass(frozen=True)
-class Page:
+class SourcePage:
     """Rows as the driver gives them.
 
     columns: (name, type as the engine numbers or names it); about: what else the engine tells of each, see `order`;
@@ -70,16 +70,18 @@ class Page:
 
 
 # MariaDB and MySQL refuse two columns of one name in a derived table, PostgreSQL to name one of them.
-TWICE = re.compile(r"Duplicate column name '([^']*)'|column reference \"([^\"]*)\" is ambiguous\nLINE \d+:.*\bq\.\"")
+DUPLICATE_COLUMN = re.compile(
+    r"Duplicate column name '([^']*)'|column reference \"([^\"]*)\" is ambiguous\nLINE \d+:.*\bq\.\""
+)
 
 
 def _shown(cause: BaseException) -> str:
     # A refused value may be long, and stands in the statement too.
     said = str(cause)
-    return said if len(said) < MOST_SAID else f"{said[:MOST_SAID]}..."
+    return said if len(said) < LONGEST_MESSAGE else f"{said[:LONGEST_MESSAGE]}..."
 
 
-def two_columns(names: str) -> SourceError:
+def duplicate_columns_error(names: str) -> SourceError:
     return SourceError(
         "a capture selects two columns of one name",
         got=names,
@@ -129,14 +131,14 @@ def _weight(row: Iterable[Any]) -> int:
     return weight
 
 
-class Database(ABC):
+class SourceDatabase(ABC):
     """One connection to a capture's database. delay: how long a transaction may be open where nobody can tell."""
 
     CLOCK: ClassVar[str]
     # What each new connection begins with, whatever the server and the login have for it.
     SESSION: ClassVar[tuple[str, ...]] = ()
     OPTIONS: ClassVar[dict[str, Any]]
-    WHY_NOT: ClassVar[str]
+    WHY_NOT_VISIBLE: ClassVar[str]
     # What makes a column of text one that is ordered by code point.
     CODE_POINT: ClassVar[str]
 
@@ -146,7 +148,7 @@ class Database(ABC):
         self._engine = create_engine(
             url, isolation_level="AUTOCOMMIT", pool_size=1, max_overflow=1, pool_recycle=1800, **self.OPTIONS
         )
-        self._look = _LOOKS[url.render_as_string(hide_password=False), self._delay]
+        self._look = _TRACKERS[url.render_as_string(hide_password=False), self._delay]
         event.listen(self._engine, "connect", self.connected)
 
     def again(self) -> Callable[[], Self]:
@@ -172,13 +174,13 @@ class Database(ABC):
             error = SourceError(
                 "the database did not do what a capture asked",
                 got=f"{type(cause).__name__}: {_shown(cause)} at {self.place}",
-                hint=self.cure(cause)
+                hint=self.hint_for(cause)
                 or "see that it runs and that the capture's SELECT does; the capture asks again by itself",
             )
-            error.refused = isinstance(cause, OverflowError | UnicodeError) or self.refuses(cause)
+            error.refused = isinstance(cause, OverflowError | UnicodeError) or self.rejects_value(cause)
             raise error from e
 
-    def page(self, query: Query, most: int | None = None) -> Page:
+    def page(self, query: SourceQuery, most: int | None = None) -> SourcePage:
         """All rows of a query, or the first of them that weigh `most` bytes at most, and one at least.
 
         SourceError if two columns have one name.
@@ -195,16 +197,16 @@ class Database(ABC):
                         rows, weight, cut = first(coming, most)
                         columns, about = self.described(cursor, query)
             except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as e:
-                if (twice := TWICE.search(str(e))) is None:
+                if (twice := DUPLICATE_COLUMN.search(str(e))) is None:
                     raise
-                raise two_columns(twice[1] or twice[2]) from e
+                raise duplicate_columns_error(twice[1] or twice[2]) from e
             names = [name for name, _ in columns]
             if double := sorted({name for name in names if names.count(name) > 1 or _renamed(name, names)}):
-                raise two_columns(", ".join(double))
-            return Page(columns, rows, about, cut or 0 < query.limit == len(rows), cut, weight)
+                raise duplicate_columns_error(", ".join(double))
+            return SourcePage(columns, rows, about, cut or 0 < query.limit == len(rows), cut, weight)
 
     @contextmanager
-    def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
+    def streamed(self, c: Connection, query: SourceQuery, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
         """The driver's cursor and its rows, `weighed`, one by one: those that are not taken need no memory."""
         cursor = c.connection.cursor()
         try:
@@ -213,7 +215,7 @@ class Database(ABC):
         finally:
             cursor.close()
 
-    def sent(self, query: Query) -> tuple[str, Any]:
+    def sent(self, query: SourceQuery) -> tuple[str, Any]:
         """A query and its parameters as the driver takes them."""
         compiled = _compiled(query.clause, self._engine.dialect)
         values = compiled.construct_params(dict(query.values))
@@ -221,11 +223,11 @@ class Database(ABC):
             values[name] for name in compiled.positiontup or ()
         ) if compiled.positional else values
 
-    def described(self, cursor: Any, _: Query, /) -> tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]]:
+    def described(self, cursor: Any, _: SourceQuery, /) -> tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]]:
         """`columns` and `about` of a result whose rows were read."""
         return tuple(self.columns(cursor)), tuple(self.about(cursor))
 
-    def value(self, query: Query) -> Any:
+    def value(self, query: SourceQuery) -> Any:
         """The first column of the first row, None if there is none."""
         rows = self.page(query).rows
         return rows[0][0] if rows else None
@@ -234,7 +236,7 @@ class Database(ABC):
         with self._connected() as c:
             return float(c.execute(text(self.CLOCK)).scalar_one())
 
-    def moment(self, behind: float = -math.inf) -> Moment:
+    def moment(self, behind: float = -math.inf) -> TransactionSnapshot:
         """The clock, and since when the oldest transaction is open; where that is unknown, `delay` ago.
 
         It may be a quarter of a second old, but not from before `behind`: all captures of a server in this process look
@@ -242,37 +244,37 @@ class Database(ABC):
         """
         look = self._look
         with look.lock:
-            if time.monotonic() - look.at >= SHARED or look.moment.now < behind:
+            if time.monotonic() - look.at >= SNAPSHOT_MAX_AGE or look.moment.now < behind:
                 with self._connected() as c:
                     look.moment = self.looked(c)
                 look.at = time.monotonic()
             return look.moment
 
-    def looked(self, c: Connection, /) -> Moment:
+    def looked(self, c: Connection, /) -> TransactionSnapshot:
         """The moment as a look at the server gives it."""
         now = float(c.execute(text(self.CLOCK)).scalar_one())
         return self.counted(now, self.sessions(c), tells=self.tells(c))
 
-    def counted(self, now: float, sessions: Collection[Session], *, tells: bool) -> Moment:
+    def counted(self, now: float, sessions: Collection[ServerSession], *, tells: bool) -> TransactionSnapshot:
         """The moment of a look that found these sessions; `tells`: and that it found all there are."""
         found = self._look.taken(now, sessions)
         if tells:
             return found
         guess = now - self._delay
-        return Moment(now, guess if found.oldest is None else min(guess, found.oldest), complete=False)
+        return TransactionSnapshot(now, guess if found.oldest is None else min(guess, found.oldest), complete=False)
 
     @property
-    def can_tell(self) -> str:
+    def visibility_problem(self) -> str:
         """Empty if this login sees when every open transaction began, else why it does not."""
         with self._connected() as c:
-            return "" if self.tells(c) else self.WHY_NOT
+            return "" if self.tells(c) else self.WHY_NOT_VISIBLE
 
     @abstractmethod
     def tells(self, c: Connection, /) -> bool:
         """Whether `sessions` sees the transactions of all sessions."""
 
     @abstractmethod
-    def sessions(self, c: Connection, /) -> Collection[Session]:
+    def sessions(self, c: Connection, /) -> Collection[ServerSession]:
         """Who may write now."""
 
     @abstractmethod
@@ -285,46 +287,46 @@ class Database(ABC):
             yield None
 
     @abstractmethod
-    def order(self, about: Any, /) -> Order:
+    def order(self, about: Any, /) -> Ordering:
         """The order of a column of which this is told."""
 
     @abstractmethod
-    def refuses(self, error: BaseException, /) -> bool:
+    def rejects_value(self, error: BaseException, /) -> bool:
         """Whether an error of the driver is about a value that the engine does not take."""
 
-    def cure(self, _: BaseException, /) -> str:
+    def hint_for(self, _: BaseException, /) -> str:
         """What mends an error of the driver, empty if nothing special does."""
         return ""
 
-    def is_value(self, value: Any, /) -> bool:  # noqa: ARG002
+    def can_send(self, value: Any, /) -> bool:  # noqa: ARG002
         """Whether the engine can be sent a value at all."""
         return True
 
     @abstractmethod
-    def by_code_point(self, rows: str, column: str, /) -> bool:
+    def orders_by_code_point(self, rows: str, column: str, /) -> bool:
         """Whether a column of text of a derived table is ordered by code point."""
 
-    def at_other_times(self, query: Query, /) -> list[Page]:  # noqa: ARG002
+    def at_other_dates(self, query: SourceQuery, /) -> list[SourcePage]:  # noqa: ARG002
         """What a query says at two other times than now, and at the first of them again; nothing where the engine
         cannot be told that it is another."""
         return []
 
-    def other_text(self, rows: str, column: str, /) -> tuple[str, str] | None:  # noqa: ARG002
+    def lossy_text(self, rows: str, column: str, /) -> tuple[str, str] | None:  # noqa: ARG002
         """Of a column of text of a derived table: its character set, and the condition of values that come back from
         UTF-8 as other ones; None if there are none in that."""
         return None
 
     @abstractmethod
-    def unique(self, table: exp.Table, /) -> list[set[str]]:
+    def unique_keys(self, table: exp.Table, /) -> list[set[str]]:
         """The columns of each unique index of a table, if all are NOT NULL; names as `only_table` gives them."""
 
-    def kept_as(self, schema: str, table: str, /) -> list[int]:  # noqa: ARG002
+    def storage_ids(self, schema: str, table: str, /) -> list[int]:  # noqa: ARG002
         """Numbers of what a table's rows are kept in, where nothing else shows another in its place; schema may be
         empty."""
         return []
 
     @abstractmethod
-    def plan(self, query: Query) -> list[tuple[str, str]]:
+    def plan(self, query: SourceQuery) -> list[tuple[str, str]]:
         """(table, index) the engine would take, index empty for a full scan."""
 
     def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
@@ -336,7 +338,7 @@ class Database(ABC):
         self._engine.dispose()
 
 
-def by_index(rows: Iterable[Any]) -> list[set[str]]:
+def group_by_index(rows: Iterable[Any]) -> list[set[str]]:
     """The columns of the indexes all of whose columns serve. rows: (index, column, whether it serves)."""
     found: dict[Any, set[str]] = defaultdict(set)
     lacking = set()

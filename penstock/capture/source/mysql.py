@@ -22,11 +22,19 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlglot import exp
 
-from penstock.capture.checks.column_types import BINARY, TEXTS, MySQLColumn, Order, of_mysql
-from penstock.capture.polling.keyset_queries import Query
-from penstock.capture.source.base import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, Page, SourceError, by_index
-from penstock.capture.source.mysql_rows import rows_of
-from penstock.capture.source.open_transactions import Moment, Session
+from penstock.capture.checks.column_types import BINARY, TEXTS, MySQLColumn, Ordering, mysql_ordering
+from penstock.capture.polling.keyset_queries import SourceQuery
+from penstock.capture.source.base import (
+    CONNECT_TIMEOUT,
+    READ_TIMEOUT,
+    ZONED,
+    SourceDatabase,
+    SourceError,
+    SourcePage,
+    group_by_index,
+)
+from penstock.capture.source.mysql_rows import read_rows
+from penstock.capture.source.open_transactions import ServerSession, TransactionSnapshot
 
 log = logging.getLogger(__name__)
 # 2000-01-01, 2030-01-01, and the first again: what differs between those, somebody has changed.
@@ -53,8 +61,20 @@ REFUSED = {
 CODE_POINT = {"binary", "utf8mb4_0900_bin", *(f"{s}_nopad_bin" for s in ("utf8mb4", "utf8mb3", "utf8", "ascii"))}
 # Character sets each of whose values is another in UTF-8, and comes back from that as it was. Others have bytes that
 # are no character, which come as `?`, or two characters that are one in Unicode.
-WHOLE = {"utf8mb4", "utf8mb3", "utf8", "utf16", "utf16le", "utf32", "ucs2", "latin1", "latin2", "latin5", "latin7"}
-WHOLE |= {"binary", "cp850", "cp852", "cp866", "keybcs2", "koi8r", "koi8u", "macce", "macroman"}
+LOSSLESS_CHARSETS = {
+    "utf8mb4",
+    "utf8mb3",
+    "utf8",
+    "utf16",
+    "utf16le",
+    "utf32",
+    "ucs2",
+    "latin1",
+    "latin2",
+    "latin5",
+    "latin7",
+}
+LOSSLESS_CHARSETS |= {"binary", "cp850", "cp852", "cp866", "keybcs2", "koi8r", "koi8u", "macce", "macroman"}
 
 
 def _datetime(text: str) -> datetime | str:
@@ -65,7 +85,7 @@ def _datetime(text: str) -> datetime | str:
         return text
 
 
-class MySQL(Database):
+class MySQL(SourceDatabase):
     """MariaDB and MySQL."""
 
     CLOCK = "SELECT UNIX_TIMESTAMP(SYSDATE(6))"
@@ -121,7 +141,7 @@ class MySQL(Database):
         "net_read_timeout": str(READ_TIMEOUT),
         "net_write_timeout": str(READ_TIMEOUT),
     }
-    WHY_NOT: ClassVar = (
+    WHY_NOT_VISIBLE: ClassVar = (
         "the login lacks the privilege PROCESS, the server replays what others wrote (replica, Galera), or it has "
         "another engine with transactions than InnoDB"
     )
@@ -143,14 +163,14 @@ class MySQL(Database):
         " AND COMMAND NOT IN ('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID')"
     )
     GALERA = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'"
-    OTHERS = (
+    OTHER_ENGINES = (
         "SELECT ENGINE FROM information_schema.engines WHERE TRANSACTIONS = 'YES' AND SUPPORT IN ('YES', 'DEFAULT')"
         " AND ENGINE NOT IN ('InnoDB', 'SEQUENCE')"
     )
 
     # Of a table and its partitions: nothing else that is told changes by a TRUNCATE or an exchange of partitions. In a
     # name InnoDB keeps what is no letter as `@` and some characters.
-    KEPT = (
+    STORAGE_IDS = (
         "SELECT i.TABLE_ID FROM information_schema./*M!100000 INNODB_SYS_TABLES *//*!80000 INNODB_TABLES */ AS i"
         " JOIN (SELECT CONCAT(REGEXP_REPLACE(COALESCE(NULLIF(:schema, ''), DATABASE()), :odd, '@%'), '/',"
         " REGEXP_REPLACE(:name, :odd, '@%')) AS pattern) AS p"
@@ -172,7 +192,7 @@ class MySQL(Database):
     def _shows(self, c: Connection) -> bool:
         """Whether this login may see all transactions: asked once for each connection."""
         if "shows" not in c.info:
-            others = (self.GALERA, self.OTHERS)
+            others = (self.GALERA, self.OTHER_ENGINES)
             c.info["shows"] = self._may_look(c) and not any(c.execute(text(query)).all() for query in others)
         return bool(c.info["shows"])
 
@@ -188,7 +208,7 @@ class MySQL(Database):
                 c.info["looks"] = False
         return bool(c.info["looks"])
 
-    def looked(self, c: Connection) -> Moment:
+    def looked(self, c: Connection) -> TransactionSnapshot:
         """InnoDB shows what it saw at the first of reads that follow closely, so a transaction of our own proves it."""
         if not self._shows(c):
             return self.counted(float(c.execute(text(self.CLOCK)).scalar_one()), (), tells=False)
@@ -204,9 +224,9 @@ class MySQL(Database):
             c.execute(text("COMMIT"))
         log.warning("%s shows an old list of its transactions: others read it too often", self.place)
         before = self._look.moment
-        return before if before.now else Moment(now, 0.0)
+        return before if before.now else TransactionSnapshot(now, 0.0)
 
-    def sessions(self, c: Connection) -> list[Session]:
+    def sessions(self, c: Connection) -> list[ServerSession]:
         found, statements, mark = [], dict[int, float](), uuid4().hex
         self._fresh = False
         for who, began, replays in c.execute(text(self.STATEMENTS)):
@@ -220,18 +240,18 @@ class MySQL(Database):
                 continue
             began = min(float(shown), statements.pop(int(thread), math.inf))
             name = str(number) if 0 < int(number) < NUMBERS else ""
-            found.append(Session(began, str(thread) if thread else "", float(shown), name))
-        return found + [Session(began, str(who)) for who, began in statements.items()]
+            found.append(ServerSession(began, str(thread) if thread else "", float(shown), name))
+        return found + [ServerSession(began, str(who)) for who, began in statements.items()]
 
-    def page(self, query: Query, most: int | None = None) -> Page:
+    def page(self, query: SourceQuery, most: int | None = None) -> SourcePage:
         # PyMySQL's own reading of rows breaks a connection where a text cannot be read.
         return super().page(query, sys.maxsize if most is None else most)
 
     @contextmanager
-    def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
+    def streamed(self, c: Connection, query: SourceQuery, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
         with closing(c.connection.cursor(SSCursor)) as cursor:
             cursor.execute(*self.sent(query))
-            yield cursor, rows_of(cursor)
+            yield cursor, read_rows(cursor)
 
     def server(self) -> str:
         with self._connected() as c:
@@ -241,23 +261,23 @@ class MySQL(Database):
         for field in cursor._result.fields:
             yield field.type_code, field.flags & (FLAG.ENUM | FLAG.SET), field.charsetnr
 
-    def order(self, about: MySQLColumn) -> Order:
-        return of_mysql(about)
+    def order(self, about: MySQLColumn) -> Ordering:
+        return mysql_ordering(about)
 
-    def refuses(self, error: BaseException) -> bool:
+    def rejects_value(self, error: BaseException) -> bool:
         return isinstance(error, pymysql.err.Error) and bool(error.args) and error.args[0] in REFUSED
 
-    def is_value(self, value: Any) -> bool:
+    def can_send(self, value: Any) -> bool:
         # The driver writes them as names.
         return not isinstance(value, float | Decimal) or isfinite(value)
 
-    def by_code_point(self, rows: str, column: str) -> bool:
+    def orders_by_code_point(self, rows: str, column: str) -> bool:
         with self._connected() as c:
             query = f"SELECT COLLATION((SELECT q.{column} FROM {rows} AS q LIMIT 1))"
-            collation = str(c.execute(Query(query, {}).clause).scalar_one())
+            collation = str(c.execute(SourceQuery(query, {}).clause).scalar_one())
         return collation in CODE_POINT
 
-    def at_other_times(self, query: Query) -> list[Page]:
+    def at_other_dates(self, query: SourceQuery) -> list[SourcePage]:
         pages = []
         try:
             for at in OTHER_TIMES:
@@ -275,33 +295,33 @@ class MySQL(Database):
         with self._connected() as c:
             c.execute(text(statement))
 
-    def other_text(self, rows: str, column: str) -> tuple[str, str] | None:
+    def lossy_text(self, rows: str, column: str) -> tuple[str, str] | None:
         with self._connected() as c:
             query = f"SELECT CHARSET((SELECT q.{column} FROM {rows} AS q LIMIT 1))"
-            name = str(c.execute(Query(query, {}).clause).scalar_one())
-        if name in WHOLE:
+            name = str(c.execute(SourceQuery(query, {}).clause).scalar_one())
+        if name in LOSSLESS_CHARSETS:
             return None
         back = f"CONVERT(CONVERT(q.{column} USING utf8mb4) USING {name})"
         # MySQL makes NULL of what it cannot convert.
         return name, f"NOT CAST({back} AS BINARY) <=> CAST(q.{column} AS BINARY)"
 
-    def unique(self, table: exp.Table) -> list[set[str]]:
+    def unique_keys(self, table: exp.Table) -> list[set[str]]:
         query = text(
             "SELECT INDEX_NAME, LOWER(COLUMN_NAME), NON_UNIQUE = 0 AND SUB_PART IS NULL AND NULLABLE = ''"
             " FROM information_schema.statistics"
             " WHERE TABLE_SCHEMA = COALESCE(NULLIF(:schema, ''), DATABASE()) AND TABLE_NAME = :name"
         )
         with self._connected() as c:
-            return by_index(c.execute(query, {"schema": table.db, "name": table.name}))
+            return group_by_index(c.execute(query, {"schema": table.db, "name": table.name}))
 
-    def kept_as(self, schema: str, table: str) -> list[int]:
+    def storage_ids(self, schema: str, table: str) -> list[int]:
         with self._connected() as c:
             if not self._may_look(c):
                 return []
             given = {"schema": schema, "name": table, "odd": "[^A-Za-z0-9_]"}
-            return [int(number) for number in c.execute(text(self.KEPT), given).scalars()]
+            return [int(number) for number in c.execute(text(self.STORAGE_IDS), given).scalars()]
 
-    def plan(self, query: Query) -> list[tuple[str, str]]:
+    def plan(self, query: SourceQuery) -> list[tuple[str, str]]:
         with self._connected() as c:
             rows = c.execute(text(f"EXPLAIN {query.clause.text}"), dict(query.values)).mappings()
             # Without a table nothing is read: the condition cannot be met.

@@ -28,7 +28,7 @@ Forms = Sequence[tuple[str | None, Callable[[Any], Any] | None]]
 Row = tuple[Any, ...]
 
 
-def rows_of(cursor: Any) -> Iterator[tuple[Row, int]]:
+def read_rows(cursor: Any) -> Iterator[tuple[Row, int]]:
     """The rows of a query that an SSCursor has just executed, and the bytes of each as it was sent.
 
     The values are what PyMySQL gives, and `Unreadable` where it cannot read a text.

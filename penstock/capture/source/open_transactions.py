@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Moment:
+class TransactionSnapshot:
     """now: the database's clock; oldest: when the oldest transaction now open began, None if there is none; complete:
     whether the look saw all sessions, else `oldest` is a guess."""
 
@@ -24,7 +24,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Session:
+class ServerSession:
     """Somebody who may write, or a transaction that is prepared and has no session any more.
 
     began: as far as the engine tells; connection: empty if there is none; shown: when its transaction began as the
@@ -45,7 +45,7 @@ class Session:
 
 
 @dataclass
-class Look:
+class TransactionTracker:
     """What the captures of one server share of their looks at it.
 
     at: monotonic time of the last one. What it saw: starts, when transactions began, by name; nameless: which of these
@@ -55,13 +55,13 @@ class Look:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     at: float = -math.inf
-    moment: Moment = Moment(0.0, None)
+    moment: TransactionSnapshot = TransactionSnapshot(0.0, None)
     starts: dict[str, float] = field(default_factory=dict)
     nameless: set[str] = field(default_factory=set)
     statements: dict[str, float] = field(default_factory=dict)
     replays: bool = False
 
-    def taken(self, now: float, sessions: Collection[Session]) -> Moment:
+    def taken(self, now: float, sessions: Collection[ServerSession]) -> TransactionSnapshot:
         """The moment of a look that found these sessions; it is the last one from now on."""
         here = {name for one in sessions for name in one.names}
         # Of those that have ended, any may be what is prepared now.
@@ -70,9 +70,9 @@ class Look:
         self.starts = {name: start for one, start in began.items() for name in one.names}
         self.nameless = {name for one in sessions if not one.transaction for name in one.names}
         self.statements = {one.connection: start for one, start in began.items() if one.shown is None}
-        return Moment(now, min(began.values(), default=None))
+        return TransactionSnapshot(now, min(began.values(), default=None))
 
-    def _known(self, one: Session, ended: list[float]) -> list[float]:
+    def _known(self, one: ServerSession, ended: list[float]) -> list[float]:
         known = [self.starts[name] for name in one.names if name in self.starts]
         if not one.connection:
             return known or ended

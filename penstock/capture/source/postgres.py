@@ -11,10 +11,10 @@ import orjson
 from sqlalchemy import URL, Connection, text
 from sqlglot import exp
 
-from penstock.capture.checks.column_types import Order, of_postgres
-from penstock.capture.polling.keyset_queries import Query
-from penstock.capture.source.base import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, by_index, weighed
-from penstock.capture.source.open_transactions import Moment, Session
+from penstock.capture.checks.column_types import Ordering, postgres_ordering
+from penstock.capture.polling.keyset_queries import SourceQuery
+from penstock.capture.source.base import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, SourceDatabase, group_by_index, weighed
+from penstock.capture.source.open_transactions import ServerSession, TransactionSnapshot
 
 # PostgreSQL's number for a time with time zone.
 TIMESTAMPTZ = 1184
@@ -22,7 +22,7 @@ TIMESTAMPTZ = 1184
 CHUNK = 10
 
 
-class PostgreSQL(Database):
+class PostgreSQL(SourceDatabase):
     CLOCK = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
     CODE_POINT = 'give it the collation "C"; a time or a number is better'
     OPTIONS: ClassVar = {
@@ -79,11 +79,11 @@ class PostgreSQL(Database):
         f"SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ({LIMITS})",
         SEARCH_PATH,
     )
-    WHY_NOT: ClassVar = (
+    WHY_NOT_VISIBLE: ClassVar = (
         "the login has no rights of pg_read_all_stats, the server is a standby or has a subscription, or a session has "
         "track_activities off"
     )
-    TELLS = (
+    VISIBILITY = (
         "SELECT EXTRACT(EPOCH FROM clock_timestamp()), pg_has_role('pg_read_all_stats', 'USAGE')"
         " AND NOT pg_is_in_recovery()"
         # Its worker may be away, and comes back with what others wrote meanwhile.
@@ -116,7 +116,7 @@ class PostgreSQL(Database):
 
     def __init__(self, url: URL, delay: timedelta) -> None:
         super().__init__(url, delay)
-        self._kinds: dict[int, Order] = {}
+        self._kinds: dict[int, Ordering] = {}
         self._last: tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]] | None = None
 
     def connected(self, connection: Any, about: Any) -> None:
@@ -131,34 +131,34 @@ class PostgreSQL(Database):
         postgres_encodings.register(connection, *self.AS_TEXT)
 
     def tells(self, c: Connection) -> bool:
-        tells = bool(c.execute(text(self.TELLS)).one()[1])
+        tells = bool(c.execute(text(self.VISIBILITY)).one()[1])
         self.sessions(c)
         return tells and not self._hidden
 
-    def looked(self, c: Connection) -> Moment:
-        now, tells = c.execute(text(self.TELLS)).one()
+    def looked(self, c: Connection) -> TransactionSnapshot:
+        now, tells = c.execute(text(self.VISIBILITY)).one()
         sessions = self.sessions(c)
         return self.counted(float(now), sessions, tells=bool(tells) and not self._hidden)
 
-    def sessions(self, c: Connection) -> list[Session]:
-        found = list[Session]()
+    def sessions(self, c: Connection) -> list[ServerSession]:
+        found = list[ServerSession]()
         # The list itself says of whom it does not tell: a right may go between two questions.
         self._hidden = False
         for shown, statement, who, number, hidden in c.execute(text(self.SESSIONS)):
             self._hidden |= bool(hidden)
             times = [float(at) for at in (shown, statement) if at is not None]
             if times:
-                found.append(Session(min(times), who, None if shown is None else float(shown), number))
+                found.append(ServerSession(min(times), who, None if shown is None else float(shown), number))
         return found
 
     @contextmanager
-    def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
+    def streamed(self, c: Connection, query: SourceQuery, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
         cursor: Any = c.connection.cursor()
         # What was not taken is cancelled when it is closed.
         with closing(cursor.stream(*self.sent(query), size=CHUNK)) as rows:
             yield cursor, weighed(rows)
 
-    def described(self, cursor: Any, query: Query) -> tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]]:
+    def described(self, cursor: Any, query: SourceQuery) -> tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]]:
         # The driver says nothing of rows that come one by one if there are none.
         if cursor.description is not None:
             self._last = super().described(cursor, query)
@@ -180,14 +180,14 @@ class PostgreSQL(Database):
         for d in cursor.description:
             yield d.type_code
 
-    def order(self, about: int) -> Order:
+    def order(self, about: int) -> Ordering:
         if about not in self._kinds:
             with self._connected() as c:
                 found = c.execute(text("SELECT oid, typname, typtype FROM pg_type")).all()
-                self._kinds = {int(oid): of_postgres(*map(str, about)) for oid, *about in found}
+                self._kinds = {int(oid): postgres_ordering(*map(str, about)) for oid, *about in found}
         return self._kinds[about]
 
-    def cure(self, error: BaseException) -> str:
+    def hint_for(self, error: BaseException) -> str:
         from psycopg import errors
 
         if isinstance(error, errors.InsufficientPrivilege) and "row-level security" in str(error):
@@ -199,13 +199,13 @@ class PostgreSQL(Database):
             )
         return ""
 
-    def refuses(self, error: BaseException) -> bool:
+    def rejects_value(self, error: BaseException) -> bool:
         from psycopg import DataError, errors
 
         # Without a number: the driver itself refuses, e.g. a NUL in a text.
         return isinstance(error, DataError | errors.ProgramLimitExceeded)
 
-    def by_code_point(self, rows: str, column: str) -> bool:
+    def orders_by_code_point(self, rows: str, column: str) -> bool:
         # As JSON: older servers lack some of a database's columns.
         query = (
             "SELECT CASE c.collname WHEN 'default' THEN (SELECT to_jsonb(d) ->> 'datlocprovider' = 'b' OR (datcollate"
@@ -215,9 +215,9 @@ class PostgreSQL(Database):
             f" AS c WHERE c.oid = pg_collation_for((SELECT q.{column} FROM {rows} AS q LIMIT 0))::regcollation"
         )
         with self._connected() as c:
-            return bool(c.execute(Query(query, {}).clause).scalar())
+            return bool(c.execute(SourceQuery(query, {}).clause).scalar())
 
-    def unique(self, table: exp.Table) -> list[set[str]]:
+    def unique_keys(self, table: exp.Table) -> list[set[str]]:
         # The rows of a table's heirs are not in its indexes, those of its partitions are.
         query = text(
             "SELECT indexrelid, attname, attnotnull AND attcollation = indcollation[n] FROM pg_index AS i"
@@ -228,9 +228,9 @@ class PostgreSQL(Database):
         )
         plain = exp.Table(this=table.this, db=table.args.get("db"), catalog=table.args.get("catalog"))
         with self._connected() as c:
-            return by_index(c.execute(query, {"name": plain.sql("postgres")}))
+            return group_by_index(c.execute(query, {"name": plain.sql("postgres")}))
 
-    def plan(self, query: Query) -> list[tuple[str, str]]:
+    def plan(self, query: SourceQuery) -> list[tuple[str, str]]:
         with self._connected() as c:
             [found] = c.execute(text(f"EXPLAIN (FORMAT JSON) {query.clause.text}"), dict(query.values)).scalars()
         # As text: see AS_TEXT.

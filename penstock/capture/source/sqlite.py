@@ -7,18 +7,18 @@ from typing import Any, ClassVar
 from sqlalchemy import Connection, text
 from sqlglot import exp
 
-from penstock.capture.checks.column_types import OF_SQLITE, Order
+from penstock.capture.checks.column_types import SQLITE_ORDERING, Ordering
 from penstock.capture.output.encode import text_of
-from penstock.capture.polling.keyset_queries import Query
-from penstock.capture.source.base import CONNECT_TIMEOUT, Database, by_index
-from penstock.capture.source.open_transactions import Session
+from penstock.capture.polling.keyset_queries import SourceQuery
+from penstock.capture.source.base import CONNECT_TIMEOUT, SourceDatabase, group_by_index
+from penstock.capture.source.open_transactions import ServerSession
 
 
-class SQLite(Database):
+class SQLite(SourceDatabase):
     CLOCK = "SELECT (julianday('now') - 2440587.5) * 86400.0"
     CODE_POINT = "declare the column without a collation"
     OPTIONS: ClassVar = {"connect_args": {"timeout": CONNECT_TIMEOUT, "check_same_thread": False}}
-    WHY_NOT = "SQLite does not tell"
+    WHY_NOT_VISIBLE = "SQLite does not tell"
 
     def connected(self, connection: Any, about: Any) -> None:
         super().connected(connection, about)
@@ -28,31 +28,31 @@ class SQLite(Database):
     def tells(self, _: Connection) -> bool:
         return False
 
-    def sessions(self, _: Connection) -> list[Session]:
+    def sessions(self, _: Connection) -> list[ServerSession]:
         return []
 
     def server(self) -> str:
         return self.place
 
-    def order(self, _: None) -> Order:
-        return OF_SQLITE
+    def order(self, _: None) -> Ordering:
+        return SQLITE_ORDERING
 
-    def refuses(self, _: BaseException) -> bool:
+    def rejects_value(self, _: BaseException) -> bool:
         return False
 
-    def by_code_point(self, rows: str, column: str) -> bool:
+    def orders_by_code_point(self, rows: str, column: str) -> bool:
         """SQLite does not tell a column's collation: what else is the same to it does."""
         with self._connected() as c:
-            top = c.execute(Query(f"SELECT MAX(q.{column}) FROM {rows} AS q", {}).clause).scalar()
+            top = c.execute(SourceQuery(f"SELECT MAX(q.{column}) FROM {rows} AS q", {}).clause).scalar()
             for other in {str(top).swapcase(), f"{top} "} - {top}:
                 same, literal = f"SELECT COUNT(*) FROM {rows} AS q WHERE q.{column} = ", exp.Literal.string(other)
-                found = c.execute(Query(f"{same}{literal.sql('sqlite')}", {}).clause).scalar_one()
+                found = c.execute(SourceQuery(f"{same}{literal.sql('sqlite')}", {}).clause).scalar_one()
                 plain = f"{same}{literal.sql('sqlite')} COLLATE BINARY"
-                if found != c.execute(Query(plain, {}).clause).scalar_one():
+                if found != c.execute(SourceQuery(plain, {}).clause).scalar_one():
                     return False
         return True
 
-    def unique(self, table: exp.Table) -> list[set[str]]:
+    def unique_keys(self, table: exp.Table) -> list[set[str]]:
         names = {"name": table.name, "schema": table.db or "main"}
         # An index may have another collation than its column, if it was not made with the table.
         query = text(
@@ -62,10 +62,10 @@ class SQLite(Database):
         )
         key = text("SELECT lower(name), upper(type) FROM pragma_table_info(:name, :schema) WHERE pk")
         with self._connected() as c:
-            found, primary = by_index(c.execute(query, names)), c.execute(key, names).all()
+            found, primary = group_by_index(c.execute(query, names)), c.execute(key, names).all()
         return [*found, {primary[0][0]}] if len(primary) == 1 and primary[0][1] == "INTEGER" else found
 
-    def plan(self, query: Query) -> list[tuple[str, str]]:
+    def plan(self, query: SourceQuery) -> list[tuple[str, str]]:
         with self._connected() as c:
             rows = c.execute(text(f"EXPLAIN QUERY PLAN {query.clause.text}"), dict(query.values)).all()
         found = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from penstock.capture.source.base import Page
+from penstock.capture.source.base import SourcePage
 from penstock.model.capture import Capture
 
 # A table of PostgreSQL, by the parameters `schema`, `name` and `written`: a view's may be where this login may not look
@@ -27,20 +27,20 @@ def quoted(capture: Capture, name: str) -> str:
     return exp.to_identifier(name, quoted=True).sql(capture.dialect)
 
 
-def folded(name: exp.Expr | None, dialect: str) -> str | None:
+def folded_name(name: exp.Expr | None, dialect: str) -> str | None:
     """A name of a table or a schema as the engine keeps it, None if there is none."""
     if name is None:
         return None
     return name.name.lower() if dialect == "postgres" and not name.args.get("quoted") else name.name
 
 
-def columns(page: Page, names: Iterable[str]) -> list[tuple[Any, ...]]:
+def columns(page: SourcePage, names: Iterable[str]) -> list[tuple[Any, ...]]:
     """Some columns of each row of a page."""
     at = [page.names.index(name) for name in names]
     return [tuple(row[i] for i in at) for row in page.rows]
 
 
-def only_table(capture: Capture) -> tuple[exp.Table, set[str]] | None:
+def single_table(capture: Capture) -> tuple[exp.Table, set[str]] | None:
     """The one table that the SELECT reads and its columns that make the key, None if it is not as plain as that.
 
     The names are in lower case where the engine does not tell.

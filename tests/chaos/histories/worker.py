@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from penstock.capture.output.page_writer import PageWriter
-from penstock.capture.reconcile.digest_index import Reconcile
+from penstock.capture.reconcile.digest_index import DigestIndex
 from penstock.capture.runner import CaptureRun
 from penstock.control import ProgressRow, connect
 from penstock.control.repositories.captures import Captures
@@ -22,7 +22,7 @@ from penstock.settings import settings
 def main(folder: Path, rows: int) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     PageWriter.PAGE = rows
-    Reconcile.CHUNK, Reconcile.FEW = rows, max(2, rows // 2)
+    DigestIndex.CHUNK, DigestIndex.FEW = rows, max(2, rows // 2)
     captures = Captures(connect())
     runs = [CaptureRun(c, captures, settings().bootstrap, ProgressRow(c.name, APP, "")) for c in load(folder).values()]
     while True:
