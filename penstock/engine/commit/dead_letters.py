@@ -1,4 +1,4 @@
-"""Rows that an output can never take, as they are put aside: as the records they were made of, where they say which."""
+"""Dead letters of rows that an output refuses: the records that the rows were made of, where the rows name them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,41 @@ POSITION_COLUMNS = ("topic", "partition", "offset")
 
 
 def dead_letters_of_rows(
-    rows: pa.Table, why: Mapping[int, str], stream: str, output: str, bootstrap: str, kept: DeadLetterIndex, target: str
+    rows: pa.Table,
+    why: Mapping[int, str],
+    stream: str,
+    output: str,
+    bootstrap: str,
+    index: DeadLetterIndex,
+    target: str,
 ) -> pa.Table:
-    """The letters of refused rows, by row number. target: the topic they go to; a record whose letter lies there
-    already has none."""
+    """The dead letters of refused rows.
+
+    Args:
+        rows: all rows of the output; the position columns, if there are any, name the record of each.
+        why: the reason by row number.
+        stream: name of the stream.
+        output: name of the output.
+        bootstrap: the brokers.
+        index: the dead letters that are written already.
+        target: the topic that they go to; a record whose dead letter it has already gets no other.
+    """
     if not set(POSITION_COLUMNS) <= set(rows.column_names):
         return _of_rows(rows.take(list(why)), list(why.values()), stream, output)
     places = rows.select(POSITION_COLUMNS).take(list(why)).to_pylist()
     reasons: dict[RecordLocation, list[str]] = {}
     for place, reason in zip(places, why.values(), strict=True):
-        if not kept.contains(place, target):
+        if not index.contains(place, target):
             reasons.setdefault(RecordLocation(**place), []).append(reason)
     found = dict(_records(reasons, bootstrap))
     made = [
-        _of_record(place, said, found.get(place), stream, output, kept.topic_ids) for place, said in reasons.items()
+        _of_record(place, said, found.get(place), stream, output, index.topic_ids) for place, said in reasons.items()
     ]
     return pa.Table.from_pylist(made, schema=DEAD_LETTER_SCHEMA)
 
 
 def _of_rows(rows: pa.Table, why: list[str], stream: str, output: str) -> pa.Table:
-    """Of rows with `key` and `value` and no record."""
+    """Dead letters of rows with `key` and `value` that name no record."""
     said = [{"output": output, "stream": stream, "reason": reason} for reason in why]
     headers = [[(f"{HEADER_PREFIX}{name}", text.encode()) for name, text in one.items()] for one in said]
     key, value = (rows[name].cast(pa.binary()) for name in ("key", "value"))
@@ -56,21 +71,21 @@ def _of_record(
     output: str,
     ids: Mapping[str, str],
 ) -> dict[str, Any]:
-    """One letter, however many rows were made of the record; the record's own headers come first."""
+    """The dead letter of a record, of which several rows may be refused; the record's own headers come first."""
     reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} more of its rows)"
     said = [
         *origin_headers(place._asdict(), stream, "reason", reason, ids),
         (f"{HEADER_PREFIX}output", output.encode()),
     ]
     if record is None:
-        # It was there when the batch was read: compaction or retention has taken it since.
+        # Compaction or retention has removed the record since the batch read it.
         return {"key": None, "value": None, "headers": [*said, (f"{HEADER_PREFIX}cut", b"key, value")]}
     headers = [*record.headers, *said, (f"{HEADER_PREFIX}timestamp", str(record.timestamp).encode())]
     return {"key": record.key, "value": record.value, "headers": headers}
 
 
 def _records(places: Iterable[RecordLocation], bootstrap: str) -> Iterator[tuple[RecordLocation, TopicRecord]]:
-    """The records of some places, those that are still there."""
+    """The records at some positions, as far as they are still there."""
     parts: dict[tuple[str, int], set[int]] = {}
     for topic, partition, offset in places:
         parts.setdefault((topic, partition), set()).add(offset)
@@ -79,8 +94,8 @@ def _records(places: Iterable[RecordLocation], bootstrap: str) -> Iterator[tuple
     first = first_offsets(admin(bootstrap), parts, bootstrap)
     with open_consumer(bootstrap) as reader:
         for part, offsets in parts.items():
-            # They lie in one batch: to read what is between is quicker than to seek each. What was removed meanwhile
-            # would end the reading, so what is missing then is sought.
+            # They belong to one batch: reading everything between them is quicker than seeking each. A record removed
+            # meanwhile ends the reading early, so each missing one is then sought by itself.
             spans = [(max(min(offsets), first.get(part, 0)), max(offsets) + 1)]
             for message in _read(reader, part, spans):
                 if message.offset() in offsets:

@@ -1,4 +1,4 @@
-"""Rows that the outputs of a stream never take: they are put aside, so many in a row and no more."""
+"""Limits how many rows in a row the outputs of a stream may refuse."""
 
 from __future__ import annotations
 
@@ -12,30 +12,34 @@ if TYPE_CHECKING:
 
 
 class RejectBudget:
-    """Counts those of one stream, since the last batch whose rows were all taken."""
+    """Counts the refused rows of one stream since the last batch of which the outputs took all rows."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._before = self._now = 0
+        self._earlier = self._in_batch = 0
 
     def begin_batch(self) -> None:
-        """A batch is given, or given again."""
-        self._now = 0
+        """A batch is delivered, for the first time or again."""
+        self._in_batch = 0
 
     def charge(self, refused: Refused) -> None:
-        """Rows of the batch are to be put aside; Blocked if they are too many in a row."""
-        self._now += sum(map(len, refused.rows.values()))
+        """Count rows of the batch that become dead letters.
+
+        Raises:
+            Blocked: they are more in a row than the stream's `max_poison`.
+        """
+        self._in_batch += sum(map(len, refused.rows.values()))
         first = next(why for of in refused.rows.values() for why in of.values())
-        if self._before + self._now > self._stream.max_poison:
+        if self._earlier + self._in_batch > self._stream.max_poison:
             raise Blocked(
-                f"stream {self._stream.name}: its outputs do not take more rows than are put aside in a row",
-                got=f"{self._before + self._now}, more than {self._stream.max_poison}, the first: {first}",
+                f"stream {self._stream.name}: its outputs refuse more rows in a row than may become dead letters",
+                got=f"{self._earlier + self._in_batch}, more than {self._stream.max_poison}, the first: {first}",
                 hint="let the transform leave out what is large and name what has no key, with coalesce(key, ...), let "
                 f"the topic take more, or give a larger max_poison=; then release app {self._stream.app}: it goes on "
                 "with this batch, and nothing is lost",
             )
 
     def batch_written(self, taken: int) -> None:
-        """A batch is written, so many rows of it are taken. One without rows tells nothing of what is taken."""
-        if self._now or taken:
-            self._before = self._before + self._now if self._now else 0
+        """A batch is written, with so many rows. A batch without any row does not end the count."""
+        if self._in_batch or taken:
+            self._earlier = self._earlier + self._in_batch if self._in_batch else 0

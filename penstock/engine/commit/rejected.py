@@ -1,6 +1,6 @@
-"""Records of a batch that do not reach the transform: what is no record is a dead letter, what is late is counted.
+"""Finds the records of a batch that do not reach the transform: bad ones become dead letters, late ones are counted.
 
-A good batch pays for neither: Spark counts both while it runs, and only a batch that has some is looked at again.
+A batch without any costs nothing: Spark counts both while it runs, and only a batch that has some is read again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,14 @@ DEAD_LETTER_SCHEMA = pa.schema(
 
 @dataclass
 class RejectedRecords:
-    """dead, late: how many; first: why the first dead one is; rows: what is kept, by topic."""
+    """Records that did not reach the outputs.
+
+    Attributes:
+        dead: number of dead letters, written or only counted.
+        late: number of late records, written or only counted.
+        first_reason: why the first dead letter is one.
+        by_topic: the rows to write, by topic.
+    """
 
     dead: int = 0
     late: int = 0
@@ -44,48 +51,64 @@ class RejectedRecords:
     by_topic: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def __add__(self, more: RejectedRecords) -> RejectedRecords:
-        kept = {topic: list(rows) for topic, rows in self.by_topic.items()}
+        by_topic = {topic: list(rows) for topic, rows in self.by_topic.items()}
         for topic, rows in more.by_topic.items():
-            kept.setdefault(topic, []).extend(rows)
+            by_topic.setdefault(topic, []).extend(rows)
         return RejectedRecords(
-            self.dead + more.dead, self.late + more.late, self.first_reason or more.first_reason, kept
+            self.dead + more.dead, self.late + more.late, self.first_reason or more.first_reason, by_topic
         )
 
     @property
     def tables(self) -> dict[str, pa.Table]:
+        """The rows to write, by topic."""
         return {topic: pa.Table.from_pylist(rows, schema=DEAD_LETTER_SCHEMA) for topic, rows in self.by_topic.items()}
 
 
 class RejectFinder:
-    """Finds the dead letters and the late records of one run of a query."""
+    """Finds the dead letters and the late records of one run of a query.
+
+    Args:
+        stream: the stream.
+        spark: its session.
+        bootstrap: the brokers.
+        excluded: positions of records that the query does not read.
+        reset: the reset that the query began with.
+        topic_ids: the broker's ids of the inputs' topics.
+    """
 
     def __init__(
         self,
         stream: Stream,
         spark: SparkSession,
         bootstrap: str,
-        left_out: Collection[source.RecordPosition],
+        excluded: Collection[source.RecordPosition],
         reset: Reset | None = None,
         topic_ids: Mapping[str, str] | None = None,
     ) -> None:
         self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
-        self._left_out, self._reset = left_out, reset
+        self._excluded, self._reset = excluded, reset
         self.index = DeadLetterIndex(stream, bootstrap, reset, topic_ids)
-        self._late_places: list[tuple[int, ...]] | None = None
+        self._late_paths: list[tuple[int, ...]] | None = None
 
     def find(
         self, batch: PlannedBatch, execution: BatchExecution, *, late: bool = False, fed: Collection[str] = ()
     ) -> RejectedRecords:
-        """What of a batch does not reach its output. late: whether something came too late that Spark knows not of.
-        fed: the inputs whose records other streams write."""
+        """Find the records of a batch that do not reach its output.
+
+        Args:
+            batch: the batch, which has been computed.
+            execution: the batch as Spark ran it.
+            late: whether records came too late of which Spark does not know.
+            fed: the inputs whose records other streams write.
+        """
         found = RejectedRecords()
-        self._dead(batch, execution, found)
-        self._late(batch, execution, found, fed, known=late)
+        self._find_dead(batch, execution, found)
+        self._find_late(batch, execution, found, fed, known=late)
         return found
 
-    def _dead(self, batch: PlannedBatch, execution: BatchExecution, found: RejectedRecords) -> None:
-        """Only a batch with more of them than were held is read a second time."""
-        # Two inputs may read one topic.
+    def _find_dead(self, batch: PlannedBatch, execution: BatchExecution, found: RejectedRecords) -> None:
+        """Add the bad records. Only a batch with more of them than the metric holds is read a second time."""
+        # Two inputs may read the same topic.
         known: set[tuple[str, int, int]] = set()
         for name, given in self._stream.sources.items():
             metric = execution.observed_metric(f"bad_{name}") if given.schema else None
@@ -93,7 +116,7 @@ class RejectFinder:
             if not count:
                 continue
             target = given.dead_letter_topic.name if given.dead_letter_topic else ""
-            for record in self._again(given, batch) if held is None else held:
+            for record in self._read_bad(given, batch) if held is None else held:
                 place = (record["topic"], record["partition"], record["offset"])
                 if place in known or self.index.contains(record, target):
                     continue
@@ -101,14 +124,14 @@ class RejectFinder:
                 found.dead += 1
                 found.first_reason = found.first_reason or record["reason"]
                 if target:
-                    self._keep(found, record, target, "reason", record["reason"])
+                    self._add(found, record, target, "reason", record["reason"])
 
-    def _again(self, given: Input, batch: PlannedBatch) -> Iterator[dict[str, Any]]:
-        again = source.batch_records(self._spark, given, self._bootstrap, batch, self._left_out)
+    def _read_bad(self, given: Input, batch: PlannedBatch) -> Iterator[dict[str, Any]]:
+        again = source.batch_records(self._spark, given, self._bootstrap, batch, self._excluded)
         rows = decode.bad_records(again, given, batch_time(batch))
         return (row.asDict() for row in rows.toLocalIterator())
 
-    def _late(
+    def _find_late(
         self,
         batch: PlannedBatch,
         execution: BatchExecution,
@@ -117,17 +140,17 @@ class RejectFinder:
         *,
         known: bool,
     ) -> None:
-        """Spark drops groups and counts those, so the batch is read again for the records.
+        """Add the late records. Spark counts the groups that it drops, so the batch is read again for the records.
 
-        What lies below the floor of a reset is late too, if it was not looked at before that.
+        Records below the floor of a reset are late too, unless they were processed before it.
         """
-        if self._late_places is None:
-            # A query's plan keeps its shape, and to walk all of it each time costs a hundred calls to the JVM.
-            self._late_places = execution.late_operator_paths()
-        if not (known or execution.late_rows(self._late_places)):
-            if not self._old(execution):
+        if self._late_paths is None:
+            # The shape of a query's plan is fixed, and to walk it costs a hundred calls to the JVM.
+            self._late_paths = execution.late_operator_paths()
+        if not (known or execution.late_rows(self._late_paths)):
+            if not self._has_records_below_floor(execution):
                 return
-            batch = self._unseen(batch)
+            batch = self._unprocessed(batch)
         output_mode, micros = self._stream.output_mode, timedelta(microseconds=1)
         size, phase = output_mode.window_length // micros, output_mode.window_phase // micros
         # Times are finer than the watermark: a record of the same millisecond may lie behind it.
@@ -138,7 +161,7 @@ class RejectFinder:
             seen = source.is_before(self._reset.processed, f"{columnar.SOURCE_RECORD_COLUMN}.")
             upto = F.when(seen, upto).otherwise(max(passed, self._reset.floor * 1000))
         for name, given in self._stream.sources.items():
-            again = source.batch_records(self._spark, given, self._bootstrap, batch, self._left_out)
+            again = source.batch_records(self._spark, given, self._bootstrap, batch, self._excluded)
             rows = decode.decode_records(again, given, batch_time(batch), keep="all", combine=False)
             late = decode.drop_heartbeats(rows.where(~F.col(columnar.BAD_COLUMN))).where(end <= upto)
             if given.late_records == "count" or (given.late_records is None and name not in fed):
@@ -150,27 +173,27 @@ class RejectFinder:
                 if self.index.contains(row.asDict(), target):
                     continue
                 found.late += 1
-                self._keep(found, row.asDict(), target, "late-ms", str(row.late_ms))
+                self._add(found, row.asDict(), target, "late-ms", str(row.late_ms))
                 if not given.late_records:
                     why = f"it came {row.late_ms} ms after its windows had closed"
                     found.by_topic[target][-1]["headers"].append((f"{HEADER_PREFIX}reason", why.encode()))
 
-    def _old(self, execution: BatchExecution) -> bool:
-        """Whether records of the batch lay below the floor of a reset."""
+    def _has_records_below_floor(self, execution: BatchExecution) -> bool:
+        """Whether the batch had records below the floor of a reset."""
         names = (f"old_{name}{part}" for name in self._stream.sources for part in ("", "_gone"))
         metrics = map(execution.observed_metric, names)
         return any(metric.getLong(0) for metric in metrics if metric is not None)
 
-    def _unseen(self, batch: PlannedBatch) -> PlannedBatch:
-        """What of a batch was not looked at before the reset, which may let it read all that there is."""
+    def _unprocessed(self, batch: PlannedBatch) -> PlannedBatch:
+        """The part of a batch that was not processed before the reset."""
         starts: TopicOffsets = {}
         for topic, parts in batch.starts.items():
             ends, seen = batch.ends.get(topic, {}), self._reset.processed.get(topic, {}) if self._reset else {}
             starts[topic] = {p: max(at, min(seen.get(p, 0), ends.get(p, 0))) for p, at in parts.items()}
         return replace(batch, starts=starts)
 
-    def _keep(self, found: RejectedRecords, record: dict[str, Any], topic: str, header: str, text: str) -> None:
-        """A record of the input as it came; headers say whence, and one thing more."""
+    def _add(self, found: RejectedRecords, record: dict[str, Any], topic: str, header: str, text: str) -> None:
+        """Add an input's record to the rows of a topic, with headers of its origin and one more."""
         found.by_topic.setdefault(topic, []).append(
             {
                 "key": record["key"],
@@ -183,8 +206,15 @@ class RejectFinder:
 def origin_headers(
     record: Mapping[str, Any], stream: str, header: str, text: str, ids: Mapping[str, str]
 ) -> list[tuple[str, bytes]]:
-    """Headers of a record that is kept: whence it came, which stream kept it, and one thing more. ids: the broker's of
-    topics, as far as they are known."""
+    """Headers of a dead letter or late record.
+
+    Args:
+        record: has the record's `topic`, `partition` and `offset`.
+        stream: name of the stream that writes it.
+        header: name of a further header.
+        text: value of that header.
+        ids: the broker's ids of topics, as far as they are known.
+    """
     said = {
         "topic": record["topic"],
         "partition": str(record["partition"]),
@@ -198,5 +228,5 @@ def origin_headers(
 
 
 def batch_time(batch: PlannedBatch) -> Column:
-    """The time of a batch."""
+    """TIMESTAMP: the clock of a batch."""
     return F.timestamp_millis(F.lit(batch.at_ms))

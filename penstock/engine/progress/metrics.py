@@ -1,4 +1,4 @@
-"""What a stream tells of itself while it runs."""
+"""The progress of a running stream: counts, rates, lag."""
 
 from __future__ import annotations
 
@@ -15,64 +15,67 @@ from penstock.control import ProgressRow
 from penstock.kafka.admin import PartitionOffsets
 
 RATE_WINDOW_S = 15.0
-# Seconds for which a committed reader comes no further before it is told that a transaction is open.
+# Seconds without progress of a committed reader after which a transaction is reported as open.
 OPEN_TRANSACTION_S = 10.0
-# No batch of beats alone is so long, in seconds.
+# A batch that runs longer than so many seconds has more than heartbeats.
 LONG_BATCH_S = 1.0
-# What two measurements in a row find unread, in seconds apart, is more than a beat that came between two batches.
+# Lag that lasts so many seconds, which is two measurements, is more than a heartbeat between two batches.
 BACKLOG_S = 6.0
 EPOCH = "1970-01-01T00:00:00.000Z"
 
 
 class Rate:
-    """How fast a count rises, over the last seconds."""
+    """The rate of a count over the last seconds."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
 
     def update(self, count: int) -> float:
+        """Take a new count; the rate per second."""
         now = time.monotonic()
-        self._seen.append((now, count))
-        while len(self._seen) > 2 and now - self._seen[0][0] > RATE_WINDOW_S:
-            self._seen.popleft()
-        since, before = self._seen[0]
+        self._samples.append((now, count))
+        while len(self._samples) > 2 and now - self._samples[0][0] > RATE_WINDOW_S:
+            self._samples.popleft()
+        since, before = self._samples[0]
         return round((count - before) / (now - since), 1) if now > since else 0.0
 
 
 class StreamMetrics:
-    """A stream's row of progress, shared by the threads that write, report and tend."""
+    """A stream's row of progress, shared by the threads that commit, report and reconcile."""
 
     def __init__(self, row: ProgressRow) -> None:
         self.row = row
         self._lock = threading.Lock()
         self._read, self._written, self._retried = Rate(), Rate(), Rate()
-        # Of partitions that end behind where a committed reader comes: how far that is, and since when.
+        # Partitions with records that a committed reader does not get: how far it gets, and since when.
         self._open: dict[tuple[str, int], tuple[int, float]] = {}
         self._behind_since: float | None = None
         self.progress_at = ""
 
     def set(self, **values: Any) -> None:
+        """Set columns of the row."""
         with self._lock:
             for key, value in values.items():
                 setattr(self.row, key, value)
 
     def increment(self, **counts: int) -> None:
+        """Add to columns of the row."""
         with self._lock:
             for key, count in counts.items():
                 setattr(self.row, key, getattr(self.row, key) + count)
 
     def add_progress(self, progress: dict[str, Any]) -> bool:
-        """Take in one progress; whether it is that of a batch, which so ended well."""
+        """Take one progress of the query; whether it is of a batch that ended."""
         with self._lock:
             self.progress_at = progress["timestamp"]
-            # A query that is idle tells of the batch that it would run next.
+            # The progress of an idle query is of the batch that it would run next.
             if progress["batchId"] < 0 or "addBatch" not in progress["durationMs"]:
                 return False
             row = self.row
             metrics = [m for m in progress.get("observedMetrics", {}).values() if "beats" in m]
-            taken = _taken(metrics, progress["numInputRows"])
-            # A beat is no record of anybody's.
-            row.rows_in += taken - sum(m["beats"] for m in metrics)
+            records = _record_count(metrics, progress["numInputRows"])
+            # A heartbeat is no record.
+            row.rows_in += records - sum(m["beats"] for m in metrics)
             ended: bool = progress["batchId"] != row.batch_id
             if ended:
                 row.batch_id = progress["batchId"]
@@ -91,9 +94,12 @@ class StreamMetrics:
         ends: PartitionOffsets,
         stable: PartitionOffsets = MappingProxyType({}),
     ) -> None:
-        """Set the lag, in records, from the offsets done and the topics' ends; without offsets nothing is known.
+        """Set the lag, in records.
 
-        stable: how far a committed reader comes, as it was before `ends`.
+        Args:
+            offsets: next offsets of the stream; without any, nothing is known.
+            ends: the ends of the partitions.
+            stable: how far a committed reader gets, measured before `ends`.
         """
         if not offsets:
             return
@@ -119,7 +125,7 @@ class StreamMetrics:
         self.set(topics=topics, lag=lag)
 
     def snapshot(self, busy_for: float = 0.0) -> ProgressRow:
-        """A copy as it stands, with rates over the last seconds. busy_for: seconds since the present batch began."""
+        """A copy of the row, with rates over the last seconds. busy_for: seconds since the present batch began."""
         with self._lock:
             self.row.rows_per_s = self._read.update(self.row.rows_in)
             if (store := self.row.store) is not None:
@@ -129,7 +135,7 @@ class StreamMetrics:
                 }
                 self.row.store = {**store, **rates}
             if self.row.state in ("idle", "running"):
-                # Rows are counted when their batch ends, and the first takes its time.
+                # Rows are counted when their batch ends.
                 at_work = bool(self.row.lag) and busy_for > LONG_BATCH_S
                 backlog = self._behind_since is not None and time.monotonic() - self._behind_since > BACKLOG_S
                 self.row.state = "running" if self.row.rows_per_s or at_work or backlog else "idle"
@@ -137,19 +143,19 @@ class StreamMetrics:
 
 
 def _sum(parts: Iterable[int | None]) -> int | None:
-    """None if any part is not known."""
+    """The sum; None if a part is not known."""
     known = list(parts)
     return None if None in known else sum(part for part in known if part is not None)
 
 
 def epoch_ms(iso: str) -> int:
-    """Epoch ms of a time in a query's progress; 0, for the watermark, where there is none yet."""
+    """Epoch ms of a time in a query's progress; 0 for a watermark that is not there yet."""
     return int(datetime.fromisoformat(iso).timestamp() * 1000)
 
 
-def _taken(metrics: Sequence[Mapping[str, int]], read: int) -> int:
-    """How many records a batch had, of what was counted and what Spark read: that is each once for each way it goes."""
+def _record_count(metrics: Sequence[Mapping[str, int]], read: int) -> int:
+    """How many records a batch had. read: what Spark counts, which is each record once for each branch of the plan."""
     values = [m["values"] for m in metrics if "values" in m]
     counts = values + [m["rows"] for m in metrics if "rows" in m]
-    # Of values alone tombstones are left out, and each record was read once.
+    # Counts of values leave out tombstones; without other counts each record was read once.
     return sum(counts) if len(values) < len(counts) == len(metrics) else read

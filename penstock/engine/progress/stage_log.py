@@ -1,4 +1,4 @@
-"""Tells the log how far Spark is with work that takes minutes."""
+"""Logs the progress of Spark jobs that take minutes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ LOG_INTERVAL_S = 5.0
 
 @contextmanager
 def log_stage_progress(spark: SparkSession, stream: str) -> Iterator[None]:
-    """Tell the log now and then how far Spark is."""
-    done, began = threading.Event(), time.monotonic()
+    """Log every few seconds how many tasks of the active stages are done."""
+    done, started_at = threading.Event(), time.monotonic()
 
-    def tell() -> None:
+    def log_stages() -> None:
         tracker = spark.sparkContext.statusTracker()
         while not done.wait(LOG_INTERVAL_S):
             stages = [info for n in tracker.getActiveStageIds() if (info := tracker.getStageInfo(n))]
-            how = ", ".join(f"{one.numCompletedTasks} of {one.numTasks}" for one in stages) or "no"
-            log.info("stream %s: %.0f s, %s tasks of the present step are done", stream, time.monotonic() - began, how)
+            tasks = ", ".join(f"{one.numCompletedTasks} of {one.numTasks}" for one in stages) or "no"
+            elapsed = time.monotonic() - started_at
+            log.info("stream %s: %.0f s, %s tasks of the present stage are done", stream, elapsed, tasks)
 
-    thread = threading.Thread(target=tell, name=f"progress of {stream}", daemon=True)
+    thread = threading.Thread(target=log_stages, name=f"progress of {stream}", daemon=True)
     thread.start()
     try:
         yield

@@ -1,4 +1,4 @@
-"""A transform's rows as the outputs take them; where there are several, each row says which it is for."""
+"""Encodes a transform's rows for the outputs; of several outputs, a tag in each row names its own."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def encode_rows(stream: Stream, rows: DataFrame) -> DataFrame:
-    """The transform's rows as the outputs take them: of several outputs a struct each, NULL but for the row's."""
+    """Encode the transform's rows. With several outputs there is a struct for each, NULL except for the row's own."""
     outputs = stream.outputs
     if "" in outputs:
         found = rows.select(*outputs[""].columns())
-        # Documents go as they are, and may have a NULL where the fields of a struct are never NULL.
+        # Documents are written as they are, and may have a NULL where a struct's fields are not nullable.
         return decode.with_nullable_fields(found) if outputs[""].delivery == "upsert" else found
     if TAG not in (name.lower() for name in rows.columns):
         raise DeclarationError(
@@ -39,7 +39,7 @@ def encode_rows(stream: Stream, rows: DataFrame) -> DataFrame:
 
 
 def split_by_output(stream: Stream, rows: pa.Table) -> dict[str, pa.Table]:
-    """Encoded rows by the name of the output they are for."""
+    """Split encoded rows by the name of their output."""
     outputs = stream.outputs
     if "" in outputs:
         return {outputs[""].name: rows}

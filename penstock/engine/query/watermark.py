@@ -1,5 +1,8 @@
-"""How far a batch moves the watermark: never beyond its own clock, not at all while a backlog is read in pieces, and by
-rows of other streams no further than those have come."""
+"""Limits how far a batch moves the watermark.
+
+It never moves beyond the batch's clock, not at all while a backlog is read in several batches, and by rows of other
+streams no further than those streams have come.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +20,44 @@ if TYPE_CHECKING:
 
 
 class Watermark:
-    """Of one run of a query. time: how far an earlier run had come, epoch ms.
+    """The watermark of one run of a query.
 
-    A record that lies ahead of the clock keeps its own time and its window, but moves the watermark as if it came from
-    now: so one fast clock takes nothing of the grace that all others have. A batch that `max_records` or
-    a lack of memory cut short does not move it: what waits may be older than what was read, and must not become late by
-    the order of reading. It is moved by the first batch that reads to the end of all partitions. Rows that another
-    stream wrote move it no further than that one has come (`penstock.engine.query.upstream`). Beats count in full
-    for a stream that waits for the clock: they are held where they are sent.
+    A record ahead of the clock keeps its time and its window, but moves the watermark as if it had the present time: so
+    one fast clock takes nothing of the grace of the others. A batch that `max_records` or a lack of memory cut short
+    does not move it: unread records may be older than read ones, and must not become late by the order of reading. The
+    first batch that reads to the end of all partitions moves it. Rows that another stream wrote move it no further than
+    that stream has come (`penstock.engine.query.upstream`). Heartbeats count in full for a stream that waits for the
+    clock: they are held back where they are sent.
+
+    Args:
+        stream: the stream.
+        splitter: says how many records a batch may have.
+        upstream: how far the streams have come that write the inputs.
+        time: how far in event time an earlier run had come, epoch ms.
     """
 
     def __init__(
         self, stream: Stream, splitter: BatchSplitter, feeds: UpstreamProgress | None = None, time: int = 0
     ) -> None:
         self._stream, self._splitter, self._feeds, self._time = stream, splitter, feeds, time
-        # Where the plan notes event times, and of which input.
-        self._places: list[tuple[tuple[int, ...], str]] | None = None
+        # The plan's operators that note event times, and the input of each.
+        self._inputs_by_path: list[tuple[tuple[int, ...], str]] | None = None
 
     def cap(self, batch: PlannedBatch, execution: BatchExecution) -> int | None:
-        """Move it. To be called when a batch has been computed and has not ended yet.
+        """Cap what a batch adds to the watermark. It must be called when the batch is computed and has not ended.
 
-        How far in event time the stream had come before the batch, epoch ms, None if it cannot say: none of its rows,
-        nor of later ones, is older, except by as much as records come late to its inputs.
+        Returns:
+            How far in event time the stream had come before the batch, epoch ms, None if it is unknown. No row of this
+            batch or a later one is older, except by as much as records come late to the inputs.
         """
-        if self._places is None:
-            # A query's plan keeps its shape, and to walk all of it each time costs a hundred calls to the JVM.
-            self._places = [(place, self._input(place, execution)) for place in execution.watermark_paths()]
+        if self._inputs_by_path is None:
+            # The shape of a query's plan is fixed, and to walk it costs a hundred calls to the JVM.
+            self._inputs_by_path = [(place, self._input(place, execution)) for place in execution.watermark_paths()]
         limits = self._feeds.limits(batch.batch_id, inputs_limited_by_upstream(self._stream)) if self._feeds else {}
         cut = self._cut(batch) or self._splitter.is_split(batch)
-        latest = [None if cut else self._latest(name, limits, batch, execution) for _, name in self._places]
-        moved = execution.cap_watermark([place for place, _ in self._places], latest)
-        if not self._places:
+        latest = [None if cut else self._latest(name, limits, batch, execution) for _, name in self._inputs_by_path]
+        moved = execution.cap_watermark([place for place, _ in self._inputs_by_path], latest)
+        if not self._inputs_by_path:
             return None
         if self._stream.output_mode.drops_late:
             return batch.watermark_ms
@@ -63,7 +73,7 @@ class Watermark:
         return f"bad_{name}" if self._stream.sources[name].schema else f"beats_{name}"
 
     def _latest(self, name: str, limits: dict[str, int], batch: PlannedBatch, execution: BatchExecution) -> int | None:
-        """Behind which time no record of an input moves the watermark."""
+        """The latest time to which records of an input move the watermark, epoch ms."""
         upto = NO_LIMIT if not name or self._stream.sources[name].uses_record_timestamp else limits.get(name, NO_LIMIT)
         if upto >= batch.at_ms:
             return batch.at_ms
@@ -75,10 +85,10 @@ class Watermark:
         return min(batch.at_ms, upto) or None
 
     def _cut(self, batch: PlannedBatch) -> bool:
-        """Whether more may wait in an input than the batch took of it.
+        """Whether an input may hold more than the batch took of it.
 
-        Spark rounds each partition's share down. What it took of a partition that is new to it is not known here: that
-        counts as all there is, for to hold the watermark once more than needed does no harm.
+        Spark rounds each partition's share down. What it took of a new partition is not known here, and counts as all
+        that there is: holding the watermark once more than needed does no harm.
         """
         limit = self._splitter.max_records
         for given in self._stream.sources.values() if limit else ():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -65,7 +65,19 @@ class FoldContext:
         return (self.files is None or self.files.rebuildable) and any(fold.can_rebuild for fold in self.folds.values())
 
 
-HERE: ContextVar[FoldContext | None] = ContextVar("HERE", default=None)
+# A fold is called inside the user's transform, a pure function of its frames that passes nothing on: so the context is
+# bound to the thread while a transform is called, by `_bind` alone.
+_CONTEXT: ContextVar[FoldContext | None] = ContextVar("fold_context", default=None)
+
+
+@contextmanager
+def _bind(context: FoldContext) -> Iterator[FoldContext]:
+    """Let the folds of transforms that are called in this block use a context."""
+    token = _CONTEXT.set(context)
+    try:
+        yield context
+    finally:
+        _CONTEXT.reset(token)
 
 
 @contextmanager
@@ -77,11 +89,8 @@ def use_checkpoint(stream: Stream, checkpoint: str) -> Iterator[FoldContext]:
     """
     late = isinstance(stream.output_mode, KeyedState) and stream.output_mode.grace is not None
     context = FoldContext(late, files=state_files(checkpoint, _cache(checkpoint)))
-    before = HERE.set(context)
-    try:
+    with _bind(context):
         yield context
-    finally:
-        HERE.reset(before)
     if context.folds and context.files is None:
         raise DeclarationError(
             f"stream {stream.name} has a fold, whose state lies in a folder or in an object store",
@@ -97,16 +106,9 @@ def _cache(checkpoint: str) -> str:
     return str(settings().home / name) if executors_here(settings().spark_master) else name
 
 
-@contextmanager
-def current_context() -> Iterator[FoldContext]:
-    """The present context; where there is none, one without state that records the folds."""
-    before = HERE.get()
-    context = before or FoldContext(late=False)
-    HERE.set(context)
-    try:
-        yield context
-    finally:
-        HERE.set(before)
+def current_context() -> AbstractContextManager[FoldContext]:
+    """Bind the present context; where there is none, one without state that records the folds."""
+    return _bind(_CONTEXT.get() or FoldContext(late=False))
 
 
 def apply_fold(fold: Fold, frame: DataFrame) -> DataFrame:
@@ -118,7 +120,7 @@ def apply_fold(fold: Fold, frame: DataFrame) -> DataFrame:
             got=f"no {', '.join(missing)} among {', '.join(frame.columns)}",
             hint=f"keep its key and {EVENT_TIME} in the frame that it is given",
         )
-    context = HERE.get() or FoldContext(late=False)
+    context = _CONTEXT.get() or FoldContext(late=False)
     if fold.name in context.folds:
         raise DeclarationError(
             f"a transform has fold {fold.name} twice", hint="give each a name of its own, or unite the rows before"
