@@ -14,7 +14,7 @@ from penstock.object_store.bucket import Bucket
 from penstock.testing import create, send
 from tests.archived import server, where
 from tests.far import Far, far
-from tests.integration.test_checkpoints import EVENTS, OUT, events, values
+from tests.integration.engine.checkpoint.test_recovery import EVENTS, OUT, events, values
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
