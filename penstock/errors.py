@@ -8,7 +8,10 @@ from collections.abc import Mapping
 class PenstockError(Exception):
     """Base of every error Penstock raises on purpose.
 
-    what: the fault in one clause; got: the offending value, as met; hint: what to do next.
+    Args:
+        what: The fault in one clause.
+        got: The offending value, as found.
+        hint: What to do next.
     """
 
     def __init__(self, what: str, *, got: object = None, hint: str = "") -> None:
@@ -22,7 +25,7 @@ class PenstockError(Exception):
         super().__init__("; ".join(parts).encode(errors="backslashreplace").decode())
 
     def restate(self, what: str, hint: str = "") -> None:
-        """Say the fault otherwise: where it was found, who met it."""
+        """Replace the description of the fault, e.g. by one that says where it was found."""
         PenstockError.__init__(self, what, got=self.got, hint=hint or self.hint)
 
 
@@ -31,7 +34,7 @@ class DeclarationError(PenstockError):
 
 
 class SettingError(PenstockError):
-    """A variable of the environment is no such setting."""
+    """A setting has no valid value."""
 
 
 class BrokerError(PenstockError):
@@ -90,11 +93,11 @@ class InputNotReady(BackfillError):
 
 
 class HostError(PenstockError):
-    """An embedded part cannot be fetched, started or stopped."""
+    """Something of this machine is missing or fails: a program, a port, a server of the devstack."""
 
 
 class Wait(PenstockError):
-    """A store takes nothing for the moment; the same again after `seconds`."""
+    """A store takes nothing for the moment; the caller tries the same again after `seconds`."""
 
     def __init__(
         self, what: str, *, seconds: float, got: object = None, hint: str = "nothing: it is tried again"
@@ -104,8 +107,12 @@ class Wait(PenstockError):
 
 
 class Refused(PenstockError):
-    """A store can never take some rows of a batch. rows: why, by output and row number; written: how many others it
-    has taken, which are all others; None if the rest is to be given again."""
+    """A store can never take some rows of a batch.
+
+    Args:
+        rows: Why, by output and row number.
+        written: How many rows it has taken, which are all others; None if the rest must be written again.
+    """
 
     def __init__(
         self, what: str, *, rows: Mapping[str, Mapping[int, str]], got: object = None, written: int | None = None

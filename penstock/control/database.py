@@ -46,7 +46,13 @@ class ControlDatabase:
     Every method is one short transaction and raises ControlError when the database is away: a caller that cannot
     reach it knows nothing, and must not take unknown for dead.
 
-    ca: PEM file; TLS is then asked for, and the server's certificate must be of this CA and hold the host's name.
+    Args:
+        url: SQLAlchemy URL.
+        ca: PEM file; the connection then uses TLS, and the server's certificate must be of this CA and hold the host's
+            name.
+
+    Attributes:
+        display_url: The URL without its password and query, which may be secret too.
     """
 
     def __init__(self, url: str, ca: str = "") -> None:
@@ -64,7 +70,6 @@ class ControlDatabase:
             options["connect_args"] = {"sslmode": "verify-full", "sslrootcert": ca}
         if address.get_backend_name() == "sqlite":
             options = {"connect_args": {"timeout": 10}}
-        # What stands behind the name may be secret too.
         self.display_url = address.set(query={}).render_as_string(hide_password=True)
         self._ca = ca
         self.engine = create_engine(address, **options)

@@ -24,8 +24,19 @@ class Actor:
 
 @dataclass(frozen=True)
 class DriverRow:
-    """A driver. master, submission: of one that a cluster runs, its master and what that calls it; end_code: None also
-    of one that ended before codes were written down."""
+    """A driver.
+
+    Attributes:
+        host: `penstock.host.session.host()` of its processes.
+        pid: Leader of its session; None before it is recorded.
+        pid_started: Start of the leader, in seconds since boot.
+        owner: The task instance that answers for it, or who started it by hand.
+        alive_at: Its last liveness report.
+        reason: Why it ended, or what it waits for.
+        master: Of one that a cluster runs, the cluster's master.
+        submission: What that master calls it.
+        end_code: How it ended.
+    """
 
     incarnation: str
     app: str
@@ -52,13 +63,20 @@ class DriverRow:
 
     @property
     def named(self) -> str:
-        """What its cluster or its host calls it."""
+        """Its name for people: of its cluster, or its pid."""
         return self.submission or f"pid {self.pid}"
 
 
 @dataclass(frozen=True)
 class AppRow:
-    """An app. refused_at, refused: when and why a release was refused that its driver needs; epoch ms."""
+    """An app.
+
+    Attributes:
+        release_seq: Raised by every release; a driver launched under a lower one drains.
+        incarnation: The driver that may run.
+        refused_at: When a release was refused that its driver needs, epoch ms.
+        refused: Why.
+    """
 
     name: str
     release_seq: int
@@ -72,7 +90,9 @@ class AppRow:
 class StreamProgress:
     """How far a stream is; times are epoch ms by the database's clock.
 
-    reported_at: 0 if it never was. through: all that lay in its inputs then has been read and written; None if unknown.
+    Attributes:
+        reported_at: 0 if it never reported.
+        through: All that its inputs held at that time is read and written; None if that is not known.
     """
 
     desired: Desired
@@ -91,7 +111,7 @@ class Lease:
 
 @dataclass
 class ProgressRow:
-    """One stream's figures, as the driver reports them; times are epoch ms, rows are counts since the first start.
+    """What a driver reports of one stream; times are epoch ms, rows are counts since the first start.
 
     store: of a sink, since its driver began: `place`, `aside` (topics of dead letters), the counts of its
     writer (`written`, `conflicts`, `retried`, `refused`, `bytes`), `written_per_s`, `retried_per_s`, `waits` and

@@ -1,4 +1,4 @@
-"""Is a driver there, end it: by the processes of this host, or by the master of the cluster that runs it."""
+"""Whether a driver lives, and its end: by its session on this host, or by the master of the cluster that runs it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from penstock.supervision import cluster_drivers
 def alive(d: DriverRow, now: int | None = None, *, wait: bool = True) -> bool | None:
     """Whether anything of a driver lives; None if that cannot be known.
 
-    now: the database's clock; a cluster's driver that has beaten of late is not asked for then. wait: for the answer of
-    a master; else what it said last counts.
+    Args:
+        now: The database's clock; a master is not asked for a driver that has reported itself alive lately.
+        wait: Whether to wait for the answer of a master; else its last answer counts.
     """
     if d.submission is None:
         return d.session.alive()
@@ -37,7 +38,7 @@ def wait_reason(d: DriverRow, now: int, *, wait: bool = True) -> str | None:
 
 
 def _silent() -> float:
-    """Seconds after which a driver should have beaten: it does so each report, or four times in its lease."""
+    """Seconds after which a driver should have reported: it does so with its progress, and four times in its lease."""
     s = settings()
     return 3 * min(s.progress_every, s.lease_ttl / 4)
 
@@ -60,7 +61,7 @@ def kill(d: DriverRow) -> bool:
 
 
 def uncertainty(d: DriverRow) -> str:
-    """Why it is not known whether anything of a cluster's driver is left; empty for others."""
+    """Why nobody knows whether anything of a cluster's driver is left; empty for others."""
     if d.submission is None:
         return ""
     seen = cluster_drivers.driver_state(d)

@@ -43,7 +43,11 @@ LOST = ("ERROR", "MISSING")
 
 @dataclass(frozen=True)
 class ClusterSubmission:
-    """A driver of an app as a cluster starts it. conf: its Spark settings, those of its executors among them."""
+    """A driver of an app as a cluster starts it.
+
+    Attributes:
+        conf: Its Spark settings, with those of its executors.
+    """
 
     app: str
     incarnation: str
@@ -87,8 +91,13 @@ class ClusterSubmission:
 
 @dataclass(frozen=True)
 class ClusterDriverState:
-    """What a master says of a driver. state: as Spark names it, MISSING if it knows none of that id, empty if the
-    master is away, `why` then; free: what workers have left, if it waits for one."""
+    """What a master says of a driver.
+
+    Attributes:
+        state: As Spark names it; MISSING if it knows none of that id, empty if the master is away.
+        why: Why the master could not be asked.
+        free: What workers have left, if the driver waits for one.
+    """
 
     state: str
     why: str = ""
@@ -118,7 +127,9 @@ _lock, _one_at_a_time = Lock(), Lock()
 def driver_state(d: DriverRow, age: float = LOOK_EVERY, *, wait: bool = True) -> ClusterDriverState:
     """What its master says of a driver, or said up to `age` seconds ago.
 
-    wait: else it is asked beside, and what it said last is all that is known; an empty state before it has answered.
+    Args:
+        wait: Whether to wait for the answer. Else a thread asks and the last answer counts; its state is empty before
+            the first.
     """
     key = f"{d.submission} {d.master}"
     at, found = _seen.get(key, (0.0, ClusterDriverState("", "its master was not asked yet")))

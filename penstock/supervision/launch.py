@@ -1,4 +1,4 @@
-"""Starts a driver detached: a session of its own, its output in a log file, nothing of the launcher's left in it."""
+"""Starts a driver detached: in a session of its own, its output in a log file, without the launcher's environment."""
 
 from __future__ import annotations
 
@@ -90,9 +90,16 @@ def properties_text(conf: Mapping[str, str]) -> str:
 
 
 def run_json_module(command: Sequence[str], timeout: float, **settings: str) -> dict[str, Any]:
-    """What a module that is run as a driver would be says as JSON on its last line. settings: PENSTOCK_* for it.
+    """Run a module in a driver's environment; the JSON of the last line it prints.
 
-    subprocess.TimeoutExpired; subprocess.CalledProcessError, with what it wrote to stderr, if it fails.
+    Args:
+        command: The module and its arguments.
+        timeout: Seconds.
+        settings: Variables over those of the environment.
+
+    Raises:
+        subprocess.TimeoutExpired: It did not end in time.
+        subprocess.CalledProcessError: It failed; `stderr` is what it wrote.
     """
     done = subprocess.run(
         [sys.executable, "-m", *command], env=environment() | settings, capture_output=True, check=True, timeout=timeout

@@ -1,7 +1,8 @@
-"""What every driver does, whatever it runs: leases, desired state, reports, and leaving.
+"""The lifecycle of every driver, whatever it runs: leases, desired state, reports, drain.
 
-It takes the leases of what its app declares, looks at the desired state every second, reports every two, and leaves by
-itself when nothing is wanted of it, when a release is asked for, on SIGTERM, or when another driver owns its leases.
+It takes the leases of what its app declares, reads the desired state every second and reports every two. It leaves by
+itself when none of its streams is wanted, when a release is requested, on SIGTERM, or when another driver has its
+leases.
 """
 
 from __future__ import annotations
@@ -43,13 +44,17 @@ NOTHING_TO_RUN = 78  # EX_CONFIG
 
 
 class Run(Protocol):
-    """One stream or capture of a driver. offsets: of its input, {topic: {partition: next offset}}."""
+    """One stream or capture of a driver.
+
+    Attributes:
+        offsets: Of its input, {topic: {partition: next offset}}.
+    """
 
     offsets: dict[str, dict[int, int]]
 
     @property
     def running(self) -> bool:
-        """Started and not stopped; it may have failed and wait to be tended."""
+        """Started and not stopped; it may have failed and wait for `reconcile`."""
 
     @property
     def active(self) -> bool:
@@ -76,7 +81,7 @@ class Driver(ABC):
     """Runs what one app declares, under one incarnation."""
 
     HEALTH_SUBJECT: ClassVar[str] = "the process"
-    """What `health_check` asks."""
+    """What `health_check` checks, for messages."""
     in_cluster = False
     """Whether a cluster runs it."""
 
@@ -112,15 +117,19 @@ class Driver(ABC):
 
     @abstractmethod
     def create_run(self, name: str, figures: ProgressRow) -> Run:
-        """The run of a declared stream or capture, not yet started. figures: with what is known from before."""
+        """The run of a declared stream or capture, not yet started.
+
+        Args:
+            figures: Its progress, with what earlier drivers reported.
+        """
 
     def unmet_resources(self) -> str | None:
-        """What it waits for before its runs can work, e.g. for resources of a cluster; None if for nothing, empty if
-        that is on its way. Must not take long."""
+        """What it lacks before its runs can work, e.g. executors of a cluster; None if nothing, empty if that is on its
+        way. Must not take long."""
         return None
 
     def health_check(self) -> None:
-        """Come back if the driver can work; an exception ends it."""
+        """Return if the driver can work; an exception ends it."""
         return
 
     def close(self) -> None:

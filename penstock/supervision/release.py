@@ -62,7 +62,7 @@ def _check(control: Control, app: str, *, accept_state: bool) -> None:
 
 
 class ReleaseQueue:
-    """Releases apps one after the other in a thread of its own, so that no thread of whoever asks is held up."""
+    """Releases apps one after the other in a thread of its own, so that no caller waits."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "release")

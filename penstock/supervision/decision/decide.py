@@ -1,4 +1,4 @@
-"""The next step towards one live driver for a wanted app, decided of facts alone."""
+"""The next step towards one live driver for a wanted app, as a function of facts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from penstock.supervision.decision.facts import Evidence, Facts
 
 # A launcher records the pid within milliseconds; a busy machine may take seconds, a dead launcher takes for ever.
 RECORD_TIMEOUT = 20.0
-# A driver beats once its JVM answers: on an overloaded machine that took 100 s, and to kill it then makes it worse.
+# A driver reports itself alive once its JVM answers: on an overloaded machine that took 100 s, and a kill makes it
+# worse.
 START_TIMEOUT = 180.0
-# After the database was away or the watcher slept, a driver gets this long to beat again before it is called hung.
+# After the database was away or the watcher slept, a driver gets this long to report again before it counts as hung.
 CONFIRM_SILENCE = 10.0
-# A driver that lived this long has worked: its end is an accident and not a crash loop.
+# A driver that lived this long has worked: its end is no part of a crash loop.
 EARLY_DEATH = 30.0
-# Seconds to wait after the n-th young death in a row: a crash loop must not eat the machine.
+# Seconds to wait after the n-th early death in a row: a crash loop must not use up the machine.
 BACKOFF = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 60.0)
 
-# A driver reports each of its streams every few seconds: one that it has not reported for so long is new to it.
+# A driver reports each of its streams every few seconds: it does not know one that it has not reported for so long.
 UNKNOWN_STREAM_TIMEOUT = 20.0
 
 # A cluster is asked by a process that starts a JVM.
 SUBMIT_TIMEOUT = 80.0
-# How often it is written down anew what a driver without a place waits for.
+# How often the wait reason of a driver that waits for a worker is written anew.
 WAIT_REASON_EVERY = 60.0
 
 SupervisionAction = Literal["rest", "wait", "clear", "launch", "request_release", "record_wait_reason"]
@@ -33,8 +34,13 @@ SupervisionAction = Literal["rest", "wait", "clear", "launch", "request_release"
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do next and why. clear: end what is left of the current driver; release: ask for one that knows all that
-    is wanted; place: write down what a cluster's driver waits for; wait: seconds until a launch is due."""
+    """The next action for an app, and why.
+
+    Attributes:
+        action: `clear` ends what is left of the current driver, `request_release` asks for a driver that knows all
+            wanted streams, `record_wait_reason` writes down what a cluster's driver waits for.
+        wait: Seconds until a launch is due.
+    """
 
     action: SupervisionAction
     why: str
@@ -52,10 +58,10 @@ def decide(f: Facts, s: Settings) -> Decision:
 
 
 def _placement(f: Facts, d: DriverRow) -> Decision | None:
-    """Of a driver that its cluster has no room for, or had none until now."""
+    """The decision about a driver for which its cluster has no room, or had none until now."""
     if f.wait_reason:
         if f.leaving:
-            return Decision("clear", "it is not wanted any more, and never had a place")
+            return Decision("clear", "it is not wanted any more, and never got a worker")
         recorded = d.state == "queued" and (d.reason == f.wait_reason or f.now - d.alive_at < WAIT_REASON_EVERY * 1000)
         return Decision("rest" if recorded else "record_wait_reason", f.wait_reason)
     if d.submission and d.pid is None and d.state == "queued" and f.alive:
@@ -65,7 +71,7 @@ def _placement(f: Facts, d: DriverRow) -> Decision | None:
 
 def _fault(f: Facts, d: DriverRow, s: Settings) -> Decision | None:
     seen = f.evidence if f.evidence.incarnation == d.incarnation else Evidence()
-    # A beat that seems to come is of a clock that was set back since: then only what was watched tells.
+    # A report of the future is of a clock that was set back since: only the watcher's own clock counts then.
     silence = (f.now - d.alive_at) / 1000 if d.alive_at <= f.now else seen.silent_for
     if f.alive is False:
         return Decision("clear", "its process is gone")

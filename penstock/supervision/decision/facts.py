@@ -1,4 +1,4 @@
-"""What is known of an app and its driver: the material of a decision."""
+"""What is known of an app and its driver when a decision is made."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ REFUSED_FOR = 600_000
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a watcher saw over time and a single look cannot: it goes with the event that wakes the supervisor.
+    """What a watcher sees over time and one look cannot. It goes with the event that wakes the supervisor.
 
-    silent: seconds the beat stayed as it is while the database answered; leaving: seconds since the driver should
-    have begun to leave; lacking: seconds that the running driver lacked a wanted stream.
+    Attributes:
+        incarnation: The driver that was watched.
+        alive_at: Its last liveness report.
+        silent_for: Seconds without a new report while the database answered.
+        leaving_for: Seconds since the driver should have begun to leave.
+        incomplete_for: Seconds that the running driver did not know a wanted stream.
     """
 
     incarnation: str | None = None
@@ -29,11 +33,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that a decision is made of.
+    """What one look at an app finds; a decision is a function of it.
 
-    recent: the app's drivers, newest first, while it has none that lives; now: the database's clock, epoch ms; lacks:
-    wanted streams that the running driver does not know, unless a release for them was refused lately; waits: what a
-    driver waits for that a cluster has not started yet.
+    Attributes:
+        wanted: Whether any stream of the app is wanted.
+        alive: Whether anything of the driver lives; None if that cannot be known.
+        leader_gone: Whether the driver's JVM is gone and others of its session are left.
+        recent: The app's drivers, newest first, while none lives.
+        now: The database's clock, epoch ms.
+        unknown_streams: Wanted streams that the running driver does not know, unless a release for them was refused
+            lately.
+        wait_reason: What a driver waits for that a cluster has not started yet.
     """
 
     app: AppRow
@@ -57,7 +67,8 @@ class Facts:
 def facts_of(control: Control, app: str, evidence: Evidence | None = None, *, wait: bool = True) -> Facts | None:
     """The facts about an app as they are now; None if the control database does not know it.
 
-    wait: for what a cluster says of its driver, which takes seconds.
+    Args:
+        wait: Whether to wait for the answer of a cluster's master, which takes seconds.
     """
     row = control.app(app)
     if row is None:

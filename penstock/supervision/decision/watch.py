@@ -17,9 +17,10 @@ GAP = 5.0
 
 
 class AppWatch:
-    """Looks at one app again and again, remembers what a single look cannot see, and changes nothing.
+    """Looks at one app again and again, collects the evidence, and changes nothing.
 
-    clock: monotonic seconds.
+    Args:
+        clock: Monotonic seconds.
     """
 
     def __init__(self, control: Control, app: str, clock: Callable[[], float] = time.monotonic) -> None:

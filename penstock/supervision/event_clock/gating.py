@@ -1,10 +1,11 @@
-"""How far the time of a topic may be told, by how far the streams are that feed it.
+"""How far heartbeats may move the event time of a topic, by how far the streams are that feed it.
 
-A beat says that a time is over. Of a topic that streams write it may not be said before they have passed that time:
-what they write afterwards would be late for the topic's readers. A stream counts as being at the clock as long as it is
-*well*; else it is where its last report says, and so is whatever it feeds. What a stream caught up with reaches the
-next topics only by way of those behind it: they follow once they have read what was there after it was well again. So
-do streams whose own windows stayed open because no beats were sent: what they hold is as old as the beats before.
+A heartbeat says that an event time is over. For a topic that streams write, it must not say so before they have
+passed that time: what they write afterwards would be late for the topic's readers. A stream counts as being at the
+clock while it is *healthy*; else it is where its last report says, and so is whatever it feeds. What a stream caught
+up with reaches the next topics only through the streams behind it: they follow once they have read what was there
+after it was healthy again. So do streams whose own windows stayed open because no heartbeats were sent: their rows
+are as old as the heartbeats before.
 """
 
 from __future__ import annotations
@@ -41,16 +42,21 @@ AWAY = "the control database is away"
 
 
 class EventTimeBound(NamedTuple):
-    """Epoch ms up to which the time of a topic may be told, None if nothing may, and why it is not the clock."""
+    """Epoch ms up to which heartbeats may move a topic's event time, None if not at all; why, if that is not the
+    clock."""
 
     at: int | None
     why: str = ""
 
 
 class HeartbeatGate:
-    """What is known of the streams that feed topics. Not thread-safe.
+    """How far the streams are that feed topics. Not thread-safe.
 
-    windowed: as `Catalog.windowed` gives it. clock: monotonic, in seconds.
+    Args:
+        windowed: What `Catalog.windowed` returns.
+        control: None if the progress of streams cannot be read; then nothing is held.
+        progress_every: Seconds between two reports of a driver.
+        clock: Monotonic seconds.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""Heartbeats: events that carry clock time, so that windows close when nobody sends.
+"""Heartbeats: records that carry clock time, so that windows close when nobody sends.
 
-A beat goes to every partition of a topic that a stream with final windows reads, at the moment one of its readers'
-windows is due (end plus grace), and at the topic's slow cadence otherwise. It carries the sender's clock as it is then,
-never a later time, and is written behind whatever the partition holds, so it passes nothing written before it. Of a
-topic that streams write it carries no later time than they have passed, and is held while they do not: `gating.py`. It
-proves that it is ours: `codec/heartbeat.py`. A topic whose readers are all stopped gets none: who reads all topics
-would read them for nobody.
+A heartbeat goes to every partition of a topic that a stream with final windows reads, when a window of one of its
+readers is due (end plus grace), and at the topic's slow interval otherwise. It carries the sender's clock of that
+moment, never a later time, and is written behind all that the partition holds, so it overtakes nothing written before
+it. For a topic that streams write it carries no later time than they have passed, and is held while they are behind:
+`gating.py`. It is signed: `codec/heartbeat.py`. A topic whose readers are all stopped gets none, as a stream that
+reads all topics would read them for nobody.
 """
 
 from __future__ import annotations
@@ -52,10 +52,13 @@ def next_beat(topic: Topic, readers: list[HeartbeatSchedule], after_ms: int) -> 
 
 
 class HeartbeatSender:
-    """Sends every topic's beats when they are due. Not thread-safe; `close` when done.
+    """Sends every topic's heartbeats when they are due. Not thread-safe; `close` when done.
 
-    windowed: as `Catalog.windowed` gives it. control: where each beat is noted and what tells how far streams are, or
-    None: then none is held.
+    Args:
+        windowed: What `Catalog.windowed` returns.
+        control: Records each heartbeat and says how far streams are; None if there is none, and nothing is held then.
+        bootstrap: Brokers.
+        clock: Epoch seconds.
     """
 
     def __init__(
@@ -86,9 +89,10 @@ class HeartbeatSender:
         )
 
     def run_once(self) -> float:
-        """Send the beats that are due; seconds until the next one.
+        """Send the heartbeats that are due; seconds until the next one.
 
-        Raises BrokerError if a beat did not arrive; it is due again at once, with the time of then.
+        Raises:
+            BrokerError: A heartbeat did not arrive. It is due again at once, with the time of then.
         """
         now = self._now()
         self._holds.look(self._overdue(now))

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.processes
 MAKES = """
 import sys
 from pathlib import Path
-from penstock.host.scratch import own
-print(own(Path(sys.argv[1])), flush=True)
+from penstock.host.scratch import process_folder
+print(process_folder(Path(sys.argv[1])), flush=True)
 sys.stdin.read()
 """
 

@@ -81,7 +81,7 @@ def test_a_driver_goes_on_reporting_after_what_nobody_foresaw(
 
 
 def test_a_run_whose_lag_cannot_be_measured_keeps_no_other_from_it(made: Bare, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("end_offsets", "log_ends", "admin"):
+    for name in ("end_offsets", "log_end_offsets", "admin"):
         monkeypatch.setattr(lifecycle, name, lambda *_: {})
     made._measure_lag()
     assert made._runs["s"].measured  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ def test_a_run_whose_lag_cannot_be_measured_keeps_no_other_from_it(made: Bare, m
 def test_a_stream_that_has_not_heard_where_its_topics_end_is_not_idle(
     p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("end_offsets", "log_ends", "admin"):
+    for name in ("end_offsets", "log_end_offsets", "admin"):
         monkeypatch.setattr(lifecycle, name, lambda *_: {})
     made._runs = {"s": Told(ProgressRow("s", "a", "i", state="idle"))}  # type: ignore[dict-item]
     made._report(keep=False)
