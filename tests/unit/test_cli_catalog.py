@@ -18,7 +18,7 @@ from penstock.cli import catalog
 from penstock.errors import DeclarationError
 from penstock.settings import PROJECT
 from tests.chaos.projects import other_project
-from tests.unit.test_catalog import DECLARED
+from tests.unit.catalog.test_catalog import DECLARED
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from penstock.engine.commit.async_writer import AsyncStoreWriter, writer_counts
 from penstock.errors import LeaseLost, SinkError, Wait
 from penstock.model.output import NO_COMMIT, CommitMarker, WriterOwner
 from tests.support import wait_until
-from tests.unit.test_policies import Heap
+from tests.unit.model.test_defaults import Heap
 
 ROWS = {"heap": pa.table({"n": [1, 2]})}
 FIRST, SECOND = (CommitMarker("q", n, {}) for n in (1, 2))

@@ -29,12 +29,12 @@ from penstock.settings import PROJECT
 from tests import presence_model as model
 from tests.agents_model import AFTER, GRACE, MINUTE
 from tests.folding import Folding
-from tests.unit.test_agents_active import CHECK_IN, T, check_in
-from tests.unit.test_agents_alerts import LENGTH
-from tests.unit.test_agents_alerts import SESSION as LOOKED_AT
-from tests.unit.test_agents_alerts import T as BEGAN
-from tests.unit.test_agents_assignments import ASSIGNED
-from tests.unit.test_presence_folds import CONTACT, COUNTED, NAMED, PROBE, strong
+from tests.unit.jobs.agents.test_active import CHECK_IN, T, check_in
+from tests.unit.jobs.agents.test_alerts import LENGTH
+from tests.unit.jobs.agents.test_alerts import SESSION as LOOKED_AT
+from tests.unit.jobs.agents.test_alerts import T as BEGAN
+from tests.unit.jobs.agents.test_assignments import ASSIGNED
+from tests.unit.jobs.presence.test_folds import CONTACT, COUNTED, NAMED, PROBE, strong
 
 Row = dict[str, Any]
 # A row, or a beat's clock, epoch ms.

@@ -19,7 +19,7 @@ from penstock.cli import catalog
 from penstock.errors import DeclarationError
 from penstock.settings import PROJECT
 from tests.chaos.projects import other_project
-from tests.unit.test_catalog import DECLARED
+from tests.unit.catalog.test_catalog import DECLARED
 
 STREAM = """
 from datetime import timedelta
@@ -140,6 +140,7 @@ def test_the_command_shows_the_rest_and_fails(folder: Path, args: tuple[str, ...
         assert "ZeroDivisionError" in json.loads(found.stdout)["wrong"][0]
 
 
+@pytest.mark.processes
 def test_the_page_has_the_rest_and_a_count(folder: Path) -> None:
     (folder / "jobs" / "shop" / "wrong.py").write_text("1 / 0\n")
     done = subprocess.run(

@@ -16,7 +16,7 @@ from penstock.catalog.listing import catalog_rows, document, format_duration
 from penstock.model.declaration import CatalogNode, Kind
 from penstock.model.output_mode import millis
 from tests.chaos.projects import other_project
-from tests.unit.test_catalog import DECLARED, MINUTE
+from tests.unit.catalog.test_catalog import DECLARED, MINUTE
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,8 @@
 
 Each stream plans a batch (any part of what is there), sees its tables as they are then or later, and its rows become
 visible later still, while everything else goes on; a batch may run again. The joins are the model's own, those of Spark
-are compared with it in tests/integration/test_agents.py. In the end each agent must have what the model says.
+are compared with it in tests/integration/jobs/agents/test_agents.py. In the end each agent must have what the model
+says.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from jobs.agents import active, assignments, recheck
 from tests import agents_model as model
 from tests.agents_model import AFTER, FORGET, GRACE, MINUTE
 from tests.folding import Folding
-from tests.unit.test_agents_active import CHECK_IN, T, check_in, state
+from tests.unit.jobs.agents.test_active import CHECK_IN, T, check_in, state
 
 BEAT = "beat"
 Rows = list[dict[str, Any]]

@@ -277,6 +277,7 @@ def test_a_mistake_names_its_file(project: Callable[[str, str], Path], text: str
     assert str(e.value).startswith(message.format(path=path))
 
 
+@pytest.mark.processes
 def test_the_catalog_needs_neither_spark_nor_a_broker() -> None:
     code = "import sys, penstock.catalog as c; c.load(); import penstock.catalog.listing as l; l.document(c.load());"
     code += "print([m for m in ('pyspark', 'confluent_kafka', 'airflow', 'sqlalchemy') if m in sys.modules])"
