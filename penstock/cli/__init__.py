@@ -1,6 +1,6 @@
-"""The command line `penstock`: a thin face on the library.
+"""The command line `penstock`.
 
-A command's module is imported when the command is run: importing all of them takes seconds of CPU.
+The module of a command is imported when the command runs: importing all of them takes seconds of CPU.
 """
 
 from __future__ import annotations
@@ -31,65 +31,63 @@ class _Command(NamedTuple):
 COMMANDS = {
     "up": _Command(
         "devstack",
-        "Start the platform on this machine, or adopt what runs of it; ends with what runs where and the first "
-        "figures.",
+        "Start the platform on this machine, or adopt the servers that run; show what runs where.",
         "up",
     ),
     "status": _Command(
         "devstack",
-        "What runs: parts with pid, port, age, CPU and memory; apps and streams. Exit code 1 unless all is well.",
+        "Show servers with pid, port, age, CPU and memory, and apps and streams. Exit code 1 unless all are healthy.",
         "status",
     ),
-    "logs": _Command("devstack", "The logs of the parts and of the drivers.", "logs"),
+    "logs": _Command("devstack", "Show the logs of the servers and of the drivers.", "logs"),
     "down": _Command("devstack", "Stop the platform, drivers included; its data stays.", "down"),
     "clean": _Command("devstack", "Stop the platform and remove all its data. Downloads stay in the cache.", "clean"),
     "doctor": _Command(
         "devstack",
-        "Check Java, ports, versions, jars, broker, database, disk and memory; says how to mend what fails.",
+        "Check Java, ports, versions, jars, broker, database, disk and memory, with a hint for each failure.",
         "doctor",
     ),
     "migrate": _Command(
-        "devstack", "Create what is missing in the control database, and enter what is declared.", "migrate"
+        "devstack", "Migrate the control database, and register what is declared.", "migrate"
     ),
     "catalog": _Command(
         "catalog",
-        "Every stream, sink, capture, view, archive and backfill: what it reads and writes, its output mode, and "
-        "what runs it.",
+        "List streams, sinks, captures, views, archives and backfills: inputs, outputs, output mode, state.",
         "catalog",
     ),
     "topics": _Command(
-        "topics", "The declared topics beside the broker's; sending records and reading them.", also=("records",)
+        "topics", "Compare declared topics with the broker's; send and read records.", also=("records",)
     ),
     "meter": _Command(
         "metrics_collector",
-        "Sample the platform, send the figures as receipts to Kafka and serve them to Prometheus, until SIGTERM.",
+        "Sample the platform, send the samples to Kafka and serve Prometheus, until SIGTERM.",
         "meter",
     ),
     "streams": _Command(
-        "streams", "What the streams do, and starting, stopping and releasing them.", also=("recovery",)
+        "streams", "Show, start, stop and release streams.", also=("recovery",)
     ),
-    "capture": _Command("captures", "SQL statements captured into compacted topics."),
+    "capture": _Command("captures", "Capture rows of SQL statements into compacted topics."),
     "sinks": _Command(
-        "sinks", "SQL statements that write topics into Elasticsearch, MongoDB, InfluxDB.", also=("sink_records",)
+        "sinks", "Write topics into Elasticsearch, MongoDB and InfluxDB by SQL statements.", also=("sink_records",)
     ),
-    "views": _Command("views", "Compacted topics that are served by REST."),
-    "archives": _Command("archives", "Topics kept in an object store, hour by hour."),
-    "backfill": _Command("backfills", "Intervals of archives, and collections, brought into topics."),
+    "views": _Command("views", "Query compacted topics, as REST serves them."),
+    "archives": _Command("archives", "Show and verify topics archived in an object store by hour."),
+    "backfill": _Command("backfills", "Write intervals of archives, and collections, to topics."),
     "dead-letters": _Command(
-        "dead_letters", "Records that streams put aside: which, why, and sending them again."
+        "dead_letters", "List, show and replay dead letters."
     ),
-    "demo": _Command("demo", "Change rows of the demo database; its captures follow."),
+    "demo": _Command("demo", "Change rows of the demo database, for its captures."),
 }  # fmt: skip
 
 
 @cache
 def load(name: str, subcommand: str = "") -> Any:
-    """Imports a command's modules and returns the command, whole unless its first module knows the subcommand."""
+    """Import the modules of a command; those in `also` only if the first does not have the subcommand."""
     known = COMMANDS[name]
     module = import_module(f"penstock.cli.{known.module}")
     if known.function:
         made = typer.Typer()
-        # Of one command alone Typer makes no group without this.
+        # Typer makes no group of a single command without this.
         made.callback()(lambda: None)
         made.command(name)(getattr(module, known.function))
         return get_group(made).commands[name]
@@ -105,7 +103,7 @@ def load(name: str, subcommand: str = "") -> Any:
 class _Commands(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        # What `penstock --help` needs to know of each.
+        # All that `penstock --help` needs.
         self.commands.update((name, TyperCommand(name, help=known.help)) for name, known in COMMANDS.items())
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -115,10 +113,10 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         from penstock.settings import misspelled_variables
 
-        # A setting may be wrong before a command has begun.
+        # A setting may be invalid before a command starts.
         with clear_errors():
             for name, meant in misspelled_variables().items():
-                echo(f"warning: {name} is no setting and changes nothing; did you mean {meant}?", err=True)
+                echo(f"warning: {name} is not a setting and has no effect; did you mean {meant}?", err=True)
             return super().invoke(ctx)
 
 

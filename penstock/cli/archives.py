@@ -1,4 +1,4 @@
-"""`penstock archives`: what is kept in the object store, and whether it is what was written."""
+"""`penstock archives`: list, show and verify archives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.catalog import partial_catalog
 from penstock.cli.output import clear_errors, console, count, emit, table, unknown
 from penstock.model.archive import Archive
 
-app = typer.Typer(no_args_is_help=True, help="Topics kept in an object store, hour by hour.")
+app = typer.Typer(no_args_is_help=True, help="Show and verify topics archived in an object store by hour.")
 TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 
 
@@ -26,13 +26,13 @@ def complete(incomplete: str) -> list[str]:
 
 Name = Annotated[str, typer.Argument(help="A declared archive.", autocompletion=complete)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
-From = Annotated[datetime | None, typer.Option("--from", formats=TIMES, help="Only hours from here on, UTC.")]
-To = Annotated[datetime | None, typer.Option("--to", formats=TIMES, help="Only hours before this, UTC.")]
+From = Annotated[datetime | None, typer.Option("--from", formats=TIMES, help="Only hours from this time on, UTC.")]
+To = Annotated[datetime | None, typer.Option("--to", formats=TIMES, help="Only hours before this time, UTC.")]
 
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """Every declared archive: its topic, where it lies, and whether it runs."""
+    """List declared archives: topic, location, and whether each runs."""
     catalog = partial_catalog()[0]
     found: list[dict[str, Any]] = [
         {
@@ -53,7 +53,7 @@ def list_(as_json: AsJson = False) -> None:
 
 @app.command()
 def show(name: Name, start: From = None, end: To = None, as_json: AsJson = False) -> None:
-    """The hours of an archive: records, bytes and files, and which are closed."""
+    """Show the hours of an archive: state, records, bytes and files."""
     with clear_errors():
         archive = _named(name)
         store = store_of(archive.bucket, archive.prefix)
@@ -78,14 +78,14 @@ def show(name: Name, start: From = None, end: To = None, as_json: AsJson = False
     rows = table(columns, columns[2:])
     for one in found:
         rows.add_row(*(count(v) if k in ("rows", "size") else str(v) for k, v in one.items()))
-    console().print(rows if found else f"Archive {name} holds nothing yet.")
+    console().print(rows if found else f"Archive {name} is empty.")
 
 
 @app.command()
 def verify(name: Name, start: From = None, end: To = None, as_json: AsJson = False) -> None:
-    """Read every file again: counts and hashes as the archive says, nothing gone, cut, strange or named twice.
+    """Compare every file with the manifest; find missing, truncated, unknown and duplicate files.
 
-    The exit code is 1 where something is wrong.
+    Exit code 1 if there is a difference.
     """
     out, wrong, data = console(), 0, []
     with clear_errors():
@@ -104,7 +104,7 @@ def verify(name: Name, start: From = None, end: To = None, as_json: AsJson = Fal
     if as_json:
         emit(data)
     elif not data:
-        out.print(f"Archive {name} holds nothing there.")
+        out.print(f"Archive {name} has no hour in this interval.")
     raise typer.Exit(1 if wrong else 0)
 
 

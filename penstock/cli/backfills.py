@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.backfill.job import Job
 
-app = typer.Typer(no_args_is_help=True, help="Intervals of archives, and collections, brought into topics.")
+app = typer.Typer(no_args_is_help=True, help="Write intervals of archives, and collections, to topics.")
 
 
 # As sysexits.h has it.

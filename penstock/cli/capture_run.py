@@ -24,19 +24,17 @@ from penstock.settings import settings
 
 def run(
     name: Name,
-    once: Annotated[bool, typer.Option("--once", help="End when all that is there now is in the topic.")] = False,
-    snapshot: Annotated[
-        bool, typer.Option("--snapshot", help="Read all rows again, whatever was read before.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when all present rows are in the topic.")] = False,
+    snapshot: Annotated[bool, typer.Option("--snapshot", help="Take a new snapshot.")] = False,
     go_on: Annotated[
         bool,
         typer.Option(
-            "--continue", help="Take over the cursor of a statement that was changed, or do what waits for a decision."
+            "--continue", help="Keep the cursor of a changed statement, or confirm what waits for a decision."
         ),
     ] = False,
-    compare: Annotated[bool, typer.Option("--reconcile", help="Compare all of table and topic first.")] = False,
+    compare: Annotated[bool, typer.Option("--reconcile", help="Reconcile table and topic first.")] = False,
 ) -> None:
-    """Run a capture here, in the foreground. A capture that the platform runs must be stopped first."""
+    """Run a capture in the foreground. Stop it in the platform first."""
     decision: factory.Decision = "snapshot" if snapshot else "continue" if go_on else ""
     holder = f"cli-{time.time_ns()}"
     with clear_errors():
@@ -69,7 +67,7 @@ def _run(poller: Poller, holder: str, *, once: bool, go_on: bool) -> None:
         TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
     )  # fmt: skip
     renewed = 0.0
-    # What was not asked before this began is not decided by `--continue`.
+    # `--continue` decides only what was asked before this process started.
     asked = poller.reconcile.scanned
     with Progress(*columns, console=console(), transient=True) as bar:
         shown = bar.add_task(poller.capture.name, total=None, rate="")
@@ -99,7 +97,7 @@ def _run(poller: Poller, holder: str, *, once: bool, go_on: bool) -> None:
 
 
 def compared(d: Mapping[str, Any]) -> str:
-    """What a comparison found, in a sentence."""
+    """The result of a reconcile, in a sentence."""
     return (
         f"{d['rows']:,} rows compared: missing {d['missing']}, differing {d['differing']}, extra {d['extra']}; "
         "all repaired"

@@ -1,4 +1,4 @@
-"""`penstock capture`: what is captured, how, and how far it is."""
+"""`penstock capture`: check, explain and control captures."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from penstock.monitoring.dashboard.states import StateLimits
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
-app = typer.Typer(no_args_is_help=True, help="SQL statements captured into compacted topics.")
+app = typer.Typer(no_args_is_help=True, help="Capture rows of SQL statements into compacted topics.")
 
-# How long a command waits for the driver to do what was asked.
-PATIENCE = 600.0
+# Seconds for which a command waits for the driver to answer a request.
+TIMEOUT_S = 600.0
 
 
 @app.command()
@@ -37,11 +37,11 @@ def check(
         bool | None,
         typer.Option(
             "--connected/--no-connected",
-            help="Ask each database too, for its tables, functions and one row; by default if it can be reached.",
+            help="Also query each database for its tables, functions and one row; default: if it is reachable.",
         ),
     ] = None,
 ) -> None:
-    """Read the declarations, and see that each database answers with rows that can be captured."""
+    """Check the declarations, and that each database gives rows that can be captured."""
     failed = False
     with clear_errors():
         wanted = captures(names)
@@ -53,9 +53,9 @@ def check(
         style = "green"
         try:
             if connected is False:
-                said = "declared as it should be"
+                said = "the declaration is valid"
             elif connected is None and (why := plans.unreachable_reason(capture)):
-                said, style = f"declared as it should be; its database was not asked, for it is away: {why}", "yellow"
+                said, style = f"the declaration is valid; its database is not reachable: {why}", "yellow"
             else:
                 said = plans.first_row(capture)
         except PenstockError as e:
@@ -70,7 +70,7 @@ def check(
 
 @app.command()
 def explain(name: Name) -> None:
-    """The queries that will be sent, page by page, which index serves each, and what the engine cannot promise."""
+    """Show the queries of the pages, the index that serves each, and what the engine does not guarantee."""
     with clear_errors():
         [capture] = captures([name])
         found = plans.explain(capture)
@@ -91,7 +91,7 @@ def explain(name: Name) -> None:
 
 @app.command("state")
 def show_state(names: Names = None, as_json: AsJson = False) -> None:
-    """How far each capture is, how far behind its database, and what the last comparison found."""
+    """Show the state, lag and last reconcile of each capture."""
     with clear_errors():
         wanted = captures(names)
         for mistake in [] if names or as_json else broken():
@@ -119,7 +119,7 @@ def _data(name: str, stream: StreamView | None, rows: dict[str, Any]) -> dict[st
 def _cells(name: str, s: StreamView | None, rows: dict[str, Any], now: int) -> list[str | Text]:
     row = rows.get(name)
     if s is None:
-        return [name, Text("unknown", style="yellow"), *["-"] * 7, "the control database does not know it yet"]
+        return [name, Text("unknown", style="yellow"), *["-"] * 7, "not in the control database yet"]
     phase = row.phase if row else "-"
     if row and phase == "snapshot" and row.snapshot_total:
         phase = f"snapshot {100 * row.snapshot_rows // row.snapshot_total} %"
@@ -131,11 +131,11 @@ def _cells(name: str, s: StreamView | None, rows: dict[str, Any], now: int) -> l
     oldest = "-" if not row or row.oldest_at is None else duration(max(0, now - row.oldest_at))
     said = []
     if row and row.aside:
-        said.append(f"{count(row.aside['rows'])} rows are put aside, e.g. {row.aside['first']}")
+        said.append(f"{count(row.aside['rows'])} rows are dead letters, e.g. {row.aside['first']}")
     if row and row.reconcile:
-        said.append(f"table and topic are compared: {row.reconcile}")
+        said.append(f"reconcile: {row.reconcile}")
     if row and row.debt_until:
-        said.append("transactions open too long are not waited for")
+        said.append("ignores transactions that are open too long")
     why = "; ".join(filter(None, [*said, (row and row.why) or s.why]))
     return [
         name, coloured(s.state), phase,
@@ -150,8 +150,8 @@ app.command()(run)
 
 
 @app.command()
-def reconcile(name: Name, wait: Annotated[bool, typer.Option(help="Wait until all is compared.")] = True) -> None:
-    """Let the running capture compare all of table and topic, and repair what differs."""
+def reconcile(name: Name, wait: Annotated[bool, typer.Option(help="Wait until it is done.")] = True) -> None:
+    """Compare table and topic in the running capture, and repair what differs."""
     _asked(name, "reconcile", wait=wait)
     if wait and (row := Captures(connect()).rows().get(name)) and row.drift:
         console().print(compared(row.drift))
@@ -161,11 +161,11 @@ def reconcile(name: Name, wait: Annotated[bool, typer.Option(help="Wait until al
 def ask(
     name: Name,
     what: Annotated[
-        CaptureRequest, typer.Argument(help="poll now; take a new snapshot; reconcile; continue: see why it waits.")
+        CaptureRequest, typer.Argument(help="poll; snapshot; reconcile; continue, if it waits for a decision.")
     ],
     wait: Annotated[bool, typer.Option(help="Wait until it is done.")] = True,
 ) -> None:
-    """Ask something of the running capture."""
+    """Send a request to the running capture."""
     _asked(name, what, wait=wait)
 
 
@@ -176,20 +176,20 @@ def _asked(name: str, what: CaptureRequest, *, wait: bool) -> None:
         request = control.ask(name, what, actor())
         if not wait:
             return
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_S
         with console().status(f"{name}: {what}"):
             while True:
                 row = control.rows()[name]
                 if row.answered_request_id == request:
                     break
                 if row.request_id != request:
-                    raise PenstockError(f"capture {name}: somebody asked for {row.requested} instead")
+                    raise PenstockError(f"capture {name}: a later request replaced this one: {row.requested}")
                 if time.monotonic() > end:
                     raise PenstockError(
-                        f"capture {name} has not answered within {PATIENCE:.0f} s",
+                        f"capture {name} has not answered within {TIMEOUT_S:.0f} s",
                         got=f"phase {row.phase or 'unknown'}",
-                        hint="see `penstock capture state`; what was asked still stands",
+                        hint="see `penstock capture state`; the request stays open",
                     )
                 time.sleep(0.2)
         if row.answer:
-            raise PenstockError(f"capture {name} could not do it", got=row.answer)
+            raise PenstockError(f"capture {name} refused the request", got=row.answer)

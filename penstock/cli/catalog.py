@@ -44,8 +44,7 @@ def catalog(
         Drawing | None, typer.Option("--graph", help="Draw what feeds what, as a tree or for Mermaid.")
     ] = None,
 ) -> None:
-    """Every stream, sink, capture, view, archive and backfill: what it reads and writes, its output mode, and what runs
-    it.
+    """List streams, sinks, captures, views, archives and backfills: inputs, outputs, output mode, state.
 
     What is wrong in a file is told behind the others, and the exit code is then 1.
     """

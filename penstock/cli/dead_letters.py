@@ -1,4 +1,4 @@
-"""`penstock dead-letters`: what streams put aside, and sending it again."""
+"""`penstock dead-letters`: list, show and replay dead letters."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from penstock.kafka.replay import Replay, replay
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
-app = typer.Typer(no_args_is_help=True, help="Records that streams put aside: which, why, and sending them again.")
+app = typer.Typer(no_args_is_help=True, help="List, show and replay dead letters.")
 
-# Offsets of each partition among which the newest letters are looked for.
+# Offsets of each partition among which the newest dead letters are searched.
 NEWEST = 100_000
 WIDTH = 100
 AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
-OfTopic = Annotated[str, typer.Argument(help="The topic that they lie in, as `list` shows it.")]
-OfStream = Annotated[str, typer.Option("--stream", help="Only those that this stream put aside.")]
+OfTopic = Annotated[str, typer.Argument(help="A dead-letter topic, as `list` shows it.")]
+OfStream = Annotated[str, typer.Option("--stream", help="Only those of this stream.")]
 
 
 @app.command("list")
 def list_letters(as_json: AsJson = False) -> None:
-    """How many letters lie in each topic, by stream and reason, and when the newest came."""
+    """Count dead letters by topic, stream and reason, with the age of the newest."""
     groups: Counter[tuple[str, str, str]] = Counter()
     newest: dict[tuple[str, str, str], int] = {}
     with clear_errors():
@@ -43,7 +43,7 @@ def list_letters(as_json: AsJson = False) -> None:
         emit([{**dict(zip(names, of, strict=True)), "count": n, "newest": newest[of]} for of, n in groups.items()])
         return
     if not groups:
-        console().print("No record is put aside.")
+        console().print("There are no dead letters.")
         return
     made = table(["topic", "stream", "count", "newest", "reason"], right=["count"])
     now = int(time.time() * 1000)
@@ -56,11 +56,11 @@ def list_letters(as_json: AsJson = False) -> None:
 @app.command()
 def show(
     topic: OfTopic,
-    newest: Annotated[int, typer.Option("--newest", "-n", min=1, help="So many.")] = 10,
+    newest: Annotated[int, typer.Option("--newest", "-n", min=1, help="How many.")] = 10,
     stream: OfStream = "",
     as_json: AsJson = False,
 ) -> None:
-    """The newest letters of a topic: place, reason and text, with all that is no text escaped."""
+    """Show the newest dead letters of a topic: origin, reason and value, with control characters escaped."""
     with clear_errors():
         # Of one stream all may lie below those of another.
         every = read_dead_letters([_known(topic)], settings().bootstrap, None if stream else max(NEWEST, newest))
@@ -86,15 +86,15 @@ def send_again(
     stream: OfStream = "",
     again_for: Annotated[
         list[str] | None,
-        typer.Option("--again-for", help="A stream that may read the records though it did not put them aside."),
+        typer.Option("--again-for", help="A stream that may read the records although they are not its dead letters."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send what was put aside to its own topic once more, behind a fix of the stream, each record once.
+    """Send dead letters to their original topic, each once, after the stream was fixed.
 
-    Every stream that reads the topic reads it then. So a record is refused as long as one of them did not put it aside,
-    for that one would count it twice: unless --again-for says that it may.
+    Every stream that reads the topic reads them again. A record is refused if it is no dead letter of one of them,
+    which would count it twice, unless --again-for names that stream.
     """
     with clear_errors():
         catalog = load()
@@ -106,7 +106,7 @@ def send_again(
         unambiguous(chosen, place or ())
         if missing := sorted(set(place or ()).difference(*map(places_of, chosen))):
             hint = f"penstock dead-letters show {topic}"
-            raise PenstockError(f"nothing of that place lies in {topic}", got=", ".join(missing), hint=hint)
+            raise PenstockError(f"no dead letter of {topic} has this origin", got=", ".join(missing), hint=hint)
         everything = read_dead_letters(catalog.dead_letter_topics, settings().bootstrap)
         for name in again_for or ():
             catalog.stream(name)
@@ -136,7 +136,7 @@ def _told(found: list[Replay], *, dry: bool, as_json: bool) -> None:
 def _known(topic: str) -> str:
     known = partial_catalog()[0].dead_letter_topics
     if topic not in known:
-        raise unknown("topic of dead letters", topic, known)
+        raise unknown("dead-letter topic", topic, known)
     return topic
 
 

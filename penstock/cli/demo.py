@@ -14,7 +14,7 @@ from penstock.devstack.demo_database import Demo
 from penstock.errors import PenstockError
 from penstock.settings import settings
 
-app = typer.Typer(no_args_is_help=True, help="Change rows of the demo database; its captures follow.")
+app = typer.Typer(no_args_is_help=True, help="Change rows of the demo database, for its captures.")
 
 Table = Annotated[str, typer.Argument(help="accounts, tests, labels, alert_rules or businesses.")]
 Pairs = Annotated[list[str], typer.Argument(metavar="COLUMN=VALUE...", help="Columns and their values.")]

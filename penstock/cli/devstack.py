@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up() -> None:
-    """Start the platform on this machine, or adopt what runs of it; ends with what runs where and the first figures.
+    """Start the platform on this machine, or adopt the servers that run; show what runs where.
 
     PENSTOCK_STORES names the stores that are started with it: elasticsearch, mongodb, influxdb. The object store of the
     archives always is, unless it is given elsewhere.
@@ -88,7 +88,7 @@ def _print_streams(out: Console, view: Overview) -> None:
 
 
 def status(as_json: AsJson = False) -> None:
-    """What runs: servers with pid, port, age, CPU and memory; apps and streams. Exit code 1 unless all is well."""
+    """Show servers with pid, port, age, CPU and memory, and apps and streams. Exit code 1 unless all are healthy."""
     platform = Platform(as_running(settings()))
     view, rows, away = _control(platform)
     used = resource_usage.measure(platform.servers, rows)
@@ -161,7 +161,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines, until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines of each.")] = 20,
 ) -> None:
-    """The logs of the servers and of the drivers."""
+    """Show the logs of the servers and of the drivers."""
     with clear_errors():
         chosen = _logs(server or [])
     at: dict[str, int] = {}
@@ -219,7 +219,7 @@ def clean(yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] 
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check Java, ports, versions, jars, broker, database, disk and memory; says how to mend what fails."""
+    """Check Java, ports, versions, jars, broker, database, disk and memory, with a hint for each failure."""
     found = checks.examine(Platform())
     failed = [check for check in found if check.state == "fail"]
     if as_json:
@@ -236,7 +236,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def migrate() -> None:
-    """Create what is missing in the control database, and enter what is declared."""
+    """Migrate the control database, and register what is declared."""
     with clear_errors():
         control = connect(settings().control)
         control.migrate()

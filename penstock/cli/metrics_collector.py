@@ -22,7 +22,7 @@ def meter(
     metrics: Annotated[bool, typer.Option("--metrics", help="List what is measured, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --metrics: as JSON.")] = False,
 ) -> None:
-    """Sample the platform, send the figures as receipts to Kafka and serve them to Prometheus, until SIGTERM.
+    """Sample the platform, send the samples to Kafka and serve Prometheus, until SIGTERM.
 
     Every probe fails alone: what cannot be measured is logged and counted as probeErrors.<probe>.
     """

@@ -1,4 +1,4 @@
-"""`penstock sinks`: statements that write topics into stores."""
+"""`penstock sinks`: check and explain sinks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.sinks.core.stream import is_configured
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-app = typer.Typer(no_args_is_help=True, help="SQL statements that write topics into Elasticsearch, MongoDB, InfluxDB.")
+app = typer.Typer(no_args_is_help=True, help="Write topics into Elasticsearch, MongoDB and InfluxDB by SQL statements.")
 
 
 def complete(incomplete: str) -> list[str]:
@@ -33,7 +33,7 @@ Names = Annotated[list[str] | None, typer.Argument(help="Sinks; all if none is n
 
 
 def sinks(names: list[str] | None) -> tuple[list[Sink], dict[str, BrokenFile]]:
-    """The sinks that are named, or all, and of those whose file is wrong what is wrong with it, by name."""
+    """The named sinks, or all, and by name the errors of files that cannot be read."""
     declared, wrong = partial_catalog()
     broken = {e.path.stem: e for e in wrong if e.folder == "sinks" and (not names or e.path.stem in names)}
     for name in names or ():
@@ -54,7 +54,7 @@ def session() -> Iterator[SparkSession]:
     # Spark is more than most commands need to load.
     from penstock.engine.session import open_session
 
-    # Spark's own lines would tell each fault once more, with a page of Java.
+    # Spark would log each error again, with a page of Java.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     spark = open_session("sinks")
     try:
@@ -65,9 +65,9 @@ def session() -> Iterator[SparkSession]:
 
 @app.command()
 def check(names: Names = None) -> None:
-    """Read the statements, and let Spark tell whether they can be run; no store is asked.
+    """Check the statements with Spark, without connecting to a store.
 
-    Exit code 1 if one of them cannot.
+    Exit code 1 if one is invalid.
     """
     with clear_errors():
         (wanted, broken), topics = sinks(names), partial_catalog()[0].topics
@@ -80,7 +80,7 @@ def check(names: Names = None) -> None:
 
 
 def _checked(wanted: list[Sink], topics: Mapping[str, Topic]) -> bool:
-    """Tell of each what Spark says; whether all can be run."""
+    """Print the result of each check; True if all are valid."""
     right = True
     with session() as spark:
         for sink in wanted:
@@ -100,7 +100,7 @@ def _checked(wanted: list[Sink], topics: Mapping[str, Topic]) -> bool:
 
 @app.command()
 def explain(name: Name, as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON.")] = False) -> None:
-    """What a sink makes of its records: fields, id, version, what is created in the store, and Spark's plan."""
+    """Show the documents of a sink: fields, id, version, what is created in the store, and Spark's plan."""
     with clear_errors():
         [sink] = whole(*sinks([name]))
         with session() as spark:
@@ -127,7 +127,7 @@ def _print(sink: Sink, found: SinkExplanation) -> None:
     if found.store_schema:
         out.print(Text("\nwhat is created in the store", style="bold"))
         emit(found.store_schema)
-    out.print(Text("\nthe SELECT, as Spark is given it", style="bold"))
+    out.print(Text("\nSELECT for Spark", style="bold"))
     out.print(sink.rewritten.sql)
     out.print(Text("\nSpark's plan", style="bold"))
     out.print(found.plan)

@@ -1,4 +1,4 @@
-"""`penstock streams`: what runs, and starting, stopping and releasing it."""
+"""`penstock streams`: show, start, stop and release streams."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.monitoring.humanize import duration, first_line
 from penstock.settings import settings
 from penstock.supervision import release as releases
 
-app = typer.Typer(no_args_is_help=True, help="What the streams do, and starting, stopping and releasing them.")
+app = typer.Typer(no_args_is_help=True, help="Show, start, stop and release streams.")
 
 BLOCK = 64 * 1024
 
@@ -43,13 +43,13 @@ Names = Annotated[
     list[str],
     typer.Argument(help="Streams, or apps for all their streams.", autocompletion=complete, metavar="NAME..."),
 ]
-Note = Annotated[str, typer.Option("--note", "-m", help="Why; kept with the action.")]
+Note = Annotated[str, typer.Option("--note", "-m", help="The reason; it is kept in the audit log.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 
 
 @app.command("list")
 def list_streams(as_json: AsJson = False) -> None:
-    """Every stream with its desired and actual state and its main figures."""
+    """List streams with desired state, actual state and main metrics."""
     with clear_errors():
         view = _view()
     if as_json:
@@ -57,7 +57,7 @@ def list_streams(as_json: AsJson = False) -> None:
         return
     out = console()
     if not view.apps:
-        out.print("No streams are known to the control database yet.")
+        out.print("There are no streams in the control database yet.")
         return
     out.print(_table([stream for app_view in view.apps for stream in app_view.streams]))
     if view.freshness.message:
@@ -66,7 +66,7 @@ def list_streams(as_json: AsJson = False) -> None:
 
 @app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
-    """All that is known of a stream, or of an app and its driver."""
+    """Show a stream, or an app and its driver, in detail."""
     with clear_errors():
         view = _view()
     app_view, stream = _find(view, name)
@@ -91,7 +91,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
         out.print()
         gaps = table(["gap", "records", "found", "goes on"], right=["records"])
         for g in stream.gaps:
-            by = f"let by {g.accepted_by}" if g.accepted_by else f"no: `penstock streams go-on {stream.name}`"
+            by = f"accepted by {g.accepted_by}" if g.accepted_by else f"no: `penstock streams go-on {stream.name}`"
             gaps.add_row(g.said, "unknown" if g.records is None else f"{g.records:,}", f"{duration(g.age_ms)} ago", by)
         out.print(gaps)
     if stream.error:
@@ -103,13 +103,13 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 @app.command()
 def start(names: Names, note: Note = "") -> None:
-    """Want streams on; the supervisor launches their driver."""
+    """Set the desired state of streams to on; the supervisor launches their driver."""
     _set(names, "on", note)
 
 
 @app.command()
 def stop(names: Names, note: Note = "") -> None:
-    """Want streams off; each finishes its batch, and its offsets and state are kept."""
+    """Set the desired state of streams to off; each finishes its batch and keeps offsets and state."""
     _set(names, "off", note)
 
 
@@ -118,17 +118,17 @@ def release(
     name: Name,
     note: Note = "",
     accept_state: Annotated[
-        bool, typer.Option("--accept-state", help="Go on with state that other code made; this is recorded.")
+        bool, typer.Option("--accept-state", help="Keep state that other code wrote; the audit log records this.")
     ] = False,
 ) -> None:
-    """Replace the driver of an app (or of a stream's app) by one that runs the code as it stands.
+    """Replace the driver of an app, or of a stream's app, by one that runs the present code.
 
-    Refused if that code does not load, or would misread the state that a stream has.
+    Refused if the code does not load, or cannot read the state of a stream.
     """
     with clear_errors():
         control = connect()
         app_view, _ = _find(_view(control), name)
-        typer.echo(f"the code of {app_view.name} is tried first: some seconds", err=True)
+        typer.echo(f"checking the code of {app_view.name} first; this takes some seconds", err=True)
         number = releases.release(control, app_view.name, actor(), note, accept_state=accept_state)
     also = ", ".join(stream.name for stream in app_view.streams)
     typer.echo(f"release {number} of {app_view.name} is recorded; its driver drains and is replaced ({also})")
@@ -137,12 +137,10 @@ def release(
 @app.command()
 def logs(
     name: Name,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with new lines, also of the next driver.")
-    ] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new lines, also of the next driver.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of last lines.")] = 100,
 ) -> None:
-    """The log of the driver that runs a stream or an app."""
+    """Show the log of the driver of a stream or an app."""
     with clear_errors():
         control = connect()
         app_name = _find(_view(control), name)[0].name
@@ -169,7 +167,7 @@ def tail(path: Path, lines: int) -> list[str]:
             size = min(BLOCK, at)
             at = file.seek(at - size)
             found = file.read(size) + found
-    # Not splitlines: a record of a log may hold what that takes for the end of a line.
+    # Not splitlines: a log record may hold other line separators.
     return list(deque(found.decode(errors="replace").removesuffix("\n").split("\n"), maxlen=lines)) if found else []
 
 
@@ -242,8 +240,8 @@ def _set(names: list[str], want: Desired, note: str) -> None:
             chosen |= {s.name: s for s in ([stream] if stream else app_view.streams)}
         control.set_desired(chosen, want, actor(), note)
     for name, was in chosen.items():
-        already = " (it was already)" if was.desired == want else ""
-        typer.echo(f"{name} is wanted {want}{already}")
+        already = " (unchanged)" if was.desired == want else ""
+        typer.echo(f"{name}: desired state {want}{already}")
 
 
 def _age(ms: int | None) -> str:
@@ -252,7 +250,7 @@ def _age(ms: int | None) -> str:
 
 def _table(streams: list[StreamView]) -> Any:
     numbers = ["last batch", "rows/s", "lag", "watermark", "late", "dead", "restarts"]
-    made = table(["stream", "app", "wanted", "state", *numbers, "why"], right=numbers)
+    made = table(["stream", "app", "desired", "state", *numbers, "reason"], right=numbers)
     for s in streams:
         made.add_row(
             s.name, s.app, s.desired, state(s.state), _age(s.batch_age_ms), count(s.rows_per_s), count(s.lag),
@@ -276,7 +274,7 @@ def _stream_facts(s: StreamView) -> Facts:
     return [
         ("stream", s.name),
         ("app", s.app),
-        ("wanted", s.desired),
+        ("desired", s.desired),
         ("state", state(s.state)),
         ("why", s.why or "-"),
         ("last report", "never" if s.reported_age_ms is None else f"{duration(s.reported_age_ms)} ago"),
@@ -287,7 +285,7 @@ def _stream_facts(s: StreamView) -> Facts:
         ("rows/s", count(s.rows_per_s)),
         ("rows in, out", f"{s.rows_in:,}, {s.rows_out:,}"),
         ("late, dead", f"{s.late:,}, {s.dead:,}"),
-        ("lost", f"{s.lost:,}" + (", and what nobody can count" if s.lost_unknown else "")),
+        ("lost", f"{s.lost:,}" + (", and an unknown number" if s.lost_unknown else "")),
         ("lag", "-" if s.lag is None else f"{s.lag:,}"),
         ("watermark", "none yet" if s.watermark_age_ms is None else f"{_age(s.watermark_age_ms)} ago"),
         ("state size", "-" if s.state_rows is None else f"{s.state_rows:,} rows, {s.state_bytes or 0:,} bytes"),
@@ -303,7 +301,7 @@ def _app_facts(a: AppView) -> Facts:
         within = f", {d.submission} of the cluster" if d.submission else ""
         facts += [
             ("driver", f"{d.incarnation}, {d.state}, pid {pid} on {d.host}{within}"),
-            ("driver heard", f"{duration(d.alive_age_ms)} ago"),
+            ("driver alive", f"{duration(d.alive_age_ms)} ago"),
             ("log", d.log),
         ]
         if d.reason:

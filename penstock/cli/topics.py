@@ -1,4 +1,4 @@
-"""`penstock topics`: the declared topics beside the broker's."""
+"""`penstock topics`: compare declared topics with the broker's."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from penstock.model.topic import Topic
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
-Beats = dict[str, Mapping[str, Any]]
+Heartbeats = dict[str, Mapping[str, Any]]
 
 # Seconds until every broker knows what was just changed; before that a new topic would be called missing.
 SETTLE = 10.0
 
 
-app = typer.Typer(help="The declared topics beside the broker's; sending records and reading them.")
+app = typer.Typer(help="Compare declared topics with the broker's; send and read records.")
 
 
 @app.callback(invoke_without_command=True)
 def topics(
     ctx: typer.Context,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Create, widen and configure topics as declared; removes nothing.")
+        bool,
+        typer.Option("--apply", help="Create and extend topics and set configs as declared; deletes nothing."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON.")] = False,
 ) -> None:
-    """Every declared topic: partitions, differences from its declaration, records, last heartbeat."""
+    """List declared topics: partitions, end offsets, last heartbeat, and differences from the declaration."""
     if ctx.invoked_subcommand:
         return
     with clear_errors():
@@ -53,7 +54,7 @@ def topics(
         for line in done:
             out.print(line)
         made = table(
-            ["topic", "partitions", "end offsets", "last beat", "as declared"], right=["partitions", "end offsets"]
+            ["topic", "partitions", "end offsets", "last heartbeat", "as declared"], right=["partitions", "end offsets"]
         )
         for s in states:
             beat = beats.get(s.declared.name)
@@ -69,13 +70,13 @@ def topics(
     for mistake in wrong:
         echo(f"error: {mistake}", err=True)
     if wrong:
-        echo("the topics of these files are not among those above", err=True)
+        echo("the topics of these files are missing above", err=True)
         raise typer.Exit(1)
 
 
-def _described(declared: list[Topic], patience: float) -> list[TopicState]:
-    """The topics beside the broker's, looked at again until they are as declared or patience is at its end."""
-    end = time.monotonic() + patience
+def _described(declared: list[Topic], timeout: float) -> list[TopicState]:
+    """The topics at the broker, described again until they are as declared or the time is over."""
+    end = time.monotonic() + timeout
     while True:
         states = describe_topics(declared, settings().bootstrap)
         if all(s.as_declared for s in states) or time.monotonic() >= end:
@@ -83,8 +84,8 @@ def _described(declared: list[Topic], patience: float) -> list[TopicState]:
         time.sleep(0.2)
 
 
-def _beats() -> tuple[Beats, Beats, int, str]:
-    """Beats and holds by topic, the database's clock, and why there are none."""
+def _beats() -> tuple[Heartbeats, Heartbeats, int, str]:
+    """Heartbeats and holds by topic, the database's clock, and the error if the database does not answer."""
     try:
         control = connect()
         return control.heartbeats(), control.heartbeat_holds(), control.now(), ""
@@ -119,7 +120,7 @@ def _data(
         "differences": {key: {"declared": want, "real": real} for key, (want, real) in state.drift.items()},
         "end_offsets": {str(partition): offset for partition, offset in state.end_offsets.items()},
         "alive_at": None if beat is None else beat["at"],
-        "beat_age_ms": None if beat is None else max(0, now - beat["at"]),
+        "heartbeat_age_ms": None if beat is None else max(0, now - beat["at"]),
         "held": "" if hold is None else hold["why"],
         "held_at": None if hold is None else hold["at"],
     }

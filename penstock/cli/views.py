@@ -1,4 +1,4 @@
-"""`penstock views`: what the views hold, asked of an instance that runs."""
+"""`penstock views`: list, show and query views."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from penstock.control import connect
 from penstock.settings import settings
 from penstock.views.cluster import client
 
-app = typer.Typer(no_args_is_help=True, help="Compacted topics that are served by REST.")
+app = typer.Typer(no_args_is_help=True, help="Query compacted topics, as REST serves them.")
 
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+Json = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 
 
 def complete(incomplete: str) -> list[str]:
@@ -24,17 +24,17 @@ def complete(incomplete: str) -> list[str]:
 Name = Annotated[str, typer.Argument(help="A view.", autocompletion=complete)]
 
 
-def answer(path: str) -> dict[str, Any]:
+def _get(path: str) -> dict[str, Any]:
     found = client.asked(connect(), path)
     if found.status_code != 200:
-        raise client.ViewsUnavailable("the views do not answer this", got=client.detail_of(found))
+        raise client.ViewsUnavailable("the views refused the request", got=client.detail_of(found))
     body: dict[str, Any] = found.json()
     return body
 
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """The views that are declared, as each instance has them."""
+    """List declared views by instance: state, keys, bytes, lag, age, dead letters."""
     with clear_errors():
         declared, now = partial_catalog()[0], connect().now()
         progress = connect().progress()
@@ -74,18 +74,18 @@ def list_(as_json: Json = False) -> None:
 
 @app.command()
 def show(name: Name) -> None:
-    """Statistics of a view: keys, bytes, offsets, lag, age, and who owns which partition; as JSON."""
+    """Print statistics of a view as JSON: keys, bytes, offsets, lag, age, and the owner of each partition."""
     with clear_errors():
         _known(name)
-        emit(answer(client.path_of(name)))
+        emit(_get(client.path_of(name)))
 
 
 @app.command()
 def get(name: Name, key: Annotated[str, typer.Argument(help="The record's key.")]) -> None:
-    """The latest value of a key, and how fresh it is; as JSON. Exit code 1 if there is none."""
+    """Print the latest value of a key, and its freshness, as JSON. Exit code 1 if there is none."""
     with clear_errors():
         _known(name)
-        emit(answer(client.key_path(name, key)))
+        emit(_get(client.key_path(name, key)))
 
 
 def _known(name: str) -> None:

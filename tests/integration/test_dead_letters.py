@@ -215,7 +215,7 @@ def test_the_command_line_tells_and_sends(bootstrap: str, monkeypatch: pytest.Mo
         assert done.exit_code == code, done.output
         return done.output
 
-    assert "No record is put aside" in told("list")
+    assert "There are no dead letters" in told("list")
     put_aside(bootstrap, ("a", 0, 3, "three\x1b[31m\nforged line"), ("gone", 0, 4, "four"))
     # Of more letters than are looked at for the newest ones none is passed over.
     monkeypatch.setattr(dead_letters, "NEWEST", 1)

@@ -49,7 +49,7 @@ def test_a_database_that_can_be_reached_is_asked() -> None:
 
 
 def test_one_that_is_away_is_named_and_fails_only_if_it_must_answer() -> None:
-    assert "✓ away: declared as it should be; its database was not asked" in check("away", code=0)
+    assert "✓ away: the declaration is valid; its database is not reachable" in check("away", code=0)
     assert "✗ away: away.sql:1:19: capture away:" in check("away", "--connected", code=1)
 
 
@@ -58,7 +58,7 @@ def test_a_connection_nobody_gave_is_wrong() -> None:
 
 
 def test_nobody_is_asked_if_nobody_shall_be() -> None:
-    assert check("--no-connected", code=0).count("declared as it should be") == 4
+    assert check("--no-connected", code=0).count("the declaration is valid") == 4
 
 
 def test_a_file_that_cannot_be_read_is_told_and_fails(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_read_is_told_and_fails(tmp_path: Path) -> None:
     with other_project(tmp_path, {}):
         said = check("--no-connected", code=1)
         assert "✗ torn: " in said
-        assert "✓ good: declared as it should be" in said
+        assert "✓ good: the declaration is valid" in said
         assert "torn" not in check("good", "--no-connected", code=0)
 
 

@@ -67,9 +67,9 @@ def asked(*words: str) -> str:
 @pytest.mark.usefixtures("control")
 def test_each_says_how_far_it_is_and_what_was_found() -> None:
     lines = {name: " ".join(line.split()) for line in asked().splitlines() for name in line.split()[:1]}
-    for said in ("polling", "41.2k 7", "6 min", "7 of 41.2k, 2 h ago", "3 rows are put aside", 'e.g. {"id":9}'):
+    for said in ("polling", "41.2k 7", "6 min", "7 of 41.2k, 2 h ago", "3 rows are dead letters", 'e.g. {"id":9}'):
         assert said in lines["accounts"]
-    for said in ("snapshot 36 %", "compared: it is due", "transactions open too long are not waited for"):
+    for said in ("snapshot 36 %", "reconcile: it is due", "ignores transactions that are open too long"):
         assert said in lines["tests"]
     assert "the control database does not know it yet" in lines["young"]
     assert "accounts" not in asked("tests")

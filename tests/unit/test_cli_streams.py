@@ -123,13 +123,13 @@ def test_status_fails_while_a_wanted_stream_does(control: Control, monkeypatch: 
 
 
 def test_stop_and_start_are_recorded_with_the_users_name(control: Control) -> None:
-    assert "bundles is wanted off" in run("stop", "bundles", "-m", "for the night")
+    assert "bundles: desired state off" in run("stop", "bundles", "-m", "for the night")
     assert control.desired() == {"bundles": "off", "summaries": "on", "topic-quality": "on"}
     last = control.actions(1)[0]
     assert [last[k] for k in ("actor", "source", "verb", "target", "detail")] == [
         getpass.getuser(), "cli", "stop", "bundles", "for the night",
     ]  # fmt: skip
-    assert "bundles is wanted on\nsummaries is wanted on (it was already)" in run("start", "bundles", "summaries")
+    assert "bundles: desired state on\nsummaries: desired state on (unchanged)" in run("start", "bundles", "summaries")
     assert control.desired()["bundles"] == "on"
 
 

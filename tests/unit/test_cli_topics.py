@@ -85,7 +85,7 @@ def test_as_json() -> None:
     assert (found["clicks"]["exists"], found["receipts"]["as_declared"]) == (False, True)
     assert found["metrics"]["differences"] == {"cleanup.policy": {"declared": "compact", "real": "delete"}}
     assert found["receipts"]["end_offsets"] == {"0": 1000, "1": 200, "2": 0, "3": 34}
-    assert 2_900 < found["receipts"]["beat_age_ms"] < 60_000
+    assert 2_900 < found["receipts"]["heartbeat_age_ms"] < 60_000
     assert found["clicks"]["alive_at"] is None
 
 
