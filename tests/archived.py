@@ -20,8 +20,8 @@ import httpx
 import pyarrow as pa
 
 from penstock.archive import parquet
-from penstock.archive.hour_closer import Ends, Keeper
-from penstock.archive.stream import Archived
+from penstock.archive.hour_closer import HourCloser, TopicEnds
+from penstock.archive.stream import ArchiveOutput
 from penstock.archive.writer import ArchiveWriter
 from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import Wait
@@ -74,7 +74,7 @@ def holds(
     """Let an archive hold some more records, all of its topic's partitions, and close its hours. starts: the first
     offsets of the batch that they came in."""
     topic = archive.reads[0].name
-    to = Archived(archive.name, archive.bucket, archive.prefix, (topic,), 900.0)
+    to = ArchiveOutput(archive.name, archive.bucket, archive.prefix, (topic,), 900.0)
     writer = ArchiveWriter(to, Bucket(endpoint, archive.bucket, archive.prefix))
     ends: dict[int, int] = {}
     for r in given:
@@ -87,8 +87,8 @@ def holds(
     if close:
         # Later than any hour that was closed by now.
         late = datetime(2027, 1, 1, tzinfo=UTC).timestamp() + 10_000 * next(looks)
-        asked: Ends = ({}, {(topic, p): end for p, end in ends.items()})
-        Keeper(writer, to, lambda _: asked, lambda: late).reconcile()
+        asked: TopicEnds = ({}, {(topic, p): end for p, end in ends.items()})
+        HourCloser(writer, to, lambda _: asked, lambda: late).reconcile()
 
 
 Answer = Literal["pass", "500", "slow", "expired"]

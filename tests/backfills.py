@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from penstock.backfill import archive_source
-from penstock.backfill.job import Job
-from penstock.backfill.progress import Figures
-from penstock.backfill.run import Outcome, run
-from penstock.backfill.writer import HEADER
+from penstock.backfill.job import BackfillJob
+from penstock.backfill.progress import BackfillStatus
+from penstock.backfill.run import BackfillResult, run
+from penstock.backfill.writer import ROW_HEADER
 from penstock.devstack.servers.kafka import Broker
 from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
@@ -39,7 +39,7 @@ def leads_to(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
 def filled(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, name: str) -> Archive:
     """An archive of topic `kept` with closed hours, of a test's own."""
     leads_to(endpoint, monkeypatch)
-    monkeypatch.setattr(archive_source, "STILL", 0.0)
+    monkeypatch.setattr(archive_source, "STALL_TIMEOUT", 0.0)
     archive = Archive("kept-archive", KEPT, bucket="lake", prefix=f"t-{abs(hash(name))}", every=timedelta(0))
     holds(archive, endpoint, [event(p, n) for p in (0, 1) for n in range(PER_PART)])
     return archive
@@ -61,20 +61,20 @@ def again(kept: Archive, target: Topic | TopicOutput = AGAIN, **given: Any) -> B
     return Backfill("once-more", kept, target, **given)
 
 
-def job(backfill: Backfill, hours: float = 3, **given: Any) -> Job:
-    return Job(
+def job(backfill: Backfill, hours: float = 3, **given: Any) -> BackfillJob:
+    return BackfillJob(
         backfill, None if backfill.full_history else HOUR, HOUR + timedelta(hours=hours), backfill.target_topic, **given
     )
 
 
-def do(one: Job, broker: Broker, told: list[Figures] | None = None, **given: Any) -> Outcome:
+def do(one: BackfillJob, broker: Broker, told: list[BackfillStatus] | None = None, **given: Any) -> BackfillResult:
     report = (lambda _: None) if told is None else told.append
     return run(one, broker.bootstrap, report=report, recompute=lambda *_: iter(()), **given)
 
 
 def places(broker: Broker, topic: str = "again") -> list[tuple[int, int]]:
     """Which records of the archive a topic holds, in the order of its partitions."""
-    found = [dict(r.headers)[HEADER].split("/") for r in read(broker.bootstrap, topic)]
+    found = [dict(r.headers)[ROW_HEADER].split("/") for r in read(broker.bootstrap, topic)]
     return [(int(p), int(n)) for _, _, p, n in found]
 
 

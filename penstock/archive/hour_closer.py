@@ -22,35 +22,35 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.archive import layout, parquet
-from penstock.archive.layout import Closed, File, Manifest, State, added
+from penstock.archive.layout import ArchiveFile, ArchiveState, ClosedHour, HourManifest, merge_spans
 from penstock.errors import BrokerError, LeaseLost, PenstockError, SinkError, Wait
 from penstock.kafka.admin import admin, log_end_offsets, partition_counts, topic_ids
 
 if TYPE_CHECKING:
-    from penstock.archive.stream import Archived
+    from penstock.archive.stream import ArchiveOutput
     from penstock.archive.writer import ArchiveWriter
     from penstock.object_store.bucket import Bucket
 
 log = logging.getLogger(__name__)
 
-Ids = Mapping[str, str]
-Ends = tuple[Ids, Mapping[tuple[str, int], int]]
+TopicIds = Mapping[str, str]
+TopicEnds = tuple[TopicIds, Mapping[tuple[str, int], int]]
 """The broker's ids of topics, and where each of their partitions ends, open transactions included: what is in one may
 have been sent long before it can be read."""
-Reached = Callable[[Sequence[str]], Ends]
+TopicEndsReader = Callable[[Sequence[str]], TopicEnds]
 
 # Seconds between two looks.
-EVERY = 10.0
+CHECK_INTERVAL = 10.0
 # Seconds for which readers may go on reading what a newer state names no more.
-GRACE = 3600.0
+GARBAGE_GRACE = 3600.0
 
 
-def reached_by(bootstrap: str) -> Reached:
+def broker_topic_ends(bootstrap: str) -> TopicEndsReader:
     """As the broker says. BrokerError if a partition does not answer."""
-    return partial(ends_of, bootstrap=bootstrap)
+    return partial(read_topic_ends, bootstrap=bootstrap)
 
 
-def ends_of(topics: Sequence[str], bootstrap: str) -> Ends:
+def read_topic_ends(topics: Sequence[str], bootstrap: str) -> TopicEnds:
     """Where topics end now; those that are not there have no end. BrokerError if a partition does not answer."""
     client = admin(bootstrap)
     there = partition_counts(client, bootstrap)
@@ -62,7 +62,7 @@ def ends_of(topics: Sequence[str], bootstrap: str) -> Ends:
     return topic_ids(client, {t for t, _ in places}, bootstrap), ends
 
 
-def left_of(state: State, ends: Ends) -> list[str]:
+def unarchived(state: ArchiveState, ends: TopicEnds) -> list[str]:
     """What a topic's ends have that is not archived, for people, a partition each."""
     ids, found = ends[0], []
     for (topic, p), end in sorted(ends[1].items()):
@@ -74,14 +74,18 @@ def left_of(state: State, ends: Ends) -> list[str]:
     return found
 
 
-class Keeper:
+class HourCloser:
     """Closes the hours of a writer's archive. clock: seconds since 1970."""
 
     def __init__(
-        self, writer: ArchiveWriter, output: Archived, reached: Reached, clock: Callable[[], float] = time.time
+        self,
+        writer: ArchiveWriter,
+        output: ArchiveOutput,
+        reached: TopicEndsReader,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._writer, self._output, self._reached, self._clock = writer, output, reached, clock
-        self._ends: dict[str, Ends] = {}
+        self._ends: dict[str, TopicEnds] = {}
         self._stop = threading.Event()
         self._said = ""
 
@@ -112,7 +116,7 @@ class Keeper:
             raise failed[0]
 
     def _run(self) -> None:
-        while not self._stop.wait(EVERY):
+        while not self._stop.wait(CHECK_INTERVAL):
             try:
                 self.reconcile()
                 self._said = ""
@@ -130,7 +134,7 @@ class Keeper:
     def _due(self) -> Iterator[str]:
         state, now = self._writer.state, self._clock()
         for hour in sorted(state.open):
-            ended = layout.ends(hour).timestamp()
+            ended = layout.hour_end(hour).timestamp()
             closed = state.closed.get(hour)
             if now >= max(ended, closed.at if closed else 0.0) + self._output.wait:
                 yield hour
@@ -144,15 +148,17 @@ class Keeper:
             # A topic that was made again never comes to where the one before ended.
             if hour not in self._ends or self._ends[hour][0] != now[0]:
                 self._ends[hour] = now
-        return [hour for hour in due if not left_of(self._writer.state, self._ends[hour])]
+        return [hour for hour in due if not unarchived(self._writer.state, self._ends[hour])]
 
     def _close(self, hour: str) -> None:
         writer, state = self._writer, self._writer.state
         fresh, before = state.open[hour], state.closed.get(hour)
-        had = manifest_of(writer.store, before).files if before else ()
+        had = read_manifest(writer.store, before).files if before else ()
         files, replaced = self._joined(hour, [*had, *fresh])
         revision = before.revision + 1 if before else 1
-        manifest = Manifest(self._output.archive, hour, revision, added(file.spans for file in files), tuple(files))
+        manifest = HourManifest(
+            self._output.archive, hour, revision, merge_spans(file.spans for file in files), tuple(files)
+        )
         key = layout.manifest_name(hour, f"{writer.claim}-{writer.serial():09}", revision)
         writer.store.put(key, manifest.write())
         size, now = sum(file.size for file in files), self._clock()
@@ -161,18 +167,18 @@ class Keeper:
             state = writer.state
             left = tuple(file for file in state.open[hour] if file not in fresh)
             hours = {**{h: f for h, f in state.open.items() if h != hour}, **({hour: left} if left else {})}
-            closed = {**state.closed, hour: Closed(key, revision, manifest.rows, size, len(files), now)}
+            closed = {**state.closed, hour: ClosedHour(key, revision, manifest.rows, size, len(files), now)}
             writer.commit(
                 replace(state, open=hours, closed=closed, garbage={**state.garbage, **dict.fromkeys(gone, now)})
             )
             writer.counters.closed += 1
         self._ends.pop(hour, None)
 
-    def _joined(self, hour: str, files: Sequence[File]) -> tuple[list[File], list[File]]:
+    def _joined(self, hour: str, files: Sequence[ArchiveFile]) -> tuple[list[ArchiveFile], list[ArchiveFile]]:
         """The files of an hour, small ones joined; and those that were."""
-        kept: list[File] = []
-        replaced: list[File] = []
-        for part in bins(files, self._output.target):
+        kept: list[ArchiveFile] = []
+        replaced: list[ArchiveFile] = []
+        for part in group_small_files(files, self._output.target):
             if len(part) == 1:
                 kept += part
                 continue
@@ -180,29 +186,29 @@ class Keeper:
             replaced += part
         return kept, replaced
 
-    def _join(self, hour: str, files: Sequence[File]) -> File:
+    def _join(self, hour: str, files: Sequence[ArchiveFile]) -> ArchiveFile:
         store, key = self._writer.store, self._writer.name(hour)
 
         def all_of() -> Iterator[pa.Table]:
             for file in files:
                 with store.opened(file.key) as source:
-                    yield from parquet.read(source)
+                    yield from parquet.read_tables(source)
 
         with store.stream(key) as out:
-            found = parquet.copied(all_of(), out)
+            found = parquet.copy_records(all_of(), out)
             size = out.tell()
-        if found != added(file.spans for file in files):
+        if found != merge_spans(file.spans for file in files):
             raise SinkError(
                 f"files of hour {hour} do not hold what was written to them",
                 got=", ".join(store.place(file.key) for file in files[:5]),
                 hint=f"`penstock archives verify {self._output.archive}` tells which; bring it back from a version or "
                 "backup of the bucket. The hour stays open",
             )
-        return File(key, size, found)
+        return ArchiveFile(key, size, found)
 
     def _clear(self) -> None:
         writer, now = self._writer, self._clock()
-        old = [key for key, since in writer.state.garbage.items() if now - since > GRACE]
+        old = [key for key, since in writer.state.garbage.items() if now - since > GARBAGE_GRACE]
         if not old:
             return
         for key in old:
@@ -212,15 +218,15 @@ class Keeper:
             writer.commit(replace(writer.state, garbage=left))
 
 
-def manifest_of(store: Bucket, closed: Closed) -> Manifest:
+def read_manifest(store: Bucket, closed: ClosedHour) -> HourManifest:
     """The manifest of a closed hour. SinkError if it is none."""
-    return Manifest.read(store.get(closed.key), store.place(closed.key))
+    return HourManifest.read(store.get(closed.key), store.place(closed.key))
 
 
-def bins(files: Sequence[File], target: int) -> list[list[File]]:
+def group_small_files(files: Sequence[ArchiveFile], target: int) -> list[list[ArchiveFile]]:
     """Files that are to become one, in order of name; those of half the target's size and more stay as they are."""
     found = [[file] for file in files if file.size * 2 >= target]
-    part: list[File] = []
+    part: list[ArchiveFile] = []
     for file in sorted((file for file in files if file.size * 2 < target), key=lambda file: file.key):
         part.append(file)
         if sum(one.size for one in part) >= target:

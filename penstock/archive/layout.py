@@ -22,10 +22,10 @@ from typing import Any
 
 from penstock.errors import SinkError
 
-META = "_penstock"
-CLAIMS, STATES, HOURS = f"{META}/claims", f"{META}/states", f"{META}/hours"
+META_FOLDER = "_penstock"
+CLAIMS, STATES, HOURS = f"{META_FOLDER}/claims", f"{META_FOLDER}/states", f"{META_FOLDER}/hours"
 HOUR = timedelta(hours=1)
-SUMS = 2**64
+HASH_MODULUS = 2**64
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Span:
 
     def __add__(self, other: Span) -> Span:
         first, last = min(self.first, other.first), max(self.last, other.last)
-        return Span(self.rows + other.rows, first, last, (self.sum + other.sum) % SUMS)
+        return Span(self.rows + other.rows, first, last, (self.sum + other.sum) % HASH_MODULUS)
 
 
 Spans = Mapping[str, Span]
 """By `topic/partition`."""
 
 
-def added(spans: Iterable[Spans]) -> dict[str, Span]:
+def merge_spans(spans: Iterable[Spans]) -> dict[str, Span]:
     """All together."""
     found: dict[str, Span] = {}
     for one in spans:
@@ -56,7 +56,7 @@ def added(spans: Iterable[Spans]) -> dict[str, Span]:
 
 
 @dataclass(frozen=True)
-class File:
+class ArchiveFile:
     """A Parquet file. key: below the archive's prefix."""
 
     key: str
@@ -69,7 +69,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Closed:
+class ClosedHour:
     """Where the manifest of a closed hour is, and what it comes to. at: when it was closed, epoch seconds."""
 
     key: str
@@ -81,37 +81,39 @@ class Closed:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class HourManifest:
     """A closed hour: its files, and what they hold together."""
 
     archive: str
     hour: str
     revision: int
     spans: Spans
-    files: tuple[File, ...]
+    files: tuple[ArchiveFile, ...]
 
     @property
     def rows(self) -> int:
         return sum(span.rows for span in self.spans.values())
 
     def write(self) -> bytes:
-        return packed({**asdict(self), "spans": _spans_out(self.spans), "files": [_file_out(f) for f in self.files]})
+        return to_gzip_json(
+            {**asdict(self), "spans": _spans_to_json(self.spans), "files": [_file_to_json(f) for f in self.files]}
+        )
 
     @classmethod
-    def read(cls, data: bytes, place: str) -> Manifest:
+    def read(cls, data: bytes, place: str) -> HourManifest:
         """SinkError if it is none."""
-        with_it = unpacked(data, place)
+        with_it = from_gzip_json(data, place)
         try:
             return cls(
                 str(with_it["archive"]), str(with_it["hour"]), int(with_it["revision"]),
-                _spans_in(with_it["spans"]), tuple(_file_in(f) for f in with_it["files"]),
+                _spans_from_json(with_it["spans"]), tuple(_file_from_json(f) for f in with_it["files"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise broken(place, e) from e
+            raise invalid_object(place, e) from e
 
 
 @dataclass(frozen=True)
-class State:
+class ArchiveState:
     """All that an archive holds: the greatest one counts, and nothing that it does not name.
 
     claim, number: whose state it is, and which. positions: by topic and partition, the offset behind the last record
@@ -124,8 +126,8 @@ class State:
     number: int = 0
     positions: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
-    open: Mapping[str, tuple[File, ...]] = field(default_factory=dict)
-    closed: Mapping[str, Closed] = field(default_factory=dict)
+    open: Mapping[str, tuple[ArchiveFile, ...]] = field(default_factory=dict)
+    closed: Mapping[str, ClosedHour] = field(default_factory=dict)
     garbage: Mapping[str, float] = field(default_factory=dict)
     begins: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
@@ -133,7 +135,7 @@ class State:
     def name(self) -> str:
         return f"{STATES}/{self.claim}-{self.number:09}.json.gz"
 
-    def follows(self, **changes: Any) -> State:
+    def follows(self, **changes: Any) -> ArchiveState:
         """The next one of the same writer."""
         return replace(self, number=self.number + 1, **changes)
 
@@ -142,28 +144,28 @@ class State:
         return sorted({*self.open, *self.closed})
 
     def write(self) -> bytes:
-        hours = {hour: [_file_out(f) for f in files] for hour, files in self.open.items()}
-        return packed({**asdict(self), "open": hours})
+        hours = {hour: [_file_to_json(f) for f in files] for hour, files in self.open.items()}
+        return to_gzip_json({**asdict(self), "open": hours})
 
     @classmethod
-    def read(cls, data: bytes, place: str) -> State:
+    def read(cls, data: bytes, place: str) -> ArchiveState:
         """SinkError if it is none."""
-        found = unpacked(data, place)
+        found = from_gzip_json(data, place)
         try:
             return cls(
                 str(found["claim"]), int(found["number"]),
-                _offsets_in(found["positions"]),
+                _offsets_from_json(found["positions"]),
                 dict(found["ids"]),
-                {hour: tuple(_file_in(f) for f in files) for hour, files in found["open"].items()},
-                {hour: Closed(**one) for hour, one in found["closed"].items()},
+                {hour: tuple(_file_from_json(f) for f in files) for hour, files in found["open"].items()},
+                {hour: ClosedHour(**one) for hour, one in found["closed"].items()},
                 dict(found["garbage"]),
-                _offsets_in(found.get("begins", {})),
+                _offsets_from_json(found.get("begins", {})),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise broken(place, e) from e
+            raise invalid_object(place, e) from e
 
 
-def broken(place: str, e: object) -> SinkError:
+def invalid_object(place: str, e: object) -> SinkError:
     return SinkError(
         f"{place} is not what an archive writes",
         got=f"{type(e).__name__}: {e}",
@@ -171,37 +173,37 @@ def broken(place: str, e: object) -> SinkError:
     )
 
 
-def packed(data: object) -> bytes:
+def to_gzip_json(data: object) -> bytes:
     return gzip.compress(json.dumps(data, sort_keys=True).encode(), mtime=0)
 
 
-def unpacked(data: bytes, place: str) -> dict[str, Any]:
+def from_gzip_json(data: bytes, place: str) -> dict[str, Any]:
     try:
         found = json.loads(gzip.decompress(data))
     except (OSError, EOFError, ValueError) as e:
-        raise broken(place, e) from e
+        raise invalid_object(place, e) from e
     if not isinstance(found, dict):
-        raise broken(place, type(found).__name__)
+        raise invalid_object(place, type(found).__name__)
     return found
 
 
-def _file_out(file: File) -> dict[str, Any]:
-    return {"key": file.key, "size": file.size, "spans": _spans_out(file.spans)}
+def _file_to_json(file: ArchiveFile) -> dict[str, Any]:
+    return {"key": file.key, "size": file.size, "spans": _spans_to_json(file.spans)}
 
 
-def _file_in(given: Mapping[str, Any]) -> File:
-    return File(str(given["key"]), int(given["size"]), _spans_in(given["spans"]))
+def _file_from_json(given: Mapping[str, Any]) -> ArchiveFile:
+    return ArchiveFile(str(given["key"]), int(given["size"]), _spans_from_json(given["spans"]))
 
 
-def _spans_out(spans: Spans) -> dict[str, list[int]]:
+def _spans_to_json(spans: Spans) -> dict[str, list[int]]:
     return {place: [s.rows, s.first, s.last, s.sum] for place, s in spans.items()}
 
 
-def _offsets_in(given: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+def _offsets_from_json(given: Mapping[str, Any]) -> dict[str, dict[int, int]]:
     return {topic: {int(p): int(at) for p, at in parts.items()} for topic, parts in given.items()}
 
 
-def _spans_in(given: Mapping[str, Any]) -> dict[str, Span]:
+def _spans_from_json(given: Mapping[str, Any]) -> dict[str, Span]:
     return {str(place): Span(*map(int, numbers)) for place, numbers in given.items()}
 
 
@@ -210,31 +212,31 @@ def hour_of(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H")
 
 
-def begins(hour: str) -> datetime:
+def hour_start(hour: str) -> datetime:
     return datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC)
 
 
-def ends(hour: str) -> datetime:
+def hour_end(hour: str) -> datetime:
     """The last moment of an hour: behind the last hour of all there is no other."""
-    return begins(hour) + (HOUR - datetime.resolution)
+    return hour_start(hour) + (HOUR - datetime.resolution)
 
 
-def folder(hour: str) -> str:
+def hour_folder(hour: str) -> str:
     """Where the records of an hour lie."""
     date, _, number = hour.partition("T")
     return f"date={date}/hour={number}"
 
 
 def manifest_name(hour: str, claim: str, revision: int) -> str:
-    return f"{HOURS}/{folder(hour)}/{claim}-{revision:06}.json.gz"
+    return f"{HOURS}/{hour_folder(hour)}/{claim}-{revision:06}.json.gz"
 
 
-def claim_of(name: str) -> str:
+def claim_of_name(name: str) -> str:
     """The claim that a name begins with, and the random part of it."""
     return "-".join(name.rpartition("/")[2].split("-")[:2])
 
 
-def number_of(claim: str) -> int:
+def claim_number(claim: str) -> int:
     """Which claim it is; 0 for what is none."""
     head = claim.partition("-")[0]
     return int(head) if head.isdecimal() else 0

@@ -19,25 +19,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.archive.layout import Span, added
+from penstock.archive.layout import Span, merge_spans
 
-TIME = pa.timestamp("us", "UTC")
+TIMESTAMP_TYPE = pa.timestamp("us", "UTC")
 COLUMNS: list[tuple[str, Any]] = [
     ("topic", pa.string()),
     ("partition", pa.int32()),
     ("offset", pa.int64()),
     ("key", pa.binary()),
     ("value", pa.binary()),
-    ("timestamp", TIME),
+    ("timestamp", TIMESTAMP_TYPE),
     ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ("event_time", TIME),
+    ("event_time", TIMESTAMP_TYPE),
 ]
 SCHEMA = pa.schema(COLUMNS)
 # What a folder can be named after.
-FIRST, LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
-ROWS = 65_536
+MIN_TIME, MAX_TIME = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+ROW_GROUP_ROWS = 65_536
 # Topics have no colon: so no two records have one text. The first half of an MD5 is what DuckDB calls the upper one.
-HASHED = """
+SPANS_SQL = """
 SELECT topic, partition, count(*), min("offset"), max("offset"),
     (sum(md5_number_upper(
         encode(topic || ':' || partition || ':' || "offset" || ':' || coalesce(octet_length(key), -1) || ':'
@@ -52,32 +52,32 @@ def spans_of(rows: pa.Table, connection: duckdb.DuckDBPyConnection | None = None
     """What some records come to, by partition. connection: of who asks often; to open one takes milliseconds."""
     with nullcontext(connection) if connection else duckdb.connect() as database:
         database.register("rows", rows.select(["topic", "partition", "offset", "key", "value"]))
-        found = database.execute(HASHED).fetchall()
+        found = database.execute(SPANS_SQL).fetchall()
     return {f"{topic}/{partition}": Span(*numbers) for topic, partition, *numbers in found}
 
 
-def as_records(rows: pa.Table) -> pa.Table:
+def to_archive_schema(rows: pa.Table) -> pa.Table:
     """Rows with the columns above; one whose event time no folder can be named after has its own timestamp instead."""
     rows = rows.select(SCHEMA.names).cast(SCHEMA)
     time, own = rows["event_time"], rows["timestamp"]
-    first = pa.scalar(FIRST, TIME)
-    told = pc.if_else(_usable(time), time, pc.if_else(_usable(own), own, first))
+    first = pa.scalar(MIN_TIME, TIMESTAMP_TYPE)
+    told = pc.if_else(_in_time_range(time), time, pc.if_else(_in_time_range(own), own, first))
     return rows.set_column(SCHEMA.get_field_index("event_time"), SCHEMA.field("event_time"), told)
 
 
-def _usable(time: Any) -> Any:
-    first, last = pa.scalar(FIRST, TIME), pa.scalar(LAST, TIME)
+def _in_time_range(time: Any) -> Any:
+    first, last = pa.scalar(MIN_TIME, TIMESTAMP_TYPE), pa.scalar(MAX_TIME, TIMESTAMP_TYPE)
     usable: Any = pc.and_(pc.greater_equal(time, first), pc.less_equal(time, last))
     return usable.fill_null(False)
 
 
-def moment(micros: int) -> datetime:
+def clamped_time(micros: int) -> datetime:
     """A time of a record in epoch microseconds; the nearest that a folder can be named after."""
-    span = LAST - FIRST
-    return FIRST + min(max(timedelta(0), timedelta(microseconds=micros)), span)
+    span = MAX_TIME - MIN_TIME
+    return MIN_TIME + min(max(timedelta(0), timedelta(microseconds=micros)), span)
 
 
-def by_hour(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+def split_by_hour(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """The records of each hour of event time, in order of topic, partition and offset."""
     if not rows.num_rows:
         return
@@ -87,26 +87,26 @@ def by_hour(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         yield hour, found.sort_by([(name, "ascending") for name in ("topic", "partition", "offset")])
 
 
-def parquet(rows: pa.Table) -> bytes:
+def to_parquet(rows: pa.Table) -> bytes:
     out = pa.BufferOutputStream()
-    pq.write_table(rows, out, compression="zstd", row_group_size=ROWS)
+    pq.write_table(rows, out, compression="zstd", row_group_size=ROW_GROUP_ROWS)
     return bytes(out.getvalue())
 
 
-def copied(sources: Iterator[pa.Table], target: Any) -> dict[str, Span]:
+def copy_records(sources: Iterator[pa.Table], target: Any) -> dict[str, Span]:
     """Write records on, some at a time; what they come to."""
     found: dict[str, Span] = {}
     with pq.ParquetWriter(target, SCHEMA, compression="zstd") as writer:
         for rows in sources:
-            writer.write_table(rows, row_group_size=ROWS)
-            found = added([found, spans_of(rows)])
+            writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+            found = merge_spans([found, spans_of(rows)])
     return found
 
 
-def read(source: Any) -> Iterator[pa.Table]:
+def read_tables(source: Any) -> Iterator[pa.Table]:
     """The records of a file, some at a time. ArrowInvalid if it is no Parquet, or not of these columns."""
     with pq.ParquetFile(source) as file:
         if not file.schema_arrow.equals(SCHEMA):
             raise pa.ArrowInvalid(f"its columns are not those of an archive: {', '.join(file.schema_arrow.names)}")
-        for batch in file.iter_batches(ROWS):
+        for batch in file.iter_batches(ROW_GROUP_ROWS):
             yield pa.Table.from_batches([batch], SCHEMA)

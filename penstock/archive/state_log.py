@@ -13,36 +13,36 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
-from penstock.archive.layout import CLAIMS, STATES, State, claim_of, number_of
+from penstock.archive.layout import CLAIMS, STATES, ArchiveState, claim_number, claim_of_name
 from penstock.errors import LeaseLost, SinkError, Wait
 from penstock.object_store.bucket import Bucket, ObjectNotFound
 
 # A state that was just written is not read by those who found it in a list: so many are left for them.
-KEPT = 3
-TRIES = 5
+KEPT_STATES = 3
+MAX_READ_ATTEMPTS = 5
 
 
-def latest(store: Bucket) -> State:
+def latest_state(store: Bucket) -> ArchiveState:
     """The state that counts; an empty one of an archive that has none."""
-    for _ in range(TRIES):
+    for _ in range(MAX_READ_ATTEMPTS):
         if not (found := store.objects(STATES)):
-            return State()
+            return ArchiveState()
         name = found[-1].key
         try:
-            return State.read(store.get(name), store.place(name))
+            return ArchiveState.read(store.get(name), store.place(name))
         except ObjectNotFound:
             # Meanwhile a newer one was written, and this one removed.
             continue
     raise Wait(f"the state of {store.place('')} changes faster than it is read", seconds=1.0)
 
 
-class Owned:
+class StateLog:
     """The state of an archive in the hands of one writer. LeaseLost from `put` if there is a newer one."""
 
     def __init__(self, store: Bucket) -> None:
         self._store = store
         self._claim = self._claimed()
-        found = latest(store)
+        found = latest_state(store)
         self.state = replace(found, claim=self._claim, number=0)
         self._written = False
 
@@ -50,9 +50,9 @@ class Owned:
     def claim(self) -> str:
         return self._claim
 
-    def put(self, state: State) -> None:
+    def put(self, state: ArchiveState) -> None:
         """Let a state count; it is that of a batch only if nothing is raised."""
-        if not number_of(self._claim):
+        if not claim_number(self._claim):
             raise SinkError("an archive is written to without a claim", got=self._claim)
         self._store.put(state.name, state.write())
         self.check()
@@ -61,7 +61,7 @@ class Owned:
 
     def check(self) -> None:
         """LeaseLost if somebody has opened the archive behind this writer."""
-        newest = max((claim_of(o.key) for o in self._store.objects(CLAIMS)), default="")
+        newest = max((claim_of_name(o.key) for o in self._store.objects(CLAIMS)), default="")
         if newest > self._claim:
             raise LeaseLost(
                 f"the archive {self._store.place('')} has a newer writer", got=f"{newest}, and this is {self._claim}"
@@ -69,20 +69,20 @@ class Owned:
 
     def _claimed(self) -> str:
         known = [*self._store.objects(CLAIMS), *self._store.objects(STATES)]
-        number = max((number_of(claim_of(o.key)) for o in known), default=0) + 1
+        number = max((claim_number(claim_of_name(o.key)) for o in known), default=0) + 1
         claim = f"{number:08}-{secrets.token_hex(4)}"
         self._store.put(f"{CLAIMS}/{claim}", claim.encode())
         return claim
 
     def _tidy(self) -> None:
         """Remove what a newer state of this writer makes useless: nobody goes on from it any more."""
-        old = self.state.number - KEPT
+        old = self.state.number - KEPT_STATES
         if not self._written:
             self._written = True
             mine = (self.state.name, f"{CLAIMS}/{self._claim}")
             for folder in (STATES, CLAIMS):
                 for one in self._store.objects(folder):
-                    if claim_of(one.key.removesuffix(".json.gz")) < self._claim and one.key not in mine:
+                    if claim_of_name(one.key.removesuffix(".json.gz")) < self._claim and one.key not in mine:
                         self._store.delete(one.key)
         elif old >= 1:
             self._store.delete(replace(self.state, number=old).name)

@@ -19,13 +19,13 @@ from penstock.object_store import endpoint
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-RECORD = ("topic", "partition", "offset", "key", "value", "timestamp", "headers")
+RECORD_COLUMNS = ("topic", "partition", "offset", "key", "value", "timestamp", "headers")
 # Bytes of a file that many are joined to.
-TARGET = 128 * 1024 * 1024
+TARGET_FILE_BYTES = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Archived(Output):
+class ArchiveOutput(Output):
     """A place in a bucket. topics_read: whose records it keeps; wait: seconds after its end until an hour is closed;
     target: bytes of a file that small ones are joined to."""
 
@@ -34,7 +34,7 @@ class Archived(Output):
     prefix: str
     topics_read: tuple[str, ...]
     wait: float
-    target: int = TARGET
+    target: int = TARGET_FILE_BYTES
 
     writer: ClassVar[str] = "penstock.archive.writer:open_archive"
     # What is given twice is left out the second time, by its offsets.
@@ -55,22 +55,22 @@ class Archived(Output):
         return self.name
 
     def columns(self) -> list[Column]:
-        return [F.col(name) for name in (*RECORD, "event_time")]
+        return [F.col(name) for name in (*RECORD_COLUMNS, "event_time")]
 
 
 def transform(records: DataFrame) -> DataFrame:
     """`topic, partition, offset, key, value, timestamp, headers, event_time`: the records as they came."""
-    return records.select(*(F.col(f"record.{name}").alias(name) for name in RECORD), "event_time")
+    return records.select(*(F.col(f"record.{name}").alias(name) for name in RECORD_COLUMNS), "event_time")
 
 
-def stream(archive: Archive, topics: Mapping[str, Topic] | None = None) -> Stream:
+def archive_stream(archive: Archive, topics: Mapping[str, Topic] | None = None) -> Stream:
     """The stream that runs it. topics: as the project declares them. DeclarationError with its place in the file."""
     name = topic_name(archive.topic)
     topic = (topics or {}).get(name) or (archive.topic if isinstance(archive.topic, Topic) else Topic(name))
-    output = Archived(archive.name, archive.bucket, archive.prefix, (name,), archive.close_delay.total_seconds())
+    output = ArchiveOutput(archive.name, archive.bucket, archive.prefix, (name,), archive.close_delay.total_seconds())
     try:
         found = Stream(
-            name=archive.name, app=archive.app, inputs={"records": _input(archive, topic)}, transform=transform,
+            name=archive.name, app=archive.app, inputs={"records": _archive_input(archive, topic)}, transform=transform,
             output=output, output_mode=Stateless(), every=archive.every.total_seconds(),
         max_records=archive.max_records, )  # fmt: skip
     except DeclarationError as e:
@@ -80,7 +80,7 @@ def stream(archive: Archive, topics: Mapping[str, Topic] | None = None) -> Strea
     return found
 
 
-def is_given() -> bool:
+def is_configured() -> bool:
     """Whether it is known where the object store is; where that cannot be read, its driver says why."""
     try:
         return endpoint.find_endpoint() is not None
@@ -88,5 +88,5 @@ def is_given() -> bool:
         return True
 
 
-def _input(archive: Archive, topic: Topic) -> Input:
+def _archive_input(archive: Archive, topic: Topic) -> Input:
     return Input(topic, event_time=archive.event_time or RECORD_TIMESTAMP, max_ahead=None, record=True)

@@ -28,10 +28,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.archive import layout, parquet
-from penstock.archive.hour_closer import Keeper, reached_by
-from penstock.archive.layout import File, State
-from penstock.archive.state_log import Owned
-from penstock.archive.stream import Archived
+from penstock.archive.hour_closer import HourCloser, broker_topic_ends
+from penstock.archive.layout import ArchiveFile, ArchiveState
+from penstock.archive.state_log import StateLog
+from penstock.archive.stream import ArchiveOutput
 from penstock.errors import LeaseLost, SinkError
 from penstock.model.output import NO_COMMIT, CommitMarker, Offsets
 from penstock.object_store import endpoint
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Figures:
+class ArchiveCounters:
     """Counts since the writer was opened. again: records that were archived already."""
 
     written: int = 0
@@ -54,13 +54,13 @@ class Figures:
 def open_archive(owner: WriterOwner, outputs: Sequence[Output]) -> ArchiveWriter:
     """The writer of an archive. SinkError if its bucket or key is wrong, Wait if its store is away."""
     [output] = outputs
-    assert isinstance(output, Archived)
-    writer = ArchiveWriter(output, store_of(output.bucket, output.prefix))
-    writer.keep(Keeper(writer, output, reached_by(owner.bootstrap)))
+    assert isinstance(output, ArchiveOutput)
+    writer = ArchiveWriter(output, archive_bucket(output.bucket, output.prefix))
+    writer.keep(HourCloser(writer, output, broker_topic_ends(owner.bootstrap)))
     return writer
 
 
-def store_of(bucket: str, prefix: str) -> Bucket:
+def archive_bucket(bucket: str, prefix: str) -> Bucket:
     """SinkError if nobody has said where the object store is."""
     found = endpoint.find_endpoint()
     if found is None:
@@ -75,26 +75,26 @@ def store_of(bucket: str, prefix: str) -> Bucket:
 class ArchiveWriter:
     """The one writer of an archive. Whoever changes its state holds `lock`."""
 
-    def __init__(self, output: Archived, store: Bucket) -> None:
-        self.counters = Figures()
+    def __init__(self, output: ArchiveOutput, store: Bucket) -> None:
+        self.counters = ArchiveCounters()
         self.lock = threading.RLock()
         self.store = store
         store.ready()
         self._output = output
-        self._owned = Owned(store)
+        self._owned = StateLog(store)
         self._serial = 0
         self._lost: LeaseLost | None = None
-        self._keeper: Keeper | None = None
+        self._keeper: HourCloser | None = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> ArchiveState:
         return self._owned.state
 
     @property
     def claim(self) -> str:
         return self._owned.claim
 
-    def keep(self, keeper: Keeper) -> None:
+    def keep(self, keeper: HourCloser) -> None:
         """Let hours be closed while batches are written."""
         self._keeper = keeper
         keeper.start()
@@ -108,10 +108,10 @@ class ArchiveWriter:
         given = rows.get(self._output.name)
         with self.lock:
             known = self._known(mark)
-            fresh = () if given is None else parquet.by_hour(self._fresh(known, parquet.as_records(given)))
+            fresh = () if given is None else parquet.split_by_hour(self._fresh(known, parquet.to_archive_schema(given)))
             found = [(hour, self.file(hour, table)) for hour, table in fresh]
-            positions = _behind(known.positions, [file for _, file in found], mark, self._output.topics_read)
-            begins = _begins(known, mark, positions)
+            positions = _positions_after(known.positions, [file for _, file in found], mark, self._output.topics_read)
+            begins = _begin_offsets(known, mark, positions)
             if found or (known.ids, positions, begins) != (self.state.ids, self.state.positions, self.state.begins):
                 hours = dict(known.open)
                 for hour, file in found:
@@ -121,16 +121,16 @@ class ArchiveWriter:
             self._count(given, written)
             return written
 
-    def file(self, hour: str, table: pa.Table) -> File:
+    def file(self, hour: str, table: pa.Table) -> ArchiveFile:
         """Write records of an hour under a new name."""
-        data, key = parquet.parquet(table), self.name(hour)
+        data, key = parquet.to_parquet(table), self.name(hour)
         self.store.put(key, data)
         self.counters.files += 1
-        return File(key, len(data), parquet.spans_of(table))
+        return ArchiveFile(key, len(data), parquet.spans_of(table))
 
     def name(self, hour: str) -> str:
         """A name that no file of this hour has, nor ever had."""
-        return f"{layout.folder(hour)}/{self.claim}-{self.serial():09}.parquet"
+        return f"{layout.hour_folder(hour)}/{self.claim}-{self.serial():09}.parquet"
 
     def serial(self) -> int:
         """A number that no object of this writer has."""
@@ -139,7 +139,7 @@ class ArchiveWriter:
             self._serial += 1
             return self._serial
 
-    def commit(self, state: State) -> None:
+    def commit(self, state: ArchiveState) -> None:
         """Let a state count. LeaseLost, from then on, if there is a newer writer."""
         if self._lost is not None:
             raise self._lost
@@ -155,7 +155,7 @@ class ArchiveWriter:
         if self._keeper is not None:
             self._keeper.stop()
 
-    def _known(self, mark: CommitMarker) -> State:
+    def _known(self, mark: CommitMarker) -> ArchiveState:
         """The state, without the positions of topics that were deleted and made again."""
         state = self.state
         anew = {topic for topic, given in mark.topic_ids.items() if state.ids.get(topic, given) != given}
@@ -165,7 +165,7 @@ class ArchiveWriter:
         }
         return replace(state, ids=ids, positions={t: p for t, p in state.positions.items() if t not in anew})
 
-    def _fresh(self, known: State, rows: pa.Table) -> pa.Table:
+    def _fresh(self, known: ArchiveState, rows: pa.Table) -> pa.Table:
         """The records that are not archived."""
         for topic, parts in known.positions.items():
             for partition, at in parts.items():
@@ -178,8 +178,8 @@ class ArchiveWriter:
         self.counters.again += (0 if given is None else given.num_rows) - written
 
 
-def _behind(
-    known: Offsets, files: Sequence[File], mark: CommitMarker, topics: Sequence[str]
+def _positions_after(
+    known: Offsets, files: Sequence[ArchiveFile], mark: CommitMarker, topics: Sequence[str]
 ) -> dict[str, dict[int, int]]:
     """The positions behind some files, and behind the batch of a mark. topics: that the archive reads."""
     found = {**{topic: {} for topic in topics if topic in mark.offsets}, **{t: dict(p) for t, p in known.items()}}
@@ -194,7 +194,7 @@ def _behind(
     return found
 
 
-def _begins(known: State, mark: CommitMarker, positions: Offsets) -> dict[str, dict[int, int]]:
+def _begin_offsets(known: ArchiveState, mark: CommitMarker, positions: Offsets) -> dict[str, dict[int, int]]:
     """From where on the archive has all of each partition, behind the batch of a mark.
 
     A batch that does not begin where the one before ended leaves records out, which were removed or passed over. Of a

@@ -21,7 +21,7 @@ Timestamps = Literal["original", "now"]
 
 
 @dataclass(frozen=True)
-class Job:
+class BackfillJob:
     """One interval of a backfill, brought into one topic. Who does the same job again takes up the one before.
 
     source: an archive other than the declared one, for records that are written as they are. begin: None from where
@@ -89,9 +89,9 @@ class Job:
     @property
     def id(self) -> str:
         """What is written at once by one only: the key of its mark."""
-        begin = f"{minute(self.begin)}" if self.begin else ""
+        begin = f"{utc_text(self.begin)}" if self.begin else ""
         source = f" {self.source.name}" if self.source else ""
-        return f"{self.name}{source} {begin}..{minute(self.end)} -> {self.target}"
+        return f"{self.name}{source} {begin}..{utc_text(self.end)} -> {self.target}"
 
     @property
     def row(self) -> str:
@@ -109,7 +109,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Done:
+class BackfillMarker:
     """The mark of a job: which records of the source were taken, and how many of the rows are written.
 
     upto: by `topic/partition`, what was taken of the source. after: the offsets behind what an earlier job of the same
@@ -137,18 +137,18 @@ class Done:
     @property
     def run(self) -> str:
         """Names what is written, in a header of each record."""
-        of = [_spans(self.upto), dict(self.after), self.code, self.again, self.job]
+        of = [_spans_to_json(self.upto), dict(self.after), self.code, self.again, self.job]
         made = json.dumps([*of, self.making] if self.making else of, sort_keys=True)
         return hashlib.sha256(made.encode()).hexdigest()[:12]
 
-    def behind(self, written: int) -> Done:
+    def behind(self, written: int) -> BackfillMarker:
         return replace(self, written=written)
 
     def value(self) -> bytes:
-        return json.dumps({**asdict(self), "upto": _spans(self.upto)}, sort_keys=True).encode()
+        return json.dumps({**asdict(self), "upto": _spans_to_json(self.upto)}, sort_keys=True).encode()
 
     @classmethod
-    def read(cls, data: bytes | None) -> Done | None:
+    def read(cls, data: bytes | None) -> BackfillMarker | None:
         if data is None:
             return None
         found: dict[str, Any] = json.loads(data)
@@ -160,15 +160,15 @@ class Done:
         )  # fmt: skip
 
 
-def _spans(spans: Mapping[str, Span]) -> dict[str, list[int]]:
+def _spans_to_json(spans: Mapping[str, Span]) -> dict[str, list[int]]:
     return {place: [s.rows, s.first, s.last, s.sum] for place, s in spans.items()}
 
 
-def minute(at: datetime) -> str:
+def utc_text(at: datetime) -> str:
     """A time in UTC, to the minute unless it has seconds."""
     return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}".removesuffix(":00")
 
 
-def ms(at: datetime) -> int:
+def epoch_ms(at: datetime) -> int:
     """Epoch ms; a float of seconds would lose one now and then."""
     return (at - EPOCH) // timedelta(milliseconds=1)

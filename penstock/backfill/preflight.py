@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.backfill.job import Job, minute, ms
-from penstock.backfill.transform import LAST, tables
+from penstock.backfill.job import BackfillJob, epoch_ms, utc_text
+from penstock.backfill.transform import MAX_MICROS, read_rows
 from penstock.errors import BackfillError, InputNotReady
 from penstock.kafka.admin import admin, partition_counts, topic_configs, topic_ids
 from penstock.model.stream import Stream
@@ -20,12 +20,12 @@ from penstock.model.stream import Stream
 Watermarks = Callable[[], Mapping[str, int | None]]
 """The watermark of each stream that has run, epoch ms; None where it has told none."""
 # Seconds for which the oldest row stays at least, for its readers.
-STAYS = 3600.0
+MIN_RETENTION = 3600.0
 # Bytes that a record takes in a log beside its key, value and headers, with the header that says which row it is.
-EACH = 90
+RECORD_LOG_BYTES = 90
 
 
-class Target(NamedTuple):
+class TargetTopic(NamedTuple):
     """compacts: whether it is cleaned of older records of a key. id: the broker's. settings: as the broker has them."""
 
     compacts: bool
@@ -33,7 +33,7 @@ class Target(NamedTuple):
     settings: Mapping[str, str]
 
 
-def target_of(job: Job, bootstrap: str) -> Target:
+def read_target(job: BackfillJob, bootstrap: str) -> TargetTopic:
     """BackfillError if there is no such topic, or it is none to write to."""
     archived = job.archive.reads[0].name if job.archive else ""
     if job.target == archived or job.target.startswith("penstock."):
@@ -52,10 +52,10 @@ def target_of(job: Job, bootstrap: str) -> Target:
             hint="let the broker's ACLs allow Penstock to describe its configuration",
         )
     cleanup, known = found.get("cleanup.policy", ""), topic_ids(client, [job.target], bootstrap)
-    return Target("compact" in cleanup, known.get(job.target, ""), found)
+    return TargetTopic("compact" in cleanup, known.get(job.target, ""), found)
 
 
-class Extent(NamedTuple):
+class RowExtent(NamedTuple):
     """size: bytes of rows, without compression. first, last: of their timestamps, epoch ms; None where none has one."""
 
     size: int
@@ -63,19 +63,19 @@ class Extent(NamedTuple):
     last: int | None = None
 
 
-def extent(path: Path, skip: int, *, stamped: bool) -> Extent:
+def row_extent(path: Path, skip: int, *, stamped: bool) -> RowExtent:
     """How large rows are, without the first of them, and from when. stamped: whether they keep their timestamps."""
     size, times = 0, list[int]()
-    for rows in tables(path, skip):
-        size += rows.select(["key", "value", "headers"]).nbytes + EACH * rows.num_rows
+    for rows in read_rows(path, skip):
+        size += rows.select(["key", "value", "headers"]).nbytes + RECORD_LOG_BYTES * rows.num_rows
         micros: Any = rows["timestamp"].cast(pa.int64())
         # What has none, or 0, gets the time of now.
         bounds: Any = pc.min_max(micros.filter(pc.greater(micros, pa.scalar(0)))).as_py()
         times += [at // 1000 for at in bounds.values() if at is not None]
-    return Extent(size, min(times), max(times)) if stamped and times else Extent(size)
+    return RowExtent(size, min(times), max(times)) if stamped and times else RowExtent(size)
 
 
-def keeps(job: Job, target: Target, rows: Extent) -> None:
+def check_retention(job: BackfillJob, target: TargetTopic, rows: RowExtent) -> None:
     """BackfillError if the target would not take rows, or delete them as soon as they are written.
 
     The broker goes by their own timestamps and by their size, and not by event times.
@@ -92,12 +92,12 @@ def keeps(job: Job, target: Target, rows: Extent) -> None:
         return
     now, wrong = time.time() * 1000, ""
     age, kept = now - rows.first, int(config.get("retention.ms", -1))
-    if deletes and 0 <= kept < age + STAYS * 1000:
+    if deletes and 0 <= kept < age + MIN_RETENTION * 1000:
         wrong = "would delete records as old as these at once, or within the hour"
         got = f"retention.ms={kept}, and a record of {age / 86_400_000:,.1f} days ago by its own timestamp"
-    elif age > (most := int(config.get("message.timestamp.before.max.ms", LAST))):
+    elif age > (most := int(config.get("message.timestamp.before.max.ms", MAX_MICROS))):
         wrong, got = "takes no records as old as these", f"message.timestamp.before.max.ms={most}, and {age:,.0f} ms"
-    elif rows.last - now > (most := int(config.get("message.timestamp.after.max.ms", LAST))):
+    elif rows.last - now > (most := int(config.get("message.timestamp.after.max.ms", MAX_MICROS))):
         wrong = "takes no records that are stamped so far ahead"
         got = f"message.timestamp.after.max.ms={most}, and {rows.last - now:,.0f} ms"
     if wrong:
@@ -109,7 +109,7 @@ def keeps(job: Job, target: Target, rows: Extent) -> None:
         )
 
 
-def settled(job: Job, watermarks: Watermarks) -> None:
+def check_watermark(job: BackfillJob, watermarks: Watermarks) -> None:
     """InputNotReady if a stream may still write the windows that are to be computed again."""
     if not isinstance(job.backfill.target, Stream) or job.unclosed:
         return
@@ -123,11 +123,11 @@ def settled(job: Job, watermarks: Watermarks) -> None:
     # Who is behind, or was stopped, still writes them when it goes on.
     name, known = job.backfill.target.name, watermarks()
     at = known.get(name)
-    if name in known and (at is None or at < ms(job.end)):
-        come = "not known" if at is None else minute(datetime.fromtimestamp(at / 1000, UTC))
+    if name in known and (at is None or at < epoch_ms(job.end)):
+        come = "not known" if at is None else utc_text(datetime.fromtimestamp(at / 1000, UTC))
         raise InputNotReady(
             f"backfill {job.name}: stream {name} may still write windows of the interval over what is computed",
-            got=f"its watermark is {come}, and the interval ends at {minute(job.end)}",
+            got=f"its watermark is {come}, and the interval ends at {utc_text(job.end)}",
             hint=f"wait until it has come so far: penstock streams show {name}; or, if it is not to run again, take "
             "what is there: --unclosed",
         )

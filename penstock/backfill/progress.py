@@ -15,11 +15,11 @@ log = logging.getLogger(__name__)
 
 Phase = Literal["running", "waiting", "verifying", "done", "failed", "stopped"]
 # Seconds between two lines of the log, two reports, and over which a rate is measured.
-LINE, REPORT, LATELY = 5.0, 1.0, 20.0
+LOG_INTERVAL, REPORT_INTERVAL, RATE_WINDOW = 5.0, 1.0, 20.0
 
 
 @dataclass(frozen=True)
-class Figures:
+class BackfillStatus:
     """files, rows: of how many, 0 where that is not known. rate: rows a second, lately. left: seconds."""
 
     state: Phase = "running"
@@ -39,13 +39,13 @@ class Figures:
         return f"{found}: {self.why}" if self.why else found
 
 
-class Progress:
+class BackfillProgress:
     """Figures of one run; `report` gets them now and then, and at each change of state."""
 
     def __init__(
-        self, what: str, report: Callable[[Figures], None], clock: Callable[[], float] = time.monotonic
+        self, what: str, report: Callable[[BackfillStatus], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.figures = Figures()
+        self.figures = BackfillStatus()
         self._what, self._report, self._clock = what, report, clock
         self._lately: deque[tuple[float, int]] = deque()
         self._line = self._sent = float("-inf")
@@ -57,7 +57,7 @@ class Progress:
         began, ended = self._clock(), threading.Event()
 
         def tell() -> None:
-            while not ended.wait(LINE):
+            while not ended.wait(LOG_INTERVAL):
                 self.now(why=f"{why}, for {self._clock() - began:,.0f} s by now")
 
         self.now(why=why)
@@ -82,10 +82,10 @@ class Progress:
             if rows_done is not None:
                 self._timed(rows_done)
             at, changed = self._clock(), self.figures.state != was.state
-            if changed or at >= self._line + LINE:
+            if changed or at >= self._line + LOG_INTERVAL:
                 self._line = at
                 log.info("%s: %s: %s", self._what, self.figures.state, self.figures.said())
-            if changed or at >= self._sent + REPORT:
+            if changed or at >= self._sent + REPORT_INTERVAL:
                 self._sent = at
                 self._report(self.figures)
 
@@ -94,7 +94,7 @@ class Progress:
         if self._lately and rows_done < self._lately[-1][1]:
             self._lately.clear()
         self._lately.append((at, rows_done))
-        while len(self._lately) > 2 and self._lately[0][0] < at - LATELY:
+        while len(self._lately) > 2 and self._lately[0][0] < at - RATE_WINDOW:
             self._lately.popleft()
         (begun, first), (ended, last) = self._lately[0], self._lately[-1]
         rate = (last - first) / (ended - begun) if ended > begun else 0.0

@@ -5,26 +5,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from penstock.backfill.job import Job, ms
-from penstock.backfill.progress import Figures
+from penstock.backfill.job import BackfillJob, epoch_ms
+from penstock.backfill.progress import BackfillStatus
 from penstock.control.repositories.backfills import BackfillRepository
 from penstock.errors import ControlError
 
 log = logging.getLogger(__name__)
 
 
-def reporter(control: BackfillRepository, job: Job, owner: str) -> Callable[[Figures], None]:
+def control_reporter(control: BackfillRepository, job: BackfillJob, owner: str) -> Callable[[BackfillStatus], None]:
     """What a run tells its figures. A control database that is away keeps no run from going on."""
     begun = False
 
-    def tell(now: Figures) -> None:
+    def tell(now: BackfillStatus) -> None:
         nonlocal begun
         left = None if now.left is None else int(now.left * 1000)
         try:
             if not begun:
-                begin = None if job.begin is None else ms(job.begin)
+                begin = None if job.begin is None else epoch_ms(job.begin)
                 control.begin_backfill(
-                    job.row, name=job.name, target=job.target, owner=owner, begin=begin, end=ms(job.end), dry=job.dry
+                    job.row,
+                    name=job.name,
+                    target=job.target,
+                    owner=owner,
+                    begin=begin,
+                    end=epoch_ms(job.end),
+                    dry=job.dry,
                 )
                 begun = True
             if now.state == "done" or now.state == "failed" or now.state == "stopped":

@@ -19,14 +19,14 @@ from tenacity import (
 from penstock.errors import Wait
 
 T = TypeVar("T")
-Waits = Callable[[str], None]
+OnWait = Callable[[str], None]
 """Is told what is waited for."""
 
 # Seconds for which a store may be away, and between two tries at most.
-PATIENCE, PAUSE = 120.0, 15.0
+RETRY_TIMEOUT, MAX_PAUSE = 120.0, 15.0
 
 
-def patiently(ask: Callable[[], T], waits: Waits, ended: Event | None = None) -> T:
+def retry_while_away(ask: Callable[[], T], waits: OnWait, ended: Event | None = None) -> T:
     """What a store answers. Wait if it has been away for too long: whoever comes later goes on from what is there.
 
     ended: set where nobody waits for the answer any more.
@@ -37,14 +37,15 @@ def patiently(ask: Callable[[], T], waits: Waits, ended: Event | None = None) ->
         waits(str(call.outcome.exception() if call.outcome else ""))
 
     again = Retrying(
-        stop=stop_after_delay(PATIENCE) | stop_when_event_set(given_up), sleep=sleep_using_event(given_up),
-        wait=wait_exponential(multiplier=0.5, max=PAUSE), retry=retry_if_exception_type(Wait),
+        stop=stop_after_delay(RETRY_TIMEOUT) | stop_when_event_set(given_up), sleep=sleep_using_event(given_up),
+        wait=wait_exponential(multiplier=0.5, max=MAX_PAUSE), retry=retry_if_exception_type(Wait),
         before_sleep=told, reraise=True,
     )  # fmt: skip
     try:
         return again(ask)
     except Wait as e:
         e.restate(
-            e.what, f"see that it runs; it was asked for {PATIENCE:,.0f} s. Then run it again: it goes on where it was"
+            e.what,
+            f"see that it runs; it was asked for {RETRY_TIMEOUT:,.0f} s. Then run it again: it goes on where it was",
         )
         raise

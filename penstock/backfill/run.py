@@ -25,16 +25,23 @@ from typing import Any
 from penstock.archive import parquet
 from penstock.archive.layout import Span
 from penstock.backfill import transform as making
-from penstock.backfill.archive_source import Archived
-from penstock.backfill.job import Done, Job
-from penstock.backfill.mongodb_source import Documents
-from penstock.backfill.preflight import Target, Watermarks, extent, keeps, settled, target_of
-from penstock.backfill.progress import Figures, Progress
-from penstock.backfill.skipped_records import LeftOut
-from penstock.backfill.source import Source
+from penstock.backfill.archive_source import ArchiveSource
+from penstock.backfill.job import BackfillJob, BackfillMarker
+from penstock.backfill.mongodb_source import MongoDBSource
+from penstock.backfill.preflight import (
+    TargetTopic,
+    Watermarks,
+    check_retention,
+    check_watermark,
+    read_target,
+    row_extent,
+)
+from penstock.backfill.progress import BackfillProgress, BackfillStatus
+from penstock.backfill.skipped_records import SkippedRecords
+from penstock.backfill.source import BackfillSource
 from penstock.backfill.transform import Recompute
-from penstock.backfill.verify import verify
-from penstock.backfill.writer import Pace, write
+from penstock.backfill.verify import verify_target
+from penstock.backfill.writer import RateLimiter, write_rows
 from penstock.errors import BackfillError, InputNotReady, PenstockError
 from penstock.host import files
 from penstock.kafka.admin import admin, ensure_topics, log_end_offsets, partition_counts
@@ -50,22 +57,22 @@ from penstock.supervision.launch import spec_hash
 log = logging.getLogger(__name__)
 
 # Rows that are shown of a dry run, and how much of each.
-SHOWN, WIDTH = 5, 300
+DRY_RUN_ROWS, DRY_RUN_CHARS = 5, 300
 # Types of whole numbers.
-INTEGERS = ("tinyint", "smallint", "int", "bigint")
+INTEGER_TYPES = ("tinyint", "smallint", "int", "bigint")
 # Seconds between two looks at the readers' lag, and for which they may hold a run up without a pause.
-LOOK, HELD = 1.0, 3600.0
-STOPPED = "it was asked to end; run it again, and it goes on where it was"
-UNREACHABLE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
+LAG_INTERVAL, MAX_LAG_WAIT = 1.0, 3600.0
+STOPPED_REASON = "it was asked to end; run it again, and it goes on where it was"
+UNREACHABLE_ERRNOS = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
 # As a shell has it of one that SIGTERM ended.
-ENDED = 143
+SIGTERM_STATUS = 143
 
-Behind = Callable[[], Mapping[str, float]]
+ReaderLag = Callable[[], Mapping[str, float]]
 """How many seconds each live reader of the target is behind."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BackfillResult:
     """rows: written by this run; said: what came of it, in a sentence."""
 
     rows: int
@@ -73,16 +80,16 @@ class Outcome:
 
 
 def run(
-    job: Job,
+    job: BackfillJob,
     bootstrap: str,
     *,
-    report: Callable[[Figures], None] = lambda _: None,
-    behind: Behind = dict,
+    report: Callable[[BackfillStatus], None] = lambda _: None,
+    behind: ReaderLag = dict,
     watermarks: Watermarks = dict,
     recompute: Recompute,
-) -> Outcome:
+) -> BackfillResult:
     """Do a job, or the rest of it. BackfillError if it is refused, or the target then holds other than the source."""
-    progress = Progress(f"backfill {job.row}", report)
+    progress = BackfillProgress(f"backfill {job.row}", report)
     # A dry run is in nobody's way, and nobody in its.
     folder = settings().home / "backfills" / f"{job.hash}{'.dry' if job.dry else ''}"
     try:
@@ -92,24 +99,24 @@ def run(
         progress.now(state="failed", why=str(e))
         raise
     except OSError as e:
-        error = _failed(job, folder, e)
+        error = _os_error(job, folder, e)
         progress.now(state="failed", why=str(error))
         raise error from e
     except (KeyboardInterrupt, SystemExit):
-        progress.now(state="stopped", why=STOPPED)
+        progress.now(state="stopped", why=STOPPED_REASON)
         raise
     except Exception as e:
         if isinstance(e, RuntimeError) and "Query interrupted" in str(e):
             # DuckDB says so instead of what a signal's handler raised within a query.
-            progress.now(state="stopped", why=STOPPED)
-            raise SystemExit(ENDED) from e
+            progress.now(state="stopped", why=STOPPED_REASON)
+            raise SystemExit(SIGTERM_STATUS) from e
         progress.now(state="failed", why=f"{type(e).__name__}: {e}")
         raise
 
 
-def _failed(job: Job, folder: Path, e: OSError) -> BackfillError:
+def _os_error(job: BackfillJob, folder: Path, e: OSError) -> BackfillError:
     """Of the disk, or of a connection: Python has one class for both."""
-    if isinstance(e, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError) or e.errno in UNREACHABLE:
+    if isinstance(e, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError) or e.errno in UNREACHABLE_ERRNOS:
         return InputNotReady(
             f"backfill {job.id}: a connection was lost, or none came about",
             got=f"{type(e).__name__}: {e}",
@@ -124,20 +131,26 @@ def _failed(job: Job, folder: Path, e: OSError) -> BackfillError:
 
 class _Run:
     def __init__(
-        self, job: Job, bootstrap: str, folder: Path, progress: Progress, behind: Behind, watermarks: Watermarks,
+        self,
+        job: BackfillJob,
+        bootstrap: str,
+        folder: Path,
+        progress: BackfillProgress,
+        behind: ReaderLag,
+        watermarks: Watermarks,
         recompute: Recompute,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._job, self._bootstrap, self._folder = job, bootstrap, folder
         self._progress, self._behind, self._recompute = progress, behind, recompute
         self._watermarks = watermarks
         self._looked = float("-inf")
         self._fetched: list[Path] = []
-        self._said, self._target = "", Target(compacts=False, id="", settings={})
+        self._said, self._target = "", TargetTopic(compacts=False, id="", settings={})
 
-    def done(self) -> Outcome:
+    def done(self) -> BackfillResult:
         job = self._job
-        settled(job, self._watermarks)
-        self._target = target_of(job, self._bootstrap)
+        check_watermark(job, self._watermarks)
+        self._target = read_target(job, self._bootstrap)
         source = self._source()
         self._progress.now(state="running", files=source.files, rows=source.rows)
         if job.dry:
@@ -148,7 +161,7 @@ class _Run:
             job.mark, f"penstock.backfill.{job.hash}", self._bootstrap, COMMITS, "backfill", [job.target]
         )
         try:
-            done = Done.read(writer.mark())
+            done = BackfillMarker.read(writer.mark())
             while (plan := self._planned(source, done)) is not None:
                 done = self._ended(source, plan, writer)
                 rows += done.rows - plan.written
@@ -156,23 +169,23 @@ class _Run:
             writer.close()
         assert done is not None
         shutil.rmtree(self._folder, ignore_errors=True)
-        said = self._said or _nothing_new(source, done)
+        said = self._said or _unchanged_text(source, done)
         self._progress.now(state="done", rows=done.rows, rows_done=done.rows, verified=said)
-        return Outcome(rows, said)
+        return BackfillResult(rows, said)
 
-    def _source(self) -> Source:
+    def _source(self) -> BackfillSource:
         def waits(why: str) -> None:
             self._progress.now(state="waiting", why=why)
 
         job = self._job
         if job.archive is not None:
-            return Archived(job, self._bootstrap, waits)
+            return ArchiveSource(job, self._bootstrap, waits)
         source, rows = job.backfill.source, job.backfill.rows
         assert isinstance(source, Collection)
         fields = rows.fields(f"backfill {job.name}") if rows else ()
-        return Documents(source, [field.name for field in fields if field.type.kind in INTEGERS], waits)
+        return MongoDBSource(source, [field.name for field in fields if field.type.kind in INTEGER_TYPES], waits)
 
-    def _ended(self, source: Source, plan: Done, writer: TransactionalWriter) -> Done:
+    def _ended(self, source: BackfillSource, plan: BackfillMarker, writer: TransactionalWriter) -> BackfillMarker:
         """Write what is not written of a plan, and verify it."""
         job = self._job
         path = self._made(source, plan)
@@ -181,11 +194,11 @@ class _Run:
         if plan.written:
             log.info("backfill %s: goes on behind %d of %d rows", job.id, plan.written, plan.rows)
         if not plan.rows:
-            self._said = self._said or _no_rows(source)
+            self._said = self._said or _no_rows_text(source)
             log.warning("backfill %s: %s", job.id, self._said)
         self._keeps(plan, path)
         self._progress.now(rows=plan.rows, rows_done=plan.written)
-        plan = write(job, plan, path, writer, Pace(job.rate), self._waited)
+        plan = write_rows(job, plan, path, writer, RateLimiter(job.rate), self._waited)
         if plan.rows:
             self._verify(plan, path)
         self._said += left_out.said
@@ -193,11 +206,11 @@ class _Run:
         writer.commit([], plan.value())
         return plan
 
-    def _verify(self, plan: Done, path: Path) -> None:
+    def _verify(self, plan: BackfillMarker, path: Path) -> None:
         job = self._job
         self._progress.now(state="verifying", rows_done=0)
         with self._progress.goes_on("what was written is compared with what was to be"):
-            verdict = verify(
+            verdict = verify_target(
                 job, plan, path, self._bootstrap, self._target.compacts, lambda n: self._progress.now(rows_done=n)
             )
         if not verdict.right:
@@ -207,7 +220,7 @@ class _Run:
             )
         self._said = verdict.said
 
-    def _planned(self, source: Source, done: Done | None) -> Done | None:
+    def _planned(self, source: BackfillSource, done: BackfillMarker | None) -> BackfillMarker | None:
         """What is to be done; None if it was. Records that were begun with are ended as they were begun; rows that were
         made of other records, or by other code, are made anew."""
         job, code = self._job, self._code()
@@ -216,7 +229,9 @@ class _Run:
             log.warning("backfill %s: topic %s was made again since, and gets all of it once more", job.id, job.target)
             done = None
         again = job.again or (done.again if done else "")
-        fresh = Done(spans, {}, source.ids, code, self._first(), 0, again=again, job=job.id, target=self._target.id)
+        fresh = BackfillMarker(
+            spans, {}, source.ids, code, self._first(), 0, again=again, job=job.id, target=self._target.id
+        )
         if done is None or fresh.again != done.again:
             return fresh
         same = job.replays or (done.code == code and dict(done.upto) == dict(spans))
@@ -238,7 +253,7 @@ class _Run:
             )
         return replace(fresh, after={place: span.last + 1 for place, span in done.upto.items()})
 
-    def _spans(self, source: Source) -> Mapping[str, Span]:
+    def _spans(self, source: BackfillSource) -> Mapping[str, Span]:
         """What is read; of documents this is known only once they are."""
         if self._job.archive is None and not self._fetched:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -266,12 +281,12 @@ class _Run:
             )
         return {p: at for (_, p), at in ends.items()}
 
-    def _has(self, plan: Done) -> bool:
+    def _has(self, plan: BackfillMarker) -> bool:
         """Whether the rows of a plan lie here, as they were made."""
         folder = self._folder.with_name(self._job.hash)
         return (folder / "rows.parquet").exists() and (folder / "plan").read_text() == plan.run
 
-    def _made(self, source: Source, plan: Done) -> Path:
+    def _made(self, source: BackfillSource, plan: BackfillMarker) -> Path:
         """The rows of a plan; what an earlier run of the same plan has fetched and made is taken."""
         said, rows = self._folder / "plan", self._folder / "rows.parquet"
         if not (said.exists() and said.read_text() == plan.run):
@@ -281,14 +296,14 @@ class _Run:
         if not rows.exists():
             self._fetched = self._fetched or self._fetch(source)
             with self._progress.goes_on("the rows are made"):
-                making.made(self._job, self._fetched, plan, self._folder, self._recompute)
+                making.make_rows(self._job, self._fetched, plan, self._folder, self._recompute)
         return rows
 
-    def _left_out(self, source: Source) -> LeftOut:
+    def _left_out(self, source: BackfillSource) -> SkippedRecords:
         """What of the source gives no row, once the rows are made."""
-        return source.left_out + LeftOut.kept(self._folder / making.LEFT_OUT)
+        return source.left_out + SkippedRecords.kept(self._folder / making.SKIPPED_FILE)
 
-    def _fetch(self, source: Source) -> list[Path]:
+    def _fetch(self, source: BackfillSource) -> list[Path]:
         count = rows = 0
 
         def told(of: int) -> None:
@@ -302,11 +317,11 @@ class _Run:
         folder.mkdir(parents=True, exist_ok=True)
         return source.fetch(folder, told)
 
-    def _counted(self, plan: Done, path: Path) -> Done:
+    def _counted(self, plan: BackfillMarker, path: Path) -> BackfillMarker:
         """BackfillError if the rows are others than those that are partly written."""
-        count = making.count(path)
+        count = making.count_rows(path)
         # Rows that were made all have a key.
-        if self._target.compacts and self._job.replays and (nameless := making.nameless(path)):
+        if self._target.compacts and self._job.replays and (nameless := making.count_null_keys(path)):
             raise BackfillError(
                 f"backfill {self._job.id}: the topic is compacted, and takes no record without a key",
                 got=f"{nameless:,} of {count:,} have none",
@@ -320,73 +335,73 @@ class _Run:
             )
         return replace(plan, rows=count)
 
-    def _keeps(self, plan: Done, path: Path) -> None:
+    def _keeps(self, plan: BackfillMarker, path: Path) -> None:
         job = self._job
         stamped = job.replays and job.timestamps == "original"
-        keeps(job, self._target, extent(path, plan.written, stamped=stamped))
+        check_retention(job, self._target, row_extent(path, plan.written, stamped=stamped))
 
     def _waited(self, written: int) -> None:
         """Note what is written; return when no reader is further behind than it may be."""
         self._progress.now(state="running", rows_done=written)
         bound = self._job.backfill.max_lag.total_seconds()
         began = time.monotonic()
-        while time.monotonic() >= self._looked + LOOK:
+        while time.monotonic() >= self._looked + LAG_INTERVAL:
             self._looked = time.monotonic()
             late = {name: s for name, s in self._behind().items() if s > bound}
             if not late:
                 return
             said = ", ".join(f"{name} is {s:,.0f} s behind" for name, s in sorted(late.items()))
             said = f"{said}; at most {bound:,.0f} s are declared"
-            if time.monotonic() >= began + HELD:
+            if time.monotonic() >= began + MAX_LAG_WAIT:
                 raise InputNotReady(
-                    f"backfill {self._job.id}: for {HELD:,.0f} s its readers were too far behind to be given more",
+                    f"backfill {self._job.id}: for {MAX_LAG_WAIT:,.0f} s its readers had too much lag",
                     got=f"{said}; {written:,} rows are written",
                     hint="see what holds them up: penstock streams show; then run it again: it goes on where it was",
                 )
             self._progress.now(state="waiting", why=said)
-            time.sleep(LOOK)
+            time.sleep(LAG_INTERVAL)
 
-    def _dry(self, source: Source) -> Outcome:
+    def _dry(self, source: BackfillSource) -> BackfillResult:
         """As the run itself would go on from here; the mark is read beside whoever writes it."""
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
-            done = Done.read(read_marker_value(self._job.mark, self._bootstrap))
+            done = BackfillMarker.read(read_marker_value(self._job.mark, self._bootstrap))
             if (plan := self._planned(source, done)) is None:
                 assert done is not None
-                count, said = done.rows, _nothing_new(source, done)
+                count, said = done.rows, _unchanged_text(source, done)
             else:
                 path = self._made(source, plan)
-                count = making.count(path)
+                count = making.count_rows(path)
                 self._keeps(plan, path)
                 said = f"{count - plan.written:,} rows would be written to {self._job.target}; nothing was"
                 said = f"{said}; {plan.written:,} of {count:,} are there already" if plan.written else said
-                said = f"{said}: {_no_rows(source)}" if not count else said
+                said = f"{said}: {_no_rows_text(source)}" if not count else said
                 said += self._left_out(source).said
                 self._show(path, plan.written)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._progress.now(state="done", rows=count, rows_done=0, verified=said)
-        return Outcome(0, said)
+        return BackfillResult(0, said)
 
     def _show(self, path: Path, skip: int) -> None:
-        for row in next(making.tables(path, skip, SHOWN), parquet.SCHEMA.empty_table()).to_pylist():
-            log.info("%s: would write %s", self._job.id, _shown(row))
+        for row in next(making.read_rows(path, skip, DRY_RUN_ROWS), parquet.SCHEMA.empty_table()).to_pylist():
+            log.info("%s: would write %s", self._job.id, _row_text(row))
 
 
-def _nothing_new(source: Source, done: Done) -> str:
+def _unchanged_text(source: BackfillSource, done: BackfillMarker) -> str:
     if not done.rows:
-        return _no_rows(source)
+        return _no_rows_text(source)
     left_out = f"; {done.left_out:,} records of the source gave none" if done.left_out else ""
     return f"nothing is new: {done.rows:,} rows were written and verified by an earlier run{left_out}"
 
 
-def _no_rows(source: Source) -> str:
+def _no_rows_text(source: BackfillSource) -> str:
     """Why nothing is written."""
     if not (count := sum(span.rows for span in source.spans.values())):
         return source.nothing
     return f"none of the {count:,} records of the source, or of its hours, gives a row of this interval"
 
 
-def _shown(row: Mapping[str, Any]) -> str:
+def _row_text(row: Mapping[str, Any]) -> str:
     key, value = ((row[name] or b"").decode(errors="replace") for name in ("key", "value"))
-    return re.sub(r"\s+", " ", f"{key[:WIDTH]}: {value[:WIDTH]}")
+    return re.sub(r"\s+", " ", f"{key[:DRY_RUN_CHARS]}: {value[:DRY_RUN_CHARS]}")

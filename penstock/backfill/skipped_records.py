@@ -10,11 +10,11 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 # Records that are named one by one in the log, and in the result of a run.
-LOGGED, SHOWN, WIDTH = 100, 3, 200
+MAX_LOGGED, MAX_NAMED, MAX_CHARS = 100, 3, 200
 
 
 @dataclass
-class LeftOut:
+class SkippedRecords:
     """count: how many; some: the first of them, each with its place and the reason."""
 
     count: int = 0
@@ -23,17 +23,17 @@ class LeftOut:
     def add(self, place: str, reason: str) -> None:
         """Count a record, and write its place and the reason to the log."""
         self.more(1, place, reason)
-        if self.count <= LOGGED:
-            log.warning("%s is left out: %s", place, reason[:WIDTH])
+        if self.count <= MAX_LOGGED:
+            log.warning("%s is left out: %s", place, reason[:MAX_CHARS])
 
     def more(self, count: int, place: str, reason: str) -> None:
         """Count records, of which one is named."""
         self.count += count
-        if len(self.some) < SHOWN:
-            self.some.append((place[:WIDTH], reason[:WIDTH]))
+        if len(self.some) < MAX_NAMED:
+            self.some.append((place[:MAX_CHARS], reason[:MAX_CHARS]))
 
-    def __add__(self, other: LeftOut) -> LeftOut:
-        return LeftOut(self.count + other.count, [*self.some, *other.some][:SHOWN])
+    def __add__(self, other: SkippedRecords) -> SkippedRecords:
+        return SkippedRecords(self.count + other.count, [*self.some, *other.some][:MAX_NAMED])
 
     @property
     def said(self) -> str:
@@ -41,13 +41,15 @@ class LeftOut:
         if not self.count:
             return ""
         named = "; ".join(f"{place}: {reason}" for place, reason in self.some)
-        return f"; {self.count:,} records of the source are left out: {named}{'; ...' if self.count > SHOWN else ''}"
+        return (
+            f"; {self.count:,} records of the source are left out: {named}{'; ...' if self.count > MAX_NAMED else ''}"
+        )
 
     def keep(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
-    def kept(cls, path: Path) -> LeftOut:
+    def kept(cls, path: Path) -> SkippedRecords:
         """As `keep` wrote it; none if there is no such file."""
         if not path.exists():
             return cls()

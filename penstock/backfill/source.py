@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 
 from penstock.archive import parquet
 from penstock.archive.layout import Span
-from penstock.backfill.skipped_records import LeftOut
+from penstock.backfill.skipped_records import SkippedRecords
 
-Told = Callable[[int], None]
+OnFile = Callable[[int], None]
 """Is told of each file that is there, with its records."""
 
 
-class Source(Protocol):
+class BackfillSource(Protocol):
     """files, rows: how many there are, 0 if that is not known before they are read. spans: what is read, by place; the
     whole of it, or nothing before `fetch`. ids: the broker's ids of the topics that were archived. nothing: what to say
     if there is no record. left_out: what cannot be read, known behind `fetch`."""
@@ -31,14 +31,14 @@ class Source(Protocol):
     spans: Mapping[str, Span]
     ids: Mapping[str, str]
     nothing: str
-    left_out: LeftOut
+    left_out: SkippedRecords
 
-    def fetch(self, folder: Path, told: Told) -> list[Path]:
+    def fetch(self, folder: Path, told: OnFile) -> list[Path]:
         """Bring it to the disk."""
 
 
-def put(path: Path, rows: pa.Table) -> None:
+def write_file(path: Path, rows: pa.Table) -> None:
     """Write a file, which has its name only once it is whole."""
     made = path.with_suffix(".part")
-    pq.write_table(rows, made, compression="lz4", row_group_size=parquet.ROWS)
+    pq.write_table(rows, made, compression="lz4", row_group_size=parquet.ROW_GROUP_ROWS)
     made.replace(path)

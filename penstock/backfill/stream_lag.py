@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from penstock.backfill.preflight import Watermarks
-from penstock.backfill.run import Behind
+from penstock.backfill.run import ReaderLag
 from penstock.catalog import Catalog
 from penstock.control import Control
 from penstock.errors import ControlError, InputNotReady
@@ -14,10 +14,10 @@ from penstock.errors import ControlError, InputNotReady
 log = logging.getLogger(__name__)
 
 # A driver that has not reported for so many ms is none that could catch up.
-SILENT_MS = 60_000
+DRIVER_TIMEOUT_MS = 60_000
 
 
-def behind(catalog: Catalog, topic: str, control: Control) -> Behind:
+def reader_lag(catalog: Catalog, topic: str, control: Control) -> ReaderLag:
     """Of each live reader the seconds since which something lies in its inputs that it has not written. Readers that
     are stopped or blocked, or whose driver is silent, hold nobody up; nor does a control database that does not
     answer."""
@@ -33,7 +33,7 @@ def behind(catalog: Catalog, topic: str, control: Control) -> Behind:
         live = {
             name: one
             for name in names
-            if (one := reached.get(name)) and one.desired == "on" and now - one.reported_at < SILENT_MS
+            if (one := reached.get(name)) and one.desired == "on" and now - one.reported_at < DRIVER_TIMEOUT_MS
         }
         blocked = {name for name, one in live.items() if one.state == "blocked"}
         for name in sorted(blocked - told):
@@ -47,7 +47,7 @@ def behind(catalog: Catalog, topic: str, control: Control) -> Behind:
     return ask
 
 
-def watermarks(control: Control) -> Watermarks:
+def stream_watermarks(control: Control) -> Watermarks:
     """Of each stream that has run its watermark, epoch ms; None while there is none. InputNotReady if nobody knows."""
 
     def ask() -> Mapping[str, int | None]:

@@ -24,9 +24,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.archive import parquet
-from penstock.archive.layout import Span, added
-from penstock.backfill.job import Done, Job, ms
-from penstock.backfill.skipped_records import LeftOut
+from penstock.archive.layout import Span, merge_spans
+from penstock.backfill.job import BackfillJob, BackfillMarker, epoch_ms
+from penstock.backfill.skipped_records import SkippedRecords
 from penstock.codec.columnar import BAD_COLUMN, SOURCE_RECORD_COLUMN, RecordDecoder
 from penstock.errors import BackfillError, DeclarationError
 from penstock.model.backfill import RowsQuery
@@ -36,27 +36,29 @@ from penstock.model.stream import Stream
 log = logging.getLogger(__name__)
 
 # RowsQuery whose hashes are compared together, where there are no partitions to go by.
-TOGETHER = 100_000
-MEMORY = "1GB"
+ROWS_PER_HASH = 100_000
+MEMORY_LIMIT = "1GB"
 # Of rows that are held, hashed or written together: a value may be a megabyte.
-BYTES = 16 << 20
+BATCH_BYTES = 16 << 20
 # No event time is later; a record of the future is no less a record.
-LAST = 2**63 - 1
+MAX_MICROS = 2**63 - 1
 # What is written as JSON in one way alone, in a key above all.
-PLAIN = re.compile(
+JSON_SAFE_TYPE = re.compile(
     r"(VARCHAR|BOOLEAN|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|DECIMAL\([0-9, ]+\)|STRUCT"
     r"|\"[^\"]*\"|\w+ |[(),\[\] ])+"
 )
 
 # Of the folder of a run: what of the source gives no row.
-LEFT_OUT = "left-out.json"
+SKIPPED_FILE = "left-out.json"
 
 Recompute = Callable[[Sequence[Stream], Sequence[str], datetime, datetime], Iterator[pa.Table]]
 """A chain of streams over archived files: tables of `key` and `value`. A generator may return how many records are left
 out, and why the first of them is."""
 
 
-def made(job: Job, files: Sequence[Path], plan: Done, folder: Path, recompute: Recompute) -> Path:
+def make_rows(
+    job: BackfillJob, files: Sequence[Path], plan: BackfillMarker, folder: Path, recompute: Recompute
+) -> Path:
     """The file of rows; one that is there already is whole, and is taken."""
     target = folder / "rows.parquet"
     if target.exists():
@@ -65,67 +67,69 @@ def made(job: Job, files: Sequence[Path], plan: Done, folder: Path, recompute: R
         assert job.begin is not None
         chain = [*job.backfill.via, job.backfill.target]
         rows = folder / "made.parquet"
-        given = _Given(recompute(chain, [str(path) for path in files], job.begin, job.end))
-        _written(rows, given)
-        given.left_out.keep(folder / LEFT_OUT)
-        source = f"SELECT key, value FROM {as_table([rows])}"
-        with database(folder) as connection:
-            _keyed(connection, job, source, target)
+        given = _RecomputedTables(recompute(chain, [str(path) for path in files], job.begin, job.end))
+        _write_tables(rows, given)
+        given.left_out.keep(folder / SKIPPED_FILE)
+        source = f"SELECT key, value FROM {files_as_table([rows])}"
+        with open_duckdb(folder) as connection:
+            _sort_by_key(connection, job, source, target)
     elif job.backfill.rows is not None:
         assert isinstance(job.backfill.target, TopicOutput)
-        _query(job, job.backfill.rows, job.backfill.target, files, folder, target)
+        _run_query(job, job.backfill.rows, job.backfill.target, files, folder, target)
     else:
-        _as_they_are(job, files, plan, target)
+        _copy_interval(job, files, plan, target)
     return target
 
 
-def tables(path: Path, skip: int = 0, size: int = parquet.ROWS) -> Iterator[pa.Table]:
+def read_rows(path: Path, skip: int = 0, size: int = parquet.ROW_GROUP_ROWS) -> Iterator[pa.Table]:
     """The rows of a file in their order, some at a time: so many, or as many as BYTES hold. skip: how many of the first
     are left out."""
     with pq.ParquetFile(path, memory_map=True) as file:
-        for batch in file.iter_batches(min(size, _held(file))):
+        for batch in file.iter_batches(min(size, _rows_per_batch(file))):
             if skip >= batch.num_rows:
                 skip -= batch.num_rows
                 continue
             rows = pa.Table.from_batches([batch.slice(skip)])
             skip = 0
-            yield from _pieces(rows.cast(parquet.SCHEMA))
+            yield from _split(rows.cast(parquet.SCHEMA))
 
 
-def _held(file: pq.ParquetFile) -> int:
+def _rows_per_batch(file: pq.ParquetFile) -> int:
     """How many rows of a file BYTES hold, as they are on average where they are largest."""
     groups = (file.metadata.row_group(n) for n in range(file.num_row_groups))
-    return max(1, BYTES // max((group.total_byte_size // max(1, group.num_rows) + 1 for group in groups), default=1))
+    return max(
+        1, BATCH_BYTES // max((group.total_byte_size // max(1, group.num_rows) + 1 for group in groups), default=1)
+    )
 
 
-def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
+def _split(rows: pa.Table) -> Iterator[pa.Table]:
     """The rows of a table, in halves until each is of no more than BYTES, or one row."""
-    if rows.nbytes <= BYTES or rows.num_rows == 1:
+    if rows.nbytes <= BATCH_BYTES or rows.num_rows == 1:
         yield rows
         return
     half = rows.num_rows // 2
-    yield from _pieces(rows.slice(0, half))
-    yield from _pieces(rows.slice(half))
+    yield from _split(rows.slice(0, half))
+    yield from _split(rows.slice(half))
 
 
-def count(path: Path) -> int:
+def count_rows(path: Path) -> int:
     with pq.ParquetFile(path) as file:
         return int(file.metadata.num_rows)
 
 
-def nameless(path: Path) -> int:
+def count_null_keys(path: Path) -> int:
     """How many rows have no key."""
     with pq.ParquetFile(path, memory_map=True) as file:
-        return sum(batch.column(0).null_count for batch in file.iter_batches(_held(file), columns=["key"]))
+        return sum(batch.column(0).null_count for batch in file.iter_batches(_rows_per_batch(file), columns=["key"]))
 
 
-def spans(path: Path) -> dict[str, Span]:
+def row_spans(path: Path) -> dict[str, Span]:
     """What the rows come to."""
     with duckdb.connect() as connection:
-        return added(parquet.spans_of(rows, connection) for rows in tables(path))
+        return merge_spans(parquet.spans_of(rows, connection) for rows in read_rows(path))
 
 
-def _as_they_are(job: Job, files: Sequence[Path], plan: Done, target: Path) -> None:
+def _copy_interval(job: BackfillJob, files: Sequence[Path], plan: BackfillMarker, target: Path) -> None:
     """The records of the interval that the plan has and no earlier one had."""
     places = {place: (plan.after.get(place, 0), span.last + 1) for place, span in plan.upto.items()}
     after, upto = zip(*places.values(), strict=True) if places else ((), ())
@@ -136,7 +140,7 @@ def _as_they_are(job: Job, files: Sequence[Path], plan: Done, target: Path) -> N
             "upto": pa.array(upto, pa.int64()),
         }
     )
-    with database(target.parent) as connection:
+    with open_duckdb(target.parent) as connection:
         connection.register("known", known)
         # No record comes before an earlier one of its key, whatever their event times: else an older value would be the
         # last, or what was deleted be back. Of two partitions no order is promised.
@@ -144,8 +148,8 @@ def _as_they_are(job: Job, files: Sequence[Path], plan: Done, target: Path) -> N
             f"""CREATE TABLE turns AS SELECT filename, file_row_number, CASE WHEN key IS NULL THEN event_time
               ELSE max(event_time) OVER (PARTITION BY r.topic, r.partition, md5(key) ORDER BY r."offset") END AS turn,
               count(*) OVER (PARTITION BY r.topic, r.partition, r."offset") AS together
-            FROM {as_table(files, numbered=True)} r JOIN known k ON k.place = r.topic || '/' || r.partition
-            WHERE {_inside(job, "r.")} AND r."offset" >= k.after AND r."offset" < k.upto"""
+            FROM {files_as_table(files, numbered=True)} r JOIN known k ON k.place = r.topic || '/' || r.partition
+            WHERE {_interval_sql(job, "r.")} AND r."offset" >= k.after AND r."offset" < k.upto"""
         )
         if twice := connection.execute("SELECT count(*) FROM turns WHERE together > 1").fetchone()[0]:  # type: ignore[index]
             log.warning(
@@ -153,16 +157,18 @@ def _as_they_are(job: Job, files: Sequence[Path], plan: Done, target: Path) -> N
                 "key comes first is not known",
                 job.id, twice,
             )  # fmt: skip
-        _copied(
+        _copy_query(
             connection,
             f"""SELECT {", ".join(f'r."{name}"' for name in parquet.SCHEMA.names)}
-            FROM {as_table(files, numbered=True)} r JOIN turns USING (filename, file_row_number)
+            FROM {files_as_table(files, numbered=True)} r JOIN turns USING (filename, file_row_number)
             ORDER BY turn, topic, partition, "offset", md5(value)""",
             target,
         )
 
 
-def _query(job: Job, rows: RowsQuery, output: TopicOutput, files: Sequence[Path], folder: Path, target: Path) -> None:
+def _run_query(
+    job: BackfillJob, rows: RowsQuery, output: TopicOutput, files: Sequence[Path], folder: Path, target: Path
+) -> None:
     what = f"backfill {job.name}"
     reading = RecordDecoder(what, what, rows.schema, rows.event_time, None, keep=False)
     if not reading.timed:
@@ -171,50 +177,54 @@ def _query(job: Job, rows: RowsQuery, output: TopicOutput, files: Sequence[Path]
             got=rows.event_time,
             hint="write timestamp_millis(column), timestamp_micros(column), timestamp_seconds(column) or a column",
         )
-    left_out = LeftOut()
-    with database(folder) as connection:
+    left_out = SkippedRecords()
+    with open_duckdb(folder) as connection:
         paths = []
         for number, path in enumerate(files):
             decoded = folder / f"decoded-{number:06}.parquet"
-            pq.write_table(_decoded(reading, job, connection, path, left_out), decoded, compression="lz4")
+            pq.write_table(_decode_file(reading, job, connection, path, left_out), decoded, compression="lz4")
             paths.append(decoded)
-        left_out.keep(folder / LEFT_OUT)
-        connection.execute("SET VARIABLE begin = ?", [ms(job.begin) if job.begin else 0])
-        connection.execute('SET VARIABLE "end" = ?', [ms(job.end)])
+        left_out.keep(folder / SKIPPED_FILE)
+        connection.execute("SET VARIABLE begin = ?", [epoch_ms(job.begin) if job.begin else 0])
+        connection.execute('SET VARIABLE "end" = ?', [epoch_ms(job.end)])
         connection.execute(
-            f"CREATE VIEW records AS SELECT * FROM {as_table(paths) if paths else _empty(connection, reading)}"
+            f"CREATE VIEW records AS FROM {files_as_table(paths) if paths else _empty_table(connection, reading)}"
         )
-        _checked(connection, what, rows.query, output)
+        _check_query(connection, what, rows.query, output)
         connection.execute(f"CREATE TABLE given AS SELECT * FROM ({rows.query.strip().rstrip(';')}\n)")
-        key, value = (_json(columns) for columns in (output.key, output.value))
-        _keyed(connection, job, f"SELECT {key} AS key, {value} AS value FROM given", target)
+        key, value = (_json_sql(columns) for columns in (output.key, output.value))
+        _sort_by_key(connection, job, f"SELECT {key} AS key, {value} AS value FROM given", target)
     for path in paths:
         path.unlink()
 
 
-def _empty(connection: duckdb.DuckDBPyConnection, reading: RecordDecoder) -> str:
-    connection.register("nothing", _layout(reading).empty_table())
+def _empty_table(connection: duckdb.DuckDBPyConnection, reading: RecordDecoder) -> str:
+    connection.register("nothing", _decoded_schema(reading).empty_table())
     return "nothing"
 
 
-def _layout(reading: RecordDecoder) -> pa.Schema:
+def _decoded_schema(reading: RecordDecoder) -> pa.Schema:
     return pa.schema([reading.layout.field(f.name) for f in reading.fields] + [reading.layout.field("event_time")])
 
 
-def _of_interval(connection: duckdb.DuckDBPyConnection, job: Job, path: Path) -> pa.Table:
+def _read_interval(connection: duckdb.DuckDBPyConnection, job: BackfillJob, path: Path) -> pa.Table:
     """The records of a file, as the decoder takes them."""
     found: pa.Table = connection.sql(
-        f"""SELECT key, value, partition, "offset", {LAST} AS clock FROM {as_table([path])} r
-        WHERE {_inside(job, "r.")}"""
+        f"""SELECT key, value, partition, "offset", {MAX_MICROS} AS clock FROM {files_as_table([path])} r
+        WHERE {_interval_sql(job, "r.")}"""
     ).to_arrow_table()
     return found
 
 
-def _decoded(
-    reading: RecordDecoder, job: Job, connection: duckdb.DuckDBPyConnection, path: Path, left_out: LeftOut
+def _decode_file(
+    reading: RecordDecoder,
+    job: BackfillJob,
+    connection: duckdb.DuckDBPyConnection,
+    path: Path,
+    left_out: SkippedRecords,
 ) -> pa.Table:
     """The good records, in the columns of the schema, and their event time. left_out: is told of the others."""
-    given = _of_interval(connection, job, path)
+    given = _read_interval(connection, job, path)
     found = pa.Table.from_batches(list(reading(iter(given.to_batches()))), reading.layout)
     record: dict[str, Any]
     for record in found.filter(found[BAD_COLUMN])[SOURCE_RECORD_COLUMN].to_pylist():  # type: ignore[assignment]
@@ -223,18 +233,18 @@ def _decoded(
         else:
             place = f"{job.archive.reads[0].name}[{record['partition']}]@{record['offset']}"
         left_out.add(place, record["reason"])
-    return found.filter(pc.invert(found[BAD_COLUMN])).select(_layout(reading).names)
+    return found.filter(pc.invert(found[BAD_COLUMN])).select(_decoded_schema(reading).names)
 
 
-def _inside(job: Job, of: str) -> str:
+def _interval_sql(job: BackfillJob, of: str) -> str:
     """Documents have no time that they would be chosen by."""
     if job.archive is None:
         return "true"
-    begin = f"{of}event_time >= make_timestamptz({ms(job.begin)}000) AND " if job.begin else ""
-    return f"{begin}{of}event_time < make_timestamptz({ms(job.end)}000)"
+    begin = f"{of}event_time >= make_timestamptz({epoch_ms(job.begin)}000) AND " if job.begin else ""
+    return f"{begin}{of}event_time < make_timestamptz({epoch_ms(job.end)}000)"
 
 
-def _checked(connection: duckdb.DuckDBPyConnection, what: str, query: str, output: TopicOutput) -> None:
+def _check_query(connection: duckdb.DuckDBPyConnection, what: str, query: str, output: TopicOutput) -> None:
     """DeclarationError if the query is none, or does not give what its output takes."""
     try:
         found = connection.execute(f"DESCRIBE ({query.strip().rstrip(';')}\n)").fetchall()
@@ -243,14 +253,14 @@ def _checked(connection: duckdb.DuckDBPyConnection, what: str, query: str, outpu
             f"{what}: its query is none", got=str(e).splitlines()[0], hint="write a SELECT of DuckDB over records"
         ) from e
     kinds = {str(name).lower(): str(kind) for name, kind, *_ in found}
-    wanted = [*_names(output.key), *_names(output.value)]
+    wanted = [*_column_names(output.key), *_column_names(output.value)]
     if missing := [name for name in wanted if name.lower() not in kinds]:
         raise DeclarationError(
             f"{what}: its query does not give what its output takes",
             got=f"{', '.join(kinds)}; lacking {', '.join(missing)}",
             hint="give these columns, or leave them out of the output's key and value",
         )
-    if odd := {name: kinds[name.lower()] for name in wanted if not PLAIN.fullmatch(kinds[name.lower()])}:
+    if odd := {name: kinds[name.lower()] for name in wanted if not JSON_SAFE_TYPE.fullmatch(kinds[name.lower()])}:
         raise DeclarationError(
             f"{what}: its query gives columns that JSON has no one text for",
             got=", ".join(f"{name} {kind}" for name, kind in odd.items()),
@@ -258,11 +268,11 @@ def _checked(connection: duckdb.DuckDBPyConnection, what: str, query: str, outpu
         )
 
 
-def _names(columns: Columns) -> tuple[str, ...]:
+def _column_names(columns: Columns) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
-def _json(columns: Columns) -> str:
+def _json_sql(columns: Columns) -> str:
     """As an output's columns are written: one as text, several as an object."""
     if isinstance(columns, str):
         return f'encode(CAST("{columns}" AS VARCHAR))'
@@ -270,21 +280,21 @@ def _json(columns: Columns) -> str:
     return f"encode(CAST(to_json(struct_pack({fields})) AS VARCHAR))"
 
 
-def _keyed(connection: duckdb.DuckDBPyConnection, job: Job, source: str, target: Path) -> None:
+def _sort_by_key(connection: duckdb.DuckDBPyConnection, job: BackfillJob, source: str, target: Path) -> None:
     """RowsQuery in order of their keys, each key once."""
     numbered = f"SELECT key, value, row_number() OVER (ORDER BY key, value) - 1 AS n FROM ({source})"
-    place = f"""'{job.name}' AS topic, (n // {TOGETHER})::INT AS partition, n AS "offset\""""
+    place = f"""'{job.name}' AS topic, (n // {ROWS_PER_HASH})::INT AS partition, n AS "offset\""""
     columns = f"{place}, key, value, NULL AS timestamp, NULL AS headers, NULL AS event_time"
     part = target.with_suffix(".unchecked")
-    _copied(connection, f"SELECT {columns} FROM ({numbered}) ORDER BY n", part)
-    _each_once(job, part)
+    _copy_query(connection, f"SELECT {columns} FROM ({numbered}) ORDER BY n", part)
+    _check_keys(job, part)
     part.replace(target)
 
 
-def _each_once(job: Job, path: Path) -> None:
+def _check_keys(job: BackfillJob, path: Path) -> None:
     """DeclarationError for a key that is NULL, or there twice."""
     before: bytes | None = None
-    for rows in tables(path):
+    for rows in read_rows(path):
         keys = rows["key"].combine_chunks()
         if keys.null_count:
             raise DeclarationError(
@@ -303,12 +313,12 @@ def _each_once(job: Job, path: Path) -> None:
         before = keys[-1].as_py()
 
 
-class _Given:
+class _RecomputedTables:
     """The tables of a recompute. left_out: what it returns at its end."""
 
     def __init__(self, tables: Iterator[pa.Table]) -> None:
         self._tables = cast("Generator[pa.Table, None, tuple[int, str] | None]", tables)
-        self.left_out = LeftOut()
+        self.left_out = SkippedRecords()
 
     def __iter__(self) -> Iterator[pa.Table]:
         found = yield from self._tables
@@ -316,40 +326,39 @@ class _Given:
             self.left_out.more(found[0], "the first of them", found[1])
 
 
-def _written(path: Path, given: Iterable[pa.Table]) -> None:
+def _write_tables(path: Path, given: Iterable[pa.Table]) -> None:
     schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
     with pq.ParquetWriter(path, schema, compression="lz4") as writer:
         for table in given:
             writer.write_table(table.select(["key", "value"]).cast(schema))
 
 
-def as_table(paths: Sequence[Path], *, numbered: bool = False) -> str:
+def files_as_table(paths: Sequence[Path], *, numbered: bool = False) -> str:
     """Files of records as a table of SQL; numbered: with `filename` and a row's number in it, `file_row_number`."""
     if not paths:
-        kinds = NOTHING | ({"filename": "VARCHAR", "file_row_number": "BIGINT"} if numbered else {})
+        kinds = COLUMN_TYPES | ({"filename": "VARCHAR", "file_row_number": "BIGINT"} if numbered else {})
         columns = ", ".join(f"NULL::{kind} AS {name}" for name, kind in kinds.items())
         return f"(SELECT {columns} WHERE false)"
     more = ", file_row_number = true, filename = true" if numbered else ""
-    return f"read_parquet([{', '.join(map(_text, paths))}]{more})"
+    return f"read_parquet([{', '.join(map(_sql_path, paths))}]{more})"
 
 
-def _text(path: Path) -> str:
+def _sql_path(path: Path) -> str:
     """A path as SQL has text."""
     return "'" + str(path).replace("'", "''") + "'"
 
 
-NOTHING = {
+COLUMN_TYPES = {
     "topic": "VARCHAR", "partition": "INT", '"offset"': "BIGINT", "key": "BLOB", "value": "BLOB",
     "timestamp": "TIMESTAMPTZ", "headers": "STRUCT(key VARCHAR, value BLOB)[]", "event_time": "TIMESTAMPTZ",
 }  # fmt: skip
 
 
-def _copied(connection: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
+def _copy_query(connection: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
     part = target.with_suffix(".part")
     try:
-        connection.execute(
-            f"COPY ({query}) TO {_text(part)} (FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE {parquet.ROWS})"
-        )
+        options = f"FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE {parquet.ROW_GROUP_ROWS}"
+        connection.execute(f"COPY ({query}) TO {_sql_path(part)} ({options})")
     except duckdb.OutOfMemoryException as e:
         raise BackfillError(
             "the rows do not fit on the disk", got=str(e).splitlines()[0], hint="make room, or take shorter intervals"
@@ -358,18 +367,18 @@ def _copied(connection: duckdb.DuckDBPyConnection, query: str, target: Path) -> 
 
 
 @contextmanager
-def database(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_duckdb(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """DuckDB, which keeps on the disk what its memory does not hold."""
     with duckdb.connect(
-        config={"threads": 2, "memory_limit": MEMORY, "temp_directory": str(folder / "spill")}
+        config={"threads": 2, "memory_limit": MEMORY_LIMIT, "temp_directory": str(folder / "spill")}
     ) as connection:
         connection.execute("SET timezone = 'UTC'")
-        with _ends_with_its_query(connection):
+        with _interrupt_on_signal(connection):
             yield connection
 
 
 @contextmanager
-def _ends_with_its_query(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+def _interrupt_on_signal(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
     """Let a signal end the query too. What its handler raises ends the main thread's part of it alone, and DuckDB then
     waits for the other threads, for as long as their part of the query takes."""
     if threading.current_thread() is not threading.main_thread():

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
-from confluent_kafka import Message as Taken
+from confluent_kafka import Message as KafkaMessage
 
 from penstock.archive import parquet
-from penstock.archive.layout import Span, added
-from penstock.archive.reader import differs
+from penstock.archive.layout import Span, merge_spans
+from penstock.archive.reader import span_difference
 from penstock.backfill import transform as given
-from penstock.backfill.job import Done, Job
-from penstock.backfill.writer import HEADER
+from penstock.backfill.job import BackfillJob, BackfillMarker
+from penstock.backfill.writer import ROW_HEADER
 from penstock.kafka.admin import admin, first_offsets
 from penstock.kafka.commit_marker import stable_end_offsets
 from penstock.kafka.dead_letters import open_consumer, read_range_batches
@@ -29,24 +29,26 @@ COLUMNS: list[tuple[str, Any]] = [
     ("position", pa.int64()),
     ("partition", pa.int32()),
 ]
-RAW = pa.schema(COLUMNS)
+RAW_SCHEMA = pa.schema(COLUMNS)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VerifyResult:
     """right: whether the target holds every row, once and unchanged. said: in a sentence."""
 
     right: bool
     said: str
 
 
-def verify(job: Job, done: Done, path: Path, bootstrap: str, compacts: bool, told: Callable[[int], None]) -> Verdict:
+def verify_target(
+    job: BackfillJob, done: BackfillMarker, path: Path, bootstrap: str, compacts: bool, told: Callable[[int], None]
+) -> VerifyResult:
     """Compare the rows with what the target holds from where the first of them may lie."""
     found, parts, firsts = dict[str, Span](), dict[int, int](), dict[int, int]()
     count = 0
     with duckdb.connect() as connection:
-        for table in _ours(connection, done, _read(job, done, bootstrap)):
-            found = added([found, parquet.spans_of(table, connection)])
+        for table in _job_rows(connection, done, _read_target(job, done, bootstrap)):
+            found = merge_spans([found, parquet.spans_of(table, connection)])
             for p, n in zip(*(c.to_pylist() for c in table["target"].value_counts().flatten()), strict=True):
                 parts[p] = parts.get(p, 0) + n
             for row in table.group_by("target").aggregate([("position", "min")]).to_pylist():
@@ -54,8 +56,8 @@ def verify(job: Job, done: Done, path: Path, bootstrap: str, compacts: bool, tol
                 firsts[p] = min(at, firsts.get(p, at))
             told(count := count + table.num_rows)
     # All records of the plan, as the archive's manifests have them, need not be hashed here once more.
-    whole = job.replays and not done.after and not differs(done.upto, found)
-    wanted = found if whole and count == done.rows else given.spans(path)
+    whole = job.replays and not done.after and not span_difference(done.upto, found)
+    wanted = found if whole and count == done.rows else given.row_spans(path)
     rows = sum(span.rows for span in wanted.values())
     right = "as they are in the source" if job.replays else "as they were made"
     total = sum(span.sum for span in wanted.values()) % 2**64
@@ -64,19 +66,21 @@ def verify(job: Job, done: Done, path: Path, bootstrap: str, compacts: bool, tol
     starts = first_offsets(admin(bootstrap), [(job.target, p) for p in firsts], bootstrap)
     if removed := [f"{job.target}[{p}] begins at {starts[job.target, p]}, and a row was at {at}"
                    for p, at in sorted(firsts.items()) if starts.get((job.target, p), 0) > at]:  # fmt: skip
-        return Verdict(False, f"rows were removed from {job.target} again: {', '.join(removed)}")
-    if not (why := differs(wanted, found)):
-        return Verdict(True, f"{rows:,} rows, hash {total:016x}, are in {job.target} {right}: {where}")
-    gone = replaced(done.run, path, _read(job, done, bootstrap)) if compacts else None
+        return VerifyResult(False, f"rows were removed from {job.target} again: {', '.join(removed)}")
+    if not (why := span_difference(wanted, found)):
+        return VerifyResult(True, f"{rows:,} rows, hash {total:016x}, are in {job.target} {right}: {where}")
+    gone = count_replaced(done.run, path, _read_target(job, done, bootstrap)) if compacts else None
     if gone is None:
-        return Verdict(False, f"{job.target} does not hold what the source gives: {why}")
-    return Verdict(
+        return VerifyResult(False, f"{job.target} does not hold what the source gives: {why}")
+    return VerifyResult(
         True, f"{rows:,} rows, hash {total:016x}; of {gone:,} the topic keeps a newer record of their keys, all others "
         f"are in {job.target} {right}: {where}",
     )  # fmt: skip
 
 
-def _ours(connection: duckdb.DuckDBPyConnection, done: Done, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def _job_rows(
+    connection: duckdb.DuckDBPyConnection, done: BackfillMarker, tables: Iterable[pa.Table]
+) -> Iterator[pa.Table]:
     """The rows of this job in its target, in the columns of an archive; `target INT, position BIGINT`: its place."""
     for table in tables:
         connection.register("raw", table)
@@ -88,7 +92,7 @@ def _ours(connection: duckdb.DuckDBPyConnection, done: Done, tables: Iterable[pa
         ).to_arrow_table()
 
 
-def replaced(run: str, path: Path, tables: Iterable[pa.Table]) -> int | None:
+def count_replaced(run: str, path: Path, tables: Iterable[pa.Table]) -> int | None:
     """Of a compacted topic, how many rows are gone because a newer record has their key; None if that does not explain
     what is missing.
 
@@ -99,7 +103,7 @@ def replaced(run: str, path: Path, tables: Iterable[pa.Table]) -> int | None:
     one before it, and somebody else's record than each row that lies before it; an older record explains nothing. Of a
     key whose last row is a tombstone nothing at all may be left: in time the topic forgets that too.
     """
-    with given.database(path.parent) as connection:
+    with given.open_duckdb(path.parent) as connection:
         connection.execute(
             "CREATE TABLE there (key BLOB, partition INT, position BIGINT, hash VARCHAR, place VARCHAR, ours BOOL)"
         )
@@ -115,7 +119,7 @@ def replaced(run: str, path: Path, tables: Iterable[pa.Table]) -> int | None:
             f"""CREATE TABLE wanted AS
             SELECT key, '{run}/' || topic || '/' || partition || '/' || "offset" AS place, md5(value) AS hash,
               value IS NULL AS removes, file_row_number AS n
-            FROM {given.as_table([path], numbered=True)}"""
+            FROM {given.files_as_table([path], numbered=True)}"""
         )
         asked = connection.execute(
             """WITH own AS (
@@ -148,7 +152,7 @@ def replaced(run: str, path: Path, tables: Iterable[pa.Table]) -> int | None:
     return None if unexplained or changed or twice or not missing else int(missing)
 
 
-def _read(job: Job, done: Done, bootstrap: str) -> Iterator[pa.Table]:
+def _read_target(job: BackfillJob, done: BackfillMarker, bootstrap: str) -> Iterator[pa.Table]:
     """What the target holds from the first row on, up to its end as it is now."""
     places = [(job.target, p) for p in done.first]
     # A commit is answered before it can be read.
@@ -157,30 +161,32 @@ def _read(job: Job, done: Done, bootstrap: str) -> Iterator[pa.Table]:
     with open_consumer(bootstrap) as reader:
         for place, end in sorted(ends.items()):
             start = max(done.first[place[1]], starts.get(place, 0))
-            yield from _together(_table(taken, place[1]) for taken in read_range_batches(reader, *place, start, end))
+            yield from _coalesce(_to_table(taken, place[1]) for taken in read_range_batches(reader, *place, start, end))
 
 
-def _table(taken: Sequence[Taken], partition: int) -> pa.Table:
-    columns: list[Any] = [map(of, taken) for of in (Taken.key, Taken.value, _mark, Taken.offset)]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, RAW.types[:-1], strict=True)]
-    return pa.Table.from_arrays([*arrays, pa.repeat(pa.scalar(partition, pa.int32()), len(taken))], schema=RAW)
+def _to_table(taken: Sequence[KafkaMessage], partition: int) -> pa.Table:
+    columns: list[Any] = [
+        map(of, taken) for of in (KafkaMessage.key, KafkaMessage.value, _row_header, KafkaMessage.offset)
+    ]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, RAW_SCHEMA.types[:-1], strict=True)]
+    return pa.Table.from_arrays([*arrays, pa.repeat(pa.scalar(partition, pa.int32()), len(taken))], schema=RAW_SCHEMA)
 
 
-def _mark(taken: Taken) -> bytes | None:
+def _row_header(taken: KafkaMessage) -> bytes | None:
     """Ours is the last of its name, and written behind all others."""
     for name, value in reversed(cast("Headers", taken.headers() or [])):
-        if name == HEADER and value is not None:
+        if name == ROW_HEADER and value is not None:
             return as_bytes(value)
     return None
 
 
-def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def _coalesce(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """The same rows, of many tables in one: a query for each few hundred costs more than the rows do."""
     held, rows, size = list[pa.Table](), 0, 0
     for table in tables:
         held.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
-        if rows >= parquet.ROWS or size >= given.BYTES:
+        if rows >= parquet.ROW_GROUP_ROWS or size >= given.BATCH_BYTES:
             yield pa.concat_tables(held)
             held, rows, size = [], 0, 0
     if held:

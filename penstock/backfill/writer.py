@@ -14,21 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.backfill import transform as given
-from penstock.backfill.job import Done, Job
-from penstock.kafka.limits import HEADER_OVERHEAD as EACH
-from penstock.kafka.limits import RECORD_OVERHEAD, Headers, ProducerBatch, producer_timestamp
+from penstock.backfill.job import BackfillJob, BackfillMarker
+from penstock.kafka.limits import HEADER_OVERHEAD, RECORD_OVERHEAD, Headers, ProducerBatch, producer_timestamp
 from penstock.kafka.transactions import TransactionalWriter
 
-HEADER = "penstock.backfill"
+ROW_HEADER = "penstock.backfill"
 """Of each record: `run/topic/partition/offset`, where the run names the job and what it read, and the rest the row."""
 # Rows of one transaction; a pace that is slower takes a second's.
-TOGETHER = 20_000
+ROWS_PER_TRANSACTION = 20_000
 # Of what a pace missed because it waited, so many seconds are made up for.
-BURST = 1.0
+BURST_SECONDS = 1.0
 
 
 @dataclass
-class Pace:
+class RateLimiter:
     """How fast rows may be written. rate: rows a second, 0 for no bound."""
 
     rate: int
@@ -38,86 +37,101 @@ class Pace:
 
     @property
     def together(self) -> int:
-        return min(TOGETHER, self.rate) if self.rate else TOGETHER
+        return min(ROWS_PER_TRANSACTION, self.rate) if self.rate else ROWS_PER_TRANSACTION
 
     def wait(self, count: int) -> None:
         """Return when so many rows may be written."""
         if not self.rate:
             return
         now = self.clock()
-        self._due = max(self._due, now - BURST)
+        self._due = max(self._due, now - BURST_SECONDS)
         if self._due > now:
             self.sleep(self._due - now)
         self._due += count / self.rate
 
 
-def write(
-    job: Job, done: Done, path: Path, writer: TransactionalWriter, pace: Pace, told: Callable[[int], None]
-) -> Done:
+def write_rows(
+    job: BackfillJob,
+    done: BackfillMarker,
+    path: Path,
+    writer: TransactionalWriter,
+    pace: RateLimiter,
+    told: Callable[[int], None],
+) -> BackfillMarker:
     """Write the rows that are not written; told: is asked before each transaction, and may wait, and told how many are.
 
     LeaseLost if somebody else does the same job meanwhile.
     """
-    for table in given.tables(path, done.written, pace.together):
+    for table in given.read_rows(path, done.written, pace.together):
         told(done.written)
         pace.wait(table.num_rows)
         after = done.behind(done.written + table.num_rows)
-        writer.commit(_batch(job, done.run, table), after.value())
+        writer.commit(_producer_batch(job, done.run, table), after.value())
         done = after
     told(done.written)
     return done
 
 
-def _batch(job: Job, run: str, rows: pa.Table) -> ProducerBatch:
+def _producer_batch(job: BackfillJob, run: str, rows: pa.Table) -> ProducerBatch:
     part, number = (rows[name].cast(pa.string()) for name in ("partition", "offset"))
     runs: Any = pa.chunked_array([pa.repeat(run, rows.num_rows)])
     said: Any = pc.binary_join_element_wise(runs, rows["topic"], part, number, "/").cast(pa.binary())
     places = said.to_pylist()
-    sizes = _lengths(rows["key"]) + _lengths(rows["value"]) + _lengths(said) + RECORD_OVERHEAD + len(HEADER) + EACH
+    sizes = (
+        _byte_lengths(rows["key"])
+        + _byte_lengths(rows["value"])
+        + _byte_lengths(said)
+        + RECORD_OVERHEAD
+        + len(ROW_HEADER)
+        + HEADER_OVERHEAD
+    )
     own = None
     if rows["headers"].null_count < rows.num_rows:
-        own, more = _own(rows["headers"])
+        own, more = _record_headers(rows["headers"])
         sizes = sizes + more
 
     def headers() -> Iterator[Headers]:
         if own is None:
-            return ([(HEADER, place)] for place in places)
-        return ([*kept, (HEADER, place)] for kept, place in zip(own(), places, strict=True))
+            return ([(ROW_HEADER, place)] for place in places)
+        return ([*kept, (ROW_HEADER, place)] for kept, place in zip(own(), places, strict=True))
 
     times = [0] * rows.num_rows
     if job.replays and job.timestamps == "original":
         stamps: Any = rows["timestamp"].cast(pa.int64())
         micros = pc.fill_null(stamps, -1)
-        times = [producer_timestamp(at) for at in (_numbers(micros) // 1000).tolist()]
+        times = [producer_timestamp(at) for at in (_to_int64(micros) // 1000).tolist()]
     return ProducerBatch(job.target, rows["key"].to_pylist(), rows["value"].to_pylist(), headers, times, sizes)
 
 
-def _own(column: Any) -> tuple[Callable[[], Iterator[Headers]], npt.NDArray[np.int64]]:
+def _record_headers(column: Any) -> tuple[Callable[[], Iterator[Headers]], npt.NDArray[np.int64]]:
     """The headers that records have themselves, and what they add to their sizes."""
     lists = column.combine_chunks()
     names, values = lists.flatten().flatten()
-    bounds, held = _sums(_numbers(pc.list_value_length(lists))), _sums(_lengths(names) + _lengths(values) + EACH)
+    bounds, held = (
+        _prefix_sums(_to_int64(pc.list_value_length(lists))),
+        _prefix_sums(_byte_lengths(names) + _byte_lengths(values) + HEADER_OVERHEAD),
+    )
     firsts, lasts = bounds[:-1].tolist(), bounds[1:].tolist()
     names, values = names.to_pylist(), values.to_pylist()
 
     def each() -> Iterator[Headers]:
         for first, last in zip(firsts, lasts, strict=True):
             pairs = zip(names[first:last], values[first:last], strict=True)
-            yield [one for one in pairs if one[0] != HEADER]
+            yield [one for one in pairs if one[0] != ROW_HEADER]
 
     return each, held[bounds[1:]] - held[bounds[:-1]]
 
 
-def _lengths(column: Any) -> npt.NDArray[np.int64]:
+def _byte_lengths(column: Any) -> npt.NDArray[np.int64]:
     """How many bytes each has."""
-    return _numbers(pc.binary_length(column))
+    return _to_int64(pc.binary_length(column))
 
 
-def _numbers(column: Any) -> npt.NDArray[np.int64]:
+def _to_int64(column: Any) -> npt.NDArray[np.int64]:
     """0 for none."""
     return np.asarray(pc.fill_null(column.cast(pa.int64()), 0))
 
 
-def _sums(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _prefix_sums(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """What lies before each, and all."""
     return np.concatenate(([0], np.cumsum(numbers)))

@@ -72,13 +72,13 @@ def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sin
             _stream(archive.source, archive, streams)
     for backfill in backfills:
         _backfill(backfill, archives, streams, topics)
-    filed = [archiving.stream(archive, topics) for archive in archives]
+    filed = [archiving.archive_stream(archive, topics) for archive in archives]
     for stream in filed:
         for topic in stream.topics():
             _declare(topic, stream, topics)
     _apps([*streams, *made, *filed], captured)
     idle = [stream for stream, sink in zip(made, sunk, strict=True) if not is_configured(sink)]
-    idle += filed if filed and not archiving.is_given() else []
+    idle += filed if filed and not archiving.is_configured() else []
     every = [*streams, *made, *filed]
     idle += [stream for stream in streams if not stream.enabled]
     run = [stream for stream in every if not any(stream is other for other in idle)]

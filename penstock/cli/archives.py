@@ -9,9 +9,9 @@ import typer
 from rich.text import Text
 
 from penstock.archive import reader
-from penstock.archive.state_log import latest
-from penstock.archive.verify import verify as verified
-from penstock.archive.writer import store_of
+from penstock.archive.state_log import latest_state
+from penstock.archive.verify import verify_archive as verified
+from penstock.archive.writer import archive_bucket
 from penstock.catalog import partial_catalog
 from penstock.cli.output import clear_errors, console, count, emit, table, unknown
 from penstock.model.archive import Archive
@@ -56,10 +56,10 @@ def show(name: Name, start: From = None, end: To = None, as_json: AsJson = False
     """Show the hours of an archive: state, records, bytes and files."""
     with clear_errors():
         archive = _named(name)
-        store = store_of(archive.bucket, archive.prefix)
-        state = latest(store)
+        store = archive_bucket(archive.bucket, archive.prefix)
+        state = latest_state(store)
         found: list[dict[str, Any]] = []
-        for hour in reader.names(state, _utc(start), _utc(end)):
+        for hour in reader.hours_between(state, _utc(start), _utc(end)):
             closed, late = state.closed.get(hour), state.open.get(hour, ())
             found.append(
                 {
@@ -90,7 +90,7 @@ def verify(name: Name, start: From = None, end: To = None, as_json: AsJson = Fal
     out, wrong, data = console(), 0, []
     with clear_errors():
         archive = _named(name)
-        for one in verified(store_of(archive.bucket, archive.prefix), _utc(start), _utc(end)):
+        for one in verified(archive_bucket(archive.bucket, archive.prefix), _utc(start), _utc(end)):
             wrong += not one.right
             data.append({**vars(one), "right": one.right, "findings": [vars(f) for f in one.findings]})
             if as_json:

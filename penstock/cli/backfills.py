@@ -31,7 +31,7 @@ from penstock.settings import settings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.backfill.job import Job
+    from penstock.backfill.job import BackfillJob
 
 app = typer.Typer(no_args_is_help=True, help="Write intervals of archives, and collections, to topics.")
 
@@ -101,9 +101,9 @@ def run(
     The exit code is 1 where it is refused, or where the target does not hold what the source gives, and 75 where the
     same may do later.
     """
-    from penstock.backfill.reporter import reporter
+    from penstock.backfill.reporter import control_reporter
     from penstock.backfill.run import run as run_job
-    from penstock.backfill.stream_lag import behind, watermarks
+    from penstock.backfill.stream_lag import reader_lag, stream_watermarks
     from penstock.control import connect
 
     setup("backfill")
@@ -112,11 +112,11 @@ def run(
         once_more = (request or uuid4().hex) if again else ""
         job = _job(catalog, name, begin, end, target, source, rate, dry, timestamps, unclosed, once_more)
         control = connect()
-        report = reporter(control, job, owner or f"{getpass.getuser()}@{socket.gethostname()}")
+        report = control_reporter(control, job, owner or f"{getpass.getuser()}@{socket.gethostname()}")
         with _asked_to_end() as asked:
             done = run_job(
-                job, settings().bootstrap, report=report, behind=behind(catalog, job.target, control),
-                watermarks=watermarks(control), recompute=partial(_recompute, asked),
+                job, settings().bootstrap, report=report, behind=reader_lag(catalog, job.target, control),
+                watermarks=stream_watermarks(control), recompute=partial(_recompute, asked),
             )  # fmt: skip
     # One line, however long: it is what Airflow keeps of a task.
     echo(f"{job.id}: {done.rows:,} rows written; {done.said}")
@@ -147,8 +147,8 @@ def show(
 def _job(
     catalog: Catalog, name: str, begin: datetime | None, end: datetime | None, target: str, source: str,
     rate: int | None, dry: bool, timestamps: str, unclosed: bool, again: str,
-) -> Job:  # fmt: skip
-    from penstock.backfill.job import Job
+) -> BackfillJob:  # fmt: skip
+    from penstock.backfill.job import BackfillJob
 
     backfill = _named(catalog, name)
     archive = _archive(catalog, backfill, source)
@@ -161,7 +161,7 @@ def _job(
     if end is None:
         wait = backfill.source.close_delay if isinstance(backfill.source, Archive) else timedelta(0)
         end = (datetime.now(UTC) - wait).replace(minute=0, second=0, microsecond=0)
-    return Job(
+    return BackfillJob(
         backfill, _utc(begin), _utc(end) or end, target or backfill.target_topic, archive,
         backfill.max_rate if rate is None else rate, dry, "now" if timestamps == "now" else "original", unclosed, again,
     )  # fmt: skip
@@ -201,7 +201,7 @@ def _recompute(
 ) -> Generator[pa.Table, None, tuple[int, str]]:
     """asked: whether the run was asked to end, and Java with it: what then fails is that."""
     # Spark is more than most backfills need.
-    from penstock.backfill.run import ENDED
+    from penstock.backfill.run import SIGTERM_STATUS
     from penstock.engine.operations.recompute import RecomputeCounts, recompute_rows
     from penstock.engine.session import open_session
 
@@ -216,7 +216,7 @@ def _recompute(
             spark.stop()
     except Exception as e:
         if asked.is_set():
-            raise SystemExit(ENDED) from e
+            raise SystemExit(SIGTERM_STATUS) from e
         raise
 
 
@@ -233,13 +233,13 @@ def _later() -> Iterator[None]:
 @contextmanager
 def _asked_to_end() -> Iterator[Event]:
     """Let SIGTERM end the run as Ctrl-C does: with a word of how far it is. It gives whether one has come."""
-    from penstock.backfill.run import ENDED
+    from penstock.backfill.run import SIGTERM_STATUS
 
     asked = Event()
 
     def end(*_: object) -> None:
         asked.set()
-        sys.exit(ENDED)
+        sys.exit(SIGTERM_STATUS)
 
     before = signal.signal(signal.SIGTERM, end)
     try:

@@ -23,12 +23,12 @@ import pyarrow.parquet as pq
 from confluent_kafka import Producer
 
 from penstock.archive import parquet
-from penstock.archive.hour_closer import Ends, Keeper
-from penstock.archive.state_log import latest
-from penstock.archive.stream import Archived
+from penstock.archive.hour_closer import HourCloser, TopicEnds
+from penstock.archive.state_log import latest_state
+from penstock.archive.stream import ArchiveOutput
 from penstock.archive.writer import ArchiveWriter
-from penstock.backfill.job import Job
-from penstock.backfill.progress import Figures
+from penstock.backfill.job import BackfillJob
+from penstock.backfill.progress import BackfillStatus
 from penstock.backfill.run import run
 from penstock.devstack.servers.kafka import Broker
 from penstock.host.ports import free_port
@@ -54,7 +54,7 @@ FROM (SELECT n, ?::TIMESTAMPTZ + to_microseconds((n * {step})::BIGINT) AS t FROM
 
 
 def filled(store: Bucket, count: int) -> None:
-    to = Archived(ARCHIVE.name, ARCHIVE.bucket, ARCHIVE.prefix, (TOPIC.name,), 900.0)
+    to = ArchiveOutput(ARCHIVE.name, ARCHIVE.bucket, ARCHIVE.prefix, (TOPIC.name,), 900.0)
     writer = ArchiveWriter(to, store)
     step = HOURS * 3_600_000_000 // count
     ends: dict[int, int] = {}
@@ -66,9 +66,9 @@ def filled(store: Bucket, count: int) -> None:
             assert made is not None
             ends = {p: -(-(last - p) // 4) for p in range(4)}
             writer.write({to.name: made.cast(parquet.SCHEMA)}, CommitMarker("query", number, {TOPIC.name: ends}))
-    asked: Ends = ({}, {(TOPIC.name, p): end for p, end in ends.items()})
+    asked: TopicEnds = ({}, {(TOPIC.name, p): end for p, end in ends.items()})
     later = (START + timedelta(days=2)).timestamp()
-    Keeper(writer, to, lambda _: asked, lambda: later).reconcile()
+    HourCloser(writer, to, lambda _: asked, lambda: later).reconcile()
 
 
 def bare(store: Bucket, bootstrap: str, topic: str) -> float:
@@ -82,7 +82,7 @@ def bare(store: Bucket, bootstrap: str, topic: str) -> float:
             "queue.buffering.max.messages": 1_000_000,
         }
     )
-    state = latest(store)
+    state = latest_state(store)
     keys = [o.key for hour in state.hours for o in store.objects(f"date={hour[:10]}/hour={hour[11:]}")]
     for key in keys:
         with store.opened(key) as source, pq.ParquetFile(source) as file:
@@ -104,12 +104,12 @@ def ours(bootstrap: str, topic: str, count: int) -> tuple[float, float]:
     begun = time.monotonic()
     written = begun
 
-    def report(figures: Figures) -> None:
+    def report(figures: BackfillStatus) -> None:
         nonlocal written
         if figures.state == "running":
             written = time.monotonic()
 
-    job = Job(Backfill("counts-again", ARCHIVE, topic), START, START + timedelta(hours=HOURS), topic)
+    job = BackfillJob(Backfill("counts-again", ARCHIVE, topic), START, START + timedelta(hours=HOURS), topic)
     done = run(job, bootstrap, report=report, recompute=lambda *_: iter(()))
     assert done.rows == count
     return written - begun, time.monotonic() - begun

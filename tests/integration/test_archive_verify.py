@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.archive import layout, parquet, reader, state_log
-from penstock.archive.hour_closer import manifest_of
-from penstock.archive.layout import Manifest
-from penstock.archive.verify import Verified, verify
+from penstock.archive.hour_closer import read_manifest
+from penstock.archive.layout import HourManifest
+from penstock.archive.verify import HourVerification, verify_archive
 from penstock.archive.writer import ArchiveWriter
 from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import SinkError
@@ -24,7 +24,7 @@ from tests.integration.test_archive_writer import HOUR, batch, give, keeper, out
 
 pytestmark = pytest.mark.integration
 
-FOLDER = layout.folder(HOUR)
+FOLDER = layout.hour_folder(HOUR)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def store(part: S3Server, request: pytest.FixtureRequest) -> Bucket:
     give(writer, to, batch(3, 4), 1)
     keeper(writer, to, 5).reconcile()
     give(writer, to, batch(5, hour=11), 2)
-    assert all(one.right for one in verify(made))
+    assert all(one.right for one in verify_archive(made))
     return made
 
 
@@ -52,12 +52,12 @@ def files(store: Bucket) -> list[str]:
     return [file.key for file in manifest(store).files]
 
 
-def manifest(store: Bucket) -> Manifest:
-    return manifest_of(store, state_log.latest(store).closed[HOUR])
+def manifest(store: Bucket) -> HourManifest:
+    return read_manifest(store, state_log.latest_state(store).closed[HOUR])
 
 
-def change(store: Bucket, make: Callable[[Manifest], Manifest]) -> None:
-    store.put(state_log.latest(store).closed[HOUR].key, make(manifest(store)).write())
+def change(store: Bucket, make: Callable[[HourManifest], HourManifest]) -> None:
+    store.put(state_log.latest_state(store).closed[HOUR].key, make(manifest(store)).write())
 
 
 def cut(store: Bucket) -> None:
@@ -74,11 +74,11 @@ def strange(store: Bucket) -> None:
 def changed(store: Bucket) -> None:
     rows = batch(0, 1, 2).to_pylist()
     rows[1]["value"] = b"other"
-    store.put(files(store)[0], parquet.parquet(pa.Table.from_pylist(rows, parquet.SCHEMA)))
+    store.put(files(store)[0], parquet.to_parquet(pa.Table.from_pylist(rows, parquet.SCHEMA)))
 
 
 def fewer(store: Bucket) -> None:
-    store.put(files(store)[1], parquet.parquet(batch(3)))
+    store.put(files(store)[1], parquet.to_parquet(batch(3)))
 
 
 def gone(store: Bucket) -> None:
@@ -98,11 +98,11 @@ def of_another_hour(store: Bucket) -> None:
 
 
 def no_manifest(store: Bucket) -> None:
-    store.put(state_log.latest(store).closed[HOUR].key, b"{}")
+    store.put(state_log.latest_state(store).closed[HOUR].key, b"{}")
 
 
 def manifest_gone(store: Bucket) -> None:
-    store.delete(state_log.latest(store).closed[HOUR].key)
+    store.delete(state_log.latest_state(store).closed[HOUR].key)
 
 
 def foreign(store: Bucket) -> None:
@@ -127,7 +127,7 @@ LIES: dict[Callable[[Bucket], None], list[str]] = {
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 def test_every_lie_is_told(store: Bucket, lie: Callable[[Bucket], None]) -> None:
     lie(store)
-    found: dict[str, Verified] = {one.hour: one for one in verify(store)}
+    found: dict[str, HourVerification] = {one.hour: one for one in verify_archive(store)}
     assert not found[HOUR].right
     assert found["2026-01-01T11"].right, "the other hour is as it was"
     said = " ".join(f"{one.what}; hint: {one.hint}" for one in found[HOUR].findings)
@@ -144,17 +144,17 @@ def test_every_lie_is_told(store: Bucket, lie: Callable[[Bucket], None]) -> None
 def test_a_backfill_is_not_given_what_is_wrong(store: Bucket, lie: Callable[[Bucket], None]) -> None:
     lie(store)
     with pytest.raises(SinkError, match="s3://lake/"):
-        list(reader.read(store, datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)))
+        list(reader.read_interval(store, datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)))
 
 
 def test_a_state_that_is_none_is_told(store: Bucket) -> None:
     store.put(f"{layout.STATES}/99999999-00000000-000000001.json.gz", b"nothing")
     with pytest.raises(SinkError, match=r"99999999-00000000-000000001.json.gz is not what an archive writes"):
-        list(verify(store))
+        list(verify_archive(store))
 
 
 def test_the_interval_chooses_hours(store: Bucket) -> None:
     first, second = datetime(2026, 1, 1, 10, tzinfo=UTC), datetime(2026, 1, 1, 11, tzinfo=UTC)
-    assert [hour for hour, _ in reader.read(store, first, second)] == [HOUR, HOUR]
-    assert [hour for hour, _ in reader.read(store, second, second.replace(minute=1))] == ["2026-01-01T11"]
-    assert not list(reader.read(store, datetime(2025, 1, 1, tzinfo=UTC), first))
+    assert [hour for hour, _ in reader.read_interval(store, first, second)] == [HOUR, HOUR]
+    assert [hour for hour, _ in reader.read_interval(store, second, second.replace(minute=1))] == ["2026-01-01T11"]
+    assert not list(reader.read_interval(store, datetime(2025, 1, 1, tzinfo=UTC), first))

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.archive import layout, parquet, reader, state_log
-from penstock.archive.hour_closer import GRACE, Keeper
-from penstock.archive.reader import hour_of
-from penstock.archive.stream import Archived
-from penstock.archive.verify import verify
+from penstock.archive.hour_closer import GARBAGE_GRACE, HourCloser
+from penstock.archive.reader import read_hour
+from penstock.archive.stream import ArchiveOutput
+from penstock.archive.verify import verify_archive
 from penstock.archive.writer import ArchiveWriter
 from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import LeaseLost, PenstockError, Wait
@@ -26,7 +26,7 @@ from tests.archived import Cut, Failing, where
 pytestmark = pytest.mark.integration
 
 HOUR = "2026-01-01T10"
-LATER = layout.begins("2026-01-01T12").timestamp() + 900.0
+LATER = layout.hour_start("2026-01-01T12").timestamp() + 900.0
 numbers = itertools.count()
 
 
@@ -41,8 +41,8 @@ def store(part: S3Server) -> Bucket:
     return Bucket(where(part), "lake", f"test-{next(numbers)}")
 
 
-def output(store: Bucket, target: int = 1 << 27) -> Archived:
-    return Archived("kept", "lake", store.place("x").split("/")[3], ("t",), 900.0, target)
+def output(store: Bucket, target: int = 1 << 27) -> ArchiveOutput:
+    return ArchiveOutput("kept", "lake", store.place("x").split("/")[3], ("t",), 900.0, target)
 
 
 def batch(*offsets: int, hour: int = 10, partition: int = 0) -> pa.Table:
@@ -59,26 +59,26 @@ def batch(*offsets: int, hour: int = 10, partition: int = 0) -> pa.Table:
     return pa.Table.from_pylist(rows, parquet.SCHEMA)
 
 
-def give(writer: ArchiveWriter, to: Archived, rows: pa.Table, number: int = 0) -> int:
+def give(writer: ArchiveWriter, to: ArchiveOutput, rows: pa.Table, number: int = 0) -> int:
     ends: dict[int, int] = {}
     for row in rows.to_pylist():
         ends[row["partition"]] = max(ends.get(row["partition"], 0), row["offset"] + 1)
     return writer.write({to.name: rows}, CommitMarker("query", number, {"t": ends}))
 
 
-def keeper(writer: ArchiveWriter, to: Archived, end: int, now: float = LATER) -> Keeper:
-    return Keeper(writer, to, lambda _: ({}, {("t", 0): end}), lambda: now)
+def keeper(writer: ArchiveWriter, to: ArchiveOutput, end: int, now: float = LATER) -> HourCloser:
+    return HourCloser(writer, to, lambda _: ({}, {("t", 0): end}), lambda: now)
 
 
 def there(store: Bucket) -> list[dict[str, object]]:
     """All that the archive holds, read as a backfill does."""
-    found = reader.read(store, datetime(1970, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC))
+    found = reader.read_interval(store, datetime(1970, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC))
     rows = [row for _, table in found for row in table.to_pylist()]
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
 
 def right(store: Bucket) -> bool:
-    return all(one.right for one in verify(store))
+    return all(one.right for one in verify_archive(store))
 
 
 BATCHES = [batch(*range(10)), pa.concat_tables([batch(*range(10, 15)), batch(15, 16, hour=11)]), batch(17, 18, hour=10)]
@@ -94,7 +94,7 @@ def work(store: Bucket) -> None:
     keeper(writer, to, 17).reconcile()
     give(writer, to, BATCHES[2], 2)
     keeper(writer, to, 19, LATER + 2000).reconcile()
-    keeper(writer, to, 19, LATER + 2000 + GRACE + 1).reconcile()
+    keeper(writer, to, 19, LATER + 2000 + GARBAGE_GRACE + 1).reconcile()
 
 
 @pytest.mark.parametrize("effect", ["before", pytest.param("after", marks=pytest.mark.long)])
@@ -110,7 +110,7 @@ def test_cut_off_at_every_call_and_begun_again(part: S3Server, effect: Cut) -> N
         work(store)
         assert there(store) == ALL, f"cut {effect} call {at}"
         assert right(store)
-        assert all(hour_of(store, state_log.latest(store), hour).closed for hour in (HOUR, "2026-01-01T11"))
+        assert all(read_hour(store, state_log.latest_state(store), hour).closed for hour in (HOUR, "2026-01-01T11"))
     assert at > 15
 
 
@@ -154,26 +154,26 @@ def test_an_hour_is_closed_when_all_of_it_is_archived_and_opened_by_what_is_late
     give(writer, to, batch(0, 1, 2))
     give(writer, to, batch(3, 4))
     keeper(writer, to, 5, LATER - 4000).reconcile()
-    assert not hour_of(store, writer.state, HOUR).closed, "it has not ended long enough"
+    assert not read_hour(store, writer.state, HOUR).closed, "it has not ended long enough"
     keeper(writer, to, 6).reconcile()
-    assert not hour_of(store, writer.state, HOUR).closed, "the topic holds more"
+    assert not read_hour(store, writer.state, HOUR).closed, "the topic holds more"
     keeper(writer, to, 5).reconcile()
-    hour = hour_of(store, state_log.latest(store), HOUR)
+    hour = read_hour(store, state_log.latest_state(store), HOUR)
     assert hour.closed
     assert hour.manifest is not None
     assert (hour.manifest.rows, hour.manifest.revision, len(hour.files)) == (5, 1, 1), "two files are joined"
     assert hour.manifest.spans == parquet.spans_of(batch(*range(5)))
     give(writer, to, batch(5))
-    late = hour_of(store, state_log.latest(store), HOUR)
+    late = read_hour(store, state_log.latest_state(store), HOUR)
     assert (late.closed, len(late.files), [r["offset"] for r in there(store)]) == (False, 2, [*range(6)])
     keeper(writer, to, 6, LATER + 1).reconcile()
-    assert not hour_of(store, writer.state, HOUR).closed, "it was closed a second ago"
+    assert not read_hour(store, writer.state, HOUR).closed, "it was closed a second ago"
     keeper(writer, to, 6, LATER + 900).reconcile()
-    again = hour_of(store, state_log.latest(store), HOUR)
+    again = read_hour(store, state_log.latest_state(store), HOUR)
     assert again.manifest is not None
     assert (again.closed, again.manifest.revision, again.manifest.rows) == (True, 2, 6)
     before = {one.key for one in store.objects("")}
-    keeper(writer, to, 6, LATER + 900 + GRACE + 1).reconcile()
+    keeper(writer, to, 6, LATER + 900 + GARBAGE_GRACE + 1).reconcile()
     assert len(before - {one.key for one in store.objects("")} - {o.key for o in store.objects(layout.STATES)}) >= 5
     assert there(store) == batch(*range(6)).to_pylist()
     assert right(store)
@@ -185,7 +185,7 @@ def test_files_are_joined_up_to_their_target(store: Bucket) -> None:
     for n in range(12):
         give(writer, to, batch(*range(n * 5, n * 5 + 5)), n)
     keeper(writer, to, 60).reconcile()
-    hour = hour_of(store, state_log.latest(store), HOUR)
+    hour = read_hour(store, state_log.latest_state(store), HOUR)
     assert 1 < len(hour.files) < 12
     assert there(store) == batch(*range(60)).to_pylist()
 
@@ -195,7 +195,7 @@ def test_a_file_that_was_changed_is_never_joined(store: Bucket) -> None:
     writer = ArchiveWriter(to, store)
     give(writer, to, batch(0, 1))
     give(writer, to, batch(2))
-    store.put(writer.state.open[HOUR][0].key, parquet.parquet(batch(0, 7)))
+    store.put(writer.state.open[HOUR][0].key, parquet.to_parquet(batch(0, 7)))
     with pytest.raises(PenstockError, match=r"do not hold what was written.*archives verify kept"):
         keeper(writer, to, 3).reconcile()
-    assert not hour_of(store, state_log.latest(store), HOUR).closed
+    assert not read_hour(store, state_log.latest_state(store), HOUR).closed

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from penstock.archive import hour_closer, parquet, reader, writer
-from penstock.archive.state_log import latest
-from penstock.archive.stream import stream
-from penstock.archive.verify import verify
+from penstock.archive.state_log import latest_state
+from penstock.archive.stream import archive_stream
+from penstock.archive.verify import verify_archive
 from penstock.catalog import discovery
 from penstock.cli import app
 from penstock.devstack.servers.kafka import Broker
@@ -52,7 +52,7 @@ def store(part: S3Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket
     for name, value in {"URL": at.url, "ACCESS_KEY": at.access_key, "SECRET_KEY": at.secret_key}.items():
         monkeypatch.setenv(f"PENSTOCK_S3_{name}", value)
     monkeypatch.setenv("PENSTOCK_S3_MAKE_BUCKETS", "1")
-    monkeypatch.setattr(hour_closer, "EVERY", 0.5)
+    monkeypatch.setattr(hour_closer, "CHECK_INTERVAL", 0.5)
     settings.cache_clear()
     made = Bucket(at, "lake", "events")
     made.ready()
@@ -81,7 +81,7 @@ def fill(bootstrap: str, first: int, count: int, at: datetime = HOUR) -> list[di
 
 
 def there(store: Bucket) -> list[dict[str, Any]]:
-    found = reader.read(store, datetime(1970, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC))
+    found = reader.read_interval(store, datetime(1970, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC))
     return [row for _, table in found for row in table.to_pylist()]
 
 
@@ -95,14 +95,14 @@ def test_a_topic_is_archived_and_its_hour_closed(
     bootstrap = fresh_broker.bootstrap
     create(bootstrap, EVENTS, COMMITS)
     sent = fill(bootstrap, 0, 200)
-    with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
+    with running(archive_stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
         run.process_all_available()
-        wait_until(lambda: "2026-01-31T23" in latest(store).closed, 240, what="the hour is closed")
+        wait_until(lambda: "2026-01-31T23" in latest_state(store).closed, 240, what="the hour is closed")
         late = fill(bootstrap, 200, 50)
         run.process_all_available()
         assert run.figures.dead == 0
     # Another run goes on behind it.
-    with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
+    with running(archive_stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
         sent += fill(bootstrap, 250, 30, HOUR + timedelta(hours=1))
         run.process_all_available()
     found = there(store)
@@ -114,7 +114,7 @@ def test_a_topic_is_archived_and_its_hour_closed(
     assert all(row["event_time"] == row["timestamp"] for row in found if row not in told)
     headers = [row["headers"] for row in found if row["headers"]]
     assert len(headers) == len([row for row in found if row["partition"] == 1])
-    assert sorted(latest(store).hours) == ["2026-01-31T23", "2026-02-01T00"]
+    assert sorted(latest_state(store).hours) == ["2026-01-31T23", "2026-02-01T00"]
 
 
 def test_a_stream_waits_while_the_store_is_paused(
@@ -123,7 +123,7 @@ def test_a_stream_waits_while_the_store_is_paused(
     bootstrap = fresh_broker.bootstrap
     create(bootstrap, EVENTS, COMMITS)
     sent = fill(bootstrap, 0, 20)
-    with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
+    with running(archive_stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
         run.process_all_available()
         part.pause()
         try:
@@ -156,19 +156,19 @@ def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
     sent = fill(bootstrap, 0, 100)
     cut = Failing(where(part), "lake", "events", at, "after")
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "store_of", lambda *_: cut)
-        with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
+        patch.setattr(writer, "archive_bucket", lambda *_: cut)
+        with running(archive_stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
 
             def failed() -> bool:
                 run.reconcile()
                 return cut.calls >= at
 
             wait_until(failed, 240)
-    with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
+    with running(archive_stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
         sent += fill(bootstrap, 100, 20, HOUR + timedelta(hours=2))
         run.process_all_available()
     assert places(there(store)) == places(sent)
-    assert all(one.right for one in verify(store))
+    assert all(one.right for one in verify_archive(store))
 
 
 def test_the_command_line_shows_and_verifies(store: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,11 +185,11 @@ def test_the_command_line_shows_and_verifies(store: Bucket, tmp_path: Path, monk
     monkeypatch.setenv("PENSTOCK_PROJECT", str(tmp_path))
     forget()
     forget_jobs()
-    [output] = stream(Archive("kept", Topic("t"), bucket="lake", prefix="events")).outputs.values()
+    [output] = archive_stream(Archive("kept", Topic("t"), bucket="lake", prefix="events")).outputs.values()
     opened = ArchiveWriter(output, store)  # type: ignore[arg-type]
     opened.write({output.name: batch(0, 1, 2)}, CommitMarker("q", 0, {}))
     opened.write({output.name: batch(3, 4, hour=11)}, CommitMarker("q", 1, {}))
-    hour_closer.Keeper(opened, output, lambda _: ({}, {})).reconcile()  # type: ignore[arg-type]
+    hour_closer.HourCloser(opened, output, lambda _: ({}, {})).reconcile()  # type: ignore[arg-type]
     opened.write({output.name: batch(5, hour=11)}, CommitMarker("q", 2, {}))
 
     def asked(*words: str) -> tuple[int, str]:
@@ -206,7 +206,7 @@ def test_the_command_line_shows_and_verifies(store: Bucket, tmp_path: Path, monk
         store.put("date=2026-01-01/hour=10/00000001-00000000-000000001.parquet", b"")
         code, text = asked("verify", "kept")
         assert (code, "counts nowhere" in text) == (0, True)
-        store.put("date=2026-01-01/hour=10/part-0.parquet", parquet.parquet(batch(9)))
+        store.put("date=2026-01-01/hour=10/part-0.parquet", parquet.to_parquet(batch(9)))
         code, text = asked("verify", "kept", "--to", "2026-01-01T11")
         assert code == 1
         assert "s3://lake/events/date=2026-01-01/hour=10/part-0.parquet is not of this archive" in " ".join(

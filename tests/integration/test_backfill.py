@@ -19,8 +19,8 @@ from pymongo import MongoClient
 
 from penstock.backfill import mongodb_source, retry, writer
 from penstock.backfill import run as running
-from penstock.backfill.job import Job
-from penstock.backfill.progress import Figures
+from penstock.backfill.job import BackfillJob
+from penstock.backfill.progress import BackfillStatus
 from penstock.backfill.run import run
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BackfillError, DeclarationError, InputNotReady, LeaseLost, SinkError, Wait
@@ -69,7 +69,7 @@ def kept(endpoint: Endpoint, home: Path, monkeypatch: pytest.MonkeyPatch, reques
 
 def test_records_are_written_as_they_are_in_order_of_event_time(kept: Archive, fresh_broker: Broker) -> None:
     create(fresh_broker.bootstrap, AGAIN)
-    told: list[Figures] = []
+    told: list[BackfillStatus] = []
     done = do(job(again(kept)), fresh_broker, told)
     assert done.rows == len(ALL)
     found = read(fresh_broker.bootstrap, "again")
@@ -112,8 +112,8 @@ def test_cut_off_and_taken_up_again(
     """Before a transaction, or between the last and the verification; then the archive gets more, and the files that
     were fetched are gone."""
     create(fresh_broker.bootstrap, AGAIN)
-    monkeypatch.setattr(writer, "TOGETHER", 10)
-    monkeypatch.setattr(running, "LOOK", 0.0)
+    monkeypatch.setattr(writer, "ROWS_PER_TRANSACTION", 10)
+    monkeypatch.setattr(running, "LAG_INTERVAL", 0.0)
     calls = 0
 
     def cut() -> dict[str, float]:
@@ -122,7 +122,7 @@ def test_cut_off_and_taken_up_again(
             raise KeyboardInterrupt
         return {}
 
-    told: list[Figures] = []
+    told: list[BackfillStatus] = []
     with pytest.raises(KeyboardInterrupt):
         do(job(again(kept)), fresh_broker, told, behind=cut)
     assert told[-1].state == "stopped"
@@ -141,8 +141,8 @@ def test_rows_that_are_gone_are_made_and_written_anew(
 ) -> None:
     """Sums that come out otherwise each time in their last digits, as those of several threads do."""
     create(fresh_broker.bootstrap, SUMS)
-    monkeypatch.setattr(writer, "TOGETHER", 2)
-    monkeypatch.setattr(running, "LOOK", 0.0)
+    monkeypatch.setattr(writer, "ROWS_PER_TRANSACTION", 2)
+    monkeypatch.setattr(running, "LAG_INTERVAL", 0.0)
     query = "SELECT who, sum(n) + random() / 1e9 AS total, getvariable('end') - 1 AS as_of FROM records GROUP BY who"
     one, calls = job(sums(kept, query)), 0
 
@@ -214,10 +214,10 @@ def test_it_waits_for_readers_and_keeps_its_pace(
     kept: Archive, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(fresh_broker.bootstrap, AGAIN)
-    monkeypatch.setattr(running, "LOOK", 0.0)
-    monkeypatch.setattr(writer, "TOGETHER", 10)
+    monkeypatch.setattr(running, "LAG_INTERVAL", 0.0)
+    monkeypatch.setattr(writer, "ROWS_PER_TRANSACTION", 10)
     lags = iter([{"counts": 70.0}, {"counts": 61.0}, {"counts": 5.0}])
-    told: list[Figures] = []
+    told: list[BackfillStatus] = []
     do(job(again(kept)), fresh_broker, told, behind=lambda: next(lags, {}))
     waited = [f for f in told if f.state == "waiting"]
     assert waited
@@ -227,7 +227,7 @@ def test_it_waits_for_readers_and_keeps_its_pace(
 def test_pace() -> None:
     slept: list[float] = []
     now = 100.0
-    pace = writer.Pace(10, lambda: now + sum(slept), slept.append)
+    pace = writer.RateLimiter(10, lambda: now + sum(slept), slept.append)
     for _ in range(5):
         pace.wait(pace.together)
     # The first second's are free, as those of a pause of a second would be.
@@ -254,8 +254,8 @@ def test_what_somebody_else_takes_away_is_seen(
     kept: Archive, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(fresh_broker.bootstrap, AGAIN)
-    monkeypatch.setattr(running, "LOOK", 0.0)
-    monkeypatch.setattr(writer, "TOGETHER", 10)
+    monkeypatch.setattr(running, "LAG_INTERVAL", 0.0)
+    monkeypatch.setattr(writer, "ROWS_PER_TRANSACTION", 10)
     gone = admin(fresh_broker.bootstrap)
 
     def meanwhile() -> dict[str, float]:
@@ -266,7 +266,7 @@ def test_what_somebody_else_takes_away_is_seen(
                 done.result(60)
         return {}
 
-    told: list[Figures] = []
+    told: list[BackfillStatus] = []
     with pytest.raises(BackfillError, match="does not hold what the source gives"):
         do(job(again(kept)), fresh_broker, told, behind=meanwhile)
     assert told[-1].state == "failed"
@@ -318,7 +318,7 @@ def test_documents(home: Path, fresh_broker: Broker, tmp_path: Path, monkeypatch
     assert settings().home == home
     create(fresh_broker.bootstrap, SUMS)
     backfill = of_documents()
-    one = Job(backfill, None, HOUR, "sums")
+    one = BackfillJob(backfill, None, HOUR, "sums")
     with pytest.raises(SinkError, match="nobody has said where MongoDB is"):
         do(one, fresh_broker)
     with mongodb.store(tmp_path / "mongo") as url:
@@ -359,24 +359,24 @@ def test_a_mongodb_that_is_away_is_waited_for_and_not_for_ever(
 ) -> None:
     mongodb.embedded()
     assert settings().home == home
-    monkeypatch.setattr(mongodb_source, "SERVER_MS", 500)
+    monkeypatch.setattr(mongodb_source, "SERVER_SELECTION_MS", 500)
     create(fresh_broker.bootstrap, SUMS)
-    one = Job(of_documents(), None, HOUR, "sums")
+    one = BackfillJob(of_documents(), None, HOUR, "sums")
     with mongodb.server(tmp_path / "mongo") as part:
         monkeypatch.setenv("PENSTOCK_MONGODB_URL", part.url)
         settings.cache_clear()
         with MongoClient[dict[str, Any]](part.url) as client:
             client["crm"]["people"].insert_many([{"id": f"p{n}", "n": n, "moment": HOUR} for n in range(30)])
         part.stop()
-        told: list[Figures] = []
+        told: list[BackfillStatus] = []
         with monkeypatch.context() as patch:
-            patch.setattr(retry, "PATIENCE", 1.0)
+            patch.setattr(retry, "RETRY_TIMEOUT", 1.0)
             with pytest.raises(Wait, match=r"MongoDB does not answer for mongodb.crm.people.*it goes on where it was"):
                 do(one, fresh_broker, told)
         assert [f.state for f in told][-2:] == ["waiting", "failed"]
         waits = threading.Event()
 
-        def report(now: Figures) -> None:
+        def report(now: BackfillStatus) -> None:
             if now.state == "waiting":
                 waits.set()
 

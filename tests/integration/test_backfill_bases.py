@@ -20,9 +20,9 @@ from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS
 from jobs.presence.archive import BASE, WALK_INS_ARCHIVE
 from jobs.presence.counts import STREAM
 from penstock.archive import hour_closer
-from penstock.archive.stream import stream
-from penstock.backfill.job import Job
-from penstock.backfill.run import Outcome, run
+from penstock.archive.stream import archive_stream
+from penstock.backfill.job import BackfillJob
+from penstock.backfill.run import BackfillResult, run
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import InputNotReady
 from penstock.kafka.admin import admin, log_end_offsets
@@ -45,7 +45,7 @@ WALKS = replace(ENRICHED_WALK_INS, config={"retention.ms": "-1"})
 @pytest.fixture
 def endpoint(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     assert settings().home == home
-    monkeypatch.setattr(hour_closer, "EVERY", 0.5)
+    monkeypatch.setattr(hour_closer, "CHECK_INTERVAL", 0.5)
     with archived.server(tmp_path / "s3") as part:
         monkeypatch.setenv("PENSTOCK_S3_MAKE_BUCKETS", "1")
         leads_to(where(part), monkeypatch)
@@ -89,17 +89,17 @@ def test_counts_are_right_to_the_last_walk_in(
     """History that only the archive has still, and walk-ins that come while bases are told, twice each."""
     assert endpoint.url
     bootstrap, chance = fresh_broker.bootstrap, random.Random(4)
-    kept = stream(ARCHIVE)
+    kept = archive_stream(ARCHIVE)
     # Topics of times of long ago lose them at once, unless they keep all.
     create(bootstrap, WALKS, *(t for one in (STREAM, kept) for t in one.topics() if t.name != WALKS.name))
     history = walks(chance, 300, HOUR, timedelta(hours=2))
     live = walks(chance, 600, HOUR + timedelta(hours=2), timedelta(hours=3))
     backfill = replace(BASE, source=ARCHIVE)
 
-    def told(hours: int, again: str = "") -> Outcome:
-        job = Job(backfill, None, HOUR + timedelta(hours=hours), backfill.target_topic, again=again)
+    def told(hours: int, again: str = "") -> BackfillResult:
+        job = BackfillJob(backfill, None, HOUR + timedelta(hours=hours), backfill.target_topic, again=again)
 
-        def tried() -> Outcome | None:
+        def tried() -> BackfillResult | None:
             try:
                 return run(job, bootstrap, recompute=lambda *_: iter(()))
             except InputNotReady:

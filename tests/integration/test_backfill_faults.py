@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.backfill import retry
-from penstock.backfill.progress import Figures
+from penstock.backfill.progress import BackfillStatus
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import InputNotReady, SinkError, Wait
 from penstock.object_store import bucket as stores
@@ -94,7 +94,7 @@ def test_what_is_wrong_in_an_archive_is_told_and_nothing_is_written(
     store = Bucket(endpoint, kept.bucket, kept.prefix)
     before = {one.key: store.get(one.key) for one in store.objects("")}
     lie(store)
-    told: list[Figures] = []
+    told: list[BackfillStatus] = []
     with pytest.raises(SinkError, match=LIES[lie]) as e:
         do(job(again(kept)), fresh_broker, told)
     assert "hint: bring" in str(e.value)
@@ -126,7 +126,7 @@ def test_a_store_that_fails_for_a_while_is_waited_for(
     kept: Archive, endpoint: Endpoint, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch, fault: Answer
 ) -> None:
     monkeypatch.setattr(stores, "REQUEST_TIMEOUT", 1.0)
-    told: list[Figures] = []
+    told: list[BackfillStatus] = []
     # Each is asked for twice by the client itself.
     with Between(endpoint, reads(lambda n: fault if 2 < n < 6 else "pass")) as way:
         leads_to(way.endpoint, monkeypatch)
@@ -140,7 +140,7 @@ def test_a_store_that_fails_for_a_while_is_waited_for(
 def test_a_store_that_fails_for_long_ends_it_and_it_goes_on(
     kept: Archive, endpoint: Endpoint, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "PATIENCE", 1.0)
+    monkeypatch.setattr(retry, "RETRY_TIMEOUT", 1.0)
     asked = 0
 
     def some(n: int) -> Answer:

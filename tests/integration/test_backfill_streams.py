@@ -17,9 +17,9 @@ from jobs.metrics.archive import RECEIPTS_ARCHIVE, SUMMARIES
 from jobs.metrics.summaries import STREAM
 from jobs.quality.archive import COUNTS
 from jobs.quality.counts import METRICS
-from penstock.backfill.archive_source import Archived
-from penstock.backfill.job import Job
-from penstock.backfill.run import Outcome, run
+from penstock.backfill.archive_source import ArchiveSource
+from penstock.backfill.job import BackfillJob
+from penstock.backfill.run import BackfillResult, run
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.operations.recompute import recompute_rows
 from penstock.errors import BackfillError, DeclarationError
@@ -60,7 +60,7 @@ def record(topic: str, offset: int, at: datetime, sent: datetime | None = None, 
     }  # fmt: skip
 
 
-def do(job: Job, broker: Broker, spark: SparkSession) -> Outcome:
+def do(job: BackfillJob, broker: Broker, spark: SparkSession) -> BackfillResult:
     def again(streams: Any, files: Any, begin: datetime, end: datetime) -> Iterator[pa.Table]:
         return recompute_rows(spark, streams, files, start=begin, end=end, by_hours=True)
 
@@ -85,7 +85,7 @@ def test_summaries_are_computed_again_with_what_came_late(
     before = [receipt(n, START - timedelta(hours=2) + timedelta(minutes=n)) for n in range(3)]
     given = [receipt(3 + n, START + timedelta(minutes=n), float(n)) for n in range(60)]
     holds(RECEIPTS_ARCHIVE, endpoint, [*before, *given])
-    job = Job(SUMMARIES, START, START + timedelta(hours=1), SUMMARIES.target_topic)
+    job = BackfillJob(SUMMARIES, START, START + timedelta(hours=1), SUMMARIES.target_topic)
     assert do(job, fresh_broker, spark).rows == 6
     found = table(read(fresh_broker.bootstrap, SUMMARIES.target_topic))
     assert [json.loads(value)["count"] for value in found.values()] == [10] * 6
@@ -114,7 +114,7 @@ def test_a_stream_by_own_timestamps_is_given_all_hours_that_hold_some(
         receipt(8, hour + timedelta(minutes=1), sent=hour + hours),
     ]
     holds(archive, endpoint, given)
-    done = do(Job(backfill, hour, hour + hours, backfill.target_topic), fresh_broker, spark)
+    done = do(BackfillJob(backfill, hour, hour + hours, backfill.target_topic), fresh_broker, spark)
     assert done.rows == 5
     found = {
         json.loads(key)["window"] - ms(hour): value
@@ -132,7 +132,7 @@ def test_a_stream_by_another_event_time_than_its_archive_is_refused(
     given = [receipt(n, START + timedelta(minutes=n)) for n in range(5)]
     late = receipt(5, START, sent=START + timedelta(minutes=7))
     holds(archive, endpoint, [*given, {**late, "event_time": late["timestamp"]}])
-    job = Job(backfill, START, START + timedelta(hours=1), backfill.target_topic)
+    job = BackfillJob(backfill, START, START + timedelta(hours=1), backfill.target_topic)
     with pytest.raises(DeclarationError, match=r"another event time than the archive.*receipts\[0\]@5 by 420 s"):
         do(job, fresh_broker, spark)
     assert not read(fresh_broker.bootstrap, backfill.target_topic)
@@ -146,9 +146,9 @@ def test_windows_from_before_the_archive_began_are_refused(endpoint: Endpoint, f
     late = receipt(9, START - timedelta(hours=5), sent=begun + timedelta(minutes=1))
     holds(archive, endpoint, [receipt(7, START, sent=begun), receipt(8, begun + timedelta(minutes=1)), late])
 
-    def of(hours: int) -> Job:
+    def of(hours: int) -> BackfillJob:
         begin = START + timedelta(hours=hours)
-        return Job(backfill, begin, begin + timedelta(hours=1), backfill.target_topic)
+        return BackfillJob(backfill, begin, begin + timedelta(hours=1), backfill.target_topic)
 
     for hours in (-5, 0):
         said = (
@@ -156,14 +156,14 @@ def test_windows_from_before_the_archive_began_are_refused(endpoint: Endpoint, f
         )
         with pytest.raises(BackfillError, match=f"{said}2026-01-01T11:00"):
             run(of(hours), fresh_broker.bootstrap, recompute=lambda *_: iter(()))
-        Archived(replace(of(hours), unclosed=True), fresh_broker.bootstrap, print)
+        ArchiveSource(replace(of(hours), unclosed=True), fresh_broker.bootstrap, print)
     # Records that were removed before they were archived are missing in the middle.
     gap, later = fresh(SUMMARIES, "gap")
     holds(gap, endpoint, [receipt(0, START)], starts={0: 0})
-    Archived(replace(of(0), backfill=later), fresh_broker.bootstrap, print)
+    ArchiveSource(replace(of(0), backfill=later), fresh_broker.bootstrap, print)
     holds(gap, endpoint, [receipt(5, START, sent=begun)], starts={0: 5})
     with pytest.raises(BackfillError, match="receipts/0 from offset 5 on, at 2026-01-01T10:10"):
-        Archived(replace(of(0), backfill=later), fresh_broker.bootstrap, print)
+        ArchiveSource(replace(of(0), backfill=later), fresh_broker.bootstrap, print)
     # Of later windows it has all there was.
     with pytest.raises(BackfillError, match=r"nothing is in archive.*it ended before"):
-        Archived(of(1), fresh_broker.bootstrap, print)
+        ArchiveSource(of(1), fresh_broker.bootstrap, print)

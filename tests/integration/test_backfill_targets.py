@@ -13,7 +13,7 @@ import pytest
 from penstock.backfill import run as running
 from penstock.backfill import transform as making
 from penstock.backfill import writer
-from penstock.backfill.progress import Figures
+from penstock.backfill.progress import BackfillStatus
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BackfillError, InputNotReady
 from penstock.kafka.admin import admin, topic_ids
@@ -43,8 +43,8 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 @pytest.fixture
 def kept(endpoint: Endpoint, home: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Archive:
     assert home.exists()
-    monkeypatch.setattr(running, "LOOK", 0.0)
-    monkeypatch.setattr(writer, "TOGETHER", 10)
+    monkeypatch.setattr(running, "LAG_INTERVAL", 0.0)
+    monkeypatch.setattr(writer, "ROWS_PER_TRANSACTION", 10)
     return filled(endpoint, monkeypatch, request.node.name)
 
 
@@ -72,14 +72,14 @@ def test_a_row_that_is_not_there_is_not_explained_by_an_older_one_of_its_key(
     """Of a compacted topic, whose other rows may all be gone with good reason."""
     create(fresh_broker.bootstrap, LATEST)
     lost = "/{}/{}".format(*last_of("k2")).encode()
-    made = writer._batch
+    made = writer._producer_batch
 
     def without(*given: Any) -> Iterator[ProducerRecord]:
         every: Iterator[ProducerRecord] = made(*given).messages()
-        return (one for one in every if not (dict(one.headers)[writer.HEADER] or b"").endswith(lost))
+        return (one for one in every if not (dict(one.headers)[writer.ROW_HEADER] or b"").endswith(lost))
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "_batch", without)
+        patch.setattr(writer, "_producer_batch", without)
         with pytest.raises(BackfillError, match="does not hold what the source gives"):
             do(job(again(kept)), fresh_broker)
     assert do(job(again(kept), again="once"), fresh_broker).rows == len(ALL)
@@ -139,8 +139,8 @@ def test_a_transaction_has_a_bound_in_bytes(
 ) -> None:
     create(fresh_broker.bootstrap, AGAIN)
     holds(kept, endpoint, [{**event(0, 40 + n), "value": b"x" * 30_000} for n in range(20)])
-    monkeypatch.setattr(writer, "TOGETHER", 1000)
-    monkeypatch.setattr(making, "BYTES", 100_000)
+    monkeypatch.setattr(writer, "ROWS_PER_TRANSACTION", 1000)
+    monkeypatch.setattr(making, "BATCH_BYTES", 100_000)
     sizes = list[int]()
     commit = TransactionalWriter.commit
 
@@ -159,8 +159,8 @@ def test_readers_do_not_hold_it_up_for_ever(
     kept: Archive, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(fresh_broker.bootstrap, AGAIN)
-    monkeypatch.setattr(running, "HELD", 0.5)
-    told: list[Figures] = []
+    monkeypatch.setattr(running, "MAX_LAG_WAIT", 0.5)
+    told: list[BackfillStatus] = []
     with pytest.raises(
         InputNotReady, match=r"its readers were too far behind.*counts is 90 s behind.*goes on where it was"
     ):

@@ -24,14 +24,14 @@ from penstock.archive import parquet
 from penstock.archive.layout import Span
 from penstock.backfill import archive_source, progress, retry, writer
 from penstock.backfill import transform as rows
-from penstock.backfill.job import Done, Job
-from penstock.backfill.preflight import Target, extent, keeps, settled
-from penstock.backfill.progress import Figures, Progress
-from penstock.backfill.reporter import reporter
-from penstock.backfill.retry import patiently
+from penstock.backfill.job import BackfillJob, BackfillMarker
+from penstock.backfill.preflight import TargetTopic, check_retention, check_watermark, row_extent
+from penstock.backfill.progress import BackfillProgress, BackfillStatus
+from penstock.backfill.reporter import control_reporter
+from penstock.backfill.retry import retry_while_away
 from penstock.backfill.run import run
-from penstock.backfill.stream_lag import behind, watermarks
-from penstock.backfill.verify import RAW, replaced
+from penstock.backfill.stream_lag import reader_lag, stream_watermarks
+from penstock.backfill.verify import RAW_SCHEMA, count_replaced
 from penstock.catalog import build
 from penstock.control import Control
 from penstock.control.rows import ProgressRow
@@ -66,7 +66,7 @@ def topic(*held: int | tuple[int, str]) -> Iterator[pa.Table]:
             found.append((key.encode(), value and value.encode(), mark, at, 0))
         else:
             found.append((one[1].encode(), b"other", None, one[0], 0))
-    yield pa.Table.from_pylist([dict(zip(RAW.names, row, strict=True)) for row in found], RAW)
+    yield pa.Table.from_pylist([dict(zip(RAW_SCHEMA.names, row, strict=True)) for row in found], RAW_SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -94,22 +94,22 @@ def topic(*held: int | tuple[int, str]) -> Iterator[pa.Table]:
 def test_what_explains_that_a_row_of_a_compacted_topic_is_gone(
     tmp_path: Path, held: Sequence[Any], gone: int | None
 ) -> None:
-    assert replaced(RUN, written(tmp_path / "rows.parquet", GIVEN), topic(*held)) == gone
+    assert count_replaced(RUN, written(tmp_path / "rows.parquet", GIVEN), topic(*held)) == gone
 
 
 def test_rows_are_held_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "BYTES", 10_000)
+    monkeypatch.setattr(rows, "BATCH_BYTES", 10_000)
     sizes = [10, 20, 30_000, 10, *[2_000] * 30, 40_000, 5]
     path = written(tmp_path / "rows.parquet", [(str(n), "x" * size) for n, size in enumerate(sizes)])
-    found = list(rows.tables(path, 3))
+    found = list(rows.read_rows(path, 3))
     assert [n for table in found for n in table["offset"].to_pylist()] == list(range(3, len(sizes)))
     assert all(table.nbytes <= 10_000 or table.num_rows == 1 for table in found)
     assert max(table.num_rows for table in found) > 1
-    assert [table.num_rows for table in rows.tables(path, 3, 1)] == [1] * (len(sizes) - 3)
+    assert [table.num_rows for table in rows.read_rows(path, 3, 1)] == [1] * (len(sizes) - 3)
 
 
 def test_records_go_with_their_own_headers_and_times_and_one_of_ours() -> None:
-    own: list[Any] = [("a", b"1"), ("é", None), (writer.HEADER, b"of an earlier run"), ("a", b"2")]
+    own: list[Any] = [("a", b"1"), ("é", None), (writer.ROW_HEADER, b"of an earlier run"), ("a", b"2")]
     given: list[dict[str, Any]] = [
         {"key": b"left out", "headers": [("left", b"out")]},
         {"key": b"k", "value": b"v", "timestamp": AT, "headers": own},
@@ -120,9 +120,9 @@ def test_records_go_with_their_own_headers_and_times_and_one_of_ours() -> None:
     rows = pa.Table.from_pylist(
         [{"topic": "t", "partition": 3, "offset": n, **row} for n, row in enumerate(given)], parquet.SCHEMA
     ).slice(1)
-    job = Job(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
-    batch = writer._batch(job, RUN, rows)
-    marks = [(writer.HEADER, f"run/t/3/{n}".encode()) for n in (1, 2, 3, 4)]
+    job = BackfillJob(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
+    batch = writer._producer_batch(job, RUN, rows)
+    marks = [(writer.ROW_HEADER, f"run/t/3/{n}".encode()) for n in (1, 2, 3, 4)]
     now = int(AT.timestamp() * 1000)
     expected = [
         ProducerRecord("to", b"k", b"v", (*own[:2], own[3], marks[0]), timestamp=now),
@@ -138,7 +138,7 @@ def test_records_go_with_their_own_headers_and_times_and_one_of_ours() -> None:
     assert batch.sizes[0] >= sizes[0]
     assert list(batch.larger(sizes[1] - 1)) == expected[1:2]
     assert not list(batch.larger(sizes[1]))
-    plain = writer._batch(replace(job, timestamps="now"), RUN, rows.slice(1, 1).set_column(
+    plain = writer._producer_batch(replace(job, timestamps="now"), RUN, rows.slice(1, 1).set_column(
         rows.schema.get_field_index("headers"), "headers", pa.nulls(1, parquet.SCHEMA.field("headers").type)
     ))  # fmt: skip
     assert list(plain.messages()) == expected[1:2]
@@ -159,9 +159,11 @@ def test_no_record_comes_before_an_earlier_one_of_its_key(tmp_path: Path) -> Non
     ]
     pq.write_table(pa.Table.from_pylist(given, parquet.SCHEMA), source := tmp_path / "source.parquet")
     backfill = Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to"))
-    plan = Done({"t/0": Span(7, 0, 6, 0)}, {}, {}, "", {}, 0)
-    made = rows.made(Job(backfill, AT, AT + timedelta(hours=1), "to"), [source], plan, tmp_path, lambda *_: iter(()))
-    assert [n for table in rows.tables(made) for n in table["offset"].to_pylist()] == [4, 1, 3, 0, 2, 6, 5]
+    plan = BackfillMarker({"t/0": Span(7, 0, 6, 0)}, {}, {}, "", {}, 0)
+    made = rows.make_rows(
+        BackfillJob(backfill, AT, AT + timedelta(hours=1), "to"), [source], plan, tmp_path, lambda *_: iter(())
+    )
+    assert [n for table in rows.read_rows(made) for n in table["offset"].to_pylist()] == [4, 1, 3, 0, 2, 6, 5]
 
 
 def test_records_of_two_topics_of_one_name_are_each_written_once(
@@ -172,16 +174,20 @@ def test_records_of_two_topics_of_one_name_are_each_written_once(
         pa.Table.from_pylist([{**row, "value": v} for v in (b"new", b"old")], parquet.SCHEMA),
         source := tmp_path / "of.parquet",
     )
-    job = Job(
+    job = BackfillJob(
         Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), AT, AT + timedelta(hours=1), "to"
     )
-    made = rows.made(job, [source], Done({"t/0": Span(2, 7, 7, 0)}, {}, {}, "", {}, 0), tmp_path, lambda *_: iter(()))
-    assert {value for table in rows.tables(made) for value in table["value"].to_pylist()} == {b"new", b"old"}
-    assert rows.count(made) == 2
+    made = rows.make_rows(
+        job, [source], BackfillMarker({"t/0": Span(2, 7, 7, 0)}, {}, {}, "", {}, 0), tmp_path, lambda *_: iter(())
+    )
+    assert {value for table in rows.read_rows(made) for value in table["value"].to_pylist()} == {b"new", b"old"}
+    assert rows.count_rows(made) == 2
     assert "2 records lie in one place with another one" in caplog.text
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert rows.count(rows.made(job, [], Done({}, {}, {}, "", {}, 0), empty, lambda *_: iter(()))) == 0
+    assert (
+        rows.count_rows(rows.make_rows(job, [], BackfillMarker({}, {}, {}, "", {}, 0), empty, lambda *_: iter(()))) == 0
+    )
 
 
 DAY = 86_400_000
@@ -210,13 +216,13 @@ def test_a_target_that_would_not_keep_what_it_is_given_is_refused(
     row = {"topic": "t", "partition": 0, "key": b"k", "value": b"x" * 400, "event_time": AT}
     given = [{**row, "offset": n, "timestamp": stamped if n else EPOCH, "headers": [("h", None)]} for n in (0, 1, 2)]
     pq.write_table(pa.Table.from_pylist(given, parquet.SCHEMA), path := tmp_path / "rows.parquet")
-    job = Job(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
-    target = Target(compacts=False, id="", settings=settings)
+    job = BackfillJob(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
+    target = TargetTopic(compacts=False, id="", settings=settings)
     with pytest.raises(BackfillError, match=said) if said else nullcontext():
-        keeps(job, target, extent(path, 1, stamped=True))
+        check_retention(job, target, row_extent(path, 1, stamped=True))
     # Those that get the time of now stay, unless they are too many.
     with pytest.raises(BackfillError) if "some" in said else nullcontext():
-        keeps(job, target, extent(path, 1, stamped=False))
+        check_retention(job, target, row_extent(path, 1, stamped=False))
 
 
 @pytest.mark.parametrize(
@@ -230,8 +236,8 @@ def test_a_target_that_would_not_keep_what_it_is_given_is_refused(
 )
 def test_a_lost_connection_is_not_taken_for_a_full_disk(home: Path, error: OSError, said: str) -> None:
     assert home.exists()
-    job = Job(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
-    told: list[Figures] = []
+    job = BackfillJob(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
+    told: list[BackfillStatus] = []
 
     def fails() -> Mapping[str, int | None]:
         raise error
@@ -245,18 +251,18 @@ def test_a_lost_connection_is_not_taken_for_a_full_disk(home: Path, error: OSErr
 
 def test_the_hour_behind_a_time() -> None:
     hour, last = timedelta(hours=1), datetime(9999, 12, 31, 23, tzinfo=UTC)
-    assert archive_source._hour_after(AT.replace(minute=0, second=0, microsecond=0), timedelta(0)).minute == 0
+    assert archive_source._first_hour_after(AT.replace(minute=0, second=0, microsecond=0), timedelta(0)).minute == 0
     for at in (datetime(2026, 1, 1, 10, 0, 1, tzinfo=UTC), datetime(2026, 1, 1, 11, tzinfo=UTC)):
-        assert archive_source._hour_after(at, hour) == datetime(2026, 1, 1, 12, tzinfo=UTC)
+        assert archive_source._first_hour_after(at, hour) == datetime(2026, 1, 1, 12, tzinfo=UTC)
     for at in (last, last - hour, last + (hour - timedelta.resolution)):
-        assert archive_source._hour_after(at, timedelta(days=1)) == last
+        assert archive_source._first_hour_after(at, timedelta(days=1)) == last
 
 
 def test_it_says_that_it_lives_while_there_are_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LINE", 0.01)
-    monkeypatch.setattr(progress, "REPORT", 0.0)
-    told: list[Figures] = []
-    one = Progress("a run", told.append)
+    monkeypatch.setattr(progress, "LOG_INTERVAL", 0.01)
+    monkeypatch.setattr(progress, "REPORT_INTERVAL", 0.0)
+    told: list[BackfillStatus] = []
+    one = BackfillProgress("a run", told.append)
     with one.goes_on("the rows are made"):
         wait_until(lambda: [f for f in told if f.why.startswith("the rows are made, for")])
     count = len(told)
@@ -265,7 +271,7 @@ def test_it_says_that_it_lives_while_there_are_no_figures(monkeypatch: pytest.Mo
 
 
 def test_a_store_is_asked_again_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "PAUSE", 0.01)
+    monkeypatch.setattr(retry, "MAX_PAUSE", 0.01)
     said: list[str] = []
     answers: list[object] = [Wait("away", seconds=0.0), Wait("away", seconds=0.0), "there"]
 
@@ -275,22 +281,22 @@ def test_a_store_is_asked_again_and_not_for_ever(monkeypatch: pytest.MonkeyPatch
             raise one
         return one
 
-    assert patiently(ask, said.append) == "there"
+    assert retry_while_away(ask, said.append) == "there"
     assert len(said) == 2
     assert "away" in said[0]
-    monkeypatch.setattr(retry, "PATIENCE", 0.1)
+    monkeypatch.setattr(retry, "RETRY_TIMEOUT", 0.1)
 
     def never() -> None:
         raise Wait("away", seconds=0.0)
 
     with pytest.raises(Wait, match="away"):
-        patiently(never, said.append)
+        retry_while_away(never, said.append)
 
 
 def test_a_dry_run_has_a_row_of_its_own(control: Control) -> None:
-    job = Job(SUMMARIES, AT, AT + timedelta(hours=1), SUMMARIES.target_topic)
-    reporter(control, job, "me")(Figures("running", rows=10, rows_done=4))
-    reporter(control, replace(job, dry=True), "me")(Figures("done", rows=10))
+    job = BackfillJob(SUMMARIES, AT, AT + timedelta(hours=1), SUMMARIES.target_topic)
+    control_reporter(control, job, "me")(BackfillStatus("running", rows=10, rows_done=4))
+    control_reporter(control, replace(job, dry=True), "me")(BackfillStatus("done", rows=10))
     found = {row.run: row for row in control.backfill_runs()}
     assert {run: (row.state, row.dry, row.rows_done) for run, row in found.items()} == {
         job.id: ("running", False, 4),
@@ -312,7 +318,7 @@ def test_a_blocked_reader_is_not_waited_for(
     catalog = build([READER])
     control.sync(catalog)
     control.report([ProgressRow("reader", "tests", "1", state=state, behind_ms=90_000)], keep=False)
-    ask = behind(catalog, "in", control)
+    ask = reader_lag(catalog, "in", control)
     late = [*ask().values(), *ask().values()]
     assert bool(late) == waited
     assert all(s >= 90 for s in late)
@@ -326,26 +332,26 @@ def test_a_blocked_reader_is_not_waited_for(
 def test_windows_are_settled_when_their_stream_has_passed_them(
     control: Control, at: timedelta | None, said: str
 ) -> None:
-    job = Job(COUNTS, AT - timedelta(hours=1), AT, COUNTS.target_topic)
+    job = BackfillJob(COUNTS, AT - timedelta(hours=1), AT, COUNTS.target_topic)
     # One that never ran writes nothing over.
-    settled(job, watermarks(control))
+    check_watermark(job, stream_watermarks(control))
     stream = job.streams[-1]
     control.sync(build([stream]))
     now = None if at is None else int((AT + at).timestamp() * 1000)
     control.report([ProgressRow(stream.name, stream.app, "1", watermark=now)], keep=False)
     if said:
         with pytest.raises(InputNotReady, match=f"{said}.*--unclosed"):
-            settled(job, watermarks(control))
+            check_watermark(job, stream_watermarks(control))
     else:
-        settled(job, watermarks(control))
-    settled(replace(job, unclosed=True), watermarks(control))
+        check_watermark(job, stream_watermarks(control))
+    check_watermark(replace(job, unclosed=True), stream_watermarks(control))
 
 
 def test_nobody_knows_how_far_a_stream_is(tmp_path: Path) -> None:
-    job = Job(COUNTS, AT - timedelta(hours=1), AT, COUNTS.target_topic)
+    job = BackfillJob(COUNTS, AT - timedelta(hours=1), AT, COUNTS.target_topic)
     nowhere = Control(f"sqlite:///{tmp_path}/not/there.db")
     with pytest.raises(InputNotReady, match="is not known"):
-        settled(job, watermarks(nowhere))
+        check_watermark(job, stream_watermarks(nowhere))
     nowhere.engine.dispose()
 
 

@@ -18,9 +18,9 @@ from bson.errors import InvalidBSON
 from penstock.archive import parquet
 from penstock.archive.layout import Span
 from penstock.backfill import transform
-from penstock.backfill.job import EPOCH, Done, Job, ms
-from penstock.backfill.mongodb_source import converted
-from penstock.backfill.skipped_records import LeftOut
+from penstock.backfill.job import EPOCH, BackfillJob, BackfillMarker, epoch_ms
+from penstock.backfill.mongodb_source import to_record
+from penstock.backfill.skipped_records import SkippedRecords
 from penstock.streams import Archive, Backfill, RowsQuery, Topic, TopicOutput
 
 AT = datetime(2026, 1, 1, 10, tzinfo=UTC)
@@ -37,7 +37,7 @@ def test_documents_keep_what_they_say() -> None:
         "far": Decimal128("1E+6000"), "words": "1e3",
     }  # fmt: skip
     integers = ("whole", "part", "text", "decimal", "stamp", "far", "words", "not there")
-    key, value = converted(bson.encode(given), integers)
+    key, value = to_record(bson.encode(given), integers)
     assert key == b"0" * 24
     assert orjson.loads(value) == {
         "_id": "0" * 24, "whole": 5, "part": 5.5, "text": 1_700_000_000_000, "decimal": 7, "other": "7.0",
@@ -46,10 +46,10 @@ def test_documents_keep_what_they_say() -> None:
         "least": {"$minKey": 1}, "nan": ["NaN", "-Infinity"], "far": "1E+6000", "words": "1e3",
     }  # fmt: skip
     with pytest.raises(InvalidBSON):
-        converted(bson.encode({"_id": 1, "text": "??"}).replace(b"??", b"\xff\xfe"), ())
+        to_record(bson.encode({"_id": 1, "text": "??"}).replace(b"??", b"\xff\xfe"), ())
     # A float of seconds would lose a millisecond of every hundred and seventieth.
     odd = [EPOCH + timedelta(milliseconds=n * 977 + 1_700_000_000_000) for n in range(2000)]
-    assert [ms(at) for at in odd] == [n * 977 + 1_700_000_000_000 for n in range(2000)]
+    assert [epoch_ms(at) for at in odd] == [n * 977 + 1_700_000_000_000 for n in range(2000)]
 
 
 def test_records_that_do_not_fit_are_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -61,11 +61,13 @@ def test_records_that_do_not_fit_are_counted_and_named(tmp_path: Path, caplog: p
     pq.write_table(pa.Table.from_pylist(given, parquet.SCHEMA), source := tmp_path / "source.parquet")
     made_of = RowsQuery("who STRING NOT NULL, n BIGINT NOT NULL", "timestamp_millis(n)", "SELECT who, n FROM records")
     output = TopicOutput(Topic("to"), key="who", value="n")
-    job = Job(Backfill("sums", Archive("kept", Topic("t"), bucket="lake"), output, rows=made_of), AT, AT + HOUR, "to")
-    plan = Done({"t/0": Span(5, 0, 4, 0)}, {}, {}, "", {}, 0)
+    job = BackfillJob(
+        Backfill("sums", Archive("kept", Topic("t"), bucket="lake"), output, rows=made_of), AT, AT + HOUR, "to"
+    )
+    plan = BackfillMarker({"t/0": Span(5, 0, 4, 0)}, {}, {}, "", {}, 0)
     for _ in range(2):
-        assert transform.count(transform.made(job, [source], plan, tmp_path, lambda *_: iter(()))) == 2
-        found = LeftOut.kept(tmp_path / transform.LEFT_OUT)
+        assert transform.count_rows(transform.make_rows(job, [source], plan, tmp_path, lambda *_: iter(()))) == 2
+        found = SkippedRecords.kept(tmp_path / transform.SKIPPED_FILE)
         assert found.count == 3
         assert found.said.startswith(
             "; 3 records of the source are left out: t[0]@1: field n is no bigint: 1.5; t[0]@2: "
@@ -78,11 +80,11 @@ def test_what_a_recompute_leaves_out_is_what_it_returns() -> None:
         yield pa.table({"key": [b"k"], "value": [b"v"]})
         return 7, "field n is missing or null"
 
-    given = transform._Given(recompute())
+    given = transform._RecomputedTables(recompute())
     assert len(list(given)) == 1
     assert (
         given.left_out.said
         == "; 7 records of the source are left out: the first of them: field n is missing or null; ..."
     )
-    none = transform._Given(iter(()))
+    none = transform._RecomputedTables(iter(()))
     assert (list(none), none.left_out.said) == ([], "")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.archive import hour_closer
-from penstock.archive.hour_closer import Keeper
+from penstock.archive.hour_closer import HourCloser
 from penstock.monitoring.collect import delays
 from penstock.monitoring.collect.delays import Delays
 from penstock.monitoring.collect.sender import Sender
@@ -52,9 +52,9 @@ def test_delays_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hours_of_an_archive_go_on_being_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Keeper(SimpleNamespace(), SimpleNamespace(archive="a"), SimpleNamespace(), time.time)  # type: ignore[arg-type]
+    made = HourCloser(SimpleNamespace(), SimpleNamespace(archive="a"), SimpleNamespace(), time.time)  # type: ignore[arg-type]
     odd = Odd(made._stop)
-    monkeypatch.setattr(hour_closer, "EVERY", 0.01)
+    monkeypatch.setattr(hour_closer, "CHECK_INTERVAL", 0.01)
     monkeypatch.setattr(made, "tend", odd)
     made._run()
     assert odd.calls == 2

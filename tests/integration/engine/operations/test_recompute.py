@@ -53,11 +53,11 @@ def archived(folder: Path, topic: str, given: Sequence[Archived], hours: bool = 
          "headers": [{"key": "h", "value": b"1"}] if n % 2 else None, "event_time": at(ms)}
         for n, (ms, value) in enumerate(given)
     ]  # fmt: skip
-    made = parquet.as_records(pa.Table.from_pylist(rows, parquet.SCHEMA))
+    made = parquet.to_archive_schema(pa.Table.from_pylist(rows, parquet.SCHEMA))
     paths = []
-    for hour, part in parquet.by_hour(made) if hours else [("all", made)]:
+    for hour, part in parquet.split_by_hour(made) if hours else [("all", made)]:
         path = folder / f"{topic}-{hour}.parquet"
-        path.write_bytes(parquet.parquet(part))
+        path.write_bytes(parquet.to_parquet(part))
         paths.append(str(path))
     return paths
 
