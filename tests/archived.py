@@ -176,21 +176,21 @@ class Failing(Bucket):
     def get(self, key: str) -> bytes:
         return self._call(lambda: Bucket.get(self, key))
 
-    def objects(self, folder: str) -> list[ObjectInfo]:
-        return self._call(lambda: Bucket.objects(self, folder))
+    def list_objects(self, folder: str) -> list[ObjectInfo]:
+        return self._call(lambda: Bucket.list_objects(self, folder))
 
     def delete(self, key: str) -> None:
         self._call(lambda: Bucket.delete(self, key))
 
     @contextmanager
-    def stream(self, key: str) -> Iterator[Any]:
+    def open_output(self, key: str) -> Iterator[Any]:
         # What is cut off in the middle may leave a part of itself.
         if self.inside:
-            with super().stream(key) as out:
+            with super().open_output(key) as out:
                 yield out
             return
         self._call(lambda: None)
-        with super().stream(key) as out:
+        with super().open_output(key) as out:
             yield out
 
     inside = False

@@ -55,4 +55,4 @@ def batch(
 def run(reading: RecordDecoder, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
     """The rows of a reading; of records that are kept in the order of their offsets."""
     rows = [row for found in reading(iter(batches)) for row in found.to_pylist()]
-    return sorted(rows, key=lambda row: row["_record"]["offset"]) if reading.keep else rows
+    return sorted(rows, key=lambda row: row["_record"]["offset"]) if reading.keep_records else rows

@@ -84,10 +84,10 @@ class HourCloser:
         reached: TopicEndsReader,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._writer, self._output, self._reached, self._clock = writer, output, reached, clock
+        self._writer, self._output, self._read_topic_ends, self._clock = writer, output, reached, clock
         self._ends: dict[str, TopicEnds] = {}
         self._stop = threading.Event()
-        self._said = ""
+        self._last_error = ""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name=f"hours of {self._output.archive}", daemon=True).start()
@@ -100,9 +100,9 @@ class HourCloser:
 
         The first error of an hour that cannot be closed is raised when the others are.
         """
-        due = list(self._due())
+        due = list(self._due_hours())
         failed = list[Exception]()
-        for hour in self._complete(due) if due else ():
+        for hour in self._fully_archived(due) if due else ():
             if self._stop.is_set():
                 break
             try:
@@ -111,7 +111,7 @@ class HourCloser:
                 raise
             except Exception as e:
                 failed.append(e)
-        self._clear()
+        self._delete_garbage()
         if failed:
             raise failed[0]
 
@@ -119,19 +119,19 @@ class HourCloser:
         while not self._stop.wait(CHECK_INTERVAL):
             try:
                 self.reconcile()
-                self._said = ""
+                self._last_error = ""
             except LeaseLost as e:
                 log.info("archive %s: %s", self._output.archive, e)
                 return
             except Exception as e:
                 # The next look tries again; until then hours stay open, and nothing is lost by that.
-                if str(e) != self._said and not isinstance(e, Wait):
+                if str(e) != self._last_error and not isinstance(e, Wait):
                     foreseen = isinstance(e, PenstockError | pa.ArrowException | OSError)
                     said = "archive %s: an hour cannot be closed: %s"
                     log.warning(said, self._output.archive, e, exc_info=not foreseen)
-                self._said = str(e)
+                self._last_error = str(e)
 
-    def _due(self) -> Iterator[str]:
+    def _due_hours(self) -> Iterator[str]:
         state, now = self._writer.state, self._clock()
         for hour in sorted(state.open):
             ended = layout.hour_end(hour).timestamp()
@@ -141,9 +141,9 @@ class HourCloser:
             else:
                 self._ends.pop(hour, None)
 
-    def _complete(self, due: Sequence[str]) -> list[str]:
+    def _fully_archived(self, due: Sequence[str]) -> list[str]:
         """The hours up to whose due time all is archived."""
-        now = self._reached(self._output.topics_read)
+        now = self._read_topic_ends(self._output.topics_read)
         for hour in due:
             # A topic that was made again never comes to where the one before ended.
             if hour not in self._ends or self._ends[hour][0] != now[0]:
@@ -154,12 +154,12 @@ class HourCloser:
         writer, state = self._writer, self._writer.state
         fresh, before = state.open[hour], state.closed.get(hour)
         had = read_manifest(writer.store, before).files if before else ()
-        files, replaced = self._joined(hour, [*had, *fresh])
+        files, replaced = self._join_small_files(hour, [*had, *fresh])
         revision = before.revision + 1 if before else 1
         manifest = HourManifest(
             self._output.archive, hour, revision, merge_spans(file.spans for file in files), tuple(files)
         )
-        key = layout.manifest_name(hour, f"{writer.claim}-{writer.serial():09}", revision)
+        key = layout.manifest_name(hour, f"{writer.claim}-{writer.next_serial():09}", revision)
         writer.store.put(key, manifest.write())
         size, now = sum(file.size for file in files), self._clock()
         gone = [*(file.key for file in replaced), *([before.key] if before else [])]
@@ -174,7 +174,7 @@ class HourCloser:
             writer.counters.closed += 1
         self._ends.pop(hour, None)
 
-    def _joined(self, hour: str, files: Sequence[ArchiveFile]) -> tuple[list[ArchiveFile], list[ArchiveFile]]:
+    def _join_small_files(self, hour: str, files: Sequence[ArchiveFile]) -> tuple[list[ArchiveFile], list[ArchiveFile]]:
         """The files of an hour, small ones joined; and those that were."""
         kept: list[ArchiveFile] = []
         replaced: list[ArchiveFile] = []
@@ -182,31 +182,31 @@ class HourCloser:
             if len(part) == 1:
                 kept += part
                 continue
-            kept.append(self._join(hour, part))
+            kept.append(self._join_files(hour, part))
             replaced += part
         return kept, replaced
 
-    def _join(self, hour: str, files: Sequence[ArchiveFile]) -> ArchiveFile:
-        store, key = self._writer.store, self._writer.name(hour)
+    def _join_files(self, hour: str, files: Sequence[ArchiveFile]) -> ArchiveFile:
+        store, key = self._writer.store, self._writer.new_file_name(hour)
 
         def all_of() -> Iterator[pa.Table]:
             for file in files:
-                with store.opened(file.key) as source:
+                with store.open_input(file.key) as source:
                     yield from parquet.read_tables(source)
 
-        with store.stream(key) as out:
+        with store.open_output(key) as out:
             found = parquet.copy_records(all_of(), out)
             size = out.tell()
         if found != merge_spans(file.spans for file in files):
             raise SinkError(
                 f"files of hour {hour} do not hold what was written to them",
-                got=", ".join(store.place(file.key) for file in files[:5]),
+                got=", ".join(store.url(file.key) for file in files[:5]),
                 hint=f"`penstock archives verify {self._output.archive}` tells which; bring it back from a version or "
                 "backup of the bucket. The hour stays open",
             )
         return ArchiveFile(key, size, found)
 
-    def _clear(self) -> None:
+    def _delete_garbage(self) -> None:
         writer, now = self._writer, self._clock()
         old = [key for key, since in writer.state.garbage.items() if now - since > GARBAGE_GRACE]
         if not old:
@@ -220,7 +220,7 @@ class HourCloser:
 
 def read_manifest(store: Bucket, closed: ClosedHour) -> HourManifest:
     """The manifest of a closed hour. SinkError if it is none."""
-    return HourManifest.read(store.get(closed.key), store.place(closed.key))
+    return HourManifest.read(store.get(closed.key), store.url(closed.key))
 
 
 def group_small_files(files: Sequence[ArchiveFile], target: int) -> list[list[ArchiveFile]]:

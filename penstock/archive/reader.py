@@ -29,22 +29,24 @@ class ArchiveHour:
 
     name: str
     manifest: HourManifest | None
-    late: tuple[ArchiveFile, ...]
+    late_files: tuple[ArchiveFile, ...]
 
     @property
     def files(self) -> tuple[ArchiveFile, ...]:
-        return (*(self.manifest.files if self.manifest else ()), *self.late)
+        return (*(self.manifest.files if self.manifest else ()), *self.late_files)
 
     @property
     def closed(self) -> bool:
-        return self.manifest is not None and not self.late
+        return self.manifest is not None and not self.late_files
 
     @property
     def spans(self) -> Spans:
-        return merge_spans([*([self.manifest.spans] if self.manifest else []), *(file.spans for file in self.late)])
+        return merge_spans(
+            [*([self.manifest.spans] if self.manifest else []), *(file.spans for file in self.late_files)]
+        )
 
     @property
-    def lies(self) -> tuple[str, ...]:
+    def inconsistencies(self) -> tuple[str, ...]:
         """What its manifest says of its files that cannot be; none as a rule."""
         twice = [key for key, count in Counter(file.key for file in self.files).items() if count > 1]
         found = [f"{key} is named more than once, so its records would count more than once" for key in twice]
@@ -74,7 +76,7 @@ def read_hour(store: Bucket, state: ArchiveState, name: str) -> ArchiveHour:
         and (manifest.hour, manifest.revision, manifest.rows) != (name, closed.revision, closed.rows)
     ):
         raise SinkError(
-            f"the manifest {store.place(closed.key)} is not that of hour {name}",
+            f"the manifest {store.url(closed.key)} is not that of hour {name}",
             got=f"hour {manifest.hour}, revision {manifest.revision}, {manifest.rows} rows; named are revision "
             f"{closed.revision}, {closed.rows} rows",
             hint=RESTORE_HINT,
@@ -85,11 +87,11 @@ def read_hour(store: Bucket, state: ArchiveState, name: str) -> ArchiveHour:
 def read_consistent_hour(store: Bucket, state: ArchiveState, name: str) -> ArchiveHour:
     """An hour whose files can be read; SinkError too if its manifest names one twice, or other records than they."""
     found = read_hour(store, state, name)
-    if found.lies:
+    if found.inconsistencies:
         closed = state.closed.get(name)
         raise SinkError(
-            f"what the archive says of hour {name} cannot be: {store.place(closed.key if closed else state.name)}",
-            got="; ".join(found.lies)[:300],
+            f"what the archive says of hour {name} cannot be: {store.url(closed.key if closed else state.name)}",
+            got="; ".join(found.inconsistencies)[:300],
             hint=RESTORE_HINT,
         )
     return found
@@ -109,7 +111,7 @@ def read_interval(store: Bucket, start: datetime, end: datetime) -> Iterator[tup
 
 def read_file(store: Bucket, file: ArchiveFile) -> pa.Table:
     """The records of a file. SinkError if they are not what the archive says of them."""
-    place = store.place(file.key)
+    place = store.url(file.key)
     with _open_file(store, file) as source:
         found = pa.concat_tables([records.SCHEMA.empty_table(), *records.read_tables(source)])
     if why := span_difference(file.spans, records.spans_of(found)):
@@ -136,9 +138,9 @@ def timestamp_range(store: Bucket, file: ArchiveFile) -> tuple[datetime, datetim
 @contextmanager
 def _open_file(store: Bucket, file: ArchiveFile) -> Iterator[Any]:
     """A file of an archive. SinkError with its place if it is gone, or no such file."""
-    place = store.place(file.key)
+    place = store.url(file.key)
     try:
-        with store.opened(file.key) as source:
+        with store.open_input(file.key) as source:
             yield source
     except ObjectNotFound as e:
         e.restate(f"a file of the archive is gone: {place}")

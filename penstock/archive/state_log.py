@@ -25,15 +25,15 @@ MAX_READ_ATTEMPTS = 5
 def latest_state(store: Bucket) -> ArchiveState:
     """The state that counts; an empty one of an archive that has none."""
     for _ in range(MAX_READ_ATTEMPTS):
-        if not (found := store.objects(STATES)):
+        if not (found := store.list_objects(STATES)):
             return ArchiveState()
         name = found[-1].key
         try:
-            return ArchiveState.read(store.get(name), store.place(name))
+            return ArchiveState.read(store.get(name), store.url(name))
         except ObjectNotFound:
             # Meanwhile a newer one was written, and this one removed.
             continue
-    raise Wait(f"the state of {store.place('')} changes faster than it is read", seconds=1.0)
+    raise Wait(f"the state of {store.url('')} changes faster than it is read", seconds=1.0)
 
 
 class StateLog:
@@ -61,14 +61,14 @@ class StateLog:
 
     def check(self) -> None:
         """LeaseLost if somebody has opened the archive behind this writer."""
-        newest = max((claim_of_name(o.key) for o in self._store.objects(CLAIMS)), default="")
+        newest = max((claim_of_name(o.key) for o in self._store.list_objects(CLAIMS)), default="")
         if newest > self._claim:
             raise LeaseLost(
-                f"the archive {self._store.place('')} has a newer writer", got=f"{newest}, and this is {self._claim}"
+                f"the archive {self._store.url('')} has a newer writer", got=f"{newest}, and this is {self._claim}"
             )
 
     def _claimed(self) -> str:
-        known = [*self._store.objects(CLAIMS), *self._store.objects(STATES)]
+        known = [*self._store.list_objects(CLAIMS), *self._store.list_objects(STATES)]
         number = max((claim_number(claim_of_name(o.key)) for o in known), default=0) + 1
         claim = f"{number:08}-{secrets.token_hex(4)}"
         self._store.put(f"{CLAIMS}/{claim}", claim.encode())
@@ -81,7 +81,7 @@ class StateLog:
             self._written = True
             mine = (self.state.name, f"{CLAIMS}/{self._claim}")
             for folder in (STATES, CLAIMS):
-                for one in self._store.objects(folder):
+                for one in self._store.list_objects(folder):
                     if claim_of_name(one.key.removesuffix(".json.gz")) < self._claim and one.key not in mine:
                         self._store.delete(one.key)
         elif old >= 1:

@@ -46,7 +46,7 @@ class ArchiveCounters:
     """Counts since the writer was opened. again: records that were archived already."""
 
     written: int = 0
-    again: int = 0
+    duplicates: int = 0
     files: int = 0
     closed: int = 0
 
@@ -56,7 +56,7 @@ def open_archive(owner: WriterOwner, outputs: Sequence[Output]) -> ArchiveWriter
     [output] = outputs
     assert isinstance(output, ArchiveOutput)
     writer = ArchiveWriter(output, archive_bucket(output.bucket, output.prefix))
-    writer.keep(HourCloser(writer, output, broker_topic_ends(owner.bootstrap)))
+    writer.start_closer(HourCloser(writer, output, broker_topic_ends(owner.bootstrap)))
     return writer
 
 
@@ -79,24 +79,24 @@ class ArchiveWriter:
         self.counters = ArchiveCounters()
         self.lock = threading.RLock()
         self.store = store
-        store.ready()
+        store.ensure_exists()
         self._output = output
-        self._owned = StateLog(store)
+        self._state_log = StateLog(store)
         self._serial = 0
         self._lost: LeaseLost | None = None
-        self._keeper: HourCloser | None = None
+        self._closer: HourCloser | None = None
 
     @property
     def state(self) -> ArchiveState:
-        return self._owned.state
+        return self._state_log.state
 
     @property
     def claim(self) -> str:
-        return self._owned.claim
+        return self._state_log.claim
 
-    def keep(self, keeper: HourCloser) -> None:
+    def start_closer(self, keeper: HourCloser) -> None:
         """Let hours be closed while batches are written."""
-        self._keeper = keeper
+        self._closer = keeper
         keeper.start()
 
     def committed(self) -> CommitMarker:
@@ -107,9 +107,13 @@ class ArchiveWriter:
         """Archive what is new of a batch; how many records. As `penstock.model.output.Writer` says."""
         given = rows.get(self._output.name)
         with self.lock:
-            known = self._known(mark)
-            fresh = () if given is None else parquet.split_by_hour(self._fresh(known, parquet.to_archive_schema(given)))
-            found = [(hour, self.file(hour, table)) for hour, table in fresh]
+            known = self._known_state(mark)
+            fresh = (
+                ()
+                if given is None
+                else parquet.split_by_hour(self._not_archived(known, parquet.to_archive_schema(given)))
+            )
+            found = [(hour, self.write_file(hour, table)) for hour, table in fresh]
             positions = _positions_after(known.positions, [file for _, file in found], mark, self._output.topics_read)
             begins = _begin_offsets(known, mark, positions)
             if found or (known.ids, positions, begins) != (self.state.ids, self.state.positions, self.state.begins):
@@ -121,18 +125,18 @@ class ArchiveWriter:
             self._count(given, written)
             return written
 
-    def file(self, hour: str, table: pa.Table) -> ArchiveFile:
+    def write_file(self, hour: str, table: pa.Table) -> ArchiveFile:
         """Write records of an hour under a new name."""
-        data, key = parquet.to_parquet(table), self.name(hour)
+        data, key = parquet.to_parquet(table), self.new_file_name(hour)
         self.store.put(key, data)
         self.counters.files += 1
         return ArchiveFile(key, len(data), parquet.spans_of(table))
 
-    def name(self, hour: str) -> str:
+    def new_file_name(self, hour: str) -> str:
         """A name that no file of this hour has, nor ever had."""
-        return f"{layout.hour_folder(hour)}/{self.claim}-{self.serial():09}.parquet"
+        return f"{layout.hour_folder(hour)}/{self.claim}-{self.next_serial():09}.parquet"
 
-    def serial(self) -> int:
+    def next_serial(self) -> int:
         """A number that no object of this writer has."""
         # Two threads name objects.
         with self.lock:
@@ -144,18 +148,18 @@ class ArchiveWriter:
         if self._lost is not None:
             raise self._lost
         # A put that failed may yet have been done: its number is never used again.
-        self._owned.state = replace(self._owned.state, number=self._owned.state.number + 1)
+        self._state_log.state = replace(self._state_log.state, number=self._state_log.state.number + 1)
         try:
-            self._owned.put(replace(state, number=self._owned.state.number))
+            self._state_log.put(replace(state, number=self._state_log.state.number))
         except LeaseLost as e:
             self._lost = e
             raise
 
     def close(self) -> None:
-        if self._keeper is not None:
-            self._keeper.stop()
+        if self._closer is not None:
+            self._closer.stop()
 
-    def _known(self, mark: CommitMarker) -> ArchiveState:
+    def _known_state(self, mark: CommitMarker) -> ArchiveState:
         """The state, without the positions of topics that were deleted and made again."""
         state = self.state
         anew = {topic for topic, given in mark.topic_ids.items() if state.ids.get(topic, given) != given}
@@ -165,7 +169,7 @@ class ArchiveWriter:
         }
         return replace(state, ids=ids, positions={t: p for t, p in state.positions.items() if t not in anew})
 
-    def _fresh(self, known: ArchiveState, rows: pa.Table) -> pa.Table:
+    def _not_archived(self, known: ArchiveState, rows: pa.Table) -> pa.Table:
         """The records that are not archived."""
         for topic, parts in known.positions.items():
             for partition, at in parts.items():
@@ -175,7 +179,7 @@ class ArchiveWriter:
 
     def _count(self, given: pa.Table | None, written: int) -> None:
         self.counters.written += written
-        self.counters.again += (0 if given is None else given.num_rows) - written
+        self.counters.duplicates += (0 if given is None else given.num_rows) - written
 
 
 def _positions_after(

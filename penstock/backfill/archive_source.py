@@ -95,7 +95,7 @@ class ArchiveSource:
                 raise
             raise InputNotReady(
                 f"backfill {self._job.name}: a file of the archive was joined with others while it was read",
-                got=self._store.place(file.key), hint="run it again: it goes on where it was",
+                got=self._store.url(file.key), hint="run it again: it goes on where it was",
             ) from e  # fmt: skip
 
     def _state(self) -> ArchiveState:
@@ -158,7 +158,7 @@ class ArchiveSource:
                 continue
             file, offset = found
             # What was sent before lies no further ahead than the stream takes.
-            begin = self._job.begin - (ahead := self._job.ahead)
+            begin = self._job.begin - (ahead := self._job.max_ahead)
             bounds = self._asked(partial(reader.timestamp_range, self._store, file))
             if bounds is not None and bounds[1] <= begin:
                 continue
@@ -166,7 +166,7 @@ class ArchiveSource:
                 raise BackfillError(
                     f"backfill {self._job.name}: the archive began in the middle of {topic}, and "
                     "windows of a part of their records would replace those of all",
-                    got=f"{place} from offset {offset} on, at {utc_text(at)}, in {self._store.place(file.key)}",
+                    got=f"{place} from offset {offset} on, at {utc_text(at)}, in {self._store.url(file.key)}",
                     hint=f"let the interval begin at {utc_text(_first_hour_after(at, ahead))}, or take what is there: "
                     "--unclosed",
                 )

@@ -17,6 +17,8 @@ from penstock.model.input import Input
 from penstock.model.stream import Stream
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Fields of a marker that are written as they are.
+MARKER_FIELDS = ("rows", "written", "verified", "again", "job", "target_id", "generation", "skipped")
 Timestamps = Literal["original", "now"]
 
 
@@ -36,7 +38,7 @@ class BackfillJob:
     target: str
     source: Archive | None = None
     rate: int = 0
-    dry: bool = False
+    dry_run: bool = False
     timestamps: Timestamps = "original"
     unclosed: bool = False
     again: str = ""
@@ -72,19 +74,19 @@ class BackfillJob:
         return (*self.backfill.via, target) if isinstance(target, Stream) else ()
 
     @property
-    def _reads(self) -> Input:
+    def _first_input(self) -> Input:
         """How its first stream reads the archived topic."""
         return next(iter(self.streams[0].sources.values()))
 
     @property
     def uses_record_timestamp(self) -> bool:
         """Whether the rows are made by a stream that goes by its records' own timestamps."""
-        return bool(self.streams) and self._reads.uses_record_timestamp
+        return bool(self.streams) and self._first_input.uses_record_timestamp
 
     @property
-    def ahead(self) -> timedelta:
+    def max_ahead(self) -> timedelta:
         """How far ahead of its own timestamp a record's event time may lie."""
-        return timedelta(0) if self.uses_record_timestamp else self._reads.max_ahead or timedelta(0)
+        return timedelta(0) if self.uses_record_timestamp else self._first_input.max_ahead or timedelta(0)
 
     @property
     def id(self) -> str:
@@ -94,16 +96,16 @@ class BackfillJob:
         return f"{self.name}{source} {begin}..{utc_text(self.end)} -> {self.target}"
 
     @property
-    def row(self) -> str:
+    def status_key(self) -> str:
         """What its figures are kept under."""
-        return f"{self.id} (dry)" if self.dry else self.id
+        return f"{self.id} (dry)" if self.dry_run else self.id
 
     @property
-    def mark(self) -> str:
+    def marker_key(self) -> str:
         return f"backfill {self.id}"
 
     @property
-    def hash(self) -> str:
+    def short_hash(self) -> str:
         """Names its folder and its transactions."""
         return hashlib.sha256(self.id.encode()).hexdigest()[:16]
 
@@ -120,32 +122,32 @@ class BackfillMarker:
     many records of the source give no row.
     """
 
-    upto: Mapping[str, Span]
-    after: Mapping[str, int]
-    ids: Mapping[str, str]
+    source_spans: Mapping[str, Span]
+    after_offsets: Mapping[str, int]
+    topic_ids: Mapping[str, str]
     code: str
-    first: Mapping[int, int]
+    first_offsets: Mapping[int, int]
     rows: int
     written: int = 0
     verified: bool = False
     again: str = ""
     job: str = ""
-    target: str = ""
-    making: int = 0
-    left_out: int = 0
+    target_id: str = ""
+    generation: int = 0
+    skipped: int = 0
 
     @property
     def run(self) -> str:
         """Names what is written, in a header of each record."""
-        of = [_spans_to_json(self.upto), dict(self.after), self.code, self.again, self.job]
-        made = json.dumps([*of, self.making] if self.making else of, sort_keys=True)
+        of = [_spans_to_json(self.source_spans), dict(self.after_offsets), self.code, self.again, self.job]
+        made = json.dumps([*of, self.generation] if self.generation else of, sort_keys=True)
         return hashlib.sha256(made.encode()).hexdigest()[:12]
 
-    def behind(self, written: int) -> BackfillMarker:
+    def with_written(self, written: int) -> BackfillMarker:
         return replace(self, written=written)
 
     def value(self) -> bytes:
-        return json.dumps({**asdict(self), "upto": _spans_to_json(self.upto)}, sort_keys=True).encode()
+        return json.dumps({**asdict(self), "source_spans": _spans_to_json(self.source_spans)}, sort_keys=True).encode()
 
     @classmethod
     def read(cls, data: bytes | None) -> BackfillMarker | None:
@@ -153,11 +155,13 @@ class BackfillMarker:
             return None
         found: dict[str, Any] = json.loads(data)
         return cls(
-            {place: Span(*numbers) for place, numbers in found["upto"].items()}, found["after"], found["ids"],
-            found["code"], {int(p): at for p, at in found["first"].items()}, found["rows"], found["written"],
-            found["verified"], found["again"],
-            found["job"], found.get("target", ""), found.get("making", 0), found.get("left_out", 0),
-        )  # fmt: skip
+            {place: Span(*numbers) for place, numbers in found["source_spans"].items()},
+            found["after_offsets"],
+            found["topic_ids"],
+            found["code"],
+            {int(p): at for p, at in found["first_offsets"].items()},
+            **{name: found[name] for name in MARKER_FIELDS},
+        )
 
 
 def _spans_to_json(spans: Mapping[str, Span]) -> dict[str, list[int]]:

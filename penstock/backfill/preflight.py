@@ -28,7 +28,7 @@ RECORD_LOG_BYTES = 90
 class TargetTopic(NamedTuple):
     """compacts: whether it is cleaned of older records of a key. id: the broker's. settings: as the broker has them."""
 
-    compacts: bool
+    compacted: bool
     id: str
     settings: Mapping[str, str]
 

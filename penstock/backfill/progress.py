@@ -29,13 +29,13 @@ class BackfillStatus:
     rows: int = 0
     rows_done: int = 0
     rate: float = 0.0
-    left: float | None = None
+    seconds_left: float | None = None
     verified: str = ""
 
-    def said(self) -> str:
+    def summary(self) -> str:
         found = f"{self.files_done:,} of {self.files:,} files, {self.rows_done:,} of {self.rows:,} rows"
         found += f", {self.rate:,.0f} rows/s" if self.rate else ""
-        found += f", {self.left:,.0f} s left" if self.left is not None else ""
+        found += f", {self.seconds_left:,.0f} s left" if self.seconds_left is not None else ""
         return f"{found}: {self.why}" if self.why else found
 
 
@@ -45,22 +45,22 @@ class BackfillProgress:
     def __init__(
         self, what: str, report: Callable[[BackfillStatus], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.figures = BackfillStatus()
+        self.status = BackfillStatus()
         self._what, self._report, self._clock = what, report, clock
-        self._lately: deque[tuple[float, int]] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
         self._line = self._sent = float("-inf")
         self._lock = threading.RLock()
 
     @contextmanager
-    def goes_on(self, why: str) -> Iterator[None]:
+    def keepalive(self, why: str) -> Iterator[None]:
         """Say now and then that it lives, while there are no figures that would."""
         began, ended = self._clock(), threading.Event()
 
         def tell() -> None:
             while not ended.wait(LOG_INTERVAL):
-                self.now(why=f"{why}, for {self._clock() - began:,.0f} s by now")
+                self.update(why=f"{why}, for {self._clock() - began:,.0f} s by now")
 
-        self.now(why=why)
+        self.update(why=why)
         thread = threading.Thread(target=tell, name=why, daemon=True)
         thread.start()
         try:
@@ -69,7 +69,7 @@ class BackfillProgress:
             ended.set()
             thread.join()
 
-    def now(
+    def update(
         self, *, state: Phase | None = None, why: str = "", files: int | None = None, files_done: int | None = None,
         rows: int | None = None, rows_done: int | None = None, verified: str = "",
     ) -> None:  # fmt: skip
@@ -77,26 +77,26 @@ class BackfillProgress:
         given = {"files": files, "files_done": files_done, "rows": rows, "rows_done": rows_done}
         numbers: dict[str, Any] = {name: number for name, number in given.items() if number is not None}
         with self._lock:
-            was = self.figures
-            self.figures = replace(was, state=state or was.state, why=why, verified=verified or was.verified, **numbers)
+            was = self.status
+            self.status = replace(was, state=state or was.state, why=why, verified=verified or was.verified, **numbers)
             if rows_done is not None:
-                self._timed(rows_done)
-            at, changed = self._clock(), self.figures.state != was.state
+                self._measure_rate(rows_done)
+            at, changed = self._clock(), self.status.state != was.state
             if changed or at >= self._line + LOG_INTERVAL:
                 self._line = at
-                log.info("%s: %s: %s", self._what, self.figures.state, self.figures.said())
+                log.info("%s: %s: %s", self._what, self.status.state, self.status.summary())
             if changed or at >= self._sent + REPORT_INTERVAL:
                 self._sent = at
-                self._report(self.figures)
+                self._report(self.status)
 
-    def _timed(self, rows_done: int) -> None:
+    def _measure_rate(self, rows_done: int) -> None:
         at = self._clock()
-        if self._lately and rows_done < self._lately[-1][1]:
-            self._lately.clear()
-        self._lately.append((at, rows_done))
-        while len(self._lately) > 2 and self._lately[0][0] < at - RATE_WINDOW:
-            self._lately.popleft()
-        (begun, first), (ended, last) = self._lately[0], self._lately[-1]
+        if self._samples and rows_done < self._samples[-1][1]:
+            self._samples.clear()
+        self._samples.append((at, rows_done))
+        while len(self._samples) > 2 and self._samples[0][0] < at - RATE_WINDOW:
+            self._samples.popleft()
+        (begun, first), (ended, last) = self._samples[0], self._samples[-1]
         rate = (last - first) / (ended - begun) if ended > begun else 0.0
-        left = (self.figures.rows - rows_done) / rate if rate and self.figures.rows else None
-        self.figures = replace(self.figures, rate=rate, left=left)
+        left = (self.status.rows - rows_done) / rate if rate and self.status.rows else None
+        self.status = replace(self.status, rate=rate, seconds_left=left)

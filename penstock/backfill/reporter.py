@@ -19,28 +19,28 @@ def control_reporter(control: BackfillRepository, job: BackfillJob, owner: str) 
 
     def tell(now: BackfillStatus) -> None:
         nonlocal begun
-        left = None if now.left is None else int(now.left * 1000)
+        left = None if now.seconds_left is None else int(now.seconds_left * 1000)
         try:
             if not begun:
                 begin = None if job.begin is None else epoch_ms(job.begin)
                 control.begin_backfill(
-                    job.row,
+                    job.status_key,
                     name=job.name,
                     target=job.target,
                     owner=owner,
                     begin=begin,
                     end=epoch_ms(job.end),
-                    dry=job.dry,
+                    dry=job.dry_run,
                 )
                 begun = True
             if now.state == "done" or now.state == "failed" or now.state == "stopped":
                 control.end_backfill(
-                    job.row, now.state, now.why, files=now.files, files_done=now.files_done, rows=now.rows,
+                    job.status_key, now.state, now.why, files=now.files, files_done=now.files_done, rows=now.rows,
                     rows_done=now.rows_done, verified=now.verified,
                 )  # fmt: skip
                 return
             control.report_backfill(
-                job.row, state=now.state, why=now.why, files=now.files, files_done=now.files_done, rows=now.rows,
+                job.status_key, state=now.state, why=now.why, files=now.files, files_done=now.files_done, rows=now.rows,
                 rows_done=now.rows_done, verified=now.verified, rate=now.rate, left_ms=left,
             )  # fmt: skip
         except ControlError as e:

@@ -76,7 +76,7 @@ class BackfillResult:
     """rows: written by this run; said: what came of it, in a sentence."""
 
     rows: int
-    said: str
+    summary: str
 
 
 def run(
@@ -89,28 +89,28 @@ def run(
     recompute: Recompute,
 ) -> BackfillResult:
     """Do a job, or the rest of it. BackfillError if it is refused, or the target then holds other than the source."""
-    progress = BackfillProgress(f"backfill {job.row}", report)
+    progress = BackfillProgress(f"backfill {job.status_key}", report)
     # A dry run is in nobody's way, and nobody in its.
-    folder = settings().home / "backfills" / f"{job.hash}{'.dry' if job.dry else ''}"
+    folder = settings().home / "backfills" / f"{job.short_hash}{'.dry' if job.dry_run else ''}"
     try:
         with files.locked(folder.with_name(f"{folder.name}.lock")):
             return _Run(job, bootstrap, folder, progress, behind, watermarks, recompute).done()
     except PenstockError as e:
-        progress.now(state="failed", why=str(e))
+        progress.update(state="failed", why=str(e))
         raise
     except OSError as e:
         error = _os_error(job, folder, e)
-        progress.now(state="failed", why=str(error))
+        progress.update(state="failed", why=str(error))
         raise error from e
     except (KeyboardInterrupt, SystemExit):
-        progress.now(state="stopped", why=STOPPED_REASON)
+        progress.update(state="stopped", why=STOPPED_REASON)
         raise
     except Exception as e:
         if isinstance(e, RuntimeError) and "Query interrupted" in str(e):
             # DuckDB says so instead of what a signal's handler raised within a query.
-            progress.now(state="stopped", why=STOPPED_REASON)
+            progress.update(state="stopped", why=STOPPED_REASON)
             raise SystemExit(SIGTERM_STATUS) from e
-        progress.now(state="failed", why=f"{type(e).__name__}: {e}")
+        progress.update(state="failed", why=f"{type(e).__name__}: {e}")
         raise
 
 
@@ -145,23 +145,23 @@ class _Run:
         self._watermarks = watermarks
         self._looked = float("-inf")
         self._fetched: list[Path] = []
-        self._said, self._target = "", TargetTopic(compacts=False, id="", settings={})
+        self._said, self._target = "", TargetTopic(compacted=False, id="", settings={})
 
     def done(self) -> BackfillResult:
         job = self._job
         check_watermark(job, self._watermarks)
         self._target = read_target(job, self._bootstrap)
         source = self._source()
-        self._progress.now(state="running", files=source.files, rows=source.rows)
-        if job.dry:
+        self._progress.update(state="running", files=source.files, rows=source.rows)
+        if job.dry_run:
             return self._dry(source)
         ensure_topics([COMMITS], self._bootstrap)
         rows = 0
         writer = TransactionalWriter(
-            job.mark, f"penstock.backfill.{job.hash}", self._bootstrap, COMMITS, "backfill", [job.target]
+            job.marker_key, f"penstock.backfill.{job.short_hash}", self._bootstrap, COMMITS, "backfill", [job.target]
         )
         try:
-            done = BackfillMarker.read(writer.mark())
+            done = BackfillMarker.read(writer.read_marker())
             while (plan := self._planned(source, done)) is not None:
                 done = self._ended(source, plan, writer)
                 rows += done.rows - plan.written
@@ -170,12 +170,12 @@ class _Run:
         assert done is not None
         shutil.rmtree(self._folder, ignore_errors=True)
         said = self._said or _unchanged_text(source, done)
-        self._progress.now(state="done", rows=done.rows, rows_done=done.rows, verified=said)
+        self._progress.update(state="done", rows=done.rows, rows_done=done.rows, verified=said)
         return BackfillResult(rows, said)
 
     def _source(self) -> BackfillSource:
         def waits(why: str) -> None:
-            self._progress.now(state="waiting", why=why)
+            self._progress.update(state="waiting", why=why)
 
         job = self._job
         if job.archive is not None:
@@ -190,68 +190,68 @@ class _Run:
         job = self._job
         path = self._made(source, plan)
         left_out = self._left_out(source)
-        plan = replace(self._counted(plan, path), left_out=left_out.count)
+        plan = replace(self._counted(plan, path), skipped=left_out.count)
         if plan.written:
             log.info("backfill %s: goes on behind %d of %d rows", job.id, plan.written, plan.rows)
         if not plan.rows:
             self._said = self._said or _no_rows_text(source)
             log.warning("backfill %s: %s", job.id, self._said)
         self._keeps(plan, path)
-        self._progress.now(rows=plan.rows, rows_done=plan.written)
+        self._progress.update(rows=plan.rows, rows_done=plan.written)
         plan = write_rows(job, plan, path, writer, RateLimiter(job.rate), self._waited)
         if plan.rows:
             self._verify(plan, path)
-        self._said += left_out.said
+        self._said += left_out.summary
         plan = replace(plan, verified=True)
         writer.commit([], plan.value())
         return plan
 
     def _verify(self, plan: BackfillMarker, path: Path) -> None:
         job = self._job
-        self._progress.now(state="verifying", rows_done=0)
-        with self._progress.goes_on("what was written is compared with what was to be"):
+        self._progress.update(state="verifying", rows_done=0)
+        with self._progress.keepalive("what was written is compared with what was to be"):
             verdict = verify_target(
-                job, plan, path, self._bootstrap, self._target.compacts, lambda n: self._progress.now(rows_done=n)
+                job, plan, path, self._bootstrap, self._target.compacted, lambda n: self._progress.update(rows_done=n)
             )
-        if not verdict.right:
+        if not verdict.ok:
             raise BackfillError(
-                f"backfill {job.id}: {verdict.said}",
+                f"backfill {job.id}: {verdict.summary}",
                 hint=f"see who else writes to {job.target} or cleans it; then do it once more: --again",
             )
-        self._said = verdict.said
+        self._said = verdict.summary
 
     def _planned(self, source: BackfillSource, done: BackfillMarker | None) -> BackfillMarker | None:
         """What is to be done; None if it was. Records that were begun with are ended as they were begun; rows that were
         made of other records, or by other code, are made anew."""
         job, code = self._job, self._code()
         spans = self._spans(source)
-        if done is not None and done.target not in ("", self._target.id):
+        if done is not None and done.target_id not in ("", self._target.id):
             log.warning("backfill %s: topic %s was made again since, and gets all of it once more", job.id, job.target)
             done = None
         again = job.again or (done.again if done else "")
         fresh = BackfillMarker(
-            spans, {}, source.ids, code, self._first(), 0, again=again, job=job.id, target=self._target.id
+            spans, {}, source.ids, code, self._first(), 0, again=again, job=job.id, target_id=self._target.id
         )
         if done is None or fresh.again != done.again:
             return fresh
-        same = job.replays or (done.code == code and dict(done.upto) == dict(spans))
+        same = job.replays or (done.code == code and dict(done.source_spans) == dict(spans))
         if not same:
             return fresh
         if not done.verified:
             # Those that are made once more may be others in the last digits of a sum.
             if done.written and not job.replays and not self._has(done):
                 log.warning("backfill %s: the rows that it was writing are gone, and all are written anew", job.id)
-                return replace(fresh, making=done.making + 1)
+                return replace(fresh, generation=done.generation + 1)
             return done
-        if dict(done.upto) == dict(spans):
+        if dict(done.source_spans) == dict(spans):
             return None
-        if changed := {topic for topic, given in done.ids.items() if source.ids.get(topic, given) != given}:
+        if changed := {topic for topic, given in done.topic_ids.items() if source.ids.get(topic, given) != given}:
             raise BackfillError(
                 f"backfill {job.name}: the archived topic was deleted and made again since this interval was written",
                 got=", ".join(sorted(changed)),
                 hint="nothing tells old records from new ones any more; to write all of them once more: --again",
             )
-        return replace(fresh, after={place: span.last + 1 for place, span in done.upto.items()})
+        return replace(fresh, after_offsets={place: span.last + 1 for place, span in done.source_spans.items()})
 
     def _spans(self, source: BackfillSource) -> Mapping[str, Span]:
         """What is read; of documents this is known only once they are."""
@@ -283,7 +283,7 @@ class _Run:
 
     def _has(self, plan: BackfillMarker) -> bool:
         """Whether the rows of a plan lie here, as they were made."""
-        folder = self._folder.with_name(self._job.hash)
+        folder = self._folder.with_name(self._job.short_hash)
         return (folder / "rows.parquet").exists() and (folder / "plan").read_text() == plan.run
 
     def _made(self, source: BackfillSource, plan: BackfillMarker) -> Path:
@@ -295,13 +295,13 @@ class _Run:
         said.write_text(plan.run)
         if not rows.exists():
             self._fetched = self._fetched or self._fetch(source)
-            with self._progress.goes_on("the rows are made"):
+            with self._progress.keepalive("the rows are made"):
                 making.make_rows(self._job, self._fetched, plan, self._folder, self._recompute)
         return rows
 
     def _left_out(self, source: BackfillSource) -> SkippedRecords:
         """What of the source gives no row, once the rows are made."""
-        return source.left_out + SkippedRecords.kept(self._folder / making.SKIPPED_FILE)
+        return source.left_out + SkippedRecords.load(self._folder / making.SKIPPED_FILE)
 
     def _fetch(self, source: BackfillSource) -> list[Path]:
         count = rows = 0
@@ -309,7 +309,7 @@ class _Run:
         def told(of: int) -> None:
             nonlocal count, rows
             count, rows = count + 1, rows + of
-            self._progress.now(
+            self._progress.update(
                 state="running", files=source.files, files_done=count, rows_done=rows, why="files are read"
             )
 
@@ -321,7 +321,7 @@ class _Run:
         """BackfillError if the rows are others than those that are partly written."""
         count = making.count_rows(path)
         # Rows that were made all have a key.
-        if self._target.compacts and self._job.replays and (nameless := making.count_null_keys(path)):
+        if self._target.compacted and self._job.replays and (nameless := making.count_null_keys(path)):
             raise BackfillError(
                 f"backfill {self._job.id}: the topic is compacted, and takes no record without a key",
                 got=f"{nameless:,} of {count:,} have none",
@@ -342,7 +342,7 @@ class _Run:
 
     def _waited(self, written: int) -> None:
         """Note what is written; return when no reader is further behind than it may be."""
-        self._progress.now(state="running", rows_done=written)
+        self._progress.update(state="running", rows_done=written)
         bound = self._job.backfill.max_lag.total_seconds()
         began = time.monotonic()
         while time.monotonic() >= self._looked + LAG_INTERVAL:
@@ -358,14 +358,14 @@ class _Run:
                     got=f"{said}; {written:,} rows are written",
                     hint="see what holds them up: penstock streams show; then run it again: it goes on where it was",
                 )
-            self._progress.now(state="waiting", why=said)
+            self._progress.update(state="waiting", why=said)
             time.sleep(LAG_INTERVAL)
 
     def _dry(self, source: BackfillSource) -> BackfillResult:
         """As the run itself would go on from here; the mark is read beside whoever writes it."""
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
-            done = BackfillMarker.read(read_marker_value(self._job.mark, self._bootstrap))
+            done = BackfillMarker.read(read_marker_value(self._job.marker_key, self._bootstrap))
             if (plan := self._planned(source, done)) is None:
                 assert done is not None
                 count, said = done.rows, _unchanged_text(source, done)
@@ -376,11 +376,11 @@ class _Run:
                 said = f"{count - plan.written:,} rows would be written to {self._job.target}; nothing was"
                 said = f"{said}; {plan.written:,} of {count:,} are there already" if plan.written else said
                 said = f"{said}: {_no_rows_text(source)}" if not count else said
-                said += self._left_out(source).said
+                said += self._left_out(source).summary
                 self._show(path, plan.written)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._progress.now(state="done", rows=count, rows_done=0, verified=said)
+        self._progress.update(state="done", rows=count, rows_done=0, verified=said)
         return BackfillResult(0, said)
 
     def _show(self, path: Path, skip: int) -> None:
@@ -391,7 +391,7 @@ class _Run:
 def _unchanged_text(source: BackfillSource, done: BackfillMarker) -> str:
     if not done.rows:
         return _no_rows_text(source)
-    left_out = f"; {done.left_out:,} records of the source gave none" if done.left_out else ""
+    left_out = f"; {done.skipped:,} records of the source gave none" if done.skipped else ""
     return f"nothing is new: {done.rows:,} rows were written and verified by an earlier run{left_out}"
 
 

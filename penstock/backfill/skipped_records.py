@@ -18,40 +18,40 @@ class SkippedRecords:
     """count: how many; some: the first of them, each with its place and the reason."""
 
     count: int = 0
-    some: list[tuple[str, str]] = field(default_factory=list)
+    examples: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, place: str, reason: str) -> None:
         """Count a record, and write its place and the reason to the log."""
-        self.more(1, place, reason)
+        self.add_many(1, place, reason)
         if self.count <= MAX_LOGGED:
             log.warning("%s is left out: %s", place, reason[:MAX_CHARS])
 
-    def more(self, count: int, place: str, reason: str) -> None:
+    def add_many(self, count: int, place: str, reason: str) -> None:
         """Count records, of which one is named."""
         self.count += count
-        if len(self.some) < MAX_NAMED:
-            self.some.append((place[:MAX_CHARS], reason[:MAX_CHARS]))
+        if len(self.examples) < MAX_NAMED:
+            self.examples.append((place[:MAX_CHARS], reason[:MAX_CHARS]))
 
     def __add__(self, other: SkippedRecords) -> SkippedRecords:
-        return SkippedRecords(self.count + other.count, [*self.some, *other.some][:MAX_NAMED])
+        return SkippedRecords(self.count + other.count, [*self.examples, *other.examples][:MAX_NAMED])
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """For the result of a run; empty if there are none."""
         if not self.count:
             return ""
-        named = "; ".join(f"{place}: {reason}" for place, reason in self.some)
+        named = "; ".join(f"{place}: {reason}" for place, reason in self.examples)
         return (
             f"; {self.count:,} records of the source are left out: {named}{'; ...' if self.count > MAX_NAMED else ''}"
         )
 
-    def keep(self, path: Path) -> None:
+    def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
-    def kept(cls, path: Path) -> SkippedRecords:
+    def load(cls, path: Path) -> SkippedRecords:
         """As `keep` wrote it; none if there is no such file."""
         if not path.exists():
             return cls()
         found = json.loads(path.read_text())
-        return cls(found["count"], [(place, reason) for place, reason in found["some"]])
+        return cls(found["count"], [(place, reason) for place, reason in found["examples"]])

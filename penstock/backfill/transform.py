@@ -69,7 +69,7 @@ def make_rows(
         rows = folder / "made.parquet"
         given = _RecomputedTables(recompute(chain, [str(path) for path in files], job.begin, job.end))
         _write_tables(rows, given)
-        given.left_out.keep(folder / SKIPPED_FILE)
+        given.left_out.save(folder / SKIPPED_FILE)
         source = f"SELECT key, value FROM {files_as_table([rows])}"
         with open_duckdb(folder) as connection:
             _sort_by_key(connection, job, source, target)
@@ -131,7 +131,7 @@ def row_spans(path: Path) -> dict[str, Span]:
 
 def _copy_interval(job: BackfillJob, files: Sequence[Path], plan: BackfillMarker, target: Path) -> None:
     """The records of the interval that the plan has and no earlier one had."""
-    places = {place: (plan.after.get(place, 0), span.last + 1) for place, span in plan.upto.items()}
+    places = {place: (plan.after_offsets.get(place, 0), span.last + 1) for place, span in plan.source_spans.items()}
     after, upto = zip(*places.values(), strict=True) if places else ((), ())
     known = pa.table(
         {
@@ -170,8 +170,8 @@ def _run_query(
     job: BackfillJob, rows: RowsQuery, output: TopicOutput, files: Sequence[Path], folder: Path, target: Path
 ) -> None:
     what = f"backfill {job.name}"
-    reading = RecordDecoder(what, what, rows.schema, rows.event_time, None, keep=False)
-    if not reading.timed:
+    reading = RecordDecoder(what, what, rows.schema, rows.event_time, None, keep_records=False)
+    if not reading.computes_event_time:
         raise DeclarationError(
             f"{what}: its event time is none that can be told without Spark",
             got=rows.event_time,
@@ -184,7 +184,7 @@ def _run_query(
             decoded = folder / f"decoded-{number:06}.parquet"
             pq.write_table(_decode_file(reading, job, connection, path, left_out), decoded, compression="lz4")
             paths.append(decoded)
-        left_out.keep(folder / SKIPPED_FILE)
+        left_out.save(folder / SKIPPED_FILE)
         connection.execute("SET VARIABLE begin = ?", [epoch_ms(job.begin) if job.begin else 0])
         connection.execute('SET VARIABLE "end" = ?', [epoch_ms(job.end)])
         connection.execute(
@@ -204,7 +204,9 @@ def _empty_table(connection: duckdb.DuckDBPyConnection, reading: RecordDecoder) 
 
 
 def _decoded_schema(reading: RecordDecoder) -> pa.Schema:
-    return pa.schema([reading.layout.field(f.name) for f in reading.fields] + [reading.layout.field("event_time")])
+    return pa.schema(
+        [reading.output_schema.field(f.name) for f in reading.fields] + [reading.output_schema.field("event_time")]
+    )
 
 
 def _read_interval(connection: duckdb.DuckDBPyConnection, job: BackfillJob, path: Path) -> pa.Table:
@@ -225,7 +227,7 @@ def _decode_file(
 ) -> pa.Table:
     """The good records, in the columns of the schema, and their event time. left_out: is told of the others."""
     given = _read_interval(connection, job, path)
-    found = pa.Table.from_batches(list(reading(iter(given.to_batches()))), reading.layout)
+    found = pa.Table.from_batches(list(reading(iter(given.to_batches()))), reading.output_schema)
     record: dict[str, Any]
     for record in found.filter(found[BAD_COLUMN])[SOURCE_RECORD_COLUMN].to_pylist():  # type: ignore[assignment]
         if job.archive is None:
@@ -323,7 +325,7 @@ class _RecomputedTables:
     def __iter__(self) -> Iterator[pa.Table]:
         found = yield from self._tables
         if found and found[0]:
-            self.left_out.more(found[0], "the first of them", found[1])
+            self.left_out.add_many(found[0], "the first of them", found[1])
 
 
 def _write_tables(path: Path, given: Iterable[pa.Table]) -> None:

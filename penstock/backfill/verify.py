@@ -36,8 +36,8 @@ RAW_SCHEMA = pa.schema(COLUMNS)
 class VerifyResult:
     """right: whether the target holds every row, once and unchanged. said: in a sentence."""
 
-    right: bool
-    said: str
+    ok: bool
+    summary: str
 
 
 def verify_target(
@@ -56,7 +56,7 @@ def verify_target(
                 firsts[p] = min(at, firsts.get(p, at))
             told(count := count + table.num_rows)
     # All records of the plan, as the archive's manifests have them, need not be hashed here once more.
-    whole = job.replays and not done.after and not span_difference(done.upto, found)
+    whole = job.replays and not done.after_offsets and not span_difference(done.source_spans, found)
     wanted = found if whole and count == done.rows else given.row_spans(path)
     rows = sum(span.rows for span in wanted.values())
     right = "as they are in the source" if job.replays else "as they were made"
@@ -154,13 +154,13 @@ def count_replaced(run: str, path: Path, tables: Iterable[pa.Table]) -> int | No
 
 def _read_target(job: BackfillJob, done: BackfillMarker, bootstrap: str) -> Iterator[pa.Table]:
     """What the target holds from the first row on, up to its end as it is now."""
-    places = [(job.target, p) for p in done.first]
+    places = [(job.target, p) for p in done.first_offsets]
     # A commit is answered before it can be read.
     ends = stable_end_offsets(places, bootstrap, "what was written")
     starts = first_offsets(admin(bootstrap), places, bootstrap)
     with open_consumer(bootstrap) as reader:
         for place, end in sorted(ends.items()):
-            start = max(done.first[place[1]], starts.get(place, 0))
+            start = max(done.first_offsets[place[1]], starts.get(place, 0))
             yield from _coalesce(_to_table(taken, place[1]) for taken in read_range_batches(reader, *place, start, end))
 
 

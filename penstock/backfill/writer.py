@@ -36,10 +36,10 @@ class RateLimiter:
     _due: float = field(default=0.0, init=False)
 
     @property
-    def together(self) -> int:
+    def batch_rows(self) -> int:
         return min(ROWS_PER_TRANSACTION, self.rate) if self.rate else ROWS_PER_TRANSACTION
 
-    def wait(self, count: int) -> None:
+    def acquire(self, count: int) -> None:
         """Return when so many rows may be written."""
         if not self.rate:
             return
@@ -62,10 +62,10 @@ def write_rows(
 
     LeaseLost if somebody else does the same job meanwhile.
     """
-    for table in given.read_rows(path, done.written, pace.together):
+    for table in given.read_rows(path, done.written, pace.batch_rows):
         told(done.written)
-        pace.wait(table.num_rows)
-        after = done.behind(done.written + table.num_rows)
+        pace.acquire(table.num_rows)
+        after = done.with_written(done.written + table.num_rows)
         writer.commit(_producer_batch(job, done.run, table), after.value())
         done = after
     told(done.written)

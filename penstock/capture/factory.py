@@ -137,7 +137,7 @@ def _topic(capture: Capture, bootstrap: str) -> tuple[str, int]:
 
 def _kept(output: TransactionalWriter, decision: Decision) -> Position | None:
     """The position of whoever captured before; None if there is none, or none that can be read, for a new snapshot."""
-    mark = output.mark()
+    mark = output.read_marker()
     try:
         return None if mark is None else Position.read(mark)
     except PenstockError as e:

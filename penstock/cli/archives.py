@@ -91,13 +91,13 @@ def verify(name: Name, start: From = None, end: To = None, as_json: AsJson = Fal
     with clear_errors():
         archive = _named(name)
         for one in verified(archive_bucket(archive.bucket, archive.prefix), _utc(start), _utc(end)):
-            wrong += not one.right
-            data.append({**vars(one), "right": one.right, "findings": [vars(f) for f in one.findings]})
+            wrong += not one.ok
+            data.append({**vars(one), "right": one.ok, "findings": [vars(f) for f in one.findings]})
             if as_json:
                 continue
             said = f"{one.hour}: {one.rows:,} records in {one.files} files, {one.size:,} bytes"
             said += "" if one.closed else ", open"
-            out.print(Text(f"{'✓' if one.right else '✗'} {said}", style="green" if one.right else "red"))
+            out.print(Text(f"{'✓' if one.ok else '✗'} {said}", style="green" if one.ok else "red"))
             for found in one.findings:
                 style = "red" if found.kind == "wrong" else "yellow"
                 out.print(Text(f"    {found.what}; hint: {found.hint}", style=style))

@@ -119,7 +119,7 @@ def run(
                 watermarks=stream_watermarks(control), recompute=partial(_recompute, asked),
             )  # fmt: skip
     # One line, however long: it is what Airflow keeps of a task.
-    echo(f"{job.id}: {done.rows:,} rows written; {done.said}")
+    echo(f"{job.id}: {done.rows:,} rows written; {done.summary}")
 
 
 @app.command()

@@ -37,7 +37,7 @@ def list_letters(as_json: AsJson = False) -> None:
         for one in read_dead_letters(partial_catalog()[0].dead_letter_topics, settings().bootstrap):
             group = one.topic, one.stream, _kind(one)
             groups[group] += 1
-            newest[group] = max(one.at, newest.get(group, 0))
+            newest[group] = max(one.timestamp, newest.get(group, 0))
     if as_json:
         names = ("topic", "stream", "reason")
         emit([{**dict(zip(names, of, strict=True)), "count": n, "newest": newest[of]} for of, n in groups.items()])
@@ -70,8 +70,8 @@ def show(
         return
     made = table(["place", "stream", "reason", "key", "text"])
     for one in letters:
-        text = printable(one.value, WIDTH) + (f" (cut: {printable(one.cut, WIDTH)})" if one.cut else "")
-        texts = (one.place, one.stream, one.reason, one.key, text)
+        text = printable(one.value, WIDTH) + (f" (cut: {printable(one.truncated, WIDTH)})" if one.truncated else "")
+        texts = (one.location, one.stream, one.reason, one.key, text)
         made.add_row(*(Text(printable(text, WIDTH + 40)) for text in texts))
     console().print(made)
 
@@ -114,22 +114,25 @@ def send_again(
             chosen, everything, catalog.readers, settings().bootstrap, again_for=again_for or (), dry=dry_run
         )
     _told(found, dry=dry_run, as_json=as_json)
-    if any(one.refused for one in found):
+    if any(one.refusal for one in found):
         raise typer.Exit(1)
 
 
 def _told(found: list[Replay], *, dry: bool, as_json: bool) -> None:
     if as_json:
-        said = ({"sent": bool(one.record) and not dry, "refused": one.refused, "done": one.done} for one in found)
+        said = (
+            {"sent": bool(one.record) and not dry, "refused": one.refusal, "done": one.already_replayed}
+            for one in found
+        )
         emit([{**_data(one.letter), **more} for one, more in zip(found, said, strict=True)])
         return
     out = console()
-    sent, done = sum(bool(one.record) for one in found), sum(one.done for one in found)
+    sent, done = sum(bool(one.record) for one in found), sum(one.already_replayed for one in found)
     out.print(f"{sent} records {'would be' if dry else 'are'} sent again, {done} were before.")
     for one in found:
-        if one.refused:
+        if one.refusal:
             out.print(
-                Text(f"{printable(one.letter.place, WIDTH)} is not: {printable(one.refused, 400)}", style="yellow")
+                Text(f"{printable(one.letter.location, WIDTH)} is not: {printable(one.refusal, 400)}", style="yellow")
             )
 
 
@@ -147,12 +150,12 @@ def _kind(letter: DeadLetter) -> str:
 
 def places_of(letter: DeadLetter) -> set[str]:
     """Names of its origin: as it is shown, and without the topic."""
-    return {letter.place, f"{letter.origin.partition}:{letter.origin.offset}"} if letter.origin else set()
+    return {letter.location, f"{letter.origin.partition}:{letter.origin.offset}"} if letter.origin else set()
 
 
 def unambiguous(chosen: Sequence[DeadLetter], places: Iterable[str]) -> None:
     for place in places:
-        found = sorted({one.place for one in chosen if place in places_of(one)})
+        found = sorted({one.location for one in chosen if place in places_of(one)})
         if len(found) > 1:
             raise PenstockError(
                 "records of several topics lie at that place", got=place, hint=f"say {' or '.join(found)}"
@@ -161,11 +164,11 @@ def unambiguous(chosen: Sequence[DeadLetter], places: Iterable[str]) -> None:
 
 def _data(letter: DeadLetter) -> dict[str, Any]:
     return {
-        "place": letter.place,
+        "place": letter.location,
         "stream": letter.stream,
         "reason": letter.reason,
-        "at": letter.at,
+        "at": letter.timestamp,
         "key": None if letter.key is None else letter.key.decode(errors="backslashreplace"),
         "text": None if letter.value is None else letter.value.decode(errors="backslashreplace"),
-        "cut": letter.cut,
+        "cut": letter.truncated,
     }

@@ -200,16 +200,16 @@ def _line(record: TopicRecord) -> str:
     except (ValueError, OverflowError, OSError):
         # A producer may stamp what it likes, microseconds too: beyond the calendar it is a number.
         at = str(record.timestamp)
-    place = f"{record.place.partition}@{record.place.offset}"
+    place = f"{record.location.partition}@{record.location.offset}"
     key, value = (printable(data, 100_000) for data in (record.key, record.value))
     return f"{at.removesuffix('+00:00')}  {place}  {key}  {value}"
 
 
 def _json(record: TopicRecord) -> str:
     data = {
-        "topic": record.place.topic,
-        "partition": record.place.partition,
-        "offset": record.place.offset,
+        "topic": record.location.topic,
+        "partition": record.location.partition,
+        "offset": record.location.offset,
         "timestamp": record.timestamp,
         "key": _text(record.key),
         "value": _value(record.value),

@@ -121,7 +121,7 @@ def _left(name: str) -> dict[str, Callable[[], None]]:
     if s3a.is_object_store(root):
         store = s3a.store_below(root)
         for folder in (f"{name}{suffix}" for suffix in FOLDERS):
-            if keys := [one.key for one in store.objects(folder)]:
+            if keys := [one.key for one in store.list_objects(folder)]:
                 found[f"{root.rstrip('/')}/{folder}"] = partial(_deleted, store, keys)
         # On this host's disk: tables, and files of folds' state that were brought from there.
         beside = [*settings().home.glob(f"tables/*/{name}.tables"), *settings().home.glob(f"folds/*/{name}")]

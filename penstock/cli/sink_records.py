@@ -103,7 +103,7 @@ def replay(
             from penstock.engine.operations.sink_replay import replay as given_again
 
             found = given_again(spark, stream, chosen, settings().bootstrap, again=again)
-    said = [{"place": one.letter.place, "said": one.said, "ended": one.ended} for one in found]
+    said = [{"place": one.letter.location, "said": one.said, "ended": one.ended} for one in found]
     if as_json:
         emit(said)
     else:
@@ -114,7 +114,7 @@ def replay(
             out.print(Text(ALREADY_REPLAYED, style="yellow"))
         for one in found:
             if not one.ended:
-                out.print(Text(f"{one.letter.place}  {printable(one.said, WIDTH)}", style="yellow"))
+                out.print(Text(f"{one.letter.location}  {printable(one.said, WIDTH)}", style="yellow"))
     if not all(one.ended for one in found):
         raise typer.Exit(1)
 

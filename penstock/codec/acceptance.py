@@ -25,7 +25,7 @@ def rejections(given: Input, records: Sequence[tuple[bytes | None, bytes | None]
         For each record the reason why it would be a dead letter, or None. What only Spark can evaluate of the event
         time is not checked.
     """
-    reading = RecordDecoder.of(given, combine=False, keep=True)
+    reading = RecordDecoder.of_input(given, combine=False, keep=True)
     now = int(time.time() * 1e6)
     horizon = LAST if given.max_ahead is None else now + given.max_ahead // timedelta(microseconds=1)
     size = len(records)
@@ -40,7 +40,7 @@ def rejections(given: Input, records: Sequence[tuple[bytes | None, bytes | None]
         "headers": pa.nulls(size, kinds["headers"]),
         "clock": pa.repeat(pa.scalar(horizon, pa.int64()), size),
     }
-    sent = pa.record_batch({name: columns[name] for name in reading.sends})
+    sent = pa.record_batch({name: columns[name] for name in reading.input_columns})
     found: list[str | None] = [None] * size
     for batch in reading(iter([sent])):
         record: Any

@@ -92,17 +92,19 @@ class RecordDecoder:
     """
 
     topic: str
-    what: str
+    label: str
     ddl: str
     event_time: str
     combine: Combiner | None
-    keep: bool
+    keep_records: bool
     signer: HeartbeatSigner | None = None
-    whole: bool = False
+    whole_record: bool = False
     tombstones: bool = False
 
     @classmethod
-    def of(cls, given: Input, *, combine: bool, keep: bool, signer: HeartbeatSigner | None = None) -> RecordDecoder:
+    def of_input(
+        cls, given: Input, *, combine: bool, keep: bool, signer: HeartbeatSigner | None = None
+    ) -> RecordDecoder:
         topic, combiner = given.topic.name if given.topic else "", given.combine if combine else None
         what, tombstones = f"input {given.source}", given.tombstones == "keep"
         keep |= given.record
@@ -110,29 +112,29 @@ class RecordDecoder:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        return schema(self.ddl, self.what) if self.ddl else ()
+        return schema(self.ddl, self.label) if self.ddl else ()
 
     @property
-    def timed(self) -> bool:
+    def computes_event_time(self) -> bool:
         """Whether the event time is told here; else Spark evaluates it, and may find more bad records."""
-        return self.micros is not None
+        return self.event_time_sql is not None
 
     @property
-    def micros(self) -> str | None:
+    def event_time_sql(self) -> str | None:
         """The event time in SQL of DuckDB, epoch microseconds, NULL where there is none; None if only Spark can."""
         own = "epoch_us(_timestamp)"
-        if self.whole and self.event_time.strip().lower() == "record.timestamp":
+        if self.whole_record and self.event_time.strip().lower() == "record.timestamp":
             return times.null_outside_calendar(own)
         found = times.event_time_sql(self.event_time, self.fields)
         own = times.clamp_to_calendar(own)
         return f"CASE WHEN _value IS NULL THEN {own} ELSE {found} END" if found and self.tombstones else found
 
     @property
-    def sends(self) -> tuple[str, ...]:
+    def input_columns(self) -> tuple[str, ...]:
         """What of a record is sent here; of raw ones what their combiner speaks of: each column has its price."""
         topic = () if self.topic else ("topic",)
         if self.ddl or not self.combine:
-            more = ("timestamp", "headers") if self.whole else ()
+            more = ("timestamp", "headers") if self.whole_record else ()
             return ("key", "value", "partition", "offset", "clock", *topic, *more)
         return (
             "value",
@@ -143,16 +145,16 @@ class RecordDecoder:
         )
 
     @property
-    def columns(self) -> tuple[Field, ...]:
+    def output_fields(self) -> tuple[Field, ...]:
         """What the transform gets beside the event time."""
         if self.combine:
-            return schema(self.combine.schema, f"the combiner of {self.what}", of_json=False)
+            return schema(self.combine.schema, f"the combiner of {self.label}", of_json=False)
         return self.fields
 
     @cached_property
-    def layout(self) -> pa.Schema:
-        rows = [pa.field(f.name, arrow_type(f.type)) for f in self.columns]
-        more = RECORD_METADATA_TYPE if self.whole else ()
+    def output_schema(self) -> pa.Schema:
+        rows = [pa.field(f.name, arrow_type(f.type)) for f in self.output_fields]
+        more = RECORD_METADATA_TYPE if self.whole_record else ()
         return pa.schema([*rows, *ADDED_COLUMNS, pa.field(SOURCE_RECORD_COLUMN, pa.struct([*RECORD_TYPE, *more]))])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -199,63 +201,63 @@ class DecoderQueries:
     """
 
     def __init__(self, reading: RecordDecoder) -> None:
-        self._layout, self._topic, self._what = reading.layout, reading.topic, reading.what
+        self._layout, self._topic, self._what = reading.output_schema, reading.topic, reading.label
         self._signer = reading.signer
-        self._lists = {f.name for f in reading.columns if reading.combine and f.type.kind == "array"}
+        self._lists = {f.name for f in reading.output_fields if reading.combine and f.type.kind == "array"}
         self._con = connection()
         names = [json_sql.quote_name(f.name) for f in reading.fields]
         at = "make_timestamptz(_at) AS event_time"
         # What is decoded is put down before it is looked at twice; raw records are all there already.
-        self._decoded, source = "", f"({RAW_VALIDATED})"
+        self._decode_sql, source = "", f"({RAW_VALIDATED})"
         if reading.ddl:
-            self._decoded, source = (
+            self._decode_sql, source = (
                 f"SELECT {', '.join([*names, *VALIDATION_COLUMNS])} FROM ({_validated_sql(reading)})",
                 "decoded",
             )
         else:
             assert reading.combine, "raw records that are not combined need no reading"
-            sent = [name for name in RAW if name in reading.sends or name == "topic"]
+            sent = [name for name in RAW if name in reading.input_columns or name == "topic"]
             names = [*(f'_{name} AS "{name}"' for name in sent), "_text AS text"]
         if reading.combine:
             given = ", ".join(
                 f"{json_sql.quote_name(f.name)}::{json_sql.duckdb_type(f.type)} AS {json_sql.quote_name(f.name)}"
-                for f in reading.columns
+                for f in reading.output_fields
             )
             records = f"WITH records AS (SELECT {', '.join(names)}, {at} FROM {source} WHERE NOT _beat AND NOT _bad) "
             combined = f"({_as_subquery(reading.combine.sql)})"
-            self._parts = f"{records} SELECT * FROM {combined}"
-            self._good = f"{records} SELECT {given}, event_time, false AS _beat, false AS _bad FROM {combined}"
+            self._combine_sql = f"{records} SELECT * FROM {combined}"
+            self._good_sql = f"{records} SELECT {given}, event_time, false AS _beat, false AS _bad FROM {combined}"
         else:
-            self._good = f"SELECT {', '.join(names)}, {at}, _beat, _bad FROM {source} WHERE NOT _bad"
+            self._good_sql = f"SELECT {', '.join(names)}, {at}, _beat, _bad FROM {source} WHERE NOT _bad"
         self._combines = reading.combine is not None
         # Spark may find bad what looks good here, where it is Spark that knows the event time.
-        self._all = reading.keep or (bool(reading.ddl) and not reading.timed)
+        self._always_full = reading.keep_records or (bool(reading.ddl) and not reading.computes_event_time)
         if reading.ddl:
             packed = ", ".join(f'"{name}" := _{name}' for name in RAW)
             more = "".join(
-                f', "{field.name}" := _{field.name}' for field in (RECORD_METADATA_TYPE if reading.whole else ())
+                f', "{field.name}" := _{field.name}' for field in (RECORD_METADATA_TYPE if reading.whole_record else ())
             )
             said = rejection_reasons.rejection_reason(reading.fields, reading.event_time, tombstones=reading.tombstones)
             why = f"CASE WHEN _bad THEN {said} END"
             # Of a combiner's columns a record by itself has none.
             own = "" if reading.combine else f"{', '.join(names)}, "
-            self._whole = (
+            self._full_sql = (
                 f"SELECT {own}{at}, _beat, _bad, struct_pack({packed}, reason := {why}{more}) AS _record "
                 f"FROM ({_validated_sql(reading)})"
             )
         else:
-            self._whole = f"SELECT {at}, _beat, _bad FROM {source}"
+            self._full_sql = f"SELECT {at}, _beat, _bad FROM {source}"
 
-    def tried(self, sends: pa.Table) -> dict[str, str]:
+    def combiner_types(self, sends: pa.Table) -> dict[str, str]:
         """The types of what the combiner's query gives, by name in small letters; duckdb.Error if it is none.
 
         sends: the columns of `Reading.sends`, without a row.
         """
-        tables = {"records_in": self._named(sends)}
-        if self._decoded:
-            tables = {"decoded": self._asked(self._decoded, **tables)}
-        self._asked(self._good, **tables)
-        kinds = self._asked(f"DESCRIBE {self._parts}", **tables)
+        tables = {"records_in": self._prepared(sends)}
+        if self._decode_sql:
+            tables = {"decoded": self._execute(self._decode_sql, **tables)}
+        self._execute(self._good_sql, **tables)
+        kinds = self._execute(f"DESCRIBE {self._combine_sql}", **tables)
         names = (str(name).lower() for name in kinds["column_name"].to_pylist())
         return dict(zip(names, map(str, kinds["column_type"].to_pylist()), strict=True))
 
@@ -263,7 +265,7 @@ class DecoderQueries:
         """The rows of raw records; those of some large ones by halves: the parser takes 16 times their size."""
         try:
             # All of them before the first is given: a half must not give them again.
-            yield from list(self._made(table))
+            yield from list(self._decode_table(table))
         except duckdb.OutOfMemoryException:
             if table.num_rows == 1:
                 raise
@@ -271,35 +273,35 @@ class DecoderQueries:
             yield from self.run(table.slice(0, half))
             yield from self.run(table.slice(half))
 
-    def _made(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        given = self._named(table)
-        if self._all:
-            yield from self._rows(self._whole, records_in=given)
+    def _decode_table(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        given = self._prepared(table)
+        if self._always_full:
+            yield from self._rows(self._full_sql, records_in=given)
             return
-        if self._decoded:
-            decoded = self._query(self._decoded, records_in=given)
+        if self._decode_sql:
+            decoded = self._query(self._decode_sql, records_in=given)
             apart = pc.or_(decoded["_beat"], decoded["_bad"]) if self._combines else decoded["_bad"]
             rows, tables = decoded["_row"].filter(apart), {"decoded": decoded}
         else:
             # A combiner is not given beats, and raw records are never bad.
             rows, tables = given["_row"].filter(pc.is_valid(given["_beat_at"])), {"records_in": given}
         if len(rows) < len(given):
-            yield from self._rows(self._good, **tables)
+            yield from self._rows(self._good_sql, **tables)
         if len(rows):
-            yield from self._rows(self._whole, records_in=given.take(rows))
+            yield from self._rows(self._full_sql, records_in=given.take(rows))
 
-    def _named(self, table: pa.Table) -> pa.Table:
+    def _prepared(self, table: pa.Table) -> pa.Table:
         """The source's columns under names that no field may have, and the value as text."""
         sent = [name for name in table.column_names if name != "beat"]
         named = table.select(sent).rename_columns([f"_{name}" for name in sent])
-        named = named.append_column("_beat_at", self._beats(table))
+        named = named.append_column("_beat_at", self._heartbeat_times(table))
         if self._topic:
             # One topic is not sent with every record.
             named = named.append_column("_topic", pa.repeat(self._topic, len(table)))
         named = named.append_column("_row", pa.array(np.arange(len(table))))
         return named.append_column("_text", as_text(table["value"]))
 
-    def _beats(self, table: pa.Table) -> pa.Array[Any]:
+    def _heartbeat_times(self, table: pa.Table) -> pa.Array[Any]:
         """The times of the beats that are proven, in epoch microseconds; NULL for all other records."""
         sent = "beat" in table.column_names
         keyed = pc.is_valid(table["beat"]) if sent else pc.equal(table["key"], pa.scalar(HEARTBEAT_KEY))
@@ -310,7 +312,7 @@ class DecoderQueries:
         record: dict[str, Any]
         for row, record in zip(rows, table.take(rows).to_pylist(), strict=True):
             topic, partition = self._topic or record["topic"], record["beat" if sent else "partition"]
-            found = self._signer.time(topic, partition, record["value"])
+            found = self._signer.verified_time(topic, partition, record["value"])
             if found is not None:
                 at[row], none[row] = found * 1000, False
         return pa.array(at, mask=none)
@@ -341,7 +343,7 @@ class DecoderQueries:
         ]
         yield from pa.Table.from_arrays(columns, schema=self._layout).to_batches()
 
-    def _asked(self, sql: str, **tables: pa.Table) -> pa.Table:
+    def _execute(self, sql: str, **tables: pa.Table) -> pa.Table:
         for name, table in tables.items():
             self._con.register(name, table)
         try:
@@ -353,7 +355,7 @@ class DecoderQueries:
 
     def _query(self, sql: str, **tables: pa.Table) -> pa.Table:
         try:
-            return self._asked(sql, **tables)
+            return self._execute(sql, **tables)
         except duckdb.ConversionException as e:
             raise DeclarationError(
                 f"the combiner of {self._what} gives values that their declared type cannot hold",
@@ -377,7 +379,7 @@ def _validated_sql(reading: RecordDecoder) -> str:
     """Each record with its fields' values, event time and verdict; all else of it beside them."""
     fields = reading.fields
     none = ["_k IS NULL", *(json_sql.is_field_invalid("_k", f, json_sql.quote_name(f.name), "_text") for f in fields)]
-    at = reading.micros
+    at = reading.event_time_sql
     timeless = ["_at IS NULL", "_at > _clock"] if at is not None else []
     bad = " OR ".join([*none, *timeless])
     if reading.tombstones:

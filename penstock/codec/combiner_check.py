@@ -19,8 +19,8 @@ def check_combiner(given: Input) -> None:
     """DeclarationError if an input's combiner cannot work: its event time, its query, or what that gives."""
     if given.combine is None:
         return
-    reading, what = RecordDecoder.of(given, combine=True, keep=False), f"the combiner of input {given.source}"
-    if not reading.timed:
+    reading, what = RecordDecoder.of_input(given, combine=True, keep=False), f"the combiner of input {given.source}"
+    if not reading.computes_event_time:
         raise DeclarationError(
             f"{what} cannot know the event time",
             got=given.event_time,
@@ -28,21 +28,21 @@ def check_combiner(given: Input) -> None:
             "type TIMESTAMP; of raw records it is `timestamp`",
         )
     kinds = EXTRA_TYPES | {field.name: field.type for field in RECORD_TYPE}
-    sends = pa.schema([(name, kinds[name]) for name in reading.sends])
+    sends = pa.schema([(name, kinds[name]) for name in reading.input_columns])
     try:
-        found = DecoderQueries(reading).tried(sends.empty_table())
+        found = DecoderQueries(reading).combiner_types(sends.empty_table())
     except duckdb.Error as e:
         raise DeclarationError(
             f"{what} is refused by DuckDB",
             got=" ".join(str(e).split()),
             hint="its query reads the table `records` and gives the columns of its schema and event_time: "
-            f"{', '.join(field.name for field in reading.columns)}, max(event_time) AS event_time",
+            f"{', '.join(field.name for field in reading.output_fields)}, max(event_time) AS event_time",
         ) from e
     if not (kind := found[EVENT_TIME]).startswith("TIMESTAMP"):
         raise DeclarationError(
             f"{what} gives an event_time that is no time", got=kind, hint=f"max(event_time) AS {EVENT_TIME}"
         )
-    for field in reading.columns:
+    for field in reading.output_fields:
         kind = found[field.name.lower()]
         into = "int" if field.type.kind in INTEGERS else field.type.kind
         cut = (kind.partition("(")[0].partition(" ")[0], into) in LOSSY_CASTS and not kind.endswith(",0)")

@@ -35,7 +35,7 @@ class HeartbeatSigner:
         proof = hmac.digest(self.secret, f"{topic} {partition} {at_ms}".encode(), hashlib.sha256)
         return b'{"heartbeat":%d,"proof":"%s"}' % (at_ms, proof.hex().encode())
 
-    def time(self, topic: str, partition: int, value: bytes | None) -> int | None:
+    def verified_time(self, topic: str, partition: int, value: bytes | None) -> int | None:
         """Epoch ms of a beat by its value; None if that does not prove it."""
         found = VALUE_PATTERN.fullmatch(value or b"")
         if found is None:
@@ -44,7 +44,7 @@ class HeartbeatSigner:
         return at_ms if hmac.compare_digest(value or b"", self.value(topic, partition, at_ms)) else None
 
     @property
-    def pads(self) -> tuple[bytes, bytes]:
+    def hmac_pads(self) -> tuple[bytes, bytes]:
         """What HMAC hashes in front of the message, and in front of that hash (RFC 2104): for Spark, which has none."""
         block = self.secret.ljust(SHA256_BLOCK, b"\0")
         return bytes(b ^ 0x36 for b in block), bytes(b ^ 0x5C for b in block)

@@ -296,9 +296,9 @@ class RetentionPolicy(NamedTuple):
     with offsets; by_size: whether the broker also removes by size; until: behind the newest, epoch ms, that it has
     removed for its age, None if it removes nothing for that."""
 
-    rising: bool
-    by_size: bool
-    until: int | None
+    timestamps_increase: bool
+    deletes_by_size: bool
+    deleted_before: int | None
 
 
 def retention_of(topic: str, bootstrap: str) -> RetentionPolicy:

@@ -66,10 +66,10 @@ class CommitMarkerReader:
 
     def __init__(self, bootstrap: str, names: Collection[str] | None) -> None:
         self._bootstrap, self._names = bootstrap, names
-        self._at: dict[TopicAndPartition, int] = {}
-        self._found: dict[str, bytes] = {}
+        self._positions: dict[TopicAndPartition, int] = {}
+        self._values: dict[str, bytes] = {}
         self._reader: Consumer | None = None
-        self.undecided = False
+        self.may_be_hidden = False
         """Whether the first mark of one of them may be written already, and not be seen yet."""
 
     def read(self) -> Mapping[str, bytes]:
@@ -80,16 +80,16 @@ class CommitMarkerReader:
         places = {(COMMITS.name, p) for p in numbers if p < count}
         ends = end_offsets(client, places, self._bootstrap)
         # A topic that was made again begins anew.
-        self._at = {place: at for place, at in self._at.items() if at <= ends.get(place, at)}
-        self._take({place: end for place, end in ends.items() if end > self._at.get(place, 0)})
+        self._positions = {place: at for place, at in self._positions.items() if at <= ends.get(place, at)}
+        self._read_to({place: end for place, end in ends.items() if end > self._positions.get(place, 0)})
         first = {
-            (COMMITS.name, marker_partition(COMMITS, name)) for name in set(self._names or ()) - self._found.keys()
+            (COMMITS.name, marker_partition(COMMITS, name)) for name in set(self._names or ()) - self._values.keys()
         }
         logs = log_end_offsets(client, first & ends.keys(), self._bootstrap) if first else {}
-        self.undecided = any(end > ends[place] for place, end in logs.items())
-        return self._found
+        self.may_be_hidden = any(end > ends[place] for place, end in logs.items())
+        return self._values
 
-    def _take(self, left: dict[TopicAndPartition, int]) -> None:
+    def _read_to(self, left: dict[TopicAndPartition, int]) -> None:
         if not left:
             return
         reader = self._reader = self._reader or Consumer(
@@ -106,7 +106,7 @@ class CommitMarkerReader:
             }
         )
         try:
-            assign(reader, [TopicPartition(*place, self._at.get(place, 0)) for place in left])
+            assign(reader, [TopicPartition(*place, self._positions.get(place, 0)) for place in left])
             while left:
                 message = reader.poll(TIMEOUT)
                 if message is None:
@@ -116,23 +116,23 @@ class CommitMarkerReader:
                     raise BrokerError(f"topic {COMMITS.name} cannot be read", got=error)
                 if error:
                     left.pop(place, None)
-                    self._at[place] = at
+                    self._positions[place] = at
                     continue
-                self._at[place] = at + 1
-                self._note(message)
+                self._positions[place] = at + 1
+                self._keep(message)
             reader.unassign()
         except KafkaException as e:
             raise BrokerError(f"topic {COMMITS.name} cannot be read", got=e.args[0]) from e
 
-    def _note(self, message: Message) -> None:
+    def _keep(self, message: Message) -> None:
         key, value = message.key(), message.value()
         name = key.decode(errors="replace") if isinstance(key, bytes) else ""
         if self._names is not None and name not in self._names:
             return
         if isinstance(value, bytes):
-            self._found[name] = value
+            self._values[name] = value
         else:
-            self._found.pop(name, None)
+            self._values.pop(name, None)
 
     def close(self) -> None:
         if self._reader is not None:

@@ -44,27 +44,27 @@ class DeadLetter:
 
     topic: str
     offset: int
-    at: int
+    timestamp: int
     key: bytes | None
     value: bytes | None
-    said: Mapping[str, str]
+    penstock_headers: Mapping[str, str]
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
     @property
     def stream(self) -> str:
         """Whose it is."""
-        return self.said.get("stream", "")
+        return self.penstock_headers.get("stream", "")
 
     @property
     def reason(self) -> str:
-        return self.said.get("reason", "")
+        return self.penstock_headers.get("reason", "")
 
     @property
     def origin(self) -> RecordLocation | None:
         """None if it is a row that was too large for its output, or says no place."""
-        partition, offset = (self.said.get(name, "") for name in ("partition", "offset"))
+        partition, offset = (self.penstock_headers.get(name, "") for name in ("partition", "offset"))
         # Anybody may write headers.
-        topic = self.said.get("topic", "")
+        topic = self.penstock_headers.get("topic", "")
         if not (TOPIC_NAME.fullmatch(topic) and PARTITION.fullmatch(partition) and OFFSET.fullmatch(offset)):
             return None
         return RecordLocation(topic, int(partition), int(offset))
@@ -72,22 +72,22 @@ class DeadLetter:
     @property
     def topic_id(self) -> str:
         """The broker's id of the topic of its origin, empty if it does not say: one that is made again has another."""
-        return self.said.get("topic-id", "")
+        return self.penstock_headers.get("topic-id", "")
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Its origin for people; the output of a row."""
-        return str(self.origin or f"row for {self.said.get('output', '?')}")
+        return str(self.origin or f"row for {self.penstock_headers.get('output', '?')}")
 
     @property
-    def cut(self) -> str:
+    def truncated(self) -> str:
         """Which of key and value are not whole."""
-        return self.said.get("cut", "")
+        return self.penstock_headers.get("cut", "")
 
     @property
-    def hash(self) -> str:
+    def digest(self) -> str:
         """The `digest` of the whole key and value."""
-        return self.said.get("sha256") or record_digest(self.key, self.value)
+        return self.penstock_headers.get("sha256") or record_digest(self.key, self.value)
 
 
 def printable(data: bytes | str | None, width: int) -> str:

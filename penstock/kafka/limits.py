@@ -76,16 +76,16 @@ class ProducerBatch:
     timestamps: Sequence[int]
     sizes: npt.NDArray[np.int64]
 
-    def messages(self) -> Iterator[ProducerRecord]:
+    def records(self) -> Iterator[ProducerRecord]:
         for key, value, headers, at in zip(self.keys, self.values, self.headers(), self.timestamps, strict=True):
             yield ProducerRecord(
                 self.topic, key, value, cast("tuple[tuple[str, bytes | None], ...]", tuple(headers)), timestamp=at
             )
 
-    def larger(self, than: int) -> Iterator[ProducerRecord]:
+    def larger_than(self, than: int) -> Iterator[ProducerRecord]:
         """Those whose size is more."""
         found = self.sizes > than
-        return compress(self.messages(), found.tolist()) if found.any() else iter(())
+        return compress(self.records(), found.tolist()) if found.any() else iter(())
 
 
 @dataclass(frozen=True)
@@ -93,42 +93,42 @@ class SizeLimit:
     """The largest batch of records that a topic takes, in bytes. packed: whether it is measured as sent, in LZ4."""
 
     topic: str
-    largest: int = 1_048_588
-    packed: bool = True
+    max_bytes: int = 1_048_588
+    compressed: bool = True
 
-    def takes(self, message: ProducerRecord) -> bool:
+    def accepts(self, message: ProducerRecord) -> bool:
         size = message.size
-        if size <= self.largest:
+        if size <= self.max_bytes:
             return True
-        if not self.packed:
+        if not self.compressed:
             return False
         packed = pa.compress((message.key or b"") + (message.value or b""), codec="lz4", asbytes=True)
         return (
             size - len(message.key or b"") - len(message.value or b"") + len(packed) * COMPRESSION_MARGIN
-            <= self.largest
+            <= self.max_bytes
         )
 
-    def too_large(self, rows: pa.Table) -> dict[int, int]:
+    def oversized_rows(self, rows: pa.Table) -> dict[int, int]:
         """The rows that it does not take, with their bytes. rows: `key` and `value`, STRING or BINARY."""
         lengths = [pc.fill_null(pc.binary_length(rows[name]).cast(pa.int64()), 0) for name in ("key", "value")]
         sizes = pc.add(*lengths)
-        if not len(rows) or pc.max(sizes).as_py() + RECORD_OVERHEAD <= self.largest:
+        if not len(rows) or pc.max(sizes).as_py() + RECORD_OVERHEAD <= self.max_bytes:
             return {}
         keys, values = (rows[name].to_pylist() for name in ("key", "value"))
         found = {}
         for at, (size, key, value) in enumerate(zip(sizes.to_pylist(), keys, values, strict=True)):
-            if size + RECORD_OVERHEAD > self.largest and not self.takes(
+            if size + RECORD_OVERHEAD > self.max_bytes and not self.accepts(
                 ProducerRecord(self.topic, as_bytes(key), as_bytes(value))
             ):
                 found[at] = size
         return found
 
-    def cut(self, message: ProducerRecord) -> ProducerRecord:
+    def truncate(self, message: ProducerRecord) -> ProducerRecord:
         """The message, its key and value cut so that the topic takes it; headers say how large it was.
 
         The hash is the `digest` of the whole key and value.
         """
-        if self.takes(message):
+        if self.accepts(message):
             return message
         key, value = message.key or b"", message.value or b""
         said = (
@@ -137,7 +137,7 @@ class SizeLimit:
             ("penstock.sha256", record_digest(message.key, message.value).encode()),
             ("penstock.cut", b"key, value"),
         )
-        room = max(0, self.largest - ProducerRecord(message.topic, None, None, said).size)
+        room = max(0, self.max_bytes - ProducerRecord(message.topic, None, None, said).size)
         # A key is short or no key to go by.
         kept = key[: room // 4] if len(key) > room // 4 else key
         rest = value[: room - len(kept)]

@@ -18,7 +18,7 @@ from penstock.model.topic import CREATE_FOR_SINK
 class TopicRecord:
     """A record with all that a topic keeps of it. timestamp: epoch ms."""
 
-    place: RecordLocation
+    location: RecordLocation
     key: bytes | None
     value: bytes | None
     timestamp: int
@@ -46,7 +46,7 @@ def newest_records(
                 for at in places
                 for one in _last_records(reader, at, starts.get(at, 0), ends.get(at, 0), count, wanted)
             ]
-            of_topic.sort(key=lambda one: (one.timestamp, one.place))
+            of_topic.sort(key=lambda one: (one.timestamp, one.location))
             found += of_topic[-count:]
     return found
 
@@ -73,8 +73,8 @@ def record_of_dead_letter(letter: DeadLetter, reader: Consumer, ids: Mapping[str
         return None
     if (found := find_at_origin(letter, origin, reader, ids)) is not None:
         return to_record(found)
-    at = letter.said.get("timestamp", "")
-    if letter.cut or not at.removeprefix("-").isdecimal():
+    at = letter.penstock_headers.get("timestamp", "")
+    if letter.truncated or not at.removeprefix("-").isdecimal():
         return None
     return TopicRecord(origin, letter.key, letter.value, int(at), letter.headers)
 
@@ -86,7 +86,7 @@ def find_at_origin(
     if letter.topic_id not in ("", ids.get(origin.topic, "")):
         return None
     for message in read_range(reader, *origin, origin.offset + 1):
-        if record_digest(as_bytes(message.key()), as_bytes(message.value())) == letter.hash:
+        if record_digest(as_bytes(message.key()), as_bytes(message.value())) == letter.digest:
             return message
     return None
 

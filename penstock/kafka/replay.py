@@ -43,17 +43,17 @@ class Replay:
 
     letter: DeadLetter
     record: ProducerRecord | None = None
-    refused: str = ""
-    done: bool = False
+    refusal: str = ""
+    already_replayed: bool = False
 
     @property
-    def note(self) -> bytes:
+    def key(self) -> bytes:
         return replay_key(self.letter)
 
 
 def replay_key(letter: DeadLetter) -> bytes:
     """Names the record of a letter: of a topic that was made again another one may lie in the same place."""
-    return f"{letter.origin} {letter.hash} {letter.topic_id}".rstrip().encode()
+    return f"{letter.origin} {letter.digest} {letter.topic_id}".rstrip().encode()
 
 
 def replay(
@@ -72,9 +72,9 @@ def replay(
     """
     aside: dict[bytes, set[str]] = {}
     for letter in every:
-        aside.setdefault(Replay(letter).note, set()).add(letter.stream)
+        aside.setdefault(Replay(letter).key, set()).add(letter.stream)
     # A letter that is whole before one that is cut, and one of each record.
-    first = {Replay(letter).note: letter for letter in sorted(chosen, key=lambda one: bool(one.cut), reverse=True)}
+    first = {Replay(letter).key: letter for letter in sorted(chosen, key=lambda one: bool(one.truncated), reverse=True)}
     if not first:
         return []
     ensure_topics([REPLAYS], bootstrap)
@@ -89,10 +89,10 @@ def replay(
                 others = set(readers(letter.origin.topic)) if letter.origin else set()
                 taken = sorted(others - aside[which] - set(again_for))
                 if which in done:
-                    found.append(Replay(letter, done=True))
+                    found.append(Replay(letter, already_replayed=True))
                 elif letter.origin and not others:
                     # Anybody may write headers: this is no topic that Penstock took a record from, or not any more.
-                    found.append(Replay(letter, refused=f"no stream reads {letter.origin.topic}"))
+                    found.append(Replay(letter, refusal=f"no stream reads {letter.origin.topic}"))
                 else:
                     found.append(_plan(letter, taken, reader, ids))
             found = list(_refuse_older(found, reader, bootstrap))
@@ -100,7 +100,7 @@ def replay(
         for start in range(0, len(ready), RECORDS_PER_TRANSACTION):
             some = ready[start : start + RECORDS_PER_TRANSACTION]
             sent = [one.record for one in some if one.record]
-            writer.commit([*sent, *(ProducerRecord(REPLAYS.name, one.note, b"{}") for one in some)], b"{}")
+            writer.commit([*sent, *(ProducerRecord(REPLAYS.name, one.key, b"{}") for one in some)], b"{}")
     finally:
         writer.close()
     return found
@@ -124,25 +124,25 @@ def replay_keys(reader: Consumer, bootstrap: str) -> set[bytes]:
 
 def _plan(letter: DeadLetter, taken: list[str], reader: Consumer, ids: Mapping[str, str]) -> Replay:
     origin = letter.origin
-    if origin and "output" in letter.said:
+    if origin and "output" in letter.penstock_headers:
         name = letter.stream
-        return Replay(letter, refused=f"a store refused what sink {name} made of it: penstock sinks replay {name}")
-    if "late-ms" in letter.said:
-        return Replay(letter, refused="it came too late, and would again: compute its windows once more")
+        return Replay(letter, refusal=f"a store refused what sink {name} made of it: penstock sinks replay {name}")
+    if "late-ms" in letter.penstock_headers:
+        return Replay(letter, refusal="it came too late, and would again: compute its windows once more")
     if origin is None:
-        return Replay(letter, refused="it is a row and no record: let the topic take more, and compute it again")
+        return Replay(letter, refusal="it is a row and no record: let the topic take more, and compute it again")
     if taken:
         who, they = ", ".join(taken), f"--again-for {taken[0]}"
-        return Replay(letter, refused=f"it would be read twice by {who}, which did not keep it aside ({they})")
-    if letter.cut and "sha256" not in letter.said:
-        return Replay(letter, refused="its batch was broken in the broker's log, and nothing of it could be read")
+        return Replay(letter, refusal=f"it would be read twice by {who}, which did not keep it aside ({they})")
+    if letter.truncated and "sha256" not in letter.penstock_headers:
+        return Replay(letter, refusal="its batch was broken in the broker's log, and nothing of it could be read")
     again = ((REPLAYED_HEADER, str(origin).encode()),)
     if (found := find_at_origin(letter, origin, reader, ids)) is not None:
         headers, at = (*headers_of(found), *again), producer_timestamp(found.timestamp()[1])
         key, value = as_bytes(found.key()), as_bytes(found.value())
         return Replay(letter, ProducerRecord(origin.topic, key, value, headers, origin.partition, at))
-    if letter.cut:
-        return Replay(letter, refused="its copy is cut, and the record itself is no longer in the topic")
+    if letter.truncated:
+        return Replay(letter, refusal="its copy is cut, and the record itself is no longer in the topic")
     return Replay(letter, ProducerRecord(origin.topic, letter.key, letter.value, again, origin.partition))
 
 
@@ -167,7 +167,7 @@ def _refuse_older(given: Iterable[Replay], reader: Consumer, bootstrap: str) -> 
         at = newest.get((one.record.topic, one.record.partition, one.record.key or b"")) if one.record else None
         if at is not None and one.letter.origin and at > one.letter.origin.offset:
             why = f"its topic is compacted, and a newer record of its key lies at offset {at}, which it would replace"
-            yield Replay(one.letter, refused=why)
+            yield Replay(one.letter, refusal=why)
         else:
             yield one
 

@@ -41,27 +41,27 @@ class TopicWriter(TransactionalWriter):
         declared = [topic for output in outputs for topic in output.topics()]
         # Its own marks are given by another way.
         self._compacted = {t.name for t in declared if t.compacts} - {COMMITS.name}
-        self._cut = {output.name for output in outputs if isinstance(output, SideOutput)}
+        self._truncated_topics = {output.name for output in outputs if isinstance(output, SideOutput)}
         super().__init__(name, group, bootstrap, COMMITS, "stream", self._topics)
 
     def committed(self) -> CommitMarker:
-        found = self.mark()
+        found = self.read_marker()
         return NO_COMMIT if found is None else CommitMarker.read(found)
 
     def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
         """As `commit`. Before anything is written: Refused for rows larger than their topic takes, and for those
         without a key where they need one. What is kept beside the rows is cut instead.
         """
-        refused = self._nameless(rows)
-        for topic, why in self._large(rows).items():
+        refused = self._null_keys(rows)
+        for topic, why in self._oversized(rows).items():
             refused.setdefault(topic, {}).update(why)
         if refused:
             raise Refused(f"{self.what}: rows that their topic never takes", rows=refused)
         count = self.commit(chain.from_iterable(self._messages(t, rows.get(t)) for t in self._topics), mark.value())
-        self._publish(mark.offsets)
+        self._commit_group_offsets(mark.offsets)
         return count
 
-    def _nameless(self, rows: Mapping[str, pa.Table]) -> RowErrors:
+    def _null_keys(self, rows: Mapping[str, pa.Table]) -> RowErrors:
         refused: RowErrors = {}
         for topic in self._compacted & rows.keys():
             keys = rows[topic]["key"]
@@ -70,21 +70,23 @@ class TopicWriter(TransactionalWriter):
                 refused[topic] = {at: why for at, none in enumerate(keys.is_null().to_pylist()) if none}
         return refused
 
-    def _large(self, rows: Mapping[str, pa.Table]) -> RowErrors:
+    def _oversized(self, rows: Mapping[str, pa.Table]) -> RowErrors:
         refused: RowErrors = {}
-        for topic in rows.keys() & self._limits.keys() - self._cut:
+        for topic in rows.keys() & self._limits.keys() - self._truncated_topics:
             limit = self._limits[topic]
-            if found := limit.too_large(rows[topic]):
-                takes = f"bytes, more than topic {topic} takes ({MAX_MESSAGE_BYTES}={limit.largest})"
+            if found := limit.oversized_rows(rows[topic]):
+                takes = f"bytes, more than topic {topic} takes ({MAX_MESSAGE_BYTES}={limit.max_bytes})"
                 refused[topic] = {at: f"a row of {size} {takes}" for at, size in found.items()}
         return refused
 
     def _messages(self, topic: str, rows: pa.Table | None) -> Iterator[ProducerRecord]:
         made = _messages(topic, rows)
         # A topic that was not there when the writer was opened takes what topics take unless they say otherwise.
-        return map(self._limits.get(topic, SizeLimit(topic)).cut, made) if topic in self._cut else made
+        return (
+            map(self._limits.get(topic, SizeLimit(topic)).truncate, made) if topic in self._truncated_topics else made
+        )
 
-    def _publish(self, offsets: Offsets) -> None:
+    def _commit_group_offsets(self, offsets: Offsets) -> None:
         """Tell Kafka's own tools how far the stream is. Nothing depends on it, so nothing waits for it."""
         positions = [TopicPartition(topic, p, at) for topic, parts in offsets.items() for p, at in parts.items()]
         with suppress(KafkaException):

@@ -81,7 +81,7 @@ class TransactionalWriter:
         self, name: str, group: str, bootstrap: str, marks: Topic, what: str, topics: Sequence[str] = ()
     ) -> None:
         self.name, self.what, self.bootstrap = name, f"{what} {name}", bootstrap
-        self._place = TopicPartition(marks.name, marker_partition(marks, name), 0)
+        self._marker_partition = TopicPartition(marks.name, marker_partition(marks, name), 0)
         self._limits = size_limits(topics, bootstrap)
         shared = {**client_config(bootstrap), "client.id": group, "log_level": 2}
         self._producer = Producer(
@@ -94,7 +94,7 @@ class TransactionalWriter:
                 "queue.buffering.max.messages": 500_000,
                 "message.max.bytes": NO_SIZE_LIMIT,
                 "batch.size": max(
-                    1, min([BATCH_BYTES, *(limit.largest - RECORD_OVERHEAD for limit in self._limits.values())])
+                    1, min([BATCH_BYTES, *(limit.max_bytes - RECORD_OVERHEAD for limit in self._limits.values())])
                 ),
                 # The Java clients' partitioner: a key must land where any other client would look for it.
                 "partitioner": "murmur2_random",
@@ -119,15 +119,15 @@ class TransactionalWriter:
             self.close()
             raise self._error("could not open its transactions", e) from e
 
-    def mark(self) -> bytes | None:
+    def read_marker(self) -> bytes | None:
         """The mark of the last transaction that is committed; None if there is none."""
-        topic, partition = self._place.topic, self._place.partition
+        topic, partition = self._marker_partition.topic, self._marker_partition.partition
         deadline = time.monotonic() + TIMEOUT + TRANSACTION_TIMEOUT_MS / 1000
         found = None
         try:
             # A committed reader ends where another's open transaction begins, and this one's mark may lie behind.
-            end = self._end(deadline)
-            assign(self._consumer, [self._place])
+            end = self._marker_log_end(deadline)
+            assign(self._consumer, [self._marker_partition])
             at = 0
             while at < end:
                 message = self._consumer.poll(1.0)
@@ -146,12 +146,12 @@ class TransactionalWriter:
             raise self._error(f"could not read its mark in {topic}", e) from e
         return found
 
-    def _end(self, deadline: float) -> int:
+    def _marker_log_end(self, deadline: float) -> int:
         """The end of all that is written to the mark's partition, open transactions included.
 
         A topic just made has no leader for a moment.
         """
-        place = (self._place.topic, self._place.partition)
+        place = (self._marker_partition.topic, self._marker_partition.partition)
         while True:
             ends = log_end_offsets(admin(self.bootstrap), [place], self.bootstrap)
             if place in ends:
@@ -177,28 +177,32 @@ class TransactionalWriter:
                 count = self._send_all(messages)
             else:
                 for message in messages:
-                    self._fits(message)
+                    self._check_size(message)
                     self._send(message)
                     count += 1
-            self._send(ProducerRecord(self._place.topic, self.name.encode(), mark, partition=self._place.partition))
+            self._send(
+                ProducerRecord(
+                    self._marker_partition.topic, self.name.encode(), mark, partition=self._marker_partition.partition
+                )
+            )
             self._producer.commit_transaction(TIMEOUT)
         except KafkaException as e:
             raise self._error("could not commit a batch", e) from e
         return count
 
-    def limit(self, topic: str) -> SizeLimit | None:
+    def size_limit(self, topic: str) -> SizeLimit | None:
         """What one of its topics takes; None if the broker does not tell."""
         return self._limits.get(topic)
 
-    def _fits(self, message: ProducerRecord) -> None:
+    def _check_size(self, message: ProducerRecord) -> None:
         """BrokerError for a record that its topic does not take: the broker would not say which one it is."""
         limit = self._limits.get(message.topic)
-        if limit is None or limit.takes(message):
+        if limit is None or limit.accepts(message):
             return
         key = (message.key or b"")[:KEY_CHARS].decode(errors="replace")
         raise BrokerError(
             f"{self.what}: a record is larger than topic {message.topic} takes",
-            got=f"key {key!r}, a value of {len(message.value or b''):,} bytes, {MAX_MESSAGE_BYTES}={limit.largest}",
+            got=f"key {key!r}, a value of {len(message.value or b''):,} bytes, {MAX_MESSAGE_BYTES}={limit.max_bytes}",
             hint=f"raise {MAX_MESSAGE_BYTES} of topic {message.topic}, or shorten the record; the batch is retried",
         )
 
@@ -217,8 +221,8 @@ class TransactionalWriter:
     def _send_all(self, batch: ProducerBatch) -> int:
         """The same of many: only those that may be too large are looked at one by one."""
         limit = self._limits.get(batch.topic)
-        for message in batch.larger(limit.largest) if limit else ():
-            self._fits(message)
+        for message in batch.larger_than(limit.max_bytes) if limit else ():
+            self._check_size(message)
         produce, topic = self._producer.produce, batch.topic
         columns = zip(batch.keys, batch.values, batch.headers(), batch.timestamps, strict=True)
         for key, value, headers, at in columns:

@@ -56,64 +56,64 @@ class Bucket:
         self._root = "/".join(filter(None, (bucket, prefix)))
         self._fs = filesystem(endpoint)
 
-    def place(self, key: str) -> str:
+    def url(self, key: str) -> str:
         """How an object is called in a message."""
         return f"s3://{self._root}/{key}"
 
-    def ready(self) -> None:
+    def ensure_exists(self) -> None:
         """See that the bucket is there; where that is allowed, make it."""
-        with self._told(""):
+        with self._errors(""):
             there = self._fs.get_file_info(self.bucket).type == fs.FileType.Directory
         if there:
             return
-        if not self.endpoint.makes_buckets:
+        if not self.endpoint.create_buckets:
             raise self._no_bucket()
-        with self._told(""):
+        with self._errors(""):
             self._fs.create_dir(self.bucket, recursive=False)
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object, all of it or nothing."""
-        with self.stream(key) as out:
+        with self.open_output(key) as out:
             out.write(data)
 
     @contextmanager
-    def stream(self, key: str) -> Iterator[Any]:
+    def open_output(self, key: str) -> Iterator[Any]:
         """Write an object piece by piece; where that fails, part of it may lie there under its name."""
-        with self._told(key):
+        with self._errors(key):
             with self._fs.open_output_stream(f"{self._root}/{key}", compression=None) as out:
                 yield out
 
     def get(self, key: str) -> bytes:
-        with self.opened(key) as source:
+        with self.open_input(key) as source:
             return bytes(source.read())
 
     @contextmanager
-    def opened(self, key: str) -> Iterator[Any]:
-        with self._told(key):
+    def open_input(self, key: str) -> Iterator[Any]:
+        with self._errors(key):
             with self._fs.open_input_file(f"{self._root}/{key}") as source:
                 yield source
 
-    def objects(self, folder: str) -> list[ObjectInfo]:
+    def list_objects(self, folder: str) -> list[ObjectInfo]:
         """The objects of a folder and all below it, in order."""
         selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True, recursive=True)
-        with self._told(folder):
+        with self._errors(folder):
             found = self._fs.get_file_info(selector)
         skip = len(self._root) + 1
         return sorted(ObjectInfo(info.path[skip:], info.size) for info in found if info.type == fs.FileType.File)
 
     def copy(self, key: str, to: str) -> None:
         """Put an object under another name too; none of it passes through here."""
-        with self._told(key):
+        with self._errors(key):
             self._fs.copy_file(f"{self._root}/{key}", f"{self._root}/{to}")
 
     def delete(self, key: str) -> None:
         """Remove an object; one that is gone already is none the worse."""
-        with suppress(ObjectNotFound), self._told(key):
+        with suppress(ObjectNotFound), self._errors(key):
             self._fs.delete_file(f"{self._root}/{key}")
 
     @contextmanager
-    def _told(self, key: str) -> Iterator[None]:
-        place = self.place(key)
+    def _errors(self, key: str) -> Iterator[None]:
+        place = self.url(key)
         try:
             yield
         except pa.ArrowInvalid:
@@ -141,7 +141,7 @@ class Bucket:
     def _no_bucket(self) -> SinkError:
         return SinkError(
             f"there is no bucket {self.bucket}",
-            got=self.place(""),
+            got=self.url(""),
             hint="make it, or let it be made: PENSTOCK_S3_MAKE_BUCKETS=1",
         )
 
@@ -167,6 +167,6 @@ def filesystem(endpoint: Endpoint) -> fs.S3FileSystem:
     return fs.S3FileSystem(
         access_key=endpoint.access_key or None, secret_key=endpoint.secret_key or None, region=endpoint.region,
         connect_timeout=CONNECT_TIMEOUT, request_timeout=REQUEST_TIMEOUT, background_writes=False,
-        allow_bucket_creation=endpoint.makes_buckets,
+        allow_bucket_creation=endpoint.create_buckets,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=MAX_ATTEMPTS), **more,
     )  # fmt: skip

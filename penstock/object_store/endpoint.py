@@ -32,7 +32,7 @@ class Endpoint:
     region: str = "us-east-1"
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
-    makes_buckets: bool = False
+    create_buckets: bool = False
 
 
 def find_endpoint() -> Endpoint | None:

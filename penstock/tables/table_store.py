@@ -46,7 +46,7 @@ class BadRecords:
     """Records that are none; next: the offsets behind them, by partition."""
 
     file: ArrowFile
-    next: Mapping[int, int]
+    next_offsets: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,22 @@ class TableManifest:
     stream: str
     schema: str
     topic: str
-    at: int = 0
-    next: Mapping[int, int] = field(default_factory=dict)
+    complete_at: int = 0
+    next_offsets: Mapping[int, int] = field(default_factory=dict)
     loaded: bool = False
     query: str = ""
     batch: int = -1
-    parts: Mapping[int, tuple[ArrowFile, ...]] = field(default_factory=dict)
-    dead: tuple[BadRecords, ...] = ()
-    whole: bool = False
+    files_by_partition: Mapping[int, tuple[ArrowFile, ...]] = field(default_factory=dict)
+    bad_records: tuple[BadRecords, ...] = ()
+    unchanged_since: bool = False
 
     @property
     def files(self) -> dict[str, ArrowFile]:
         """By name."""
-        every = (*(file for files in self.parts.values() for file in files), *(dead.file for dead in self.dead))
+        every = (
+            *(file for files in self.files_by_partition.values() for file in files),
+            *(dead.file for dead in self.bad_records),
+        )
         return {file.name: file for file in every}
 
     @property
@@ -91,9 +94,11 @@ class TableManifest:
                 raise TableCorrupt("a table is kept in another layout", got=str(folder))
             if zlib.crc32(body.encode()) != int(crc):
                 raise TableCorrupt("the manifest of a table was changed", got=str(folder))
-            found["next"] = _int_keys(found["next"])
-            found["parts"] = {int(p): tuple(ArrowFile(**f) for f in files) for p, files in found["parts"].items()}
-            found["dead"] = tuple(BadRecords(ArrowFile(**d["file"]), _int_keys(d["next"])) for d in found["dead"])
+            found["next_offsets"] = _int_keys(found["next_offsets"])
+            parts = found["files_by_partition"].items()
+            found["files_by_partition"] = {int(p): tuple(ArrowFile(**f) for f in files) for p, files in parts}
+            bad = found["bad_records"]
+            found["bad_records"] = tuple(BadRecords(ArrowFile(**b["file"]), _int_keys(b["next_offsets"])) for b in bad)
             return cls(**found)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
             raise TableCorrupt("a table has no manifest that can be read", got=f"{folder}: {e!r}") from e
@@ -117,58 +122,71 @@ class TableFiles:
         """Take up what is there; Damaged if it is not whole."""
         self.manifest = TableManifest.read(self.folder)
         for file in self.manifest.files.values():
-            self._whole(file)
+            self._check_intact(file)
         # Left by a crash before they were named.
-        with self._kept():
+        with self._write_errors():
             for path in (*self.folder.glob("*.arrow"), self.folder / NEW_MANIFEST):
                 if path.name not in self.manifest.files:
                     path.unlink(missing_ok=True)
 
     def begin(self, manifest: TableManifest) -> None:
         """Make it an empty table."""
-        with self._kept():
+        with self._write_errors():
             if self.folder.exists():
                 (self.folder / MANIFEST).unlink(missing_ok=True)
                 shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._flip(manifest)
+            self._replace_manifest(manifest)
 
     def append(self, rows: Mapping[int, pa.Table], dead: pa.Table, following: Mapping[int, int]) -> None:
         """Take in the newest rows of some partitions, each key once, and records that are none."""
         now = self.manifest
-        with self._kept():
-            parts = {**now.parts, **{p: self._with(now.parts.get(p, ()), table, p) for p, table in rows.items()}}
+        with self._write_errors():
+            parts = {
+                **now.files_by_partition,
+                **{p: self._append_file(now.files_by_partition.get(p, ()), table, p) for p, table in rows.items()},
+            }
             more = (
-                [BadRecords(self._written(dead.schema, dead.to_batches(BATCH_ROWS), "dead"), following)]
+                [BadRecords(self._write_file(dead.schema, dead.to_batches(BATCH_ROWS), "dead"), following)]
                 if len(dead)
                 else []
             )
-            self._flip(replace(now, parts=parts, dead=(*now.dead, *more), next=following, whole=False))
+            self._replace_manifest(
+                replace(
+                    now,
+                    files_by_partition=parts,
+                    bad_records=(*now.bad_records, *more),
+                    next_offsets=following,
+                    unchanged_since=False,
+                )
+            )
 
-    def ready(self, query: str, batch: int, at: int) -> None:
+    def mark_batch(self, query: str, batch: int, at: int) -> None:
         """Note that the table, as it is, is the one of a batch, and was read to the end that was asked for then."""
         # Each batch does this, and after a loss of power the manifest of before names the same files.
-        with self._kept():
-            self._flip(replace(self.manifest, query=query, batch=batch, at=at, whole=True), sync=False)
+        with self._write_errors():
+            self._replace_manifest(
+                replace(self.manifest, query=query, batch=batch, complete_at=at, unchanged_since=True), sync=False
+            )
 
-    def loaded(self, at: int) -> None:
+    def mark_loaded(self, at: int) -> None:
         """Note that it was read to the end that was asked for then."""
-        with self._kept():
-            self._flip(replace(self.manifest, loaded=True, at=at, whole=True))
+        with self._write_errors():
+            self._replace_manifest(replace(self.manifest, loaded=True, complete_at=at, unchanged_since=True))
 
-    def dead(self) -> Iterator[tuple[pa.Table, Mapping[int, int]]]:
+    def bad_records(self) -> Iterator[tuple[pa.Table, Mapping[int, int]]]:
         """Records that are none, oldest first, with the offsets behind them."""
-        for dead in self.manifest.dead:
-            yield read_mapped(self.folder / dead.file.name), dead.next
+        for dead in self.manifest.bad_records:
+            yield read_mapped(self.folder / dead.file.name), dead.next_offsets
 
-    def without_dead(self, count: int) -> None:
+    def drop_bad_records(self, count: int) -> None:
         """Forget the oldest so many parts of them."""
         if count:
-            with self._kept():
-                self._flip(replace(self.manifest, dead=self.manifest.dead[count:]))
+            with self._write_errors():
+                self._replace_manifest(replace(self.manifest, bad_records=self.manifest.bad_records[count:]))
 
     @contextmanager
-    def _kept(self) -> Iterator[None]:
+    def _write_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as e:
@@ -178,7 +196,7 @@ class TableFiles:
                 hint="see that its folder can be written and its disk has room; it is tried again by itself",
             ) from e
 
-    def _whole(self, file: ArrowFile) -> None:
+    def _check_intact(self, file: ArrowFile) -> None:
         if not is_intact(self.folder, file):
             raise TableCorrupt(
                 "a file of a table is missing or changed",
@@ -186,23 +204,23 @@ class TableFiles:
                 hint="nothing: the table is read anew",
             )
 
-    def _with(self, files: tuple[ArrowFile, ...], rows: pa.Table, partition: int) -> tuple[ArrowFile, ...]:
+    def _append_file(self, files: tuple[ArrowFile, ...], rows: pa.Table, partition: int) -> tuple[ArrowFile, ...]:
         """A partition's files after some rows came, put together where that is due."""
-        made = [self._written(rows.schema, rows.to_batches(BATCH_ROWS), str(partition))]
+        made = [self._write_file(rows.schema, rows.to_batches(BATCH_ROWS), str(partition))]
         kept = [*files, *made]
         while len(kept) > 1 and kept[-2].rows < 2 * kept[-1].rows:
             older, newer = kept[-2:]
             # Else damage would get a checksum of its own.
-            self._whole(older)
+            self._check_intact(older)
             # A removed key must be remembered only while an older file may have it.
             both = merge_files(self.folder, (older, newer), gone=len(kept) > 2)
-            made.append(self._written(rows.schema, both, str(partition)))
+            made.append(self._write_file(rows.schema, both, str(partition)))
             kept[-2:] = made[-1:]
         for passing in made[:-1]:
             (self.folder / passing.name).unlink()
         return tuple(kept)
 
-    def _written(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], name: str) -> ArrowFile:
+    def _write_file(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], name: str) -> ArrowFile:
         path = self.folder / f"{name}-{uuid4().hex}.arrow"
         rows = 0
         with path.open("wb") as out, pa.ipc.new_file(out, schema) as writer:
@@ -214,7 +232,7 @@ class TableFiles:
             os.fsync(out.fileno())
         return describe_file(path, rows)
 
-    def _flip(self, to: TableManifest, *, sync: bool = True) -> None:
+    def _replace_manifest(self, to: TableManifest, *, sync: bool = True) -> None:
         fresh = self.folder / NEW_MANIFEST
         with fresh.open("w") as out:
             out.write(to.text)
@@ -264,7 +282,7 @@ class TableScan:
         self._of_this_batch(manifest)
         for given in partitions:
             for number in given.column(0).to_pylist():
-                for partition, files in manifest.parts.items():
+                for partition, files in manifest.files_by_partition.items():
                     if partition % self.count == number:
                         yield from (batch.drop_columns([DELETED]) for batch in merge_files(folder, files))
 

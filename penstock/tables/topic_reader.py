@@ -39,8 +39,8 @@ class TopicBatch(NamedTuple):
     """Some records. rows: what the keys of a partition came to; dead: records that are none; next: offsets behind."""
 
     rows: dict[int, pa.Table]
-    dead: pa.Table
-    next: dict[int, int]
+    bad_records: pa.Table
+    next_offsets: dict[int, int]
 
 
 class TopicReader:
@@ -50,7 +50,7 @@ class TopicReader:
         self._topic = table.source
         self._decoder = TableDecoder(table)
         self._signer = heartbeat_signer()
-        self.next = dict(start)
+        self.next_offsets = dict(start)
         self._consumer = Consumer(
             {
                 **LARGE_FETCH,
@@ -71,19 +71,19 @@ class TopicReader:
         )
         assign(self._consumer, [TopicPartition(self._topic, p, at) for p, at in start.items()])
 
-    def to(self, ends: Mapping[int, int], stopped: Callable[[], bool]) -> Iterator[TopicBatch]:
+    def read_to(self, ends: Mapping[int, int], stopped: Callable[[], bool]) -> Iterator[TopicBatch]:
         """What there is up to the given ends, in parts; LeaseLost if it is stopped on the way."""
         heard = time.monotonic()
         held: list[tuple[bytes | None, bytes | None, int, int]] = []
         size = 0
-        while any(self.next[p] < end for p, end in ends.items()):
+        while any(self.next_offsets[p] < end for p, end in ends.items()):
             if stopped():
                 raise LeaseLost(f"the reading of table {self._topic} is stopped")
             first = self._consumer.poll(0.5)
             if first is None and time.monotonic() - heard > TIMEOUT:
                 raise BrokerError(
                     f"the broker gives nothing more of table {self._topic}",
-                    got=f"up to {self.next} of {dict(ends)}",
+                    got=f"up to {self.next_offsets} of {dict(ends)}",
                     hint="nothing, if it comes back: it is read on",
                 )
             for message in (first, *self._consumer.consume(BATCH_ROWS // 5, 0)) if first is not None else ():
@@ -91,31 +91,31 @@ class TopicReader:
                 if (error := message.error()) is not None:
                     if error.code() == KafkaError._PARTITION_EOF:
                         heard = time.monotonic()
-                        self.next[partition] = max(offset, self.next[partition])
+                        self.next_offsets[partition] = max(offset, self.next_offsets[partition])
                     elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                         raise BrokerError(
                             f"records of table {self._topic} were removed before they were read",
-                            got=f"partition {partition} at offset {self.next[partition]}",
+                            got=f"partition {partition} at offset {self.next_offsets[partition]}",
                             hint="nothing: the table is read anew",
                         )
                     elif error.code() == KafkaError._BAD_MSG:
                         raise BrokerError(
                             f"table {self._topic} cannot be read: a batch of it is broken in the broker's log",
-                            got=f"partition {partition} at offset {self.next[partition]}",
+                            got=f"partition {partition} at offset {self.next_offsets[partition]}",
                             hint="restore the partition from a replica; or make the topic anew and write its rows "
                             "again, of a capture by `penstock capture ask NAME snapshot`",
                         )
                     continue
                 heard = time.monotonic()
                 key, value = message.key(), message.value()
-                self.next[partition] = offset + 1
-                if key != HEARTBEAT_KEY or self._signer.time(self._topic, partition, value) is None:
+                self.next_offsets[partition] = offset + 1
+                if key != HEARTBEAT_KEY or self._signer.verified_time(self._topic, partition, value) is None:
                     held.append((key, value, partition, offset))
                     size += len(key or b"") + len(value or b"")
             if len(held) >= BATCH_ROWS or size >= BATCH_BYTES:
-                yield self._decoder.taken(held, dict(self.next))
+                yield self._decoder.decode(held, dict(self.next_offsets))
                 held, size = [], 0
-        yield self._decoder.taken(held, dict(self.next))
+        yield self._decoder.decode(held, dict(self.next_offsets))
 
     def close(self) -> None:
         self._consumer.close()
@@ -139,10 +139,10 @@ class TableDecoder:
     def __init__(self, table: Table) -> None:
         self._fields = table.fields
         # No event time: none is asked of a table's value.
-        self._reading = RecordDecoder(table.source, f"table {table.source}", table.schema, "", None, keep=True)
+        self._reading = RecordDecoder(table.source, f"table {table.source}", table.schema, "", None, keep_records=True)
         self._layout = table_schema(self._fields)
 
-    def taken(
+    def decode(
         self, records: list[tuple[bytes | None, bytes | None, int, int]], following: dict[int, int]
     ) -> TopicBatch:
         if not records:
@@ -152,12 +152,12 @@ class TableDecoder:
             schema=RAW_SCHEMA,
         )
         named = pc.is_valid(as_text(raw["key"]))
-        dead = [self._unnamed(raw.filter(pc.invert(named)))]
+        dead = [self._without_key(raw.filter(pc.invert(named)))]
         raw = raw.filter(named)
-        rows = [self._gone(raw.filter(pc.is_null(raw["value"])))]
+        rows = [self._tombstones(raw.filter(pc.is_null(raw["value"])))]
         for batch in self._decoded(raw.filter(pc.is_valid(raw["value"]))):
             good, bad = batch.filter(pc.invert(batch[BAD_COLUMN])), batch.filter(batch[BAD_COLUMN])
-            rows.append(self._rows(good))
+            rows.append(self._good_rows(good))
             dead.append(_record_columns(bad, BAD_RECORDS_SCHEMA.names).cast(BAD_RECORDS_SCHEMA))
         return TopicBatch(dict(self._newest(pa.concat_tables(rows))), pa.concat_tables(dead), following)
 
@@ -170,25 +170,27 @@ class TableDecoder:
             found = list(self._reading(iter(raw.to_batches())))
         yield pa.Table.from_batches(found)
 
-    def _rows(self, good: pa.Table) -> pa.Table:
+    def _good_rows(self, good: pa.Table) -> pa.Table:
         record = _record_columns(good, ["key", "partition", "offset"])
         named = [good[f.name] for f in self._fields]
         never = pa.array([False] * len(good))
         columns: list[pa.Array[Any] | pa.ChunkedArray[Any]]
         columns = [as_text(record["key"]), *named, never, record["partition"], record["offset"]]
-        return pa.table(columns, schema=self._placed)
+        return pa.table(columns, schema=self._located_schema)
 
-    def _gone(self, raw: pa.Table) -> pa.Table:
+    def _tombstones(self, raw: pa.Table) -> pa.Table:
         nothing = [pa.nulls(len(raw), f.type) for f in list(self._layout)[1:-1]]
         ever = pa.array([True] * len(raw))
-        return pa.table([as_text(raw["key"]), *nothing, ever, raw["partition"], raw["offset"]], schema=self._placed)
+        return pa.table(
+            [as_text(raw["key"]), *nothing, ever, raw["partition"], raw["offset"]], schema=self._located_schema
+        )
 
     @property
-    def _placed(self) -> pa.Schema:
+    def _located_schema(self) -> pa.Schema:
         return pa.schema([*self._layout, *(pa.field(f"_{name}", kind) for name, kind in LOCATION.items())])
 
     @staticmethod
-    def _unnamed(raw: pa.Table) -> pa.Table:
+    def _without_key(raw: pa.Table) -> pa.Table:
         why = pc.if_else(pc.is_null(raw["key"]), "the record has no key", "the key is not valid UTF-8")
         return (
             raw.append_column("reason", why.cast(pa.string())).select(BAD_RECORDS_SCHEMA.names).cast(BAD_RECORDS_SCHEMA)

@@ -81,7 +81,7 @@ def splits(
         raise DeclarationError(f"input {name} of stream {stream.name} has no combiner", hint="Input(..., combine=...)")
     beside = {other: _frame(spark, stream.inputs[other], rows) for other, rows in others.items()}
     chance = random.Random(seed)
-    reading = RecordDecoder.of(stream.sources[name], combine=True, keep=False)
+    reading = RecordDecoder.of_input(stream.sources[name], combine=True, keep=False)
     found = []
     for number in range(tries):
         order, cuts = list(given), []
@@ -92,7 +92,7 @@ def splits(
             cuts = list(range(min(len(order), ALONE)))
         parts = [order[a:b] for a, b in zip([0, *cuts], [*cuts, len(order)], strict=True) if a < b]
         combined = [batch for part in parts for batch in reading(iter([_arrow(stream.sources[name], part)]))]
-        frame = spark.createDataFrame(pa.Table.from_batches(combined, reading.layout))
+        frame = spark.createDataFrame(pa.Table.from_batches(combined, reading.output_schema))
         frame = _good(frame, stream.sources[name])
         found.append([row.asDict(recursive=True) for row in stream.transform(**{name: frame}, **beside).collect()])
     return found

@@ -285,8 +285,8 @@ class ViewRun:
         for p, end in ends.items():
             self._end_offsets[p].asked(asked, end)
         self._update_progress(ends)
-        for taken in feed.to({p: now.ends[p] for p in mine}, stopped):
-            if taken.next != self.store.next:
+        for taken in feed.read_to({p: now.ends[p] for p in mine}, stopped):
+            if taken.next_offsets != self.store.next:
                 self._apply(taken)
                 changed = True
             self._update_progress(ends)
@@ -320,7 +320,7 @@ class ViewRun:
 
     def _apply(self, taken: TopicBatch) -> None:
         rows, misplaced = dict[int, pa.Table](), dict[int, pa.Table]()
-        dead, reason = len(taken.dead), str(taken.dead["reason"][-1]) if len(taken.dead) else ""
+        dead, reason = len(taken.bad_records), str(taken.bad_records["reason"][-1]) if len(taken.bad_records) else ""
         for partition, table in taken.rows.items():
             there = pa.array(partitions_of(table["key"], self.count) == partition)
             rows[partition] = table
@@ -334,8 +334,8 @@ class ViewRun:
         if len(found) >= MISPLACED:
             raise self._misplaced_error(found)
         before, known = sum(self.store.next.values()), self.store.meta.dead
-        self.store.apply(rows, taken.next, dead, reason, misplaced)
-        self.figures.rows_in += sum(taken.next.values()) - before
+        self.store.apply(rows, taken.next_offsets, dead, reason, misplaced)
+        self.figures.rows_in += sum(taken.next_offsets.values()) - before
         self.figures.rows_out += sum(len(table) for table in rows.values())
         self.figures.dead += self.store.meta.dead - known
 

@@ -83,9 +83,9 @@ def bare(store: Bucket, bootstrap: str, topic: str) -> float:
         }
     )
     state = latest_state(store)
-    keys = [o.key for hour in state.hours for o in store.objects(f"date={hour[:10]}/hour={hour[11:]}")]
+    keys = [o.key for hour in state.hours for o in store.list_objects(f"date={hour[:10]}/hour={hour[11:]}")]
     for key in keys:
-        with store.opened(key) as source, pq.ParquetFile(source) as file:
+        with store.open_input(key) as source, pq.ParquetFile(source) as file:
             for batch in file.iter_batches(65_536, columns=["key", "value"]):
                 for k, v in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     while True:
@@ -128,7 +128,7 @@ def _parts(folder: Path) -> Iterator[tuple[Bucket, str]]:
         os.environ.update(given)
         settings.cache_clear()
         store = Bucket(where, ARCHIVE.bucket, ARCHIVE.prefix)
-        store.ready()
+        store.ensure_exists()
         yield store, broker.bootstrap
 
 

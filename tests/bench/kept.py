@@ -55,7 +55,7 @@ def main(kills: int) -> None:
             times, moved = recoveries(home, place, kills, variables(part) if "s3a" in place else {})
             rows.append([name, *spread(times, 1), f"{moved:.1f}"])
             shutil.rmtree(home)
-        kept = Bucket(where(part), "state").objects("checkpoints")
+        kept = Bucket(where(part), "state").list_objects("checkpoints")
     size = sum(one.size for one in kept)
     found = table(["checkpoints on", "kills", "median, s", "p99, s", "max, s", "elsewhere, s"], rows)
     write("kept", f"{found}\n\nIn the store: {len(kept)} objects, {size:,} bytes.")

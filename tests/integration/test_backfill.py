@@ -162,7 +162,7 @@ def test_rows_that_are_gone_are_made_and_written_anew(
     count = len(total(one.end))
     done = do(one, fresh_broker)
     assert done.rows == count - 2
-    assert done.said.startswith(f"{count} rows, hash ")
+    assert done.summary.startswith(f"{count} rows, hash ")
     assert {who: round(n) for who, n in held(fresh_broker).items()} == total(one.end)
     assert do(one, fresh_broker).rows == 0
 
@@ -205,7 +205,7 @@ def test_a_dry_run_writes_nothing(kept: Archive, fresh_broker: Broker, caplog: p
     with caplog.at_level("INFO"):
         done = do(job(again(kept), dry=True), fresh_broker)
     assert done.rows == 0
-    assert "80 rows would be written to again" in done.said
+    assert "80 rows would be written to again" in done.summary
     assert "would write k" in caplog.text
     assert read(fresh_broker.bootstrap, "again") == []
 
@@ -229,7 +229,7 @@ def test_pace() -> None:
     now = 100.0
     pace = writer.RateLimiter(10, lambda: now + sum(slept), slept.append)
     for _ in range(5):
-        pace.wait(pace.together)
+        pace.acquire(pace.batch_rows)
     # The first second's are free, as those of a pause of a second would be.
     assert sum(slept) == pytest.approx(3.0)
 
@@ -338,12 +338,12 @@ def test_documents(home: Path, fresh_broker: Broker, tmp_path: Path, monkeypatch
             )
             done = do(one, fresh_broker)
             assert done.rows == 30
-            assert done.said.endswith(
+            assert done.summary.endswith(
                 "1 records of the source are left out: document x: field moment is no bigint: 1.5"
             )
             done = do(one, fresh_broker)
             assert done.rows == 0
-            assert done.said.endswith("1 records of the source gave none")
+            assert done.summary.endswith("1 records of the source gave none")
             people.update_one({"_id": "p3"}, {"$set": {"n": 1000}})
             assert do(one, fresh_broker).rows == 30
             empty = replace(backfill, source=Collection("crm", "nobody"))

@@ -302,7 +302,7 @@ def test_range_of_days_as_the_ui_asks_for_it(whole: Whole) -> None:
 def test_days_that_fail_say_why_hold_no_other_up_and_are_done_when_mended(whole: Whole) -> None:
     one, store = whole.airflow, whole.store
     asks = ("--from-date", "2025-12-31", "--to-date", "2026-01-06", "--dag-run-conf", '{"target": "mended", "rate": 0}')
-    (file,) = (file for file in store.objects("date=2026-01-06/hour=18"))
+    (file,) = (file for file in store.list_objects("date=2026-01-06/hour=18"))
     whole_file = store.get(file.key)
     store.put(file.key, whole_file[:-20])
     command(one, *asks, "--reprocess-behavior", "completed")

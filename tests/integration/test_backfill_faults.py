@@ -49,7 +49,7 @@ def kept(
 def written_as(store: Bucket, change: Callable[[pa.Table], pa.Table]) -> None:
     key = files(store)[0]
     out = pa.BufferOutputStream()
-    with store.opened(key) as source:
+    with store.open_input(key) as source:
         pq.write_table(change(pq.read_table(source)), out)
     store.put(key, bytes(out.getvalue()))
 
@@ -92,7 +92,7 @@ def test_what_is_wrong_in_an_archive_is_told_and_nothing_is_written(
     kept: Archive, endpoint: Endpoint, fresh_broker: Broker, lie: Callable[[Bucket], None]
 ) -> None:
     store = Bucket(endpoint, kept.bucket, kept.prefix)
-    before = {one.key: store.get(one.key) for one in store.objects("")}
+    before = {one.key: store.get(one.key) for one in store.list_objects("")}
     lie(store)
     told: list[BackfillStatus] = []
     with pytest.raises(SinkError, match=LIES[lie]) as e:

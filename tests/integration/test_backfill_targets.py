@@ -75,7 +75,7 @@ def test_a_row_that_is_not_there_is_not_explained_by_an_older_one_of_its_key(
     made = writer._producer_batch
 
     def without(*given: Any) -> Iterator[ProducerRecord]:
-        every: Iterator[ProducerRecord] = made(*given).messages()
+        every: Iterator[ProducerRecord] = made(*given).records()
         return (one for one in every if not (dict(one.headers)[writer.ROW_HEADER] or b"").endswith(lost))
 
     with monkeypatch.context() as patch:
@@ -105,7 +105,7 @@ def test_a_topic_that_the_broker_has_cleaned_meanwhile_is_right(kept: Archive, f
 
     done = do(job(again(kept)), fresh_broker, behind=cleaned)
     assert done.rows == len(ALL)
-    assert "the topic keeps a newer record of their keys" in done.said
+    assert "the topic keeps a newer record of their keys" in done.summary
 
 
 @pytest.mark.parametrize("at", [3, 99])
@@ -145,7 +145,7 @@ def test_a_transaction_has_a_bound_in_bytes(
     commit = TransactionalWriter.commit
 
     def weighed(self: TransactionalWriter, messages: ProducerBatch | list[ProducerRecord], mark: bytes) -> int:
-        given = messages.messages() if isinstance(messages, ProducerBatch) else messages
+        given = messages.records() if isinstance(messages, ProducerBatch) else messages
         sizes.append(sum(len(m.key or b"") + len(m.value or b"") for m in given))
         return commit(self, messages, mark)
 
@@ -176,7 +176,7 @@ def test_a_dry_run_goes_on_from_the_mark_and_is_in_nobodys_way(kept: Archive, fr
 
     def beside() -> dict[str, float]:
         if len(said) < 4:
-            said.append(do(dry, fresh_broker).said)
+            said.append(do(dry, fresh_broker).summary)
         return {}
 
     # Three transactions later the run itself is not fenced.
@@ -185,8 +185,8 @@ def test_a_dry_run_goes_on_from_the_mark_and_is_in_nobodys_way(kept: Archive, fr
         "80 rows would be written to again; nothing was",
         *(f"{80 - n} rows would be written to again; nothing was; {n} of 80 are there already" for n in (10, 20, 30)),
     ]
-    assert do(dry, fresh_broker).said.startswith("nothing is new: 80 rows were written")
-    assert do(replace(dry, again="once"), fresh_broker).said == "80 rows would be written to again; nothing was"
+    assert do(dry, fresh_broker).summary.startswith("nothing is new: 80 rows were written")
+    assert do(replace(dry, again="once"), fresh_broker).summary == "80 rows would be written to again; nothing was"
     assert sorted(places(fresh_broker)) == ALL
 
 
@@ -204,7 +204,7 @@ def test_an_archive_of_the_topic_before_it_was_made_again_tells_nothing_of_this_
         do(later, fresh_broker)
     now = topic_ids(client, [KEPT.name], fresh_broker.bootstrap)[KEPT.name]
     holds(kept, endpoint, [{**event(0, 0), "event_time": HOUR + timedelta(hours=20)}], topic_id=now)
-    assert "had no record then" in do(later, fresh_broker).said
+    assert "had no record then" in do(later, fresh_broker).summary
 
 
 def test_a_base_of_a_part_of_the_records_is_refused(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:
@@ -233,16 +233,16 @@ def test_nothing_in_the_archive(kept: Archive, endpoint: Endpoint, fresh_broker:
     holds(kept, endpoint, [{**event(1, 40), "event_time": HOUR + timedelta(hours=9)}])
     # Between two hours, and behind the last of a topic that is there: it had none.
     for one in (of(5, 6), of(12, 13)):
-        dry = do(replace(one, dry=True), fresh_broker).said
+        dry = do(replace(one, dry=True), fresh_broker).summary
         done = do(one, fresh_broker)
-        assert dry == f"0 rows would be written to again; nothing was: {done.said}"
-        assert (done.rows, done.said) == (
+        assert dry == f"0 rows would be written to again; nothing was: {done.summary}"
+        assert (done.rows, done.summary) == (
             0,
             "nothing is in archive kept-archive for this interval: topic kept had no record then",
         )
-        assert do(one, fresh_broker).said == done.said
+        assert do(one, fresh_broker).summary == done.summary
     # Part of an hour that has records, of other minutes.
-    assert do(of(9.5, 9.9), fresh_broker).said.startswith("none of the 1 records of the source")
+    assert do(of(9.5, 9.9), fresh_broker).summary.startswith("none of the 1 records of the source")
     # The archive was not there then.
     with pytest.raises(BackfillError, match=r"it begins later.*hours from 2026-01-01T10 to 2026-01-01T19"):
         do(of(-3, -2), fresh_broker)

@@ -68,9 +68,9 @@ def test_beats_and_records_of_the_future(spark: SparkSession, name: str) -> None
 def test_no_plan_shows_the_secret(spark: SparkSession, name: str) -> None:
     frame = decode.decode_records(spark.createDataFrame([], SCHEMA), INPUTS[name], F.lit(NOW))
     plan = frame._jdf.queryExecution().toString() + repr(
-        RecordDecoder.of(INPUTS[name], combine=True, keep=False, signer=heartbeat_signer())
+        RecordDecoder.of_input(INPUTS[name], combine=True, keep=False, signer=heartbeat_signer())
     )
-    for secret in (heartbeat_signer().secret, *heartbeat_signer().pads):
+    for secret in (heartbeat_signer().secret, *heartbeat_signer().hmac_pads):
         for shown in (
             secret.hex(),
             base64.b64encode(secret[:30]).decode(),
@@ -93,7 +93,7 @@ def test_spark_proves_as_python_does(spark: SparkSession) -> None:
     assert [row[HEARTBEAT_COLUMN] for row in sorted(found, key=lambda row: row.offset)] == [True] * len(given) + [
         False
     ] * len(near)
-    assert [ours.time(topic, n, value) for topic, n, value in values] == [
+    assert [ours.verified_time(topic, n, value) for topic, n, value in values] == [
         *(at for *_, at in given),
         *[None] * len(near),
     ]
@@ -167,7 +167,7 @@ def test_no_shipped_stream_fails_on_nanoseconds(spark: SparkSession) -> None:
     }
     assert sum(one.event_time.startswith("CASE") for one in shipped.values()) == 4
     for given in shipped.values():
-        fields = RecordDecoder.of(given, combine=False, keep=False).fields
+        fields = RecordDecoder.of_input(given, combine=False, keep=False).fields
         texts = dict.fromkeys((f.name for f in fields if f.type.kind == "string"), "login")
         value = texts | dict.fromkeys((f.name for f in fields if f.type.kind == "bigint"), 1_700_000_000_000_000_000)
         others: dict[str, Any] = {"map": {}, "array": [], "boolean": True}

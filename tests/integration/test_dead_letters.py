@@ -61,7 +61,7 @@ def put_aside(
         said |= {"topic-id": topic_id} if topic_id else {}
         headers = tuple((f"penstock.{name}", str(text).encode()) for name, text in said.items())
         letter = ProducerRecord(topic, key[min(number, len(key) - 1)].encode(), value.encode(), headers)
-        letter = SizeLimit(topic, most).cut(letter) if most else letter
+        letter = SizeLimit(topic, most).truncate(letter) if most else letter
         producer.produce(topic, key=letter.key, value=letter.value, headers=list(letter.headers))
     assert producer.flush(30) == 0
 
@@ -87,10 +87,10 @@ def test_a_record_is_sent_again_once_to_where_it_was(bootstrap: str) -> None:
     put_aside(bootstrap, ("a", 1, 1, "one"), ("b", 1, 1, "one"), ("a", 1, 0, "zero"), ("b", 1, 0, "zero"))
     for done in admin(bootstrap).delete_records([TopicPartition(SALES.name, 1, 1)]).values():
         done.result(30)
-    assert [one.refused for one in sent_again(bootstrap, "ab")] == ["", ""]
+    assert [one.refusal for one in sent_again(bootstrap, "ab")] == ["", ""]
     assert of_sales(bootstrap) == [(1, "zero", "sales[1]@0"), (1, "one", "sales[1]@1")]
     assert read(bootstrap, SALES.name)[-1].timestamp == 1_700_000_000_000
-    assert [one.done for one in sent_again(bootstrap, "ab")] == [True, True]
+    assert [one.already_replayed for one in sent_again(bootstrap, "ab")] == [True, True]
     assert len(of_sales(bootstrap)) == 2
 
 
@@ -102,7 +102,7 @@ def test_a_record_of_a_topic_that_was_made_again_is_another_one(bootstrap: str) 
 
     send(bootstrap, [Record(SALES.name, "k", "zero", 1, timestamp=1_700_000_000_000)])
     put_aside(bootstrap, ("a", 1, 0, "zero"), topic_id=of_now())
-    assert [one.done for one in sent_again(bootstrap)] == [False]
+    assert [one.already_replayed for one in sent_again(bootstrap)] == [False]
     admin(bootstrap).delete_topics([SALES.name])[SALES.name].result(30)
     wait_until(lambda: SALES.name not in admin(bootstrap).list_topics(timeout=10).topics)
     create(bootstrap, SALES)
@@ -110,11 +110,11 @@ def test_a_record_of_a_topic_that_was_made_again_is_another_one(bootstrap: str) 
     producer.produce(SALES.name, b"zero", b"k", 1, timestamp=1_700_000_000_001, headers=[("none", None), ("h", b"1")])
     assert producer.flush(30) == 0
     put_aside(bootstrap, ("a", 1, 0, "zero"), topic_id=of_now())
-    assert sorted(one.done for one in sent_again(bootstrap)) == [False, True]
+    assert sorted(one.already_replayed for one in sent_again(bootstrap)) == [False, True]
     # A commit is answered before it can be read.
     wait_until(lambda: len(newest_records([SALES.name], 9, bootstrap)) == 2)
     assert [one.headers for one in newest_records([SALES.name], 9, bootstrap)] == [(("none", None), ("h", b"1"))] * 2
-    assert [one.done for one in sent_again(bootstrap)] == [True, True]
+    assert [one.already_replayed for one in sent_again(bootstrap)] == [True, True]
 
 
 def test_an_open_transaction_hides_no_note_of_what_was_sent_again(bootstrap: str) -> None:
@@ -126,11 +126,11 @@ def test_an_open_transaction_hides_no_note_of_what_was_sent_again(bootstrap: str
     other.produce(REPLAYS.name, b"{}", b"other", 0)
     assert other.flush(30) == 0
     writer = TransactionalWriter("dead-letters", "penstock.replay", bootstrap, REPLAYS, "replay")
-    writer.commit([ProducerRecord(REPLAYS.name, Replay(letters(bootstrap)[0]).note, b"{}")], b"{}")
+    writer.commit([ProducerRecord(REPLAYS.name, Replay(letters(bootstrap)[0]).key, b"{}")], b"{}")
     writer.close()
     ending = threading.Timer(1.5, other.commit_transaction)
     ending.start()
-    assert [one.done for one in sent_again(bootstrap)] == [True]
+    assert [one.already_replayed for one in sent_again(bootstrap)] == [True]
     ending.join()
 
 
@@ -141,17 +141,17 @@ def test_what_has_a_newer_record_of_its_key_is_not_sent_to_a_compacted_topic(boo
     create(bootstrap, replace(SALES, compacted=True, config={}))
     send(bootstrap, [Record(SALES.name, key, text, 1) for key, text in [("k", "a"), ("l", "b"), ("k", None)]])
     put_aside(bootstrap, ("a", 1, 0, "a"), ("a", 1, 1, "b"), key="kl")
-    assert ["offset 2" in one.refused for one in sent_again(bootstrap)] == [True, False]
+    assert ["offset 2" in one.refusal for one in sent_again(bootstrap)] == [True, False]
     assert [value for _, value, _ in of_sales(bootstrap)] == ["b"]
 
 
 def test_no_stream_reads_a_record_twice_unless_somebody_says_so(bootstrap: str) -> None:
     put_aside(bootstrap, ("a", 0, 7, "seven"))
     (one,) = sent_again(bootstrap, ["a", "b", "c"])
-    assert one.refused == "it would be read twice by b, c, which did not keep it aside (--again-for b)"
-    assert sent_again(bootstrap, ["a", "b", "c"], ["b"])[0].refused
+    assert one.refusal == "it would be read twice by b, c, which did not keep it aside (--again-for b)"
+    assert sent_again(bootstrap, ["a", "b", "c"], ["b"])[0].refusal
     assert of_sales(bootstrap) == []
-    assert not sent_again(bootstrap, ["a", "b", "c"], ["b", "c"])[0].refused
+    assert not sent_again(bootstrap, ["a", "b", "c"], ["b", "c"])[0].refusal
     assert of_sales(bootstrap) == [(0, "seven", "sales[0]@7")]
 
 
@@ -159,7 +159,7 @@ def test_a_letter_of_a_topic_that_no_stream_reads_is_forged_or_old(bootstrap: st
     """Else whoever may write dead letters has the platform write anywhere, a mark for one."""
     put_aside(bootstrap, ("a", 0, 7, "seven"))
     (one,) = sent_again(bootstrap, [])
-    assert (one.refused, one.record) == ("no stream reads sales", None)
+    assert (one.refusal, one.record) == ("no stream reads sales", None)
     assert of_sales(bootstrap) == []
 
 
@@ -167,9 +167,9 @@ def test_of_a_cut_letter_the_record_itself_is_sent_or_nothing(bootstrap: str) ->
     long = random.Random(0).randbytes(5000).hex()
     send(bootstrap, [Record(SALES.name, "k", long), Record(SALES.name, "k", "another")])
     put_aside(bootstrap, ("a", 0, 0, long), ("a", 0, 1, long), most=2000)
-    assert all(one.cut == "value" and len(one.value or b"") < 2000 for one in letters(bootstrap))
+    assert all(one.truncated == "value" and len(one.value or b"") < 2000 for one in letters(bootstrap))
     first, second = sent_again(bootstrap)
-    assert (first.refused, second.refused) == ("", "its copy is cut, and the record itself is no longer in the topic")
+    assert (first.refusal, second.refusal) == ("", "its copy is cut, and the record itself is no longer in the topic")
     assert of_sales(bootstrap) == [(0, long, "sales[0]@0")]
 
 
@@ -193,7 +193,7 @@ def test_a_replay_that_is_killed_half_way_goes_on_behind_it(bootstrap: str, monk
         with pytest.raises(KeyboardInterrupt):
             sent_again(bootstrap)
     assert len(of_sales(bootstrap)) == 4
-    assert sum(one.done for one in sent_again(bootstrap)) == 4
+    assert sum(one.already_replayed for one in sent_again(bootstrap)) == 4
     assert sorted(value or "" for _, value, _ in of_sales(bootstrap)) == [f"record {n}" for n in range(5)]
 
 

@@ -73,11 +73,11 @@ def test_a_row_may_have_the_key_of_beats(bootstrap: str) -> None:
     send(bootstrap, [Record(SHOPS.name, key, value, partition) for value, partition in values])
     feed = TopicReader(STREAM.tables["shops"], bootstrap, {0: 0, 1: 0})
     with closing(feed):
-        found = list(feed.to({0: 2, 1: 2}, lambda: False))
+        found = list(feed.read_to({0: 2, 1: 2}, lambda: False))
     assert [row for taken in found for rows in taken.rows.values() for row in rows.to_pylist()] == [
         {"key": key, "town": "Aachen", DELETED: False}
     ]
-    dead = sorted((row["partition"], row["offset"]) for taken in found for row in taken.dead.to_pylist())
+    dead = sorted((row["partition"], row["offset"]) for taken in found for row in taken.bad_records.to_pylist())
     assert dead == [(0, 1), (1, 0)]
 
 
@@ -90,9 +90,9 @@ def test_a_record_that_unpacks_to_more_than_clients_take_is_read(bootstrap: str)
     send(bootstrap, [Record(SHOPS.name, "c", '{"town": "Celle"}', 0)])
     feed = TopicReader(STREAM.tables["shops"], bootstrap, {0: 0})
     with closing(feed):
-        found = list(feed.to({0: 3}, lambda: False))
+        found = list(feed.read_to({0: 3}, lambda: False))
     assert [row["key"] for taken in found for rows in taken.rows.values() for row in rows.to_pylist()] == ["a", "c"]
-    assert [row["offset"] for taken in found for row in taken.dead.to_pylist()] == [1]
+    assert [row["offset"] for taken in found for row in taken.bad_records.to_pylist()] == [1]
     with open_consumer(bootstrap) as reader:
         assert [len(m.value() or b"") > 10**8 for m in read_range(reader, SHOPS.name, 0, 0, 3)] == [False, True, False]
 
@@ -337,14 +337,14 @@ def test_a_table_that_is_being_loaded_says_how_far_it_is_and_goes_on_where_it_wa
     monkeypatch.setattr(topic_reader, "BATCH_ROWS", 100)
     send(bootstrap, [shop(f"k{n}", "Köln") for n in range(1000)])
     send(bootstrap, sales((1, "k999")))
-    taken, gate, parts = TableDecoder.taken, threading.Event(), []
+    taken, gate, parts = TableDecoder.decode, threading.Event(), []
 
     def slow(self: TableDecoder, records: Any, following: dict[int, int]) -> Any:
         parts.append(sum(following.values()))
         assert len(parts) < 3 or gate.wait(60)
         return taken(self, records, following)
 
-    monkeypatch.setattr(TableDecoder, "taken", slow)
+    monkeypatch.setattr(TableDecoder, "decode", slow)
     run = made(spark, bootstrap, tmp_path)
     run.reconcile()
     wait_until(lambda: len(parts) == 3, what="two parts are read")

@@ -158,7 +158,7 @@ def test_where_the_object_store_is(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     found = find_endpoint()
     assert found is not None
-    assert (found.url, found.region, found.access_key, found.makes_buckets) == (AWS, "r", "K", False)
+    assert (found.url, found.region, found.access_key, found.create_buckets) == (AWS, "r", "K", False)
     monkeypatch.setenv("AIRFLOW_CONN_S3", "{a-secret")
     with pytest.raises(SinkError, match="connection s3 cannot be read") as e:
         find_endpoint()
@@ -256,7 +256,7 @@ def test_times_that_python_does_not_know(tmp_path: Path) -> None:
     own = pa.array(micros, parquet.TIMESTAMP_TYPE)
     rows = rows.set_column(rows.schema.get_field_index("timestamp"), rows.schema.field("timestamp"), own)
     (tmp_path / "x").write_bytes(parquet.to_parquet(rows))
-    store: Any = SimpleNamespace(opened=lambda key: (tmp_path / key).open("rb"), place=str)
+    store: Any = SimpleNamespace(open_input=lambda key: (tmp_path / key).open("rb"), url=str)
     assert reader.timestamp_range(store, ArchiveFile("x", 1, {})) == (parquet.MIN_TIME, parquet.MAX_TIME)
     assert [parquet.clamped_time(at) for at in (2**63 - 1, -(2**63), 1)] == [
         parquet.MAX_TIME,

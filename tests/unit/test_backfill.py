@@ -131,17 +131,17 @@ def test_records_go_with_their_own_headers_and_times_and_one_of_ours() -> None:
         # A client takes 0 for now.
         ProducerRecord("to", b"k", b"", (marks[3],), timestamp=1),
     ]
-    assert list(batch.messages()) == expected
-    assert list(batch.messages()) == expected
+    assert list(batch.records()) == expected
+    assert list(batch.records()) == expected
     sizes = [message.size for message in expected]
     assert batch.sizes.tolist()[1:] == sizes[1:]
     assert batch.sizes[0] >= sizes[0]
-    assert list(batch.larger(sizes[1] - 1)) == expected[1:2]
-    assert not list(batch.larger(sizes[1]))
+    assert list(batch.larger_than(sizes[1] - 1)) == expected[1:2]
+    assert not list(batch.larger_than(sizes[1]))
     plain = writer._producer_batch(replace(job, timestamps="now"), RUN, rows.slice(1, 1).set_column(
         rows.schema.get_field_index("headers"), "headers", pa.nulls(1, parquet.SCHEMA.field("headers").type)
     ))  # fmt: skip
-    assert list(plain.messages()) == expected[1:2]
+    assert list(plain.records()) == expected[1:2]
 
 
 def test_no_record_comes_before_an_earlier_one_of_its_key(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_target_that_would_not_keep_what_it_is_given_is_refused(
     given = [{**row, "offset": n, "timestamp": stamped if n else EPOCH, "headers": [("h", None)]} for n in (0, 1, 2)]
     pq.write_table(pa.Table.from_pylist(given, parquet.SCHEMA), path := tmp_path / "rows.parquet")
     job = BackfillJob(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
-    target = TargetTopic(compacts=False, id="", settings=settings)
+    target = TargetTopic(compacted=False, id="", settings=settings)
     with pytest.raises(BackfillError, match=said) if said else nullcontext():
         check_retention(job, target, row_extent(path, 1, stamped=True))
     # Those that get the time of now stay, unless they are too many.
@@ -263,10 +263,10 @@ def test_it_says_that_it_lives_while_there_are_no_figures(monkeypatch: pytest.Mo
     monkeypatch.setattr(progress, "REPORT_INTERVAL", 0.0)
     told: list[BackfillStatus] = []
     one = BackfillProgress("a run", told.append)
-    with one.goes_on("the rows are made"):
+    with one.keepalive("the rows are made"):
         wait_until(lambda: [f for f in told if f.why.startswith("the rows are made, for")])
     count = len(told)
-    one.now(state="done")
+    one.update(state="done")
     assert [f.state for f in told[count:]] == ["done"]
 
 
@@ -296,7 +296,7 @@ def test_a_store_is_asked_again_and_not_for_ever(monkeypatch: pytest.MonkeyPatch
 def test_a_dry_run_has_a_row_of_its_own(control: Control) -> None:
     job = BackfillJob(SUMMARIES, AT, AT + timedelta(hours=1), SUMMARIES.target_topic)
     control_reporter(control, job, "me")(BackfillStatus("running", rows=10, rows_done=4))
-    control_reporter(control, replace(job, dry=True), "me")(BackfillStatus("done", rows=10))
+    control_reporter(control, replace(job, dry_run=True), "me")(BackfillStatus("done", rows=10))
     found = {row.run: row for row in control.backfill_runs()}
     assert {run: (row.state, row.dry, row.rows_done) for run, row in found.items()} == {
         job.id: ("running", False, 4),
@@ -358,12 +358,12 @@ def test_nobody_knows_how_far_a_stream_is(tmp_path: Path) -> None:
 ENDS = """
 import os, signal, sys, threading
 from pathlib import Path
-from penstock.backfill.transform import database
+from penstock.backfill.transform import open_duckdb
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
 for _ in range(20):
     try:
-        with database(Path(sys.argv[1])) as connection:
+        with open_duckdb(Path(sys.argv[1])) as connection:
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
             connection.execute("SELECT sum(a.range * b.range % 7) FROM range(1000000) a, range(1000000) b")
     except RuntimeError as e:
@@ -371,6 +371,7 @@ for _ in range(20):
 """
 
 
+@pytest.mark.processes
 def test_a_signal_ends_a_query_of_hours_whichever_thread_works(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", ENDS, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False

@@ -67,9 +67,9 @@ def test_records_that_do_not_fit_are_counted_and_named(tmp_path: Path, caplog: p
     plan = BackfillMarker({"t/0": Span(5, 0, 4, 0)}, {}, {}, "", {}, 0)
     for _ in range(2):
         assert transform.count_rows(transform.make_rows(job, [source], plan, tmp_path, lambda *_: iter(()))) == 2
-        found = SkippedRecords.kept(tmp_path / transform.SKIPPED_FILE)
+        found = SkippedRecords.load(tmp_path / transform.SKIPPED_FILE)
         assert found.count == 3
-        assert found.said.startswith(
+        assert found.summary.startswith(
             "; 3 records of the source are left out: t[0]@1: field n is no bigint: 1.5; t[0]@2: "
         )
     assert caplog.text.count("is left out") == 3
@@ -83,8 +83,8 @@ def test_what_a_recompute_leaves_out_is_what_it_returns() -> None:
     given = transform._RecomputedTables(recompute())
     assert len(list(given)) == 1
     assert (
-        given.left_out.said
+        given.left_out.summary
         == "; 7 records of the source are left out: the first of them: field n is missing or null; ..."
     )
     none = transform._RecomputedTables(iter(()))
-    assert (list(none), none.left_out.said) == ([], "")
+    assert (list(none), none.left_out.summary) == ([], "")

@@ -38,8 +38,8 @@ def test_records_of_two_topics_of_one_name_are_two_records() -> None:
         DeadLetter("dead", 0, 0, b"k", b"v", {**said, **({"topic-id": topic} if topic else {})})
         for topic in ("1", "2", "")
     )
-    assert len({Replay(one).note for one in (old, new, unknown)}) == 3
-    found = [REPLAY_KEY.fullmatch(Replay(one).note) for one in (old, new, unknown)]
+    assert len({Replay(one).key for one in (old, new, unknown)}) == 3
+    found = [REPLAY_KEY.fullmatch(Replay(one).key) for one in (old, new, unknown)]
     assert [(m["offset"], m["id"]) for m in found if m] == [(b"7", b"1"), (b"7", b"2"), (b"7", None)]
 
 
@@ -98,7 +98,7 @@ def test_what_a_store_refused_is_sent_to_that_store_alone() -> None:
     said = {"topic": "orders", "partition": "0", "offset": "7", "stream": "search", "output": "elasticsearch:orders"}
     nobody: Any = None
     found = _plan(DeadLetter("search-dead-letter", 0, 0, None, b"{}", said), [], nobody, {})
-    assert (found.record, found.refused.endswith("penstock sinks replay search")) == (None, True)
+    assert (found.record, found.refusal.endswith("penstock sinks replay search")) == (None, True)
     headers = {f"penstock.{name}": text for name, text in said.items()}
     assert _replay("anywhere", headers) == "penstock sinks replay search --place 0:7"
     for forged in ("", "--help", "search; reboot", "a b", "se\u0430rch"):
@@ -108,4 +108,4 @@ def test_what_a_store_refused_is_sent_to_that_store_alone() -> None:
 def test_what_came_too_late_is_not_sent_again() -> None:
     said = {"topic": "rows", "partition": "0", "offset": "7", "stream": "second", "late-ms": "480000", "reason": "late"}
     found = _plan(DeadLetter("penstock.dead-letters", 0, 0, None, b"{}", said), [], cast(Any, None), {})
-    assert (found.record, found.refused) == (None, "it came too late, and would again: compute its windows once more")
+    assert (found.record, found.refusal) == (None, "it came too late, and would again: compute its windows once more")

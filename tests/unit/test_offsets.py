@@ -69,12 +69,12 @@ def test_what_a_dead_leader_left_unsaid_is_no_offset(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("removed", "older"),
     [
-        (RetentionPolicy(rising=False, by_size=False, until=None), True),
-        (RetentionPolicy(rising=False, by_size=False, until=900), True),
+        (RetentionPolicy(timestamps_increase=False, deletes_by_size=False, deleted_before=None), True),
+        (RetentionPolicy(timestamps_increase=False, deletes_by_size=False, deleted_before=900), True),
         # What is removed for its age may be newer than the first that is left, and by size anything may be.
-        (RetentionPolicy(rising=False, by_size=False, until=1100), False),
-        (RetentionPolicy(rising=False, by_size=True, until=None), False),
-        (RetentionPolicy(rising=True, by_size=True, until=1100), True),
+        (RetentionPolicy(timestamps_increase=False, deletes_by_size=False, deleted_before=1100), False),
+        (RetentionPolicy(timestamps_increase=False, deletes_by_size=True, deleted_before=None), False),
+        (RetentionPolicy(timestamps_increase=True, deletes_by_size=True, deleted_before=1100), True),
     ],
 )
 def test_what_was_removed_need_not_be_older_than_what_is_left(removed: RetentionPolicy, *, older: bool) -> None:
@@ -89,5 +89,5 @@ def test_windows_of_what_was_removed_for_its_age_are_left_as_they_are(
     monkeypatch.setattr(reset_plan, "_newest", lambda *_: {("t", 0): 1000})
     monkeypatch.setattr(reset_plan, "_ahead", lambda *_: 0)
     stream: Any = SimpleNamespace(output_mode=SimpleNamespace(watermark_delay=timedelta(minutes=1)))
-    removed = {"t": RetentionPolicy(rising=False, by_size=False, until=until)}
+    removed = {"t": RetentionPolicy(timestamps_increase=False, deletes_by_size=False, deleted_before=until)}
     assert reset_plan._floor(stream, "nowhere", [reset_plan.PartitionReset("t", 0, 7, 9, 9, 7)], None, removed) == floor

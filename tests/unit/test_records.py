@@ -60,7 +60,7 @@ def test_reasons(given: bytes | None, reason: str | None) -> None:
     assert (row["_bad"], row["_record"]["reason"]) == (reason is not None, reason)
 
 
-WHOLE = RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", None, True, whole=True, tombstones=True)
+WHOLE = RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", None, True, whole_record=True, tombstones=True)
 
 
 @pytest.mark.parametrize(("event_time", "first"), [("timestamp_millis(at)", 4_000_000), ("record.timestamp", 0)])

@@ -19,14 +19,14 @@ NOISE = random.Random(0).randbytes(2_000_000)
         (SizeLimit("t"), NOISE[:1_048_000], True),
         (SizeLimit("t"), NOISE[:1_048_588], False),
         (SizeLimit("t"), b"abc" * 1_000_000, True),
-        (SizeLimit("t", packed=False), b"abc" * 1_000_000, False),
+        (SizeLimit("t", compressed=False), b"abc" * 1_000_000, False),
         (SizeLimit("t", 2_100_000), NOISE, True),
     ],
 )
 def test_the_packed_size_decides_where_the_broker_keeps_it(limit: SizeLimit, value: bytes, taken: bool) -> None:
-    assert limit.takes(ProducerRecord("t", None, value)) is taken
+    assert limit.accepts(ProducerRecord("t", None, value)) is taken
     rows = pa.table({"key": ["k", None], "value": pa.array([b"small", value])})
-    assert limit.too_large(rows) == ({} if taken else {1: len(value)})
+    assert limit.oversized_rows(rows) == ({} if taken else {1: len(value)})
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_the_packed_size_decides_where_the_broker_keeps_it(limit: SizeLimit, val
 def test_what_is_cut_says_what_it_was(key: bytes | None, value: bytes | None, cut: bytes) -> None:
     limit = SizeLimit("t", 4000)
     was = ProducerRecord("t", key, value, (("penstock.reason", b"no"),))
-    now = limit.cut(was)
-    assert limit.takes(now)
+    now = limit.truncate(was)
+    assert limit.accepts(now)
     whole = (key or b"") + (value or b"")
     assert dict(now.headers) == {
         "penstock.reason": b"no",
@@ -54,11 +54,11 @@ def test_what_is_cut_says_what_it_was(key: bytes | None, value: bytes | None, cu
 
 def test_what_fits_is_left_alone() -> None:
     message = ProducerRecord("t", b"k", b"v" * 3000, (("h", b"x"),))
-    assert SizeLimit("t", 4000).cut(message) is message
+    assert SizeLimit("t", 4000).truncate(message) is message
 
 
 def test_a_limit_below_what_headers_take_leaves_headers_alone() -> None:
-    now = SizeLimit("t", 100).cut(ProducerRecord("t", b"key", b"value"))
+    now = SizeLimit("t", 100).truncate(ProducerRecord("t", b"key", b"value"))
     assert (now.key, now.value) == (b"", b"")
 
 

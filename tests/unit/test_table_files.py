@@ -64,7 +64,7 @@ def test_the_last_of_each_key_counts_and_a_removed_key_is_gone(files: TableFiles
     assert found(files.folder, 0, 1) == {"a": 3, "c": 4, "z": 9}
     files.append({0: rows(b=5)}, dead(), {0: 7, 1: 1})
     assert found(files.folder) == {"a": 3, "b": 5, "c": 4}
-    assert again(files).manifest.next == {0: 7, 1: 1}
+    assert again(files).manifest.next_offsets == {0: 7, 1: 1}
 
 
 def test_many_small_changes_leave_few_files_and_what_a_dict_would_hold(files: TableFiles) -> None:
@@ -76,7 +76,7 @@ def test_many_small_changes_leave_few_files_and_what_a_dict_would_hold(files: Ta
         if n % 30 == 0:
             assert found(files.folder) == wanted
     assert found(files.folder) == wanted
-    assert len(files.manifest.parts[0]) < 10
+    assert len(files.manifest.files_by_partition[0]) < 10
     # nothing is left of the files that were put together
     assert {p.name for p in files.folder.iterdir()} == {*files.manifest.files, MANIFEST}
 
@@ -90,11 +90,11 @@ def test_a_crash_before_the_manifest_leaves_the_table_as_it_was(
         raise OSError("lightning")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TableFiles, "_flip", lambda _, to: struck(to))
+        patch.setattr(TableFiles, "_replace_manifest", lambda _, to: struck(to))
         with pytest.raises(TableWriteError, match="lightning"):
             files.append({0: rows(a=2, b=3, c=4)}, dead(), {0: 4, 1: 0})
     reopened = again(files)
-    assert (found(files.folder), reopened.manifest.next) == ({"a": 1}, {0: 1, 1: 0})
+    assert (found(files.folder), reopened.manifest.next_offsets) == ({"a": 1}, {0: 1, 1: 0})
     assert {p.name for p in files.folder.iterdir()} == {*reopened.manifest.files, MANIFEST}
 
 
@@ -102,12 +102,12 @@ def test_dead_records_wait_in_parts_until_they_are_forgotten(files: TableFiles) 
     files.append({}, dead(3, 5), {0: 6, 1: 0})
     files.append({0: rows(a=1)}, dead(), {0: 7, 1: 0})
     files.append({}, dead(7), {0: 8, 1: 0})
-    held = [(table["offset"].to_pylist(), dict(following)) for table, following in again(files).dead()]
+    held = [(table["offset"].to_pylist(), dict(following)) for table, following in again(files).bad_records()]
     assert held == [([3, 5], {0: 6, 1: 0}), ([7], {0: 8, 1: 0})]
-    files.without_dead(1)
-    assert [table["offset"].to_pylist() for table, _ in again(files).dead()] == [[7]]
-    files.without_dead(1)
-    assert list(again(files).dead()) == []
+    files.drop_bad_records(1)
+    assert [table["offset"].to_pylist() for table, _ in again(files).bad_records()] == [[7]]
+    files.drop_bad_records(1)
+    assert list(again(files).bad_records()) == []
     assert found(files.folder) == {"a": 1}
 
 
@@ -206,7 +206,7 @@ def test_a_disk_that_takes_no_more_is_told_of_and_the_table_is_as_it_was(files: 
             files.append({0: rows(**{f"k{n}": n for n in range(10_000)})}, dead(), {0: 10_001, 1: 0})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert again(files).manifest.next == {0: 1, 1: 0}
+    assert again(files).manifest.next_offsets == {0: 1, 1: 0}
     assert found(files.folder) == {"a": 1}
 
 

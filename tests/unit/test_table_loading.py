@@ -33,13 +33,13 @@ class Broker:
 
     def feed(self, _: object, __: object, start: Mapping[int, int]) -> Broker:
         self.begun.append(start[0])
-        self._next = dict(start)
+        self.next_offsets = dict(start)
         return self
 
-    def to(self, ends: Mapping[int, int], _: Callable[[], bool]) -> Iterator[TopicBatch]:
-        self.at += self.takes if self._next[0] < ends[0] else 0
-        self._next = {0: ends[0]}
-        yield TableDecoder(SHOPS).taken([(b"a", b'{"n":1}', 0, ends[0] - 1)], dict(ends))
+    def read_to(self, ends: Mapping[int, int], _: Callable[[], bool]) -> Iterator[TopicBatch]:
+        self.at += self.takes if self.next_offsets[0] < ends[0] else 0
+        self.next_offsets = {0: ends[0]}
+        yield TableDecoder(SHOPS).decode([(b"a", b'{"n":1}', 0, ends[0] - 1)], dict(ends))
 
     def close(self) -> None:
         pass

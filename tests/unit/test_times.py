@@ -86,12 +86,14 @@ def test_limits_are_those_of_the_calendar() -> None:
 
 def test_a_records_own_time_beyond_the_calendar() -> None:
     """It is none where it is declared, and the nearest where nothing else is: for a tombstone."""
-    reading = RecordDecoder("t", "a test", "at BIGINT", "record.timestamp", None, True, whole=True, tombstones=True)
+    reading = RecordDecoder(
+        "t", "a test", "at BIGINT", "record.timestamp", None, True, whole_record=True, tombstones=True
+    )
     for own_time, nearest in ((FIRST - 1, FIRST), (FIRST, FIRST), (0, 0), (LAST, LAST), (LAST + 1, LAST)):
         given = batch([b'{"at":1}', None], whole=True)
         own = pa.array([own_time, own_time], pa.timestamp("us", "UTC"))
         given = given.set_column(given.schema.get_field_index("timestamp"), "timestamp", own)
-        [rows] = replace(reading, keep=False)(iter([given]))
+        [rows] = replace(reading, keep_records=False)(iter([given]))
         assert rows["_bad"].to_pylist() == [own_time != nearest] * 2
         times = rows["event_time"].cast(pa.int64()).to_pylist()
         assert times == [None if own_time != nearest else own_time] * 2

@@ -65,7 +65,7 @@ class Feed:
     def __init__(self, _: object, __: str, start: Mapping[int, int]) -> None:
         self._at = dict(start)
 
-    def to(self, _: Mapping[int, int], __: Callable[[], bool]) -> Iterator[TopicBatch]:
+    def read_to(self, _: Mapping[int, int], __: Callable[[], bool]) -> Iterator[TopicBatch]:
         yield TopicBatch({}, BAD_RECORDS_SCHEMA.empty_table(), self._at)
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class Scripted:
                     (key.lower().encode(), b'{"town":"x"}' if key.islower() else None, partition, offset)
                     for key, partition, offset in records
                 ]
-                yield self._decoder.taken(raw, {**self.shops.store.next, **ends})
+                yield self._decoder.decode(raw, {**self.shops.store.next, **ends})
 
         self.shops._read_to_ends(cast(TopicReader, Given()), now, asked, lambda: False)
 

@@ -99,8 +99,8 @@ def test_numbers_that_json_does_not_have_are_texts_as_they_were(tmp_path: Path) 
     ]
     records: list[tuple[bytes | None, bytes | None, int, int]] = []
     records += [(str(n).encode(), json.dumps(one).encode(), 0, n) for n, one in enumerate(said)]
-    taken = TableDecoder(Table(Topic("shops", compacted=True), schema=view.schema)).taken(records, {0: 3})
-    assert len(taken.dead) == 0
+    taken = TableDecoder(Table(Topic("shops", compacted=True), schema=view.schema)).decode(records, {0: 3})
+    assert len(taken.bad_records) == 0
     made = ViewStore(ViewLayout(view), tmp_path / "v.db")
     made.begin("id", 1, 5, {0: 0})
     made.apply(taken.rows, {0: 3})
@@ -143,8 +143,8 @@ def kept(tmp_path: Path, schema: str, by: tuple[str, ...], *values: dict[str, An
     view = View("v", VIEW.topic, schema, query_by=by)
     records: list[tuple[bytes | None, bytes | None, int, int]] = []
     records += [(str(n).encode(), json.dumps(one).encode(), 0, n) for n, one in enumerate(values)]
-    taken = TableDecoder(Table(Topic("shops", compacted=True), schema=schema)).taken(records, {0: len(values)})
-    assert len(taken.dead) == 0
+    taken = TableDecoder(Table(Topic("shops", compacted=True), schema=schema)).decode(records, {0: len(values)})
+    assert len(taken.bad_records) == 0
     made = ViewStore(ViewLayout(view), tmp_path / "v.db")
     made.begin("id", 1, 5, {0: 0})
     made.apply(taken.rows, {0: len(values)})

@@ -86,7 +86,7 @@ class Checkpoint:
     def check_reachable(self) -> None:
         """Check that its object store can be reached, if it is in one; Wait or SinkError says why it cannot."""
         if s3a.is_object_store(self.path):
-            s3a.store_below(self.path).ready()
+            s3a.store_below(self.path).ensure_exists()
 
     def recover(self, mark: CommitMarker, *, stateful: bool, restores: Callable[[], bool] = lambda: False) -> None:
         """Repair the log by the commit marker. The query must not run.

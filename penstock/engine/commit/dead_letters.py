@@ -101,10 +101,10 @@ def _records(places: Iterable[RecordLocation], bootstrap: str) -> Iterator[tuple
                 if message.offset() in offsets:
                     offsets.discard(message.offset() or 0)
                     found = to_record(message)
-                    yield found.place, found
+                    yield found.location, found
             for message in _read(reader, part, [(offset, offset + 1) for offset in offsets]):
                 found = to_record(message)
-                yield found.place, found
+                yield found.location, found
 
 
 def _read(reader: Consumer, part: tuple[str, int], spans: Iterable[tuple[int, int]]) -> Iterator[Message]:

@@ -53,7 +53,7 @@ class HadoopFolder:
         # of those.
         parent, _, name = self.path.rpartition("/")
         beside, target = store_below(parent), to.rpartition("/")[2]
-        keys = [one.key for one in beside.objects(name)]
+        keys = [one.key for one in beside.list_objects(name)]
         with ThreadPoolExecutor(PARALLEL_COPIES, "copies") as pool:
             for _ in pool.map(lambda key: beside.copy(key, f"{target}{key.removeprefix(name)}"), keys):
                 pass

@@ -62,7 +62,7 @@ def render_documents(spark: SparkSession, stream: Stream, given: Sequence[TopicR
         raise
     except Exception as e:
         if len(given) == 1:
-            return RenderedRecords(_none(spark, stream), {given[0].place: f"the transform fails: {root_message(e)}"})
+            return RenderedRecords(_none(spark, stream), {given[0].location: f"the transform fails: {root_message(e)}"})
     half = len(given) // 2
     parts = [render_documents(spark, stream, given[:half]), render_documents(spark, stream, given[half:])]
     return RenderedRecords(pa.concat_tables([part.rows for part in parts]), parts[0].wrong | parts[1].wrong)
@@ -76,7 +76,7 @@ def _made(spark: SparkSession, stream: Stream, given: Sequence[TopicRecord]) -> 
     frames: dict[str, DataFrame] = {}
     wrong: dict[RecordLocation, str] = {}
     for name, one in stream.sources.items():
-        source = spark.createDataFrame(_table([record for record in given if one.reads_topic(record.place.topic)]))
+        source = spark.createDataFrame(_table([record for record in given if one.reads_topic(record.location.topic)]))
         rows = decode.decode_records(source, one, F.current_timestamp())
         if one.schema:
             kept = rows.where(columnar.BAD_COLUMN).select(f"{columnar.SOURCE_RECORD_COLUMN}.*")
@@ -94,7 +94,7 @@ def _table(given: Sequence[TopicRecord]) -> pa.Table:
     """Records as Spark's source has them."""
     rows: list[dict[str, Any]] = [
         {
-            **one.place._asdict(),
+            **one.location._asdict(),
             "key": one.key,
             "value": one.value,
             "timestamp": one.timestamp * 1000,

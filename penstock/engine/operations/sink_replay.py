@@ -56,7 +56,7 @@ def replay(
     Raises:
         Wait: The store goes on asking for it; what was written by then is recorded.
     """
-    first = {_note(stream, one): one for one in sorted(chosen, key=lambda one: bool(one.cut), reverse=True)}
+    first = {_note(stream, one): one for one in sorted(chosen, key=lambda one: bool(one.truncated), reverse=True)}
     if not first:
         return []
     ensure_topics([REPLAYS], bootstrap)
@@ -107,7 +107,7 @@ def _made(
     found: dict[bytes, RenderedRecords] = {}
     rest = {which: one for which, one in records.items() if one is not None}
     while rest:
-        by_place = {one.place: which for which, one in rest.items()}
+        by_place = {one.location: which for which, one in rest.items()}
         together = render_documents(spark, stream, [rest.pop(which) for which in by_place.values()])
         found |= dict.fromkeys(by_place.values(), together)
     return found
@@ -118,9 +118,9 @@ def _one(
 ) -> ReplayedRecord:
     if record is None or found is None:
         return ReplayedRecord(letter, RECORD_GONE, ended=False)
-    if why := found.wrong.get(record.place):
+    if why := found.wrong.get(record.location):
         return ReplayedRecord(letter, f"refused again: {why}", ended=False)
-    rows = found.of(record.place)
+    rows = found.of(record.location)
     if not rows.num_rows:
         return ReplayedRecord(letter, NO_DOCUMENT, ended=False)
     before = _conflicts(writer)

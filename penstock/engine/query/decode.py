@@ -58,23 +58,27 @@ def decode_records(
     """
     horizon = _horizon(given, now, "timestamp")
     ours = heartbeat_signer()
-    reading = RecordDecoder.of(given, combine=combine, keep=keep == "all", signer=ours)
-    if now is None and given.schema and not reading.timed:
+    reading = RecordDecoder.of_input(given, combine=combine, keep=keep == "all", signer=ours)
+    if now is None and given.schema and not reading.computes_event_time:
         # Spark judges the time of what was decoded, and needs the record's own for it.
-        reading = replace(reading, whole=True)
+        reading = replace(reading, whole_record=True)
     if not given.schema and not reading.combine:
         return _raw(source, given, F.timestamp_micros(horizon), ours)
     if reading.combine:
         check_combiner(given)
     clock = horizon if given.schema else F.least(F.unix_micros(_own()), horizon)
     made = {"clock": clock, "beat": F.when(_keyed(), F.col("partition")), "headers": F.to_json("headers")}
-    sent = source.select(*(made.get(name, F.col(name)).alias(name) for name in reading.sends))
+    sent = source.select(*(made.get(name, F.col(name)).alias(name) for name in reading.input_columns))
     rows = sent.mapInArrow(reading, reading_schema(reading))
     if given.record:
         back = {"headers": F.from_json(F.col(f"{SOURCE_RECORD_COLUMN}.headers"), HEADERS_TYPE)}
         whole = (back.get(name, F.col(f"{SOURCE_RECORD_COLUMN}.{name}")).alias(name) for name in (*RAW, *OWN_COLUMNS))
         rows = rows.withColumn(RECORD_COLUMN, F.struct(*whole))
-    rows = rows if reading.timed else _timed(rows, given, _horizon(given, now, f"{SOURCE_RECORD_COLUMN}.timestamp"))
+    rows = (
+        rows
+        if reading.computes_event_time
+        else _timed(rows, given, _horizon(given, now, f"{SOURCE_RECORD_COLUMN}.timestamp"))
+    )
     return _with_time(rows) if given.record else rows
 
 
@@ -128,7 +132,7 @@ def _beat_at(spark: SparkSession, ours: HeartbeatSigner) -> Column:
     Spark has no HMAC, so it is made of two hashes. A plan is shown in logs and errors: the secret lies in a table, of
     which a plan shows the columns and not the rows.
     """
-    pads = spark.createDataFrame(pa.table({name: [pad] for name, pad in zip("io", ours.pads, strict=True)}))
+    pads = spark.createDataFrame(pa.table({name: [pad] for name, pad in zip("io", ours.hmac_pads, strict=True)}))
     inner, outer = (pads.select(name).scalar() for name in pads.columns)
     value = F.col("value").cast("string")
     at = F.regexp_extract(value, '^\\{"heartbeat":([0-9]{1,15}),', 1)
@@ -144,8 +148,8 @@ def _keyed() -> Column:
 
 def reading_schema(reading: RecordDecoder) -> StructType:
     """The columns of a reading. Lists of a combiner hold no NULL: so Spark sorts them as plain numbers."""
-    rows = [f"{quoted(f.name)} {f.type.ddl}" for f in reading.columns]
-    parts = [*RECORD.split(", "), *(RECORD_METADATA.split(", ") if reading.whole else ())]
+    rows = [f"{quoted(f.name)} {f.type.ddl}" for f in reading.output_fields]
+    parts = [*RECORD.split(", "), *(RECORD_METADATA.split(", ") if reading.whole_record else ())]
     kept = ", ".join(part.replace(" ", ": ", 1) for part in parts)
     own = f"{EVENT_TIME} TIMESTAMP, {HEARTBEAT_COLUMN} BOOLEAN, {BAD_COLUMN} BOOLEAN"
     own += f", {SOURCE_RECORD_COLUMN} STRUCT<{kept}>"

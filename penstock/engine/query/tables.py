@@ -83,7 +83,7 @@ class StreamTable:
 
     @property
     def next(self) -> PartitionOffsets:
-        return dict(self._files.manifest.next)
+        return dict(self._files.manifest.next_offsets)
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The rows as they are when a batch is executed: the plan holds the folder, not what is in it."""
@@ -110,14 +110,14 @@ class StreamTable:
     def catch_up(self, now: TopicSnapshot, stopped: Callable[[], bool], told: Callable[[], None]) -> None:
         """Take in what there is up to the ends."""
         assert self._feed is not None
-        for taken in self._feed.to(now.ends, stopped):
-            if taken.next != self.next:
-                self._files.append(taken.rows, taken.dead, taken.next)
+        for taken in self._feed.read_to(now.ends, stopped):
+            if taken.next_offsets != self.next:
+                self._files.append(taken.rows, taken.bad_records, taken.next_offsets)
             told()
-        if not self._files.manifest.whole:
-            check_tombstones_kept(self.topic, self._files.manifest.at, self._bootstrap)
+        if not self._files.manifest.unchanged_since:
+            check_tombstones_kept(self.topic, self._files.manifest.complete_at, self._bootstrap)
         if not self._files.manifest.loaded:
-            self._files.loaded(now.at)
+            self._files.mark_loaded(now.at)
 
     def advance(
         self, query: str, batch: int, stopped: Callable[[], bool], told: Callable[[PartitionOffsets], None]
@@ -131,7 +131,7 @@ class StreamTable:
             self.close()
             self._feed = TopicReader(self._table, self._bootstrap, self.next)
         self.catch_up(now, stopped, lambda: told(now.ends))
-        self._files.ready(query, batch, now.at)
+        self._files.mark_batch(query, batch, now.at)
 
     def load_progress(self, mark: CommitMarker) -> None:
         """Learn from the mark of the last batch which dead letters are written."""
@@ -143,7 +143,7 @@ class StreamTable:
         found: list[dict[str, object]] = []
         self._taking, self.offsets = 0, self.next
         before, ids = self.offsets, {self.topic: self.id}
-        for table, following in self._files.dead():
+        for table, following in self._files.bad_records():
             if len(found) >= BATCH_ROWS:
                 # Others go with the next batch: a transaction is not without end.
                 self.offsets = before
@@ -158,7 +158,7 @@ class StreamTable:
 
     def dead_letters_written(self) -> None:
         """A batch has written the dead letters that were given last."""
-        self._files.without_dead(self._taking)
+        self._files.drop_bad_records(self._taking)
         self._taking, self._written = 0, self.offsets
 
     def close(self) -> None:
@@ -169,13 +169,20 @@ class StreamTable:
     def _same(self, now: TopicSnapshot) -> bool:
         """Begin anew if what was read cannot be read on; whether it was so."""
         manifest = self._files.manifest
-        if was_recreated(manifest.topic, manifest.next, now):
+        if was_recreated(manifest.topic, manifest.next_offsets, now):
             self._anew(now, "it was deleted and made again")
             # What the mark says is of the topic that was.
             self._written = {}
             return True
-        check_partition_count(self.topic, manifest.next, now)
-        if why := missed_records(self.topic, manifest.next, manifest.at, now, self._bootstrap, whole=manifest.whole):
+        check_partition_count(self.topic, manifest.next_offsets, now)
+        if why := missed_records(
+            self.topic,
+            manifest.next_offsets,
+            manifest.complete_at,
+            now,
+            self._bootstrap,
+            whole=manifest.unchanged_since,
+        ):
             self._anew(now, why)
         return bool(why)
 

@@ -151,7 +151,7 @@ class CommitMarkerObserver:
         mine = self._stream.has_input_topic
         fed = {n: f for n, (_, f) in self._read.items() if f and n != self._stream.name and any(map(mine, f.topics))}
         same = {name for name, one in fed.items() if name in before.commits and before.commits[name].batch == one.batch}
-        return UpstreamSnapshot(self._resting(fed, same), complete=not self._marks.undecided)
+        return UpstreamSnapshot(self._resting(fed, same), complete=not self._marks.may_be_hidden)
 
     def _resting(self, fed: Mapping[str, UpstreamCommit], same: Collection[str]) -> dict[str, UpstreamCommit]:
         """Those streams, and which of the same ones have read all that their inputs hold."""

@@ -163,7 +163,7 @@ class RestoreQuery:
         newest = records.take(con.sql(NEWEST_PER_KEY).to_arrow_table()["row"].cast(pa.int64()))
         newest = newest.filter(pc.is_valid(newest["value"]))
         beats = newest.filter(pc.equal(newest["key"], pa.scalar(HEARTBEAT_KEY, pa.binary()))).to_pylist()
-        if self.signer and any(self.signer.time(self.topic, one["partition"], one["value"]) for one in beats):
+        if self.signer and any(self.signer.verified_time(self.topic, one["partition"], one["value"]) for one in beats):
             newest = newest.filter(pc.not_equal(newest["key"], pa.scalar(HEARTBEAT_KEY, pa.binary())))
         return newest
 

@@ -219,10 +219,10 @@ class RemoteStateFiles(StateFiles):
         return RemoteStateFiles(self.endpoint, self.bucket, f"{self.prefix}/{name}", f"{self.cache}/{name}")
 
     def location(self, key: str) -> str:
-        return self.store.place(key)
+        return self.store.url(key)
 
     def sizes(self) -> dict[str, int]:
-        return {one.key: one.size for one in self.store.objects("")}
+        return {one.key: one.size for one in self.store.list_objects("")}
 
     def read(self, key: str) -> bytes:
         try:
@@ -252,7 +252,7 @@ class RemoteStateFiles(StateFiles):
             key = f"{part}/{file.name}"
             fresh = folder / f".{file.name}.{uuid.uuid4().hex}"
             try:
-                with self.store.opened(key) as source, fresh.open("wb") as out:
+                with self.store.open_input(key) as source, fresh.open("wb") as out:
                     shutil.copyfileobj(source, out, PIECE)
                 fresh.rename(folder / file.name)
             except ObjectNotFound as e:
@@ -266,7 +266,7 @@ class RemoteStateFiles(StateFiles):
     def publish(self, part: int, name: str, before: PartManifest, manifest: PartManifest) -> None:
         folder = Path(self.cache, str(part))
         for file in set(manifest.files) - set(before.files):
-            with (folder / file.name).open("rb") as source, self.store.stream(f"{part}/{file.name}") as out:
+            with (folder / file.name).open("rb") as source, self.store.open_output(f"{part}/{file.name}") as out:
                 shutil.copyfileobj(source, out, PIECE)
             VERIFIED.add(str(folder / file.name))
         self.write(f"{part}/{name}", to_text(manifest.to_dict()).encode())

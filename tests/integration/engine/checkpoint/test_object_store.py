@@ -93,8 +93,8 @@ def store(part: S3Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket
     given = {"S3_URL": at.url, "S3_ACCESS_KEY": at.access_key, "S3_SECRET_KEY": at.secret_key, "CHECKPOINTS": ROOT}
     told(monkeypatch, **given)
     made = Bucket(at, "state", "checkpoints")
-    made.ready()
-    for one in made.objects(""):
+    made.ensure_exists()
+    for one in made.list_objects(""):
         made.delete(one.key)
     return made
 
@@ -124,16 +124,16 @@ def test_of_two_writers_of_an_entry_the_store_takes_one(store: Bucket) -> None:
 
 def test_what_is_wrong_with_the_store_is_one_sentence(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found().state, found().found) == ("ok", f"{ROOT} can be written, read and deleted from")
-    assert store.objects("") == []
+    assert store.list_objects("") == []
     told(monkeypatch, CHECKPOINTS="s3a://nowhere/checkpoints")
     assert (found().state, found().found.split(";")[0]) == ("fail", "there is no bucket nowhere")
     with pytest.raises(PenstockError, match="there is no bucket nowhere"):
-        s3a.store_below(f"{settings().checkpoint_root}/one").ready()
+        s3a.store_below(f"{settings().checkpoint_root}/one").ensure_exists()
     told(monkeypatch, CHECKPOINTS=ROOT, S3_SECRET_KEY="another")
     assert found().state == "fail"
     assert "refuses the access key" in found().found
     with pytest.raises(PenstockError, match="refuses the access key"):
-        s3a.store_below(f"{ROOT}/one").ready()
+        s3a.store_below(f"{ROOT}/one").ensure_exists()
     told(monkeypatch, S3_URL=f"http://127.0.0.1:{ports.free_port()}")
     assert found().state == "fail"
     assert "does not answer" in found().found
@@ -156,7 +156,7 @@ def test_what_a_stream_leaves_in_the_store_is_found_and_removed(store: Bucket, h
     assert left.keys() == {f"{ROOT}/gone", f"{ROOT}/gone.before", *map(str, beside)}
     for goes in left.values():
         goes()
-    assert [one.key for one in store.objects("")] == ["gone-not/metadata"]
+    assert [one.key for one in store.list_objects("")] == ["gone-not/metadata"]
     assert not any(folder.exists() for folder in beside)
 
 
@@ -230,13 +230,13 @@ def test_the_state_of_a_fold_goes_on_elsewhere_behind_the_batch_that_ended(store
     there.batch(8, {0: 100})
     assert there.state(8) == {**wanted, "0": 100}
     # Of what is no more needed nothing is left.
-    names = [one.key for one in store.objects("sums/folds/sums")]
+    names = [one.key for one in store.list_objects("sums/folds/sums")]
     top = sorted(name.rpartition("/")[2] for name in names if name.count("/") == 3)
     assert top[:-1] == [f"{n}.json" for n in range(5, 9)]
     assert top[-1].startswith("opened-")
     there.open(8)
     known = {file.name for n in range(5, 9) for file in there.worker.load_parts(n)["0"].files}
-    files = {one.key.rpartition("/")[2] for one in store.objects("sums/folds/sums/0")}
+    files = {one.key.rpartition("/")[2] for one in store.list_objects("sums/folds/sums/0")}
     assert files == known
 
 
@@ -289,7 +289,7 @@ def test_state_that_is_missing_in_the_store_is_told(store: Bucket, tmp_path: Pat
     here.batch(0, {1: 1})
     with pytest.raises(Blocked, match="the checkpoint of stream sums is damaged"):
         here.open(3)
-    [file] = [one for one in store.objects("sums/folds/sums/0") if one.key.endswith(".arrow")]
+    [file] = [one for one in store.list_objects("sums/folds/sums/0") if one.key.endswith(".arrow")]
     store.put(file.key, b"x" * file.size)
     with pytest.raises(DamagedState, match="is changed"):
         Fold(store, tmp_path / "there").state(0)

@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
     def below(self, prefix: str) -> set[str]:
         """The objects of a folder and of those below it, by their keys behind its name."""
-        return {one.key.removeprefix(prefix) for one in self.store.objects(prefix.rstrip("/"))}
+        return {one.key.removeprefix(prefix) for one in self.store.list_objects(prefix.rstrip("/"))}
 
     def copy(self, prefix: str, to: str) -> None:
         for key in self.below(prefix):
@@ -58,7 +58,7 @@ def process(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with server(tmp_path_factory.mktemp("store")) as part:
         at = where(part)
         store = Bucket(at, "state")
-        store.ready()
+        store.ensure_exists()
         given = {
             "PENSTOCK_S3_URL": at.url, "PENSTOCK_S3_ACCESS_KEY": at.access_key, "PENSTOCK_S3_SECRET_KEY": at.secret_key,
             "PENSTOCK_CHECKPOINTS": ROOT, "PENSTOCK_HOME": tmp_path_factory.mktemp("far"),
@@ -71,7 +71,7 @@ def process(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def place(process: tuple[Far, Bucket], fresh_broker: Broker) -> Place:
     made, store = process
     create(fresh_broker.bootstrap, EVENTS, OUT, COMMITS)
-    for one in store.objects(""):
+    for one in store.list_objects(""):
         store.delete(one.key)
     return Place(made, fresh_broker.bootstrap, store)
 

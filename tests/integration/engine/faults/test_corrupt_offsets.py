@@ -59,7 +59,7 @@ def test_a_table_takes_nothing_of_a_broken_batch(broker: Broker, bootstrap: str)
         closing(feed),
         pytest.raises(BrokerError, match="a batch of it is broken in the broker's log"),
     ):
-        list(feed.to({0: 2}, lambda: False))
+        list(feed.read_to({0: 2}, lambda: False))
 
 
 def test_a_broken_batch_of_the_brokers_log_costs_that_batch(
@@ -125,11 +125,11 @@ def test_broken_batches_that_are_compressed_cost_exactly_those(
     ]
     found = list(letters.read_dead_letters([DEAD.name], bootstrap, 1000))
     assert all("corrupt in the broker's log" in one.reason for one in found)
-    lost = [one for one in found if one.cut]
+    lost = [one for one in found if one.truncated]
     assert lost
     # What is not known is not sent again as a record without a value.
     for one in replay(lost, found, lambda _: {STREAM.name}, bootstrap, dry=True):
-        assert (one.record, "nothing of it could be read" in one.refused) == (None, True)
+        assert (one.record, "nothing of it could be read" in one.refusal) == (None, True)
 
 
 def crc32c(data: bytes | bytearray) -> int:
