@@ -40,7 +40,7 @@ class HourVerification:
     findings: tuple[VerifyFinding, ...]
 
     @property
-    def right(self) -> bool:
+    def ok(self) -> bool:
         return not any(one.kind == "wrong" for one in self.findings)
 
 
@@ -59,17 +59,17 @@ def _verify_hour(store: Bucket, state: ArchiveState, name: str, garbage: set[str
         hour = read_hour(store, state, name)
     except SinkError as e:
         return HourVerification(name, True, 0, 0, 0, (VerifyFinding("wrong", name, f"{e.what}; got: {e.got}", e.hint),))
-    said = store.place(state.closed[name].key if hour.manifest else state.name)
-    found = [VerifyFinding("wrong", name, f"{said}: {lie}", RESTORE_HINT) for lie in hour.lies]
+    said = store.url(state.closed[name].key if hour.manifest else state.name)
+    found = [VerifyFinding("wrong", name, f"{said}: {lie}", RESTORE_HINT) for lie in hour.inconsistencies]
     for file in hour.files:
         try:
             read_file(store, file)
         except SinkError as e:
             found.append(VerifyFinding("wrong", name, f"{e.what}; got: {e.got}", e.hint))
-    there = {one.key: one.size for one in store.objects(layout.hour_folder(name))}
+    there = {one.key: one.size for one in store.list_objects(layout.hour_folder(name))}
     for file in hour.files:
         if there.get(file.key, file.size) != file.size:
-            what = f"{store.place(file.key)} has {there[file.key]} bytes, and {file.size} were written"
+            what = f"{store.url(file.key)} has {there[file.key]} bytes, and {file.size} were written"
             found.append(VerifyFinding("wrong", name, what, RESTORE_HINT))
     found += [
         _unreferenced_object(store, name, key)
@@ -82,9 +82,9 @@ def _verify_hour(store: Bucket, state: ArchiveState, name: str, garbage: set[str
 def _unreferenced_object(store: Bucket, hour: str, key: str) -> VerifyFinding:
     """An object that nothing names."""
     if HOME_ENTRIES.fullmatch(key.rpartition("/")[2]):
-        what = f"{store.place(key)} counts nowhere: a batch was cut off behind it"
+        what = f"{store.url(key)} counts nowhere: a batch was cut off behind it"
         return VerifyFinding(
             "note", hour, what, "remove it if it is older than a day; it harms nobody who reads by the manifests"
         )
-    what = f"{store.place(key)} is not of this archive, and who reads the folder takes it for part of it"
+    what = f"{store.url(key)} is not of this archive, and who reads the folder takes it for part of it"
     return VerifyFinding("wrong", hour, what, "remove it, or move it to another folder")

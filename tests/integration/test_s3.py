@@ -29,16 +29,16 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 def test_objects_are_kept_through_a_crash(part: S3Server) -> None:
     store = Bucket(where(part), "kept", "some/where")
-    store.ready()
+    store.ensure_exists()
     store.put("date=1/a", b"one")
     store.put("date=1/large", b"x" * 12_000_000)
     part.kill()
     part.restart()
-    assert [(o.key, o.size) for o in store.objects("date=1")] == [("date=1/a", 3), ("date=1/large", 12_000_000)]
+    assert [(o.key, o.size) for o in store.list_objects("date=1")] == [("date=1/a", 3), ("date=1/large", 12_000_000)]
     assert store.get("date=1/a") == b"one"
     store.delete("date=1/a")
     store.delete("date=1/a")
-    assert [o.key for o in store.objects("date=1")] == ["date=1/large"]
+    assert [o.key for o in store.list_objects("date=1")] == ["date=1/large"]
     with pytest.raises(ObjectNotFound, match="s3://kept/some/where/date=1/a"):
         store.get("date=1/a")
 
@@ -55,25 +55,30 @@ def test_it_listens_on_loopback_alone(part: S3Server) -> None:
 @pytest.mark.parametrize("wrong", [{"secret_key": "wrong"}, {"access_key": "nobody"}])
 def test_who_does_not_know_the_secret_is_refused(part: S3Server, wrong: dict[str, Any]) -> None:
     mine = Bucket(where(part), "closed")
-    mine.ready()
+    mine.ensure_exists()
     mine.put("a", b"one")
     store = Bucket(replace(where(part), **wrong), "closed")
-    for call in (lambda: store.put("b", b"x"), lambda: store.get("a"), lambda: store.objects("x"), store.ready):
+    for call in (
+        lambda: store.put("b", b"x"),
+        lambda: store.get("a"),
+        lambda: store.list_objects("x"),
+        store.ensure_exists,
+    ):
         with pytest.raises(SinkError, match=r"refuses the access key for s3://closed.*PENSTOCK_S3_SECRET_KEY"):
             call()
-    assert [o.key for o in mine.objects("")] == ["a"]
+    assert [o.key for o in mine.list_objects("")] == ["a"]
 
 
 def test_a_bucket_is_made_only_where_that_is_allowed(part: S3Server) -> None:
-    store = Bucket(replace(where(part), makes_buckets=False), "missing")
-    for call in (store.ready, lambda: store.put("a", b"x")):
+    store = Bucket(replace(where(part), create_buckets=False), "missing")
+    for call in (store.ensure_exists, lambda: store.put("a", b"x")):
         with pytest.raises(SinkError, match=r"there is no bucket missing.*PENSTOCK_S3_MAKE_BUCKETS=1"):
             call()
 
 
 def test_a_store_that_is_paused_or_gone_asks_to_wait(part: S3Server) -> None:
     store = Bucket(where(part), "away")
-    store.ready()
+    store.ensure_exists()
     running = part.running()
     assert running is not None
     part.pause()

@@ -173,4 +173,4 @@ def removed_before(removed: RetentionPolicy, at: int) -> bool:
     """Whether all that was deleted from a topic is older than a time, epoch ms, given that the first record left is.
 
     Where timestamps do not rise with offsets, the first record says nothing of what retention deleted."""
-    return removed.rising or not (removed.by_size or (removed.until or 0) > at)
+    return removed.timestamps_increase or not (removed.deletes_by_size or (removed.deleted_before or 0) > at)

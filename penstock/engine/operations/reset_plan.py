@@ -119,7 +119,9 @@ def plan_reset(
     _twice(stream, plan, replayed_records(bootstrap))
     removed = {topic: retention_of(topic, bootstrap) for topic in {part.topic for part in parts if part.first}}
     all_left = {part.topic for part in parts if part.first and part.start == part.first}
-    by_size = sorted(topic for topic in all_left if removed[topic].by_size and not removed[topic].rising)
+    by_size = sorted(
+        topic for topic in all_left if removed[topic].deletes_by_size and not removed[topic].timestamps_increase
+    )
     if by_size and not isinstance(stream.output_mode, Stateless):
         plan.objections.append(
             f"{', '.join(by_size)}: records were removed for their size, and nothing tells of which time they were, as "
@@ -219,7 +221,7 @@ def _floor(
         upto = newest.get((part.topic, part.partition), now)
         if part.first:
             # Whatever their order was.
-            upto = max(upto, removed[part.topic].until or 0)
+            upto = max(upto, removed[part.topic].deleted_before or 0)
         late = millis(stream.output_mode.watermark_delay) if part.start == part.first else 0
         found.append(upto + _ahead(stream, part.topic) + late)
     return max(found, default=None)

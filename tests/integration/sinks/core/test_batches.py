@@ -194,9 +194,14 @@ def test_refused_documents_are_put_aside_as_their_record_once(
     assert memory.writes == 2
     memory.before = lambda: None
     first, second = letters(bootstrap, "slow-dead-letter")
-    assert (str(first.origin), first.key, first.value, first.cut) == ("orders[0]@0", None, None, "key, value")
-    assert (str(second.origin), second.key, second.value, second.cut) == ("orders[0]@1", b"b", b'{"lines": 2}', "")
-    assert second.said == {
+    assert (str(first.origin), first.key, first.value, first.truncated) == ("orders[0]@0", None, None, "key, value")
+    assert (str(second.origin), second.key, second.value, second.truncated) == (
+        "orders[0]@1",
+        b"b",
+        b'{"lines": 2}',
+        "",
+    )
+    assert second.penstock_headers == {
         "topic": "orders", "partition": "0", "offset": "1", "stream": "slow", "output": "memory:slow",
         "reason": "too long (and 1 more of its rows)", "timestamp": "5000",
         "topic-id": topic_ids(client, ["orders"], bootstrap)["orders"],
@@ -209,7 +214,7 @@ def _replayed(spark: SparkSession, bootstrap: str, commands: Command, memory: Me
 
     def again() -> dict[str, str]:
         found = replay(spark, sink("slow"), letters(bootstrap, "slow-dead-letter"), bootstrap)
-        return {one.letter.place: one.said for one in found}
+        return {one.letter.location: one.said for one in found}
 
     assert again() == {"orders[0]@0": RECORD_GONE, "orders[0]@1": "refused again: too long"}
     # The topic has lost the record too: its copy says all there is to say.
