@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS aside
   (key BLOB PRIMARY KEY, digest BLOB NOT NULL, scan INTEGER NOT NULL, largest INTEGER NOT NULL) WITHOUT ROWID;
 """
 # What a letter shows of its row: the whole of it is in the table.
-DEAD_LETTER_LIMIT = SizeLimit(DEAD_LETTERS.name, 64 * 1024, packed=False)
+DEAD_LETTER_LIMIT = SizeLimit(DEAD_LETTERS.name, 64 * 1024, compressed=False)
 # Of a key, in a log line.
 SHOWN = 100
 
@@ -69,7 +69,7 @@ class OversizedRows:
     def may_fit_now(self) -> bool:
         """Whether the topic takes more than when some of them were put aside."""
         limit = self._limit
-        return limit is not None and any(row.largest < limit.largest for row in self._known.values())
+        return limit is not None and any(row.largest < limit.max_bytes for row in self._known.values())
 
     def without(self, made: PageRecords, scan: int) -> PageRecords:
         """The records, those that the topic does not take as tombstones. scan: the number of the comparison."""
@@ -82,7 +82,7 @@ class OversizedRows:
         for key, value in pairs:
             if value is None or key not in why:
                 continue
-            row, known = Row(digest(value), scan, self._limit.largest if self._limit else 0), self._known.get(key)
+            row, known = Row(digest(value), scan, self._limit.max_bytes if self._limit else 0), self._known.get(key)
             if known is None or known.digest != row.digest:
                 self._found[key] = row, self._letter(key, value, why[key])
             elif known != row:
@@ -94,13 +94,13 @@ class OversizedRows:
         limit = self._limit
         if limit is None:
             return {}
-        room = limit.largest - RECORD_OVERHEAD
+        room = limit.max_bytes - RECORD_OVERHEAD
         # By length first: few rows are worth a look at how far they are compressed.
         long = [(key, value) for key, value in pairs if value is not None and len(key) + len(value) > room]
         return {
             key: f"its record is larger than its topic takes: {len(key) + len(value):,} bytes"
             for key, value in long
-            if not limit.takes(ProducerRecord(limit.topic, key, value))
+            if not limit.accepts(ProducerRecord(limit.topic, key, value))
         }
 
     def told(self) -> None:
@@ -118,7 +118,7 @@ class OversizedRows:
         log.warning("capture %s: row %s is put aside: %s", name, key[:SHOWN].decode(errors="replace"), reason)
         said = {"output": output, "stream": name, "reason": reason}
         headers = tuple((f"penstock.{what}", text.encode()) for what, text in said.items())
-        return DEAD_LETTER_LIMIT.cut(ProducerRecord(DEAD_LETTERS.name, key, value, headers))
+        return DEAD_LETTER_LIMIT.truncate(ProducerRecord(DEAD_LETTERS.name, key, value, headers))
 
     def _keep(self, rows: Mapping[bytes, Row]) -> None:
         self._known |= rows

@@ -72,7 +72,7 @@ class PageWriter:
         self.seen = LastValueCache()
         # When the tables are looked at next.
         self.next_look = 0.0
-        self.aside = OversizedRows(self.reconcile.db, self.capture, self.output.limit(self.capture.topic.name))
+        self.aside = OversizedRows(self.reconcile.db, self.capture, self.output.size_limit(self.capture.topic.name))
 
     def read(self, query: SourceQuery) -> SourcePage:
         page = self.size.read(self.database, query)
