@@ -46,7 +46,7 @@ UNUSED = (
 @cache
 def root() -> Path:
     """The unpacked packages, fetched if need be. HostError if this server cannot be had."""
-    if not debian_packages.usable() or not KEYS.exists():
+    if not debian_packages.is_available() or not KEYS.exists():
         raise HostError("MySQL comes from Debian's packages", got="no apt-get or no Debian keys here")
     target = settings().cache / f"mysql-{VERSION}"
     with publish(target) as fresh:

@@ -10,7 +10,7 @@ import typer
 
 from penstock.capture.source import connections
 from penstock.cli.output import clear_errors, console, table
-from penstock.devstack.demo_database import Demo
+from penstock.devstack.demo_database import DemoDatabase
 from penstock.errors import PenstockError
 from penstock.settings import settings
 
@@ -21,10 +21,10 @@ Pairs = Annotated[list[str], typer.Argument(metavar="COLUMN=VALUE...", help="Col
 Key = Annotated[str, typer.Argument(help="The primary key: `3`, or `test_id=1,name=region`.")]
 
 
-def demo() -> Demo:
+def demo() -> DemoDatabase:
     """The demo database of this machine's platform."""
     url = connections.url(connections.DEMO, "mysql").render_as_string(hide_password=False)
-    return Demo(url, settings().project / "sql" / "tables")
+    return DemoDatabase(url, settings().project / "sql" / "tables")
 
 
 def _pairs(given: list[str]) -> dict[str, str]:
@@ -109,7 +109,7 @@ def live(
             pass
 
 
-def _change(database: Demo, chance: random.Random) -> str:
+def _change(database: DemoDatabase, chance: random.Random) -> str:
     _, accounts = database.rows("accounts", 1000)
     account = str(chance.choice(accounts)[0]) if accounts else ""
     _, tests = database.rows("tests", 1000)

@@ -102,7 +102,7 @@ def main() -> int:
         ensure_topics([topic for stream in STREAMS for topic in stream.topics()], broker.bootstrap)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "queue.buffering.max.messages": PER_ROUND})
         _say("starting Spark (2 of 4)")
-        spark = open_session("training", java_options=aot_cache.training(Path(sys.argv[1])))
+        spark = open_session("training", java_options=aot_cache.training_options(Path(sys.argv[1])))
         runs = [
             StreamRun(s, spark, broker.bootstrap, f"{folder}/checkpoints", ProgressRow(s.name, s.app, "training"))
             for s in STREAMS

@@ -15,11 +15,11 @@ from penstock.settings import settings
 ENGLISH = {"LC_ALL": "C"}
 
 
-def usable() -> bool:
+def is_available() -> bool:
     return bool(shutil.which("apt-get") and shutil.which("dpkg"))
 
 
-def unpacked(name: str, packages: Iterable[str], libraries: Iterable[str] = ()) -> Path:
+def ensure_unpacked(name: str, packages: Iterable[str], libraries: Iterable[str] = ()) -> Path:
     """The root of an unpacked set of packages, fetched if need be; libraries: those of them that this release has."""
     target = settings().cache / f"{name}-debian"
     with publish(target) as fresh:

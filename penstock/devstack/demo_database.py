@@ -18,7 +18,7 @@ class DemoError(PenstockError):
     """The demo database refused a change."""
 
 
-class Demo:
+class DemoDatabase:
     """url: SQLAlchemy URL of the database; folder: a file of SQL for each table, which makes and fills it."""
 
     def __init__(self, url: str, folder: Path) -> None:

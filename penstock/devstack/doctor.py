@@ -87,7 +87,7 @@ def _java(_: Platform) -> Iterator[DoctorCheck]:
     elif aot_cache.missing():
         yield DoctorCheck("Start of drivers", "note", "there is no cache for it yet", "`make up` makes one")
     else:
-        yield DoctorCheck("Start of drivers", "ok", f"cached in {aot_cache.place()}")
+        yield DoctorCheck("Start of drivers", "ok", f"cached in {aot_cache.folder()}")
 
 
 def _spark(_: Platform) -> Iterator[DoctorCheck]:
@@ -124,7 +124,7 @@ def _jars(platform: Platform) -> Iterator[DoctorCheck]:
                 f"Jars of {name}", "fail", f"{len(lacking)} not fetched: {lacking[0]} …", "`make up` fetches"
             )
         else:
-            yield DoctorCheck(f"Jars of {name}", "ok", f"{len(jars.SETS[name].coordinates)} in {jars.place(name)}")
+            yield DoctorCheck(f"Jars of {name}", "ok", f"{len(jars.SETS[name].coordinates)} in {jars.folder(name)}")
 
 
 def _disk(_: Platform) -> Iterator[DoctorCheck]:

@@ -15,7 +15,7 @@ import psutil
 
 from penstock.catalog import BrokenFile, Catalog, load_partial, mistakes_of_app
 from penstock.control import Actor, Control, connect
-from penstock.devstack.demo_database import Demo
+from penstock.devstack.demo_database import DemoDatabase
 from penstock.devstack.servers import mariadb_binaries, stores
 from penstock.devstack.servers.airflow import Airflow, ApiServer
 from penstock.devstack.servers.base import ManagedServer, stop_together
@@ -275,7 +275,7 @@ class Platform:
         before = control.desired()
         control.sync(catalog, forget=not wrong)
         if self.mariadb:
-            Demo(self.mariadb.url_of("demo"), self.settings.project / "sql" / "tables").create()
+            DemoDatabase(self.mariadb.url_of("demo"), self.settings.project / "sql" / "tables").create()
         done = ensure_topics(catalog.topics.values(), self.settings.bootstrap)
         # What is new finds its tables and topics.
         taken = self._release_apps_of(control, control.desired().keys() - before.keys())

@@ -39,35 +39,35 @@ ALONE = {
 OWNER = "environment"
 
 
-def place() -> Path:
+def folder() -> Path:
     """The folder of the cache for this environment; another Java, pyspark or connector has another."""
     runtime, folder = java.find(), jars.pyspark_folder() / "jars"
     # Java takes a jar for another if its time is another: so it is in an environment that was made anew.
     made = sorted((jar.name, jar.stat().st_mtime_ns) for jar in folder.glob("*.jar"))
-    parts = (runtime.command, runtime.release, folder, made, jars.place("connector"))
+    parts = (runtime.command, runtime.release, folder, made, jars.folder("connector"))
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:12]
     return settings().cache / "aot" / digest
 
 
 def missing() -> bool:
     """Whether a training run would help: this Java can have a cache, and there is none."""
-    return java.find().version >= SINCE and not (place() / FILE).exists()
+    return java.find().version >= SINCE and not (folder() / FILE).exists()
 
 
 def options() -> list[str]:
     """What a driver's JVM is told, if there is a cache for it."""
     if java.find().version < SINCE:
         return []
-    file = place() / FILE
-    return using(file) if file.exists() else []
+    file = folder() / FILE
+    return use_options(file) if file.exists() else []
 
 
-def using(file: Path) -> list[str]:
+def use_options(file: Path) -> list[str]:
     """What a JVM is told that shall start from a cache."""
     return [f"-XX:AOTCache={file}", QUIET]
 
 
-def training(file: Path) -> list[str]:
+def training_options(file: Path) -> list[str]:
     """What a JVM is told that shall leave a cache when it ends."""
     return [f"-XX:AOTCacheOutput={file}"]
 
@@ -79,7 +79,7 @@ def ensure(say: Callable[[str], None] = lambda _: None) -> None:
     """
     if not missing():
         return
-    target = place()
+    target = folder()
     with publish(target) as fresh:
         if fresh is None:
             return

@@ -15,7 +15,7 @@ from penstock.settings import settings
 RELEASE = "17"
 
 
-def compiled(source: Path, classpath: Sequence[Path], release: str = RELEASE) -> Path:
+def compile_java(source: Path, classpath: Sequence[Path], release: str = RELEASE) -> Path:
     """The folder of a source's classes, compiled if need be. release: the oldest Java that they must run on."""
     text = source.read_bytes() + "\n".join([release, *map(str, classpath)]).encode()
     target = settings().cache / "classes" / f"{source.stem}-{hashlib.sha256(text).hexdigest()[:12]}"

@@ -18,7 +18,7 @@ from penstock.java import runtime as java
 from penstock.settings import settings
 
 MIB = 1024 * 1024
-Tick = Callable[[int, int], None]
+FetchProgress = Callable[[int, int], None]
 """Told how far a fetch is: bytes so far, bytes about expected."""
 
 
@@ -258,17 +258,17 @@ IVY_SETTINGS = """<ivysettings><settings defaultResolver="central"/><resolvers>
 </resolvers></ivysettings>"""
 
 
-def ensure(name: str, tick: Tick | None = None) -> Path:
+def ensure(name: str, tick: FetchProgress | None = None) -> Path:
     """The folder that holds a set's jars, fetched if need be. HostError when that fails."""
     wanted = SETS[name]
-    target = place(name)
+    target = folder(name)
     with publish(target, is_current=lambda: not missing(name)) as fresh:
         if fresh:
             _fetch(name, wanted, fresh, tick)
     return target
 
 
-def place(name: str) -> Path:
+def folder(name: str) -> Path:
     """Where a set's jars are kept; changes with its coordinates."""
     digest = hashlib.sha256("\n".join(SETS[name].coordinates).encode()).hexdigest()[:12]
     return settings().cache / "jars" / f"{name}-{digest}"
@@ -276,19 +276,19 @@ def place(name: str) -> Path:
 
 def missing(name: str) -> list[str]:
     """Jars of a set that are not in the cache, or not whole."""
-    folder = place(name)
+    place = folder(name)
     try:
-        sizes: dict[str, int] = json.loads((folder / "sizes.json").read_text())
+        sizes: dict[str, int] = json.loads((place / "sizes.json").read_text())
     except (OSError, ValueError):
         return [_file(c) for c in SETS[name].coordinates]
-    return [jar for jar, size in sizes.items() if not (folder / jar).is_file() or (folder / jar).stat().st_size != size]
+    return [jar for jar, size in sizes.items() if not (place / jar).is_file() or (place / jar).stat().st_size != size]
 
 
 def classpath(name: str) -> str:
     return f"{ensure(name)}/*"
 
 
-def jars_of(name: str, tick: Tick | None = None) -> list[Path]:
+def jars_of(name: str, tick: FetchProgress | None = None) -> list[Path]:
     """The jars of a set, in order of name."""
     return sorted(ensure(name, tick).glob("*.jar"))
 
@@ -306,7 +306,7 @@ def _file(coordinate: str) -> str:
     return f"{name}-{version}.jar"
 
 
-def _fetch(name: str, wanted: JarSet, fresh: Path, tick: Tick | None) -> None:
+def _fetch(name: str, wanted: JarSet, fresh: Path, tick: FetchProgress | None) -> None:
     import tenacity
 
     ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"), None)
@@ -364,7 +364,7 @@ def _ivy_file(wanted: JarSet) -> str:
     )
 
 
-def _watch(work: Path, wanted: JarSet, tick: Tick | None, done: threading.Event) -> None:
+def _watch(work: Path, wanted: JarSet, tick: FetchProgress | None, done: threading.Event) -> None:
     total = int(wanted.mib * MIB)
     while tick and not done.wait(0.2):
         so_far = sum(p.stat().st_size for p in work.rglob("*.jar*") if p.exists())

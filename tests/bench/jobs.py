@@ -141,8 +141,8 @@ def read_by(job: str) -> str:
 def cached(at: Place, job: str) -> Callable[[], Measured]:
     """The peer with a cache of Java's as Penstock's drivers have one; made now, by a run that does not count."""
     cache = at.folder / f"{JOBS[job][2]}.aot"
-    theirs(at, job, java_options=aot_cache.training(cache))
-    return lambda: theirs(at, job, java_options=aot_cache.using(cache))
+    theirs(at, job, java_options=aot_cache.training_options(cache))
+    return lambda: theirs(at, job, java_options=aot_cache.use_options(cache))
 
 
 def ends(at: Place, topic: str) -> dict[int, int]:

@@ -162,7 +162,7 @@ def run(
 def program() -> Path:
     """The jar of the compiled program, compiled if its sources or jars are others than last time."""
     sources = sorted(SOURCES.glob("*.java"))
-    digest = hashlib.sha256(jars.place("streams").name.encode())
+    digest = hashlib.sha256(jars.folder("streams").name.encode())
     for source in sources:
         digest.update(source.read_bytes())
     target = settings().cache / "peer" / digest.hexdigest()[:12]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.devstack.demo_database import Demo
+from penstock.devstack.demo_database import DemoDatabase
 from penstock.devstack.servers.elasticsearch import ElasticsearchServer
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
@@ -33,10 +33,10 @@ def source(
 
 
 @pytest.fixture
-def demo(mariadb: MariaDB, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:  # noqa: ARG001
+def demo(mariadb: MariaDB, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DemoDatabase]:  # noqa: ARG001
     """The demo database as its files make it, and the connection by which captures find it."""
     monkeypatch.setenv("AIRFLOW_CONN_DEMO", mariadb.url_of("demo"))
-    made = Demo(mariadb.url_of("demo"), PROJECT / "sql" / "tables")
+    made = DemoDatabase(mariadb.url_of("demo"), PROJECT / "sql" / "tables")
     made.create()
     yield made
     with made._engine.begin() as c:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.devstack.demo_database import Demo
+from penstock.devstack.demo_database import DemoDatabase
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
@@ -80,7 +80,7 @@ class Asked:
 def platform(
     fresh_broker: Broker,
     mariadb: MariaDB,
-    demo: Demo,  # noqa: ARG001
+    demo: DemoDatabase,  # noqa: ARG001
     tmp_path: Path,
 ) -> Iterator[tuple[Drivers, Asked]]:
     port = free_port()
@@ -96,7 +96,7 @@ def platform(
 
 
 def test_what_an_agent_is_to_run_follows_the_database_and_the_agent(
-    platform: tuple[Drivers, Asked], demo: Demo
+    platform: tuple[Drivers, Asked], demo: DemoDatabase
 ) -> None:
     started, asked = platform
 

@@ -28,10 +28,10 @@ def promtool() -> Callable[..., None]:
     """Runs Prometheus's own tool, of Debian's package where none is installed; the test fails if it does."""
     found = shutil.which("promtool")
     if not found:
-        if not debian_packages.usable():
+        if not debian_packages.is_available():
             pytest.skip("promtool comes from Debian's packages, and there is no apt-get here")
         try:
-            found = str(debian_packages.unpacked("prometheus", ["prometheus"]) / "usr" / "bin" / "promtool")
+            found = str(debian_packages.ensure_unpacked("prometheus", ["prometheus"]) / "usr" / "bin" / "promtool")
         except HostError as e:
             pytest.skip(str(e))
 

@@ -16,7 +16,7 @@ import httpx
 
 from penstock.devstack.servers.base import StoreServer, check_passes
 from penstock.java import jars, runtime
-from penstock.java.compiler import compiled
+from penstock.java.compiler import compile_java
 from penstock.settings import settings
 
 JAVA = 21
@@ -105,12 +105,12 @@ class ElasticsearchServer(StoreServer):
         for jar in http:
             shutil.copy(jar, modules / "transport-netty4")
         with zipfile.ZipFile(modules / "rest-root" / "root.jar", "w") as root:
-            for path in compiled(SOURCES / "RootPlugin.java", engine).glob("*.class"):
+            for path in compile_java(SOURCES / "RootPlugin.java", engine).glob("*.class"):
                 root.write(path, path.name)
 
     def command(self) -> list[str]:
         engine, _, _ = _jars()
-        classes = compiled(SOURCES / "SearchNode.java", engine)
+        classes = compile_java(SOURCES / "SearchNode.java", engine)
         config = {
             "cluster.name": "penstock",
             "node.name": "node-1",

@@ -36,8 +36,8 @@ def find() -> tuple[Path, dict[str, str]]:
     """The daemon and what its environment needs. HostError if there is none."""
     if found := shutil.which("influxd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/bin"])):
         return Path(found), {}
-    if debian_packages.usable():
-        root = debian_packages.unpacked("influxdb", ["influxdb"])
+    if debian_packages.is_available():
+        root = debian_packages.ensure_unpacked("influxdb", ["influxdb"])
         return root / "usr" / "bin" / "influxd", debian_packages.environment(root)
     raise HostError("there is no InfluxDB here", hint="install InfluxDB 1.x; a Debian needs nothing")
 

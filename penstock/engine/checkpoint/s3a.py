@@ -13,7 +13,7 @@ from urllib.parse import urlparse
 from penstock.errors import SettingError
 from penstock.host.files import publish
 from penstock.java import jars
-from penstock.java.compiler import compiled
+from penstock.java.compiler import compile_java
 from penstock.object_store.bucket import Bucket, parse_endpoint
 from penstock.object_store.endpoint import AWS, Endpoint, find_endpoint
 
@@ -54,7 +54,7 @@ def s3a_jars() -> list[Path]:
     """The jars of the S3A client and of the checkpoint writer; downloaded and compiled where they are missing."""
     spark = sorted((jars.pyspark_folder() / "jars").glob("*.jar"))
     names = ("spark-sql_", "spark-core_", "spark-common-utils_", "hadoop-client-api-", "scala-library-")
-    classes = compiled(FILE_MANAGER_SOURCE, [jar for jar in spark if jar.name.startswith(names)])
+    classes = compile_java(FILE_MANAGER_SOURCE, [jar for jar in spark if jar.name.startswith(names)])
     target = classes.with_name(f"{classes.name}-jar")
     with publish(target) as fresh:
         if fresh:

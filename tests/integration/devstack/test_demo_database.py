@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from penstock import catalog
 from penstock.capture import explain
 from penstock.cli import app
-from penstock.devstack.demo_database import Demo, DemoError
+from penstock.devstack.demo_database import DemoDatabase, DemoError
 from penstock.settings import PROJECT
 
 TABLES = ["accounts", "alert_rules", "businesses", "labels", "tests"]
@@ -20,7 +20,7 @@ def run(*words: str, code: int = 0) -> str:
     return done.output
 
 
-def test_tables_are_made_once(demo: Demo) -> None:
+def test_tables_are_made_once(demo: DemoDatabase) -> None:
     assert demo.create() == []
     assert demo.tables == TABLES
     demo.remove("accounts", {"id": "1"}, hard=True)
@@ -28,7 +28,7 @@ def test_tables_are_made_once(demo: Demo) -> None:
     assert [row[0] for row in demo.rows("accounts")[1]] == [2, 3]
 
 
-def test_rows_are_added_changed_and_removed(demo: Demo) -> None:
+def test_rows_are_added_changed_and_removed(demo: DemoDatabase) -> None:
     assert "added to accounts: id=4" in run("demo", "add", "accounts", "name=It's 100% new: yes")
     assert "It's 100% new: yes" in run("demo", "show", "accounts")
     run("demo", "edit", "labels", "test_id=1,name=region", "value=us")
@@ -51,16 +51,16 @@ def test_rows_are_added_changed_and_removed(demo: Demo) -> None:
         (("add", "accounts", "name=x", "plan=gold"), "the demo database did not do it"),
     ],
 )
-def test_what_cannot_be_done_says_why(demo: Demo, words: tuple[str, ...], message: str) -> None:  # noqa: ARG001
+def test_what_cannot_be_done_says_why(demo: DemoDatabase, words: tuple[str, ...], message: str) -> None:  # noqa: ARG001
     assert message in run("demo", *words, code=1)
 
 
-def test_a_table_that_is_not_there(demo: Demo) -> None:
+def test_a_table_that_is_not_there(demo: DemoDatabase) -> None:
     with pytest.raises(DemoError):
         demo.rows("nothing")
 
 
-def test_every_declared_capture_is_served_by_indexes(demo: Demo) -> None:  # noqa: ARG001
+def test_every_declared_capture_is_served_by_indexes(demo: DemoDatabase) -> None:  # noqa: ARG001
     captures = catalog.load(PROJECT).captures
     assert set(captures) == set(TABLES)
     for capture in captures.values():
@@ -71,7 +71,7 @@ def test_every_declared_capture_is_served_by_indexes(demo: Demo) -> None:  # noq
         assert len(found.queries) == 10
 
 
-def test_check_and_explain(demo: Demo) -> None:
+def test_check_and_explain(demo: DemoDatabase) -> None:
     assert run("capture", "check").count("✓") == len(TABLES)
     said = run("capture", "explain", "accounts")
     assert "by index updated" in said

@@ -209,7 +209,7 @@ def test_a_fetch_that_was_killed_is_fetched_again(tmp_path: Path) -> None:
         # Begun, and its Java not yet done starting: near a registry the whole fetch takes a moment.
         wait_until(lambda: list(folder.glob(".*.part-*/ivy/ivy.xml")), every=0.01, what="the fetch begins")
         os.killpg(fetching.pid, signal.SIGKILL)
-    assert not (folder / jars.place("connector").name).exists()
+    assert not (folder / jars.folder("connector").name).exists()
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len(jars.SETS["connector"].coordinates)

@@ -55,13 +55,13 @@ def test_it_is_made_once_and_named_to_every_driver(monkeypatch: pytest.MonkeyPat
     aot_cache.ensure()
     assert (len(calls), said) == (1, ["starting Spark"])
     assert not aot_cache.missing()
-    assert aot_cache.options() == [f"-XX:AOTCache={aot_cache.place() / aot_cache.FILE}", aot_cache.QUIET]
+    assert aot_cache.options() == [f"-XX:AOTCache={aot_cache.folder() / aot_cache.FILE}", aot_cache.QUIET]
 
 
 def test_an_environment_made_anew_has_another_and_the_old_one_goes(monkeypatch: pytest.MonkeyPatch, jar: Path) -> None:
     trained(monkeypatch)
     aot_cache.ensure()
-    old = aot_cache.place()
+    old = aot_cache.folder()
     elsewhere, gone = old.parent / "elsewhere", old.parent / "gone"
     for folder, owner in ((elsewhere, jar.parent), (gone, jar.parent / "no-such-folder")):
         folder.mkdir()
@@ -70,7 +70,7 @@ def test_an_environment_made_anew_has_another_and_the_old_one_goes(monkeypatch: 
     jar.with_name("spark-core_2.13-4.3.0.jar").touch()
     assert aot_cache.missing()
     aot_cache.ensure()
-    assert {p.name for p in old.parent.iterdir() if p.is_dir()} == {aot_cache.place().name, "elsewhere"}
+    assert {p.name for p in old.parent.iterdir() if p.is_dir()} == {aot_cache.folder().name, "elsewhere"}
 
 
 def test_a_training_run_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_a_training_run_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(HostError, match="No space left on device"):
         aot_cache.ensure()
     assert aot_cache.missing()
-    assert not [p for p in aot_cache.place().parent.iterdir() if p.is_dir()]
+    assert not [p for p in aot_cache.folder().parent.iterdir() if p.is_dir()]
 
 
 def test_an_older_java_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

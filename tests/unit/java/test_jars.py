@@ -20,7 +20,7 @@ pytestmark = pytest.mark.processes
 def tiny(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PENSTOCK_CACHE", str(home / "cache"))
     monkeypatch.setitem(jars.SETS, "tiny", JarSet(1, ("org.x:a:1", "org.x:b:2")))
-    return jars.place("tiny")
+    return jars.folder("tiny")
 
 
 def fill(place: Path) -> None:
@@ -63,4 +63,4 @@ def _made(folder: Path) -> Path:
 
 def test_other_coordinates_are_another_folder(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(jars.SETS, "tiny", JarSet(1, ("org.x:a:2",)))
-    assert jars.place("tiny") != tiny
+    assert jars.folder("tiny") != tiny

@@ -20,7 +20,7 @@ from jobs.agents.simulator.__main__ import app
 from jobs.agents.simulator.fleet import Plan
 from penstock import catalog
 from penstock.capture import factory
-from penstock.devstack.demo_database import Demo
+from penstock.devstack.demo_database import DemoDatabase
 from penstock.devstack.servers.kafka import Broker
 from penstock.model.topic import COMMITS, POSITIONS
 from penstock.settings import settings
@@ -37,7 +37,7 @@ TABLES = ("tests", "accounts")
 # Through processes, in each run of the tests: test_agents_whole.py.
 @pytest.mark.long
 def test_a_row_that_changes_is_an_assignment_that_changes(
-    demo: Demo, spark: SparkSession, fresh_broker: Broker, tmp_path: Path
+    demo: DemoDatabase, spark: SparkSession, fresh_broker: Broker, tmp_path: Path
 ) -> None:
     """From the database to the topic of assignments, with streams that are stopped in between."""
     bootstrap = fresh_broker.bootstrap
@@ -92,7 +92,7 @@ def test_a_row_that_changes_is_an_assignment_that_changes(
         assert assigned() == {"a": [], "b": [], "c": [], "d": []}
 
 
-def test_a_test_is_never_seen_without_its_labels(demo: Demo, fresh_broker: Broker) -> None:
+def test_a_test_is_never_seen_without_its_labels(demo: DemoDatabase, fresh_broker: Broker) -> None:
     """What one transaction writes of a test and of its labels is one record; so is each change of a label alone."""
     bootstrap, capture = fresh_broker.bootstrap, catalog.load().captures["tests"]
     poller = factory.open_poller(capture, bootstrap)

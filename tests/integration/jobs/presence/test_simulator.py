@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.presence.simulator.__main__ import app
-from penstock.devstack.demo_database import Demo
+from penstock.devstack.demo_database import DemoDatabase
 from penstock.devstack.servers.kafka import Broker
 from penstock.settings import PROJECT, settings
 from penstock.streams import Topic
@@ -28,7 +28,7 @@ CAPTURED = Topic("businesses", partitions=4, compacted=True)
 
 
 @pytest.fixture
-def place(fresh_broker: Broker, demo: Demo, home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Path]:
+def place(fresh_broker: Broker, demo: DemoDatabase, home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Path]:
     """The topics, and the demo database with seven businesses that the topic has too."""
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", fresh_broker.bootstrap)
     settings.cache_clear()
@@ -39,7 +39,7 @@ def place(fresh_broker: Broker, demo: Demo, home: Path, monkeypatch: pytest.Monk
     return fresh_broker, home
 
 
-def captured(broker: Broker, demo: Demo) -> None:
+def captured(broker: Broker, demo: DemoDatabase) -> None:
     names, rows = demo.rows("businesses")
     found = [dict(zip(names, row, strict=True)) for row in rows]
     send(
@@ -143,7 +143,7 @@ def test_what_cannot_be_done_says_why(place: tuple[Broker, Path], words: tuple[s
 
 
 def test_businesses_are_made_and_waited_for(
-    place: tuple[Broker, Path], demo: Demo, monkeypatch: pytest.MonkeyPatch
+    place: tuple[Broker, Path], demo: DemoDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, _ = place
     monkeypatch.setattr("jobs.presence.simulator.topics.PATIENCE", 0.0)
