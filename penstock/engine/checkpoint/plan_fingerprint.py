@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.operations.reset import Reset
     from penstock.engine.query.source import RecordPosition
-    from penstock.engine.state.fold import FoldContext as FoldPlace
+    from penstock.engine.state.fold import FoldContext
     from penstock.model.stream import Stream
 
 PLAN_FILE, ACCEPTED_PLAN_FILE = "plan.json", "plan-accepted.json"
@@ -75,30 +75,30 @@ def build_frame(
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
         # So a join hashes the batch and not the table.
         frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
-    with folding.current_context() as place:
+    with folding.current_context() as context:
         found = stream.transform(**frames, **tables)
     spark_limits.check_is_frame(stream, found)
     spark_limits.check_stateful_steps(
-        stream, [*bridge.stateful_steps(found), *(spark_limits.FOLD for _ in place.folds)]
+        stream, [*bridge.stateful_steps(found), *(spark_limits.FOLD for _ in context.folds)]
     )
-    spark_limits.check_due_timers(stream, [fold.name for fold in place.folds.values() if fold.timer_field])
+    spark_limits.check_due_timers(stream, [fold.name for fold in context.folds.values() if fold.timer_field])
     spark_limits.check_timer_clocks(stream, bridge.timer_clocks(found))
     spark_limits.check_event_times(stream, bridge.untimed_groups(found), bridge.own_watermarks(found))
     spark_limits.check_windows(stream, bridge.event_time_windows(found))
-    if any(fold.restore_sql for fold in place.folds.values()):
-        restore_rules.restore_query_of(stream, found, place)
+    if any(fold.restore_sql for fold in context.folds.values()):
+        restore_rules.restore_query_of(stream, found, context)
     return found
 
 
 def can_rebuild(stream: Stream, spark: SparkSession, bootstrap: str) -> bool:
     """Whether the state of a stream can be rebuilt from its topics."""
     try:
-        with folding.current_context() as place:
+        with folding.current_context() as context:
             build_frame(spark, stream, bootstrap, empty_tables(stream, spark))
     except Exception:
         # A transform may raise anything, and why the stream stands is another matter.
         return False
-    return place.can_rebuild
+    return context.can_rebuild
 
 
 def empty_tables(stream: Stream, spark: SparkSession) -> dict[str, DataFrame]:
@@ -108,19 +108,19 @@ def empty_tables(stream: Stream, spark: SparkSession) -> dict[str, DataFrame]:
     }
 
 
-def fingerprint_lines(stream: Stream, given: DataFrame, place: FoldPlace | None = None) -> list[str]:
+def fingerprint_lines(stream: Stream, frame: DataFrame, context: FoldContext | None = None) -> list[str]:
     """The fingerprint of a stream: its state, and which share of a topic it reads.
 
     With another share it would go on behind records that another stream has not written yet.
 
     Args:
         stream: The stream.
-        given: What `build_frame` returned.
-        place: The context of its folds.
+        frame: What `build_frame` returned.
+        context: The context of its folds.
     """
     shares = [(one.source, *one.share) for one in stream.sources.values() if one.share != (1, 1)]
-    folds = folding.state_lines(stream, place) if place else []
-    return [*bridge.state_layout(given), *folds, *(f"share {n} of {of} of {source}" for source, n, of in shares)]
+    folds = folding.state_lines(stream, context) if context else []
+    return [*bridge.state_layout(frame), *folds, *(f"share {n} of {of} of {source}" for source, n, of in shares)]
 
 
 class PlanFingerprint:
@@ -199,31 +199,31 @@ def incompatible_streams(app: str, *, accept: bool) -> list[str]:
     """Why streams of an app cannot go on with the present code, a text each."""
     found, _ = catalog.load_partial(first=app, combiners=False)
     base = open_session("plans")
-    said: list[str] = []
+    refused: list[str] = []
     accepted: list[tuple[PlanFingerprint, list[str]]] = []
     for name in (one.name for one in found.app(app)):
         stream = found.stream(name)
         spark = session_for(base, stream)
         try:
             path = f"{settings().checkpoint_root.rstrip('/')}/{name}"
-            with folding.use_checkpoint(stream, path) as place:
-                made = build_frame(spark, stream, settings().bootstrap, empty_tables(stream, spark))
-            now = fingerprint_lines(stream, made, place)
+            with folding.use_checkpoint(stream, path) as context:
+                frame = build_frame(spark, stream, settings().bootstrap, empty_tables(stream, spark))
+            now = fingerprint_lines(stream, frame, context)
             plan = PlanFingerprint(spark, name, path)
             if accept:
                 accepted.append((plan, now))
             else:
-                plan.check(now, anew=True, restores=place.can_rebuild)
+                plan.check(now, anew=True, restores=context.can_rebuild)
         except PenstockError as e:
-            said.append(str(e))
+            refused.append(str(e))
         except Exception as e:
             # A transform may raise anything; the other streams are checked all the same.
-            said.append(f"stream {name}: {type(e).__name__}: {str(e).strip().partition(chr(10))[0]}")
+            refused.append(f"stream {name}: {type(e).__name__}: {str(e).strip().partition(chr(10))[0]}")
     # All or none.
-    for plan, now in [] if said else accepted:
+    for plan, now in [] if refused else accepted:
         plan.accept(now)
     bridge.stop_jvm(base)
-    return said
+    return refused
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ class CheckpointRecovery:
             anew: Whether the checkpoint began with a reset: then the marker may be of the checkpoint before.
             restores: Whether the state can be rebuilt.
         """
-        self._name, self._folder, self._mark, self._stateful, self._anew = name, folder, mark, stateful, anew
+        self._name, self._folder, self._marker, self._stateful, self._anew = name, folder, mark, stateful, anew
         self._restores = restores
         self._plans = {n: plan for n, text in mark.plans.items() if (plan := BatchPlan.read(text))}
         self._texts: dict[str, str | None] = {}
@@ -91,29 +91,29 @@ class CheckpointRecovery:
         """Whether the marker is of the checkpoint's query. A query that has written nothing needs no marker."""
         text = self._read("metadata")
         query = _id(text)
-        gone = query is None and not (planned or done or self._anew) and bool(self._mark.query)
+        gone = query is None and not (planned or done or self._anew) and bool(self._marker.query)
         if gone and self._stateful:
             raise Blocked(
-                f"the checkpoint of stream {self._name} is not there, though it wrote up to batch {self._mark.batch}",
+                f"the checkpoint of stream {self._name} is not there, though it wrote up to batch {self._marker.batch}",
                 got=f"{self._folder.path} is empty",
                 hint="see that its disk is mounted and that PENSTOCK_CHECKPOINTS names it, or put the folder back; "
                 f"where it is lost, {recovery_options(self._name, restores=self._restores())}",
             )
-        if query is None and (planned or done or gone) and self._mark.query:
-            query = self._mark.query
+        if query is None and (planned or done or gone) and self._marker.query:
+            query = self._marker.query
             self._put("metadata", json.dumps({"id": query}), "the query's id is that of its marker")
         elif query is None and done:
             raise self._damaged("metadata")
         elif query is None and text is not None:
             self._remove("metadata", "a query that has written nothing gets a new id")
-        if query == self._mark.query:
+        if query == self._marker.query:
             return True
-        if not done and (self._anew or not self._mark.query):
+        if not done and (self._anew or not self._marker.query):
             for n in planned:
                 if not self._plan(n):
                     self._remove(f"offsets/{n}", f"batch {n}, of which nothing is written, is planned again")
             return False
-        if not self._mark.query:
+        if not self._marker.query:
             raise self._unmarked(
                 "has a checkpoint and no commit marker: the topic of markers was emptied, or it is another platform's",
                 f"the last batch that ended is {done[-1]}",
@@ -121,7 +121,7 @@ class CheckpointRecovery:
             )
         raise self._inconsistent(
             "has a checkpoint of another query than the one that wrote last",
-            f"query {query}, and {self._mark.query} wrote up to batch {self._mark.batch}",
+            f"query {query}, and {self._marker.query} wrote up to batch {self._marker.batch}",
         )
 
     def _last_planned(self, planned: list[int]) -> int:
@@ -133,7 +133,7 @@ class CheckpointRecovery:
             if last in self._plans:
                 self._put(f"offsets/{last}", self._plans[last].text, f"the plan of batch {last} is that of its marker")
                 return last
-            if last <= self._mark.batch or self._read(f"commits/{last}") is not None:
+            if last <= self._marker.batch or self._read(f"commits/{last}") is not None:
                 raise self._damaged(f"offsets/{last}")
             self._remove(f"offsets/{last}", f"batch {last}, of which nothing is written, is planned again")
             planned.pop()
@@ -141,17 +141,17 @@ class CheckpointRecovery:
 
     def _check_not_ahead(self, top: int) -> None:
         ended = top if self._commit(top) is not None else top - 1
-        if ended > self._mark.batch:
+        if ended > self._marker.batch:
             raise self._unmarked(
                 "has batches in its checkpoint whose output has no commit marker: the topic of markers lost them, and "
                 "perhaps the topics of its output did as well",
-                _format_difference(self._plans.get(self._mark.batch), self._plan(ended)),
+                _format_difference(self._plans.get(self._marker.batch), self._plan(ended)),
                 ended,
             )
 
     def _add_written(self, top: int) -> int:
         """Add plans of written batches that the log lacks; the last plan then."""
-        last = self._mark.batch
+        last = self._marker.batch
         if top >= last or (top == last - 1 and self._plan(top) and self._commit(top) is None):
             # In the latter case the last planned batch runs first, for its state.
             return top
@@ -241,19 +241,19 @@ class CheckpointRecovery:
             self._texts[name] = self._folder.read_verified(name)
         return self._texts[name]
 
-    def _put(self, name: str, text: str, said: str) -> None:
+    def _put(self, name: str, text: str, repair: str) -> None:
         self._folder.replace(name, text)
         self._texts[name] = text
-        self._record(name, said)
+        self._record(name, repair)
 
-    def _remove(self, name: str, said: str) -> None:
+    def _remove(self, name: str, repair: str) -> None:
         self._folder.delete(name)
         self._texts[name] = None
-        self._record(name, said)
+        self._record(name, repair)
 
-    def _record(self, name: str, said: str) -> None:
-        if said:
-            self.repairs.append(f"{name}: {said}")
+    def _record(self, name: str, repair: str) -> None:
+        if repair:
+            self.repairs.append(f"{name}: {repair}")
 
     def _damaged(self, file: str) -> Blocked:
         return damaged_checkpoint(self._name, f"{self._folder.path}/{file}", restores=self._restores())

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.engine.checkpoint.offset_log import TopicOffsets
-    from penstock.engine.state.fold import FoldContext as FoldPlace
+    from penstock.engine.state.fold import FoldContext
     from penstock.kafka.commit_marker import TopicAndPartition
     from penstock.model.fold import Fold
     from penstock.model.output import CommitMarker
@@ -148,10 +148,10 @@ def rebuild(
             hint=f"put the folder back from a version or backup of the bucket; or begin anew: "
             f"`penstock streams reset {stream.name} --to earliest`",
         )
-    with folding.use_checkpoint(stream, checkpoint) as place:
+    with folding.use_checkpoint(stream, checkpoint) as context:
         rows = plans.build_frame(spark, stream, bootstrap, plans.empty_tables(stream, spark))
-    fold, lines = restorable_fold(stream, place), plans.fingerprint_lines(stream, rows, place)
-    how = restore_query_of(stream, rows, place) if fold.restore_sql else None
+    fold, lines = restorable_fold(stream, context), plans.fingerprint_lines(stream, rows, context)
+    how = restore_query_of(stream, rows, context) if fold.restore_sql else None
     home = Path(urlparse(checkpoint).path)
     with _locked_folder(stream.name, home) as folder:
         _no_reset_waits(stream.name, home)
@@ -163,16 +163,16 @@ def rebuild(
         before = _size(home / "folds" / fold.name)
         writer = PartWriter(
             fold,
-            fold_query.state_schema(fold, to_arrow_schema(place.keys[fold.name], timezone="UTC")),
+            fold_query.state_schema(fold, to_arrow_schema(context.keys[fold.name], timezone="UTC")),
             f"{folder}/folds/{fold.name}",
             watermark,
         )
         if how:
-            parts, records = _restored(stream, spark, bootstrap, how, writer, place)
+            parts, records = _restored(stream, spark, bootstrap, how, writer, context)
         else:
             reading = InputFold(fold, watermark)
             with input_rows(stream, spark, bootstrap, reading, mark, plan, f"{folder}/tables") as (frame, records):
-                parts = _write_parts(stream, frame, fold.key, reading, writer, place, records)
+                parts = _write_parts(stream, frame, fold.key, reading, writer, context, records)
             shutil.rmtree(folder / "tables", ignore_errors=True)
         after = _size_of(parts)
         LocalStateFiles(writer.folder).write(f"{mark.batch}.json", parts_text(parts).encode())
@@ -194,7 +194,7 @@ def rebuild(
 
 
 def _restored(
-    stream: Stream, spark: SparkSession, bootstrap: str, how: RestoreQuery, writer: PartWriter, place: FoldPlace
+    stream: Stream, spark: SparkSession, bootstrap: str, how: RestoreQuery, writer: PartWriter, context: FoldContext
 ) -> tuple[dict[str, PartManifest], int]:
     """The parts written from an output, and how many records were read."""
     # The records of the marker are before these ends; that none is behind them is checked at the end.
@@ -204,9 +204,9 @@ def _restored(
     frame = source.topic_records(spark, how.topic, bootstrap, _by_topic(starts), _by_topic(ends)).select(
         *RECORD_COLUMNS
     )
-    made = _write_parts(stream, frame, ("key",), how, writer, place, records)
+    parts = _write_parts(stream, frame, ("key",), how, writer, context, records)
     check_tombstones_kept(how.topic, began, bootstrap, "output", "rebuild it again")
-    return made, records
+    return parts, records
 
 
 def _write_parts(
@@ -215,7 +215,7 @@ def _write_parts(
     key: Sequence[str],
     states: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     writer: PartWriter,
-    place: FoldPlace,
+    context: FoldContext,
     records: int,
 ) -> dict[str, PartManifest]:
     """Compute states from all rows of each key, and write them in parts.
@@ -226,12 +226,12 @@ def _write_parts(
         key: Columns by which the rows are grouped.
         states: Makes the states of some keys of all their rows.
         writer: Writes a part.
-        place: The context of its folds.
+        context: The context of its folds.
         records: How many records are read at most.
     """
     fold, spark = writer.fold, frame.sparkSession
     log.info("stream %s: up to %s records are read", stream.name, f"{records:,}")
-    columns = [f"{quoted(f.name)} {f.dataType.simpleString()}" for f in place.keys[fold.name].fields]
+    columns = [f"{quoted(f.name)} {f.dataType.simpleString()}" for f in context.keys[fold.name].fields]
     columns += [f"{quoted(f.name)} {f.type.ddl}" for f in fold.state_fields]
     count = max(-(-records // PIECE), int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
     state = frame.repartition(count, *key).mapInArrow(states, ", ".join(columns))
@@ -357,14 +357,14 @@ def _size_of(parts: dict[str, PartManifest]) -> StateSize:
 
 def _write_logs(spark: SparkSession, folder: Path, checkpoint: str, mark: CommitMarker) -> None:
     """Write the logs of a query whose last batch is that of its marker."""
-    made = HadoopFolder(spark, str(folder))
-    made.replace("metadata", json.dumps({"id": mark.query}))
+    target = HadoopFolder(spark, str(folder))
+    target.replace("metadata", json.dumps({"id": mark.query}))
     plans = {n: plan for n, text in mark.plans.items() if (plan := BatchPlan.read(text))}
     for batch, plan in plans.items():
-        made.replace(f"offsets/{batch}", plan.text)
+        target.replace(f"offsets/{batch}", plan.text)
         # Only Spark knew how far the last batch moved the watermark; its own watermark is the safe lower bound.
-        made.replace(f"commits/{batch}", commit_entry(plans.get(batch + 1, plan).watermark_ms))
-    ownership.inherit(made, checkpoint, mark)
+        target.replace(f"commits/{batch}", commit_entry(plans.get(batch + 1, plan).watermark_ms))
+    ownership.inherit(target, checkpoint, mark)
 
 
 def _activate(folder: Path, target: Path) -> None:

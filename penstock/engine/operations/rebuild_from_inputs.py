@@ -109,9 +109,9 @@ def input_rows(
             frames[name] = decode.drop_heartbeats(
                 (decode.drop_bad_records if given.schema else decode.count_heartbeats)(rows, given, bad)
             )
-        with folding.current_context() as place:
+        with folding.current_context() as context:
             stream.transform(**frames, **tables.frames(spark))
-        found = place.frames[how.fold.name]
+        found = context.frames[how.fold.name]
         count = sum(max(0, end - starts[t][p]) for t, parts in plan.ends.items() for p, end in parts.items())
         yield found.withColumn(HASH, F.xxhash64(*how.fold.key)), count
     finally:

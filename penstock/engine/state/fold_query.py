@@ -182,15 +182,15 @@ def _fold_piece(fold: Fold, records: pa.Table, due: pa.Table, known: StateLookup
 
 def _check(fold: Fold, con: duckdb.DuckDBPyConnection, key: str, fresh: pa.Table) -> None:
     """DeclarationError if the query returned a key twice, or a key without a record."""
-    (made,) = con.execute("SELECT count(*) FROM folded").fetchall()[0]
-    if made == len(fresh) == len(np.unique(fresh[HASH].to_numpy())):
+    (count,) = con.execute("SELECT count(*) FROM folded").fetchall()[0]
+    if count == len(fresh) == len(np.unique(fresh[HASH].to_numpy())):
         return
     # Two keys may have the same hash.
     (different,) = con.execute(f"SELECT count(*) FROM (SELECT DISTINCT {key} FROM folded)").fetchall()[0]
-    if not made == different == len(fresh):
+    if not count == different == len(fresh):
         raise DeclarationError(
             f"fold {fold.name} gives a key twice, or one that no record has",
-            got=f"{made} rows of {different} keys, {len(fresh)} of them of the records or due",
+            got=f"{count} rows of {different} keys, {len(fresh)} of them of the records or due",
             hint="let its query give one row for a key of the records or one that is due, or none to forget it",
         )
 

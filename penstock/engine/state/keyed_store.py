@@ -133,7 +133,7 @@ class StatePart:
         fresh = sort_by_hash(pa.concat_tables([alive, pa.table(none, schema=self._layout)]))
         keys = self._before.keys + len(rows) - was
         files = [*self._before.files, *([self._written(fresh)] if len(fresh) else [])]
-        made = set(files) - set(self._before.files)
+        written = set(files) - set(self._before.files)
         while len(files) > 1 and files[-2].rows < 2 * files[-1].rows:
             older, newer = (self._read(file) for file in files[-2:])
             both = sort_by_hash(pa.concat_tables([older.filter(pa.array(~_among(older, newer))), newer]))
@@ -143,9 +143,9 @@ class StatePart:
                 both = sort_by_hash(ended(kept))
                 keys -= len(kept) - len(both)
             files[-2:] = [self._written(both)]
-            made.add(files[-1])
-        for passing in made - set(files):
-            (self._folder / passing.name).unlink()
+            written.add(files[-1])
+        for merged in written - set(files):
+            (self._folder / merged.name).unlink()
         return PartManifest(tuple(files), keys, late)
 
     def _read(self, file: ArrowFile) -> pa.Table:

@@ -89,8 +89,8 @@ class RecordText:
                 if self.plain
                 else json_sql.is_field_invalid(parts, f, json_sql.quote_name(f.name), text)
             )
-            said = text if self.plain else json_sql.field_text(parts, f, text)
-            yield amiss, f"{no} || coalesce(substr({said}, 1, {VALUE_CHARS}), 'not valid UTF-8')"
+            message = text if self.plain else json_sql.field_text(parts, f, text)
+            yield amiss, f"{no} || coalesce(substr({message}, 1, {VALUE_CHARS}), 'not valid UTF-8')"
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class RestoreQuery:
         found = "".join(
             f", {text.found(f)} AS {json_sql.quote_name(f.name)}" for text in self.texts for f in text.fields
         )
-        wrong = " ".join(f"WHEN {test} THEN {said}" for text in self.texts for test, said in text.wrong)
+        wrong = " ".join(f"WHEN {test} THEN {message}" for text in self.texts for test, message in text.wrong)
         why = f"CASE {wrong} END" if wrong else "NULL"
         return f"SELECT *, {why} AS _why FROM (SELECT *{found} FROM (SELECT *{parsed} FROM _records))"
 

@@ -27,45 +27,45 @@ RESET_HINT = (
 )
 
 
-def restorable_fold(stream: Stream, place: FoldContext) -> Fold:
+def restorable_fold(stream: Stream, context: FoldContext) -> Fold:
     """The fold of a plan whose state can be rebuilt; DeclarationError if there is none."""
-    what, anew = f"the state of stream {stream.name} cannot be rebuilt", RESET_HINT.format(name=stream.name)
-    if not place.folds:
+    what, reset = f"the state of stream {stream.name} cannot be rebuilt", RESET_HINT.format(name=stream.name)
+    if not context.folds:
         got = "its state is Spark's own" if stream.stateful_steps else "it keeps no state"
-        raise DeclarationError(f"{what}: it has no fold", got=got, hint=anew)
-    if not place.can_rebuild:
+        raise DeclarationError(f"{what}: it has no fold", got=got, hint=reset)
+    if not context.can_rebuild:
         raise DeclarationError(
             f"{what}: its fold does not say how its topics hold it",
-            got=f"fold {', '.join(place.folds)} without `restore_sql` and `input_retention`",
-            hint=f"{anew}; where the output holds all of the state, declare Fold(restore_sql=...); where the inputs "
+            got=f"fold {', '.join(context.folds)} without `restore_sql` and `input_retention`",
+            hint=f"{reset}; where the output holds all of the state, declare Fold(restore_sql=...); where the inputs "
             "do, Fold(input_retention=...)",
         )
-    if len(place.folds) > 1:
-        got = f"folds {', '.join(place.folds)}"
-        raise DeclarationError(f"{what}: it has several folds", got=got, hint=anew)
-    [fold] = place.folds.values()
+    if len(context.folds) > 1:
+        got = f"folds {', '.join(context.folds)}"
+        raise DeclarationError(f"{what}: it has several folds", got=got, hint=reset)
+    [fold] = context.folds.values()
     return fold
 
 
-def restore_query_of(stream: Stream, rows: DataFrame, place: FoldContext) -> RestoreQuery:
+def restore_query_of(stream: Stream, rows: DataFrame, context: FoldContext) -> RestoreQuery:
     """The query that restores the state of a stream's fold from its output.
 
     Args:
         stream: The stream.
         rows: What its transform returns.
-        place: The context of its folds.
+        context: The context of its folds.
 
     Raises:
         DeclarationError: The state cannot be restored from the output.
     """
-    what, anew = f"the state of stream {stream.name} cannot be rebuilt", RESET_HINT.format(name=stream.name)
-    fold = restorable_fold(stream, place)
+    what, reset = f"the state of stream {stream.name} cannot be rebuilt", RESET_HINT.format(name=stream.name)
+    fold = restorable_fold(stream, context)
     outputs = [o for o in stream.outputs.values() if isinstance(o, TopicOutput) and o.topic.compacts and o.keyed]
     if len(outputs) != 1:
         raise DeclarationError(
             f"{what}: it needs one output that is compacted",
             got=", ".join(o.name for o in outputs) or f"none of {', '.join(stream.output_names)} is",
-            hint=f"{anew}; for the next time, write the state to one Topic(..., compacted=True)",
+            hint=f"{reset}; for the next time, write the state to one Topic(..., compacted=True)",
         )
     (output,) = outputs
     values = [one for one in _names(output.value) if _reads(fold.restore_sql, one)]
@@ -80,13 +80,13 @@ def restore_query_of(stream: Stream, rows: DataFrame, place: FoldContext) -> Res
             raise DeclarationError(
                 f"{what}: a list, map or struct that is written as text has no form to be read by",
                 got=f"the {text.of} of {output.name} is column {text.fields[0].name}",
-                hint=f"{anew}; for the next time, write it as JSON: {text.of}=('{text.fields[0].name}',)",
+                hint=f"{reset}; for the next time, write it as JSON: {text.of}=('{text.fields[0].name}',)",
             )
-    kept = to_arrow_schema(place.keys[fold.name], timezone="UTC")
+    kept = to_arrow_schema(context.keys[fold.name], timezone="UTC")
     layout = fold_query.state_schema(fold, kept).remove(0)
-    made = RestoreQuery(fold, output.name, texts, layout, heartbeat_signer())
-    made.check()
-    return made
+    query = RestoreQuery(fold, output.name, texts, layout, heartbeat_signer())
+    query.check()
+    return query
 
 
 def _names(columns: Columns) -> list[str]:

@@ -86,7 +86,7 @@ class StateFiles(ABC):
 
     @abstractmethod
     def publish(self, part: int, name: str, before: PartManifest, manifest: PartManifest) -> None:
-        """Bucket what a batch made of a part: its new files first, then the manifest, under `<part>/<name>`."""
+        """Store what a batch made of a part: its new files first, then the manifest, under `<part>/<name>`."""
 
     def load(self, key: str) -> Any:
         """Read a JSON file that carries a checksum.
