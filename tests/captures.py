@@ -72,8 +72,8 @@ def until(poller: Poller, done: Callable[[], bool], what: str) -> None:
 
 def polled(poller: Poller, times: int = 1) -> None:
     """Let a poller work until it has polled so many times more."""
-    wanted = poller.figures.polls + times
-    until(poller, lambda: poller.figures.polls >= wanted, "polls")
+    wanted = poller.metrics.polls + times
+    until(poller, lambda: poller.metrics.polls >= wanted, "polls")
 
 
 class Source:

@@ -13,6 +13,7 @@ from penstock.capture.checks.ordering import PagingVerifier
 from penstock.capture.output.position import Position, SnapshotProgress
 from penstock.capture.polling.poller import Poller
 from penstock.capture.reconcile.digest_index import DigestIndex
+from penstock.capture.session import CaptureSession
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
@@ -113,7 +114,7 @@ def poller_of(text: str, folder: Path, kept: Kept | None = None) -> Poller:
     """A poller of a capture of any engine; kept: what the one before it left."""
     kept = kept or Kept()
     made = _opened(text, folder / "t.sql", kept, kept.position)
-    kept.reconcile = made.reconcile
+    kept.reconcile = made.session.index
     return made
 
 
@@ -124,4 +125,4 @@ def _opened(text: str, file: Path, output: Kept, position: Position | None) -> P
     database = factory.database(capture)
     proof = PagingVerifier(capture, database)
     proof.prove()
-    return Poller(capture, database, cast(Any, output), position or fresh, reconcile, proof)
+    return Poller(CaptureSession(capture, database, cast(Any, output), position or fresh, reconcile, proof))

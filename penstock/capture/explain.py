@@ -13,9 +13,9 @@ from penstock.capture.checks.ordering import PagingVerifier
 from penstock.capture.checks.table_structure import foreign_key_caveats
 from penstock.capture.checks.triggers import trigger_caveats
 from penstock.capture.output.page_records import records, require
-from penstock.capture.output.page_writer import PageWriter
 from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
 from penstock.capture.polling.page_size import PageSize
+from penstock.capture.session import CaptureSession
 from penstock.capture.snapshot.snapshot import SnapshotRun
 from penstock.capture.source.base import SourceDatabase, SourceError
 from penstock.model.capture import Capture
@@ -58,7 +58,7 @@ def explain(capture: Capture) -> Explanation:
 
 
 def _explained(capture: Capture, database: SourceDatabase, pages: PageQueries) -> Explanation:
-    found, size = Explanation(), PageWriter.PAGE
+    found, size = Explanation(), CaptureSession.PAGE
     proof = PagingVerifier(capture, database)
     proof.prove()
     found.warnings += proof.notes

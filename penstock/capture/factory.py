@@ -12,6 +12,7 @@ from penstock.capture.checks.ordering import PagingVerifier
 from penstock.capture.output.position import Position, SnapshotProgress
 from penstock.capture.polling.poller import Poller
 from penstock.capture.reconcile.digest_index import DigestIndex
+from penstock.capture.session import CaptureSession
 from penstock.capture.source import connections
 from penstock.capture.source.base import SourceDatabase
 from penstock.capture.source.engines import ENGINES
@@ -101,9 +102,6 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             log.warning("capture %s: another database server, %s; table and topic are compared", capture.name, server)
             position = replace(position, reconcile=f"another server, {server}")
             reconcile.again()
-        if kept is not None and _was_rewritten(capture, position, kept):
-            position = replace(position, reconcile="its SELECT is sent as it is written now")
-            reconcile.again()
         if position.fingerprint != capture.fingerprint:
             # It may say another thing of rows that do not change by themselves.
             position = replace(position, fingerprint=capture.fingerprint, reconcile="the statement was changed")
@@ -112,9 +110,9 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
         if decision or kept is None:
             # Decided once: whoever opens it next finds it so.
             output.commit([], position.value())
-        made = Poller(capture, asked, output, position, reconcile, proof)
+        poller = Poller(CaptureSession(capture, asked, output, position, reconcile, proof))
         undo.pop_all()
-    return made
+    return poller
 
 
 def check_topic(capture: Capture, position: Position, bootstrap: str) -> None:
@@ -161,12 +159,6 @@ def _check_partitions(capture: Capture, fresh: Position, kept: Position) -> None
         )
 
 
-def _was_rewritten(capture: Capture, position: Position, kept: Position) -> bool:
-    """Whether what is in the topic may come from a SELECT that an earlier version wrote in its own way."""
-    goes_on = position.snapshot is None or position.snapshot == kept.snapshot
-    return goes_on and capture.was_rewritten and kept.fingerprint == capture.former
-
-
 def _resumed(capture: Capture, fresh: Position, kept: Position, decision: Decision) -> Position:
     topic_id = fresh.topic_id
     if kept.topic_id != topic_id:
@@ -181,11 +173,11 @@ def _resumed(capture: Capture, fresh: Position, kept: Position, decision: Decisi
             got=f"{', '.join(fresh.rows)}, position of {', '.join(kept.rows)}",
             hint=_by(capture.name),
         )
-    if kept.fingerprint not in (capture.fingerprint, capture.former) and decision != "continue":
+    if kept.fingerprint != capture.fingerprint and decision != "continue":
         raise PositionRefused(
             f"the statement of capture {capture.name} was changed",
             got=f"fingerprint {capture.fingerprint}, position of {kept.fingerprint}",
             hint=f"to read all again, {_by(capture.name)}; `continue` in its place goes on from the old cursor and "
             "compares the others; or name a new topic behind INTO and take a snapshot",
         )
-    return replace(kept, fingerprint=capture.fingerprint) if kept.fingerprint == capture.former else kept
+    return kept

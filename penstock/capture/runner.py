@@ -168,21 +168,21 @@ class CaptureRun:
             name, every = self.capture.name, self.capture.reconcile
             busy = (poller.position.reconcile and not poller.pending_since) or poller.position.snapshot
             # One that waits for a decision looks again when it is time: what hid rows may have been mended.
-            compared = max(poller.reconcile.in_sync_at, poller.pending_since)
+            compared = max(poller.session.index.in_sync_at, poller.pending_since)
             if every and not busy and time.time() >= due(name, every, compared, opened):
                 poller.compare(poller.position.reconcile or SCHEDULED)
-            began, polls = time.monotonic(), poller.figures.polls
+            began, polls = time.monotonic(), poller.metrics.polls
             wait = poller.step()
             self._stepped_at = time.monotonic()
-            if polled := poller.figures.polls > polls:
+            if polled := poller.metrics.polls > polls:
                 self._through = began
             self._note(poller, self._stepped_at - began if polled else None)
             rests = not poller.position.reconcile and poller.position.snapshot is None
-            if self._request and self._request[1] == self._begun and poller.figures.polls > self._polls:
+            if self._request and self._request[1] == self._begun and poller.metrics.polls > self._polls:
                 if rests:
                     self._answer("")
-                elif poller.asks:
-                    self._answer(poller.asks)
+                elif poller.pending_decision:
+                    self._answer(poller.pending_decision)
             self._asked.wait(wait)
             self._asked.clear()
         return ""
@@ -190,7 +190,7 @@ class CaptureRun:
     def _begin(self, poller: Poller, request: tuple[str, str]) -> bool:
         """Begin what is asked; True if the capture must be opened anew for it."""
         what, self._begun = request
-        self._polls = poller.figures.polls
+        self._polls = poller.metrics.polls
         if what == "snapshot":
             self._polls = 0
             return True
@@ -202,33 +202,33 @@ class CaptureRun:
         return False
 
     def _note(self, poller: Poller, took: float | None) -> None:
-        f, p, row = poller.figures, poller.position, self.row
+        f, p, row = poller.metrics, poller.position, self.row
         self._failures = 0
-        row.phase, row.polls = "refused" if poller.asks else f.state, f.polls
-        row.why = poller.asks or (f.waits_for if f.state == "waiting" else None)
+        row.phase, row.polls = "refused" if poller.pending_decision else f.state, f.polls
+        row.why = poller.pending_decision or (f.waits_for if f.state == "waiting" else None)
         row.low = None if p.low is None else str(p.low)
         row.snapshot_rows, row.snapshot_total = f.rows, f.total
         row.oldest_at = None if f.oldest is None else int(f.oldest * 1000)
         row.debt_until = None if p.debt is None else int(p.debt.until * 1000)
         row.reconcile = p.reconcile or None
-        rows, first = len(poller.aside), poller.aside.first
+        rows, first = len(poller.session.oversized), poller.session.oversized.first
         row.aside = {"rows": rows, "first": first.decode(errors="replace")} if first is not None else None
-        if (drift := poller.reconcile.last).ended:
+        if (drift := poller.session.index.last).ended:
             row.drift = {**asdict(drift), "explained": drift.explained}
         mine = self.figures
         mine.rows_in, mine.rows_out, mine.dead = (
             before + now for before, now in zip(self._before, (f.fresh, f.written, f.aside), strict=True)
         )
-        mine.state_rows = len(poller.seen)
+        mine.state_rows = len(poller.session.last_values)
         if f.current is not None:
             mine.watermark = int(f.current * 1000)
         if took is not None:
             mine.batch_id, mine.batch_at, mine.batch_ms = f.polls, int(time.time() * 1000), int(took * 1000)
         mine.state = "idle" if f.state == "polling" and not mine.rows_per_s else "running"
-        if poller.asks:
+        if poller.pending_decision:
             # It polls on, and not all is done that is due.
-            if mine.error != poller.asks:
-                mine.error, mine.error_at = poller.asks, int(time.time() * 1000)
+            if mine.error != poller.pending_decision:
+                mine.error, mine.error_at = poller.pending_decision, int(time.time() * 1000)
             mine.state = "failing"
 
     def _failed(self, e: Exception) -> None:

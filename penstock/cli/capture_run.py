@@ -68,7 +68,7 @@ def _run(poller: Poller, holder: str, *, once: bool, go_on: bool) -> None:
     )  # fmt: skip
     renewed = 0.0
     # `--continue` decides only what was asked before this process started.
-    asked = poller.reconcile.scanned
+    asked = poller.session.index.scanned
     with Progress(*columns, console=console(), transient=True) as bar:
         shown = bar.add_task(poller.capture.name, total=None, rate="")
         while True:
@@ -76,12 +76,14 @@ def _run(poller: Poller, holder: str, *, once: bool, go_on: bool) -> None:
                 connect().renew_leases([poller.capture.name], holder, settings().lease_ttl)
                 renewed = time.monotonic()
             wait = poller.step()
-            if poller.asks and go_on and (asked or not poller.pending_since):
+            if poller.pending_decision and go_on and (asked or not poller.pending_since):
                 poller.continue_pending()
-            elif poller.asks and once:
+            elif poller.pending_decision and once:
                 hint = "decide, e.g. by `--continue` in its place"
-                raise PenstockError(f"capture {poller.capture.name} waits for a decision", got=poller.asks, hint=hint)
-            f = poller.figures
+                raise PenstockError(
+                    f"capture {poller.capture.name} waits for a decision", got=poller.pending_decision, hint=hint
+                )
+            f = poller.metrics
             total = f.total if f.state == "snapshot" else None
             text = f"{poller.capture.name} {f.state}: {count(f.read)} read, {count(f.written)} written {f.waits_for}"
             rate = f"{count(bar.tasks[shown].speed)} rows/s"
@@ -89,7 +91,7 @@ def _run(poller: Poller, holder: str, *, once: bool, go_on: bool) -> None:
             if once and f.polls and not poller.position.reconcile:
                 break
             time.sleep(wait)
-    f, drift = poller.figures, poller.reconcile.last
+    f, drift = poller.metrics, poller.session.index.last
     console().print(f"{poller.capture.name}: {f.read:,} rows read, {f.written:,} records written")
     if drift.ended:
         when = datetime.fromtimestamp(drift.ended, UTC)

@@ -117,26 +117,8 @@ class Capture:
     @property
     def fingerprint(self) -> str:
         """Changes with whatever decides which rows there are and what they look like in the topic."""
-        return self._fingerprint(normalized_sql(self.sql, self.dialect), normalized_sql(self.deleted_sql, self.dialect))
-
-    @property
-    def former(self) -> str:
-        """The fingerprint in positions of versions that sent the SELECT as sqlglot writes it."""
-        return self._fingerprint(*self._rewritten())
-
-    @property
-    def was_rewritten(self) -> bool:
-        """Whether those versions sent something else."""
-        return any(
-            normalized_sql(one, self.dialect).upper() != normalized_sql(other, self.dialect).upper()
-            for one, other in zip(self._rewritten(), (self.sql, self.deleted_sql), strict=True)
-        )
-
-    def _rewritten(self) -> tuple[str, str]:
-        return self.select.sql(self.dialect), self.deleted.sql(self.dialect) if self.deleted else ""
-
-    def _fingerprint(self, select: str, deleted: str) -> str:
-        parts = (self.dialect, self.connection, self.topic.name, *self.key, self.cursor, select, deleted)
+        statement = (normalized_sql(self.sql, self.dialect), normalized_sql(self.deleted_sql, self.dialect))
+        parts = (self.dialect, self.connection, self.topic.name, *self.key, self.cursor, *statement)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     @property

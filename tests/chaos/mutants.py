@@ -115,7 +115,7 @@ MUTANTS = [
     ),
     Mutant(
         "a page of a capture is left out",
-        "penstock/capture/output/page_writer.py",
+        "penstock/capture/session.py",
         "for key, value in rows]",
         "for key, value in rows if value is None or len(value) % 7]",
         kinds="capture",
@@ -147,7 +147,7 @@ MUTANTS = [
     ),
     Mutant(
         "a tombstone is left out",
-        "penstock/capture/output/page_writer.py",
+        "penstock/capture/session.py",
         "for key, value in rows]",
         "for key, value in rows if value is not None or len(key) % 3]",
         histories=12,

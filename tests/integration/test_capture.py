@@ -49,9 +49,9 @@ def test_what_does_not_change_is_written_once(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b')")
     poller = source.poller()
     polled(poller, 2)
-    written = poller.figures.written
+    written = poller.metrics.written
     polled(poller, 30)
-    assert poller.figures.written == written
+    assert poller.metrics.written == written
     assert poller.position.low is not None
 
 
@@ -61,9 +61,9 @@ def test_rows_changed_by_one_statement_are_not_read_for_ever(source: Source) -> 
     polled(poller, 2)
 
     def read() -> int:
-        before = poller.figures.read
+        before = poller.metrics.read
         polled(poller)
-        return poller.figures.read - before
+        return poller.metrics.read - before
 
     assert read() == 100
     wait_until(lambda: read() == 0, what="they are not read again")
@@ -96,7 +96,7 @@ def test_a_transaction_open_too_long_is_read_when_it_ends(source: Source, caplog
 
 
 def test_a_long_poll_goes_on_where_it_was_killed(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.output.page_writer.PageWriter.PAGE", 10)
+    monkeypatch.setattr("penstock.capture.session.CaptureSession.PAGE", 10)
     poller = source.poller()
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('before')")
     until(poller, lambda: poller.position.low is not None, "the low mark comes on")
@@ -109,7 +109,7 @@ def test_a_long_poll_goes_on_where_it_was_killed(source: Source, monkeypatch: py
         if pages == 40:
             raise KeyboardInterrupt
 
-    poller.hook = kill
+    poller.session.hook = kill
     with pytest.raises(KeyboardInterrupt):
         polled(poller)
     source.pollers.pop().close()
@@ -119,7 +119,7 @@ def test_a_long_poll_goes_on_where_it_was_killed(source: Source, monkeypatch: py
     begun = second.position.catch_up
     assert begun is not None
     polled(second)
-    assert second.figures.read < 200
+    assert second.metrics.read < 200
     assert second.position.catch_up is None
     assert source.same()
 
@@ -143,7 +143,7 @@ def test_killed_at_any_step(source: Source, step: str, monkeypatch: pytest.Monke
     class Killed(BaseException):
         pass
 
-    monkeypatch.setattr("penstock.capture.output.page_writer.PageWriter.PAGE", 7)
+    monkeypatch.setattr("penstock.capture.session.CaptureSession.PAGE", 7)
     chance = random.Random(step)
     source.sql(*(f"INSERT INTO {source.name} (name) VALUES ('{i}')" for i in range(20)))
     for _ in range(4):
@@ -164,7 +164,7 @@ def test_killed_at_any_step(source: Source, step: str, monkeypatch: pytest.Monke
                 )
                 poller.step()
 
-        poller.hook = kill
+        poller.session.hook = kill
         with pytest.raises(Killed):
             work(poller)
         source.pollers.pop().close()
@@ -213,9 +213,9 @@ def test_a_cursor_that_is_yet_to_come_hides_nothing(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('later')")
     polled(poller)
     assert source.same()
-    written = poller.figures.written
+    written = poller.metrics.written
     polled(poller, 5)
-    assert poller.figures.written == written, "it is read at each poll, and written once"
+    assert poller.metrics.written == written, "it is read at each poll, and written once"
 
 
 def test_a_clock_that_was_set_back_while_nobody_polled(source: Source) -> None:
@@ -224,7 +224,7 @@ def test_a_clock_that_was_set_back_while_nobody_polled(source: Source) -> None:
     until(poller, lambda: poller.position.low is not None, "the low mark comes on")
     # What is kept of a time when the clock was an hour ahead.
     ahead = replace(poller.position, low=poller.position.low + timedelta(hours=1))
-    poller.output.commit([], ahead.value())
+    poller.session.output.commit([], ahead.value())
     again = source.poller()
     assert again.position.low == ahead.low
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('b')")
@@ -239,7 +239,7 @@ def test_a_row_that_comes_back_and_goes_again_within_one_poll(source: Source, mo
     polled(poller)
     source.sql(f"UPDATE {source.name} SET gone = 1 WHERE id = 1")
     polled(poller)
-    monkeypatch.setattr("penstock.capture.output.page_writer.PageWriter.PAGE", 2)
+    monkeypatch.setattr("penstock.capture.session.CaptureSession.PAGE", 2)
     source.sql(f"UPDATE {source.name} SET gone = 0 WHERE id = 1", f"UPDATE {source.name} SET name = 'B' WHERE id = 2")
     source.sql(f"UPDATE {source.name} SET name = 'C' WHERE id = 3")
     pages = 0
@@ -250,7 +250,7 @@ def test_a_row_that_comes_back_and_goes_again_within_one_poll(source: Source, mo
         if at == "after read" and pages == 2:
             source.sql(f"UPDATE {source.name} SET gone = 1 WHERE id = 1")
 
-    poller.hook = go_again
+    poller.session.hook = go_again
     polled(poller, 3)
     assert pages > 3
     assert source.same()
@@ -327,7 +327,7 @@ def test_a_position_that_was_lost_leaves_nothing_behind(source: Source) -> None:
     declared = parse(text, source.folder / f"{source.name}-renamed.sql")
     poller = factory.open_poller(declared, source.broker.bootstrap)
     source.pollers.append(poller)
-    until(poller, lambda: not poller.position.reconcile and poller.figures.polls > 0, "all is compared")
+    until(poller, lambda: not poller.position.reconcile and poller.metrics.polls > 0, "all is compared")
     assert source.same()
 
 
@@ -345,22 +345,3 @@ def test_another_cursor_cannot_go_on(source: Source) -> None:
     for decision in ("", "continue"):
         with pytest.raises(factory.PositionRefused, match=r"cannot go on: its KEY or CURSOR was changed"):
             source.opened(text, decision)
-
-
-def test_a_position_of_a_version_that_rewrote_the_select_goes_on_and_is_compared(source: Source) -> None:
-    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b')")
-    columns = "id, gone, changed, name RLIKE '^a' AS name"
-    first = source.poller(columns=columns)
-    polled(first, 2)
-    assert source.topic() == source.table(columns)
-    rewritten = dict.fromkeys(source.topic(), b'{"id":0}')
-    first.commit([], replace(first.position, fingerprint=first.capture.former))
-    source.send(rewritten)
-    second = source.poller(columns=columns)
-    assert second.position.reconcile == "its SELECT is sent as it is written now"
-    until(second, lambda: not second.position.reconcile, "the comparison ends")
-    assert source.topic() == source.table(columns)
-    # What was sent as it is written goes on as it did.
-    third = source.poller(columns=columns)
-    assert third.position.reconcile == ""
-    assert third.position.fingerprint == third.capture.fingerprint

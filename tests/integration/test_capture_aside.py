@@ -67,15 +67,19 @@ def test_a_row_beyond_the_limit_is_put_aside_and_the_others_go_on(source: Source
         (b'{"id":2}', "its record is larger than its topic takes"),
         (b'{"id":1}', "its record is larger than its topic takes"),
     ]
-    assert (len(poller.aside), poller.figures.aside) == (2, 2)
+    assert (len(poller.session.oversized), poller.metrics.aside) == (2, 2)
     # It is no drift, is told once, and is known after a restart.
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
-    assert (poller.reconcile.last.missing, poller.reconcile.last.differing, poller.reconcile.last.extra) == (0, 0, 0)
+    assert (
+        poller.session.index.last.missing,
+        poller.session.index.last.differing,
+        poller.session.index.last.extra,
+    ) == (0, 0, 0)
     source.close(poller)
     poller = source.poller(more=SMALL, columns=COLUMNS)
     polled(poller, 2)
-    assert (len(letters(source)), len(poller.aside), poller.figures.written) == (2, 2, 0)
+    assert (len(letters(source)), len(poller.session.oversized), poller.metrics.written) == (2, 2, 0)
     # It comes back when it is small, and is forgotten when it is gone.
     put(source, 1, "small again")
     source.sql(f"DELETE FROM {source.name} WHERE id = 2")
@@ -83,7 +87,7 @@ def test_a_row_beyond_the_limit_is_put_aside_and_the_others_go_on(source: Source
     assert keys(source) == {b'{"id":1}', b'{"id":3}'}
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
-    assert len(poller.aside) == 0
+    assert len(poller.session.oversized) == 0
     assert source.topic() == source.table(COLUMNS)
 
 
@@ -95,6 +99,6 @@ def test_a_larger_limit_brings_the_rows_in_by_itself(source: Source) -> None:
     assert keys(source) == set()
     source.close(poller)
     poller = source.poller(more="LARGEST 1 MB", columns=COLUMNS)
-    until(poller, lambda: poller.figures.polls > 1 and not poller.position.reconcile, "all is compared")
+    until(poller, lambda: poller.metrics.polls > 1 and not poller.position.reconcile, "all is compared")
     assert source.topic() == source.table(COLUMNS)
-    assert (len(poller.aside), poller.reconcile.last.explained) == (0, True)
+    assert (len(poller.session.oversized), poller.session.index.last.explained) == (0, True)

@@ -30,8 +30,8 @@ def topic(broker: Broker, name: str) -> dict[tuple[str, int], str]:
 
 
 def work(poller: Poller, polls: int = 1) -> None:
-    wanted = poller.figures.polls + polls
-    until(poller, lambda: poller.figures.polls >= wanted and not poller.position.reconcile, "polls")
+    wanted = poller.metrics.polls + polls
+    until(poller, lambda: poller.metrics.polls >= wanted and not poller.position.reconcile, "polls")
 
 
 def test_postgresql(postgres: Postgres, broker: Broker, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_a_key_of_postgresql_that_is_given_another_type(
         poller = factory.open_poller(capture, broker.bootstrap)
         work(poller)
         poller.compare("asked for")
-        until(poller, lambda: poller.reconcile.behind is not None, "some are compared")
+        until(poller, lambda: poller.session.index.behind is not None, "some are compared")
         c.execute("ALTER TABLE retyped ALTER COLUMN id TYPE text, ALTER COLUMN changed TYPE timestamptz")
         with pytest.raises(SourceError):
             work(poller)

@@ -86,24 +86,26 @@ def test_a_right_that_is_taken_away_leaves_the_low_mark_where_it_is(
         slow.execute("INSERT INTO hard VALUES (1, clock_timestamp())")
         session.execute("INSERT INTO hard VALUES (2, clock_timestamp() + '1 microsecond')")
         [end] = session.execute("SELECT extract(epoch FROM clock_timestamp() + '3 seconds')").fetchone() or ()
-        wait_until(lambda: poller.poll() >= 0 and poller.database.clock() > end, every=0.1, what="the overlap passes")
-        assert "pg_read_all_stats" in poller.asks
+        database = poller.session.database
+        wait_until(lambda: poller.poll() >= 0 and database.clock() > end, every=0.1, what="the overlap passes")
+        assert "pg_read_all_stats" in poller.pending_decision
         assert len(poller.output.rows) == 1, "what can be seen is delivered"  # type: ignore[attr-defined]
         # Nor does another process forget that it saw more.
         poller.close()
-        poller = poller_of(DECLARED.format(more=more), tmp_path, cast(Kept, poller.output))
-        wait_until(lambda: poller.poll() >= 0 and poller.database.clock() > end + 3, every=0.1, what="it passes again")
-        assert "pg_read_all_stats" in poller.asks
+        poller = poller_of(DECLARED.format(more=more), tmp_path, cast(Kept, poller.session.output))
+        database = poller.session.database
+        wait_until(lambda: poller.poll() >= 0 and database.clock() > end + 3, every=0.1, what="it passes again")
+        assert "pg_read_all_stats" in poller.pending_decision
         slow.commit()
     poller.poll()
     assert all_read(session, poller)
     session.execute("GRANT pg_read_all_stats TO looker")
-    wait_until(lambda: poller.poll() >= 0 and not poller.asks, every=0.3, what="it sees all again")
+    wait_until(lambda: poller.poll() >= 0 and not poller.pending_decision, every=0.3, what="it sees all again")
     session.execute("REVOKE pg_read_all_stats FROM looker")
-    wait_until(lambda: poller.poll() >= 0 and bool(poller.asks), every=0.3, what="it is blind again")
+    wait_until(lambda: poller.poll() >= 0 and bool(poller.pending_decision), every=0.3, what="it is blind again")
     poller.continue_pending()
     poller.poll()
-    assert not poller.asks, "DELAY is taken in its place"
+    assert not poller.pending_decision, "DELAY is taken in its place"
     poller.close()
 
 

@@ -90,7 +90,7 @@ def test_a_transaction_longer_than_the_overlap(source: Source) -> None:
 
 
 def test_one_cursor_on_both_sides_of_a_page(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.output.page_writer.PageWriter.PAGE", PAGE)
+    monkeypatch.setattr("penstock.capture.session.CaptureSession.PAGE", PAGE)
     naive, poller = opened(source)
     source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_12")
     naive.poll()
@@ -140,7 +140,7 @@ def test_a_page_that_is_killed_half_way(source: Source) -> None:
         if at == "mid-produce":
             raise Killed
 
-    poller.hook = kill
+    poller.session.hook = kill
     with pytest.raises(Killed):
         poller.poll()
     source.pollers.pop().close()

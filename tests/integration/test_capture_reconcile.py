@@ -21,7 +21,7 @@ from tests.support import wait_until
 
 
 def compared(source: Source, poller: Poller) -> None:
-    until(poller, lambda: not poller.position.reconcile and poller.figures.polls > 0, "all is compared")
+    until(poller, lambda: not poller.position.reconcile and poller.metrics.polls > 0, "all is compared")
     assert source.same()
 
 
@@ -42,7 +42,7 @@ def test_a_reconcile_finds_and_repairs(source: Source) -> None:
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
     assert source.same()
-    drift = poller.reconcile.drift
+    drift = poller.session.index.drift
     assert (drift.missing, drift.differing, drift.extra) == (1, 1, 2)
 
 
@@ -53,7 +53,11 @@ def test_columns_that_change_in_the_middle_of_a_comparison(source: Source, monke
     poller = source.poller()
     polled(poller)
     poller.compare("asked for")
-    until(poller, lambda: poller.reconcile.behind is not None and poller.reconcile.behind[0] >= 20, "half is compared")
+    until(
+        poller,
+        lambda: poller.session.index.behind is not None and poller.session.index.behind[0] >= 20,
+        "half is compared",
+    )
     source.sql(f"ALTER TABLE {source.name} ADD COLUMN size INT NOT NULL DEFAULT 7")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
     assert source.same()
@@ -70,7 +74,7 @@ def test_what_somebody_else_wrote_into_the_topic_is_taken_out(source: Source) ->
     found = source.topic()
     assert found.pop(HEARTBEAT_KEY) == b"{}"
     assert found == source.table()
-    drift = poller.reconcile.drift
+    drift = poller.session.index.drift
     assert (drift.missing, drift.differing, drift.extra) == (0, 1, 7)
 
 
@@ -110,7 +114,7 @@ def test_keys_that_the_database_cannot_be_asked_for(
     send(source.broker.bootstrap, [Record(topic, key.decode(), "{}") for key in foreign])
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
-    assert poller.reconcile.last.extra == len(foreign)
+    assert poller.session.index.last.extra == len(foreign)
     assert len(table(read(source.broker.bootstrap, topic))) == 1
 
 
@@ -145,7 +149,7 @@ def test_records_that_were_taken_out_of_the_topic_are_missed(source: Source) -> 
     wait_until(lambda: not source.same(), what="they are gone")
     poller.compare("asked for")
     compared(source, poller)
-    assert poller.reconcile.last.missing == 5
+    assert poller.session.index.last.missing == 5
 
 
 @pytest.mark.parametrize("chunk", [2000, 7])
@@ -158,12 +162,12 @@ def test_a_key_that_is_given_another_type(source: Source, monkeypatch: pytest.Mo
     poller.compare("asked for")
     compared(source, poller)
     poller.compare("asked for")
-    until(poller, lambda: poller.reconcile.behind is not None or poller.reconcile.scanned, "some are compared")
+    until(poller, lambda: poller.session.index.behind is not None or poller.session.index.scanned, "some are compared")
     source.sql(f"ALTER TABLE {source.name} MODIFY id VARCHAR(20)")
     source.sql(f"INSERT INTO {source.name} (id, name, changed) VALUES ('x', 'x', '2020-01-01')")
     compared(source, poller)
     assert b'{"id":"7"}' in source.topic()
-    assert poller.reconcile.drift.extra == 41
+    assert poller.session.index.drift.extra == 41
     source.sql(f"DELETE FROM {source.name} WHERE id = 'x'", f"ALTER TABLE {source.name} MODIFY id BIGINT UNSIGNED")
     poller.compare("asked for")
     compared(source, poller)
@@ -179,12 +183,12 @@ def test_a_key_that_is_given_another_type_between_two_questions(
     polled(poller)
     source.send({b'{"id":77}': b"{}"})
     poller.compare("asked for")
-    until(poller, lambda: poller.reconcile.scanned, "the table is read")
+    until(poller, lambda: poller.session.index.scanned, "the table is read")
     source.sql(f"ALTER TABLE {source.name} MODIFY id VARCHAR(20)")
-    scan = poller.reconcile.scan
+    scan = poller.session.index.scan
     monkeypatch.setattr(poller, "_next_poll", float("inf"))
-    until(poller, lambda: poller.reconcile.scan > scan, "the other type is seen")
-    assert poller.reconcile.drift.extra == 0, "nothing was said to be gone"
+    until(poller, lambda: poller.session.index.scan > scan, "the other type is seen")
+    assert poller.session.index.drift.extra == 0, "nothing was said to be gone"
     poller.poll_now()
     compared(source, poller)
 
@@ -206,7 +210,7 @@ def test_a_cursor_that_is_given_another_type(source: Source) -> None:
     source.sql(f"ALTER TABLE {source.name} MODIFY changed BIGINT")
     source.sql(*(f"INSERT INTO {source.name} (name, changed) VALUES ('{i}', {20260101 + i})" for i in range(9)))
     poller = source.poller()
-    until(poller, lambda: poller.position.low is not None and poller.figures.polls > 1, "a low mark")
+    until(poller, lambda: poller.position.low is not None and poller.metrics.polls > 1, "a low mark")
     source.sql(f"ALTER TABLE {source.name} MODIFY changed DATE")
     with pytest.raises(SourceError, match=r"cursor of capture .* has another type than before; got: changed"):
         polled(poller)
@@ -223,26 +227,26 @@ def test_a_comparison_keeps_its_rate_whatever_is_polled(source: Source, monkeypa
     source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_100")
     poller = source.poller(more="RECONCILE EVERY 1 DAY RATE 50")
     polled(poller)
-    began, polls = time.monotonic(), poller.figures.polls
+    began, polls = time.monotonic(), poller.metrics.polls
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
     assert time.monotonic() - began >= 100 / 50 - 20 / 50
-    assert poller.figures.polls - polls > 5
+    assert poller.metrics.polls - polls > 5
 
 
 def test_what_the_last_comparison_found_is_kept_while_another_runs(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b')")
     poller = source.poller()
     polled(poller)
-    assert time.time() - poller.reconcile.in_sync_at < 60, "a snapshot needs no comparison at once"
+    assert time.time() - poller.session.index.in_sync_at < 60, "a snapshot needs no comparison at once"
     source.send({b"junk": b"{}"})
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
-    found = poller.reconcile.last
+    found = poller.session.index.last
     assert (found.extra, found.why, found.explained) == (1, "asked for", False)
     poller.compare("asked for")
     source.close(poller)
     again = source.poller()
     assert again.position.reconcile
-    assert again.reconcile.last == found
-    assert 0 <= again.reconcile.in_sync_at - found.ended < 1
+    assert again.session.index.last == found
+    assert 0 <= again.session.index.in_sync_at - found.ended < 1

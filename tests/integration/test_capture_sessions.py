@@ -139,7 +139,7 @@ def test_a_statement_that_waits_behind_a_poll_when_the_next_is_far_away(source: 
             wait_until(lambda: source.rows(running)[0][0] == 1, what="it waits")
             source.sql(f"INSERT INTO {source.name} (name) VALUES ('fast')")
 
-    poller.hook = begin
+    poller.session.hook = begin
     poller.poll()
     until_passed(source, 3.2)
     executed(holder, "SELECT RELEASE_LOCK('waits')")
@@ -197,7 +197,7 @@ def test_a_clock_set_back_while_nobody_polled_asks_for_a_reconcile(
     assert poller.position.reconcile.startswith("the database's clock was set back by ")
     source.pollers.pop().close()
     again = source.poller()
-    again.position = replace(again.position, reconcile="")
+    again.session.position = replace(again.position, reconcile="")
     again.poll()
     assert not again.position.reconcile, "it is said once"
 

@@ -105,11 +105,11 @@ def test_what_is_heavy_is_captured_in_pieces_whoever_dies(source: Source, monkey
         f"INSERT INTO {source.name} (id, body, changed) SELECT seq, {body}, NULL FROM seq_21_to_24",
     )
     poller = source.poller()
-    until(poller, lambda: poller.figures.rows > 3, "the snapshot has begun")
+    until(poller, lambda: poller.metrics.rows > 3, "the snapshot has begun")
     assert poller.position.snapshot
     source.close(poller)
     poller = source.poller()
-    until(poller, lambda: poller.position.snapshot is None and poller.figures.polls > 1, "it ends")
+    until(poller, lambda: poller.position.snapshot is None and poller.metrics.polls > 1, "it ends")
     assert source.same()
     source.sql(f"UPDATE {source.name} SET body = CONCAT('new', body) WHERE id <= 15")
     killed: list[Any] = []
@@ -120,7 +120,7 @@ def test_what_is_heavy_is_captured_in_pieces_whoever_dies(source: Source, monkey
             if len(killed) == 3:
                 raise OSError("killed")
 
-    poller.hook = once
+    poller.session.hook = once
     with pytest.raises(OSError, match="killed"):
         polled(poller, 3)
     # It was in the middle of a poll, whose pages are smaller than they might be.

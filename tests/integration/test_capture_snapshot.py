@@ -17,7 +17,7 @@ from tests.captures import Source, polled, until
 def two_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A table of a hundred rows counts as large."""
     monkeypatch.setattr("penstock.capture.snapshot.snapshot.SnapshotRun.LARGE", 100)
-    monkeypatch.setattr("penstock.capture.output.page_writer.PageWriter.PAGE", 50)
+    monkeypatch.setattr("penstock.capture.session.CaptureSession.PAGE", 50)
     monkeypatch.setenv("PENSTOCK_SNAPSHOT_READERS", "2")
     settings.cache_clear()
     yield
@@ -38,7 +38,7 @@ def readers() -> list[psutil.Process]:
 def test_a_snapshot_by_two_readers_goes_on_where_it_was_stopped(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name, gone) SELECT seq, seq % 10 = 0 FROM seq_1_to_2000")
     poller = source.poller()
-    until(poller, lambda: poller.figures.rows >= 600, "a part of the snapshot")
+    until(poller, lambda: poller.metrics.rows >= 600, "a part of the snapshot")
     begun = poller.position.snapshot
     assert begun is not None
     assert len(begun.ranges) == 2
@@ -49,7 +49,7 @@ def test_a_snapshot_by_two_readers_goes_on_where_it_was_stopped(source: Source) 
     source.sql(f"UPDATE {source.name} SET name = 'other' WHERE id % 97 = 0")
     second = source.poller()
     until(second, lambda: second.position.snapshot is None, "the rest of the snapshot")
-    assert second.figures.read <= 1450
+    assert second.metrics.read <= 1450
     polled(second)
     assert source.same()
 
@@ -58,7 +58,7 @@ def test_a_snapshot_by_two_readers_goes_on_where_it_was_stopped(source: Source) 
 def test_a_reader_that_dies_is_no_silent_end(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_2000")
     poller = source.poller()
-    until(poller, lambda: poller.figures.rows > 0, "the snapshot begins")
+    until(poller, lambda: poller.metrics.rows > 0, "the snapshot begins")
     readers()[0].kill()
     with pytest.raises(SourceError, match=r"a process that reads the snapshot .* ended.*PENSTOCK_SNAPSHOT_READERS"):
         until(poller, lambda: poller.position.snapshot is None, "the snapshot ends")

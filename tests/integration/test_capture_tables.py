@@ -244,11 +244,11 @@ def test_columns_that_swap_their_names(
     assert before == source.topic() != source.table(columns)
     if restarted:
         poller = source.poller(columns=columns)
-    found = poller.reconcile.last
-    until(poller, lambda: poller.reconcile.last != found, "all is compared")
+    found = poller.session.index.last
+    until(poller, lambda: poller.session.index.last != found, "all is compared")
     assert source.topic() == source.table(columns)
-    assert poller.reconcile.last.explained
-    assert poller.reconcile.last.differing >= 2
+    assert poller.session.index.last.explained
+    assert poller.session.index.last.differing >= 2
 
 
 def test_a_table_that_was_emptied_or_exchanged(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +295,7 @@ def test_a_statement_that_goes_on_as_another_brings_up_older_rows(source: Source
     until(poller, lambda: poller.position.low is not None, "the low mark comes on")
     source.close(poller)
     poller = source.poller("continue", columns=columns.format("UPPER(name)"))
-    until(poller, lambda: poller.figures.polls > 0 and not poller.position.reconcile, "all is compared")
+    until(poller, lambda: poller.metrics.polls > 0 and not poller.position.reconcile, "all is compared")
     assert source.topic() == source.table(columns.format("UPPER(name)"))
 
 
@@ -311,7 +311,7 @@ def test_a_release_writes_no_row_that_is_the_same(source: Source) -> None:
     poller = source.poller()
     until(poller, lambda: poller.position.low is not None, "the low mark comes on")
     poller = written_after_a_restart(source, poller)
-    assert (poller.figures.written, poller.figures.read >= 100) == (0, True)
+    assert (poller.metrics.written, poller.metrics.read >= 100) == (0, True)
     # What changed meanwhile is written, whatever the file of the comparison knew.
     source.close(poller)
     source.sql(
@@ -322,7 +322,7 @@ def test_a_release_writes_no_row_that_is_the_same(source: Source) -> None:
     )
     poller = source.poller()
     polled(poller, 3)
-    assert poller.figures.written == 4
+    assert poller.metrics.written == 4
     assert source.same()
 
 
@@ -335,12 +335,12 @@ def test_a_release_that_lost_its_file_reads_the_topic(source: Source, home: Path
         file.unlink()
     poller = source.poller()
     polled(poller, 3)
-    assert poller.figures.written == 0
+    assert poller.metrics.written == 0
     # And one that has no time for that writes again.
     source.close(poller)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Poller, "REMEMBER", 0.0)
         poller = source.poller()
         polled(poller, 3)
-    assert poller.figures.written == 100
+    assert poller.metrics.written == 100
     assert source.same()

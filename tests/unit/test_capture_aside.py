@@ -121,18 +121,18 @@ def test_a_text_that_is_no_utf_8_stops_no_other_row(tmp_path: Path, monkeypatch:
         c.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, c INT, name TEXT)")
         c.execute("INSERT INTO t VALUES (1, 1, 'one'), (2, 1, CAST(x'61ff' AS TEXT)), (3, 1, 'three')")
     monkeypatch.setenv("AIRFLOW_CONN_X", f"sqlite:///{file}")
-    monkeypatch.setattr("penstock.capture.output.page_writer.ensure_topics", lambda *_: None)
+    monkeypatch.setattr("penstock.capture.session.ensure_topics", lambda *_: None)
     monkeypatch.setattr("penstock.capture.polling.cursors.LEAST_OVERLAP", timedelta(0))
     poller = poller_of(f"CAPTURE INTO t FROM sqlite x KEY (id) CURSOR c {QUICK} AS SELECT * FROM t", tmp_path)
-    until(poller, lambda: poller.figures.polls > 1, "polls")
-    kept: Any = poller.output
+    until(poller, lambda: poller.metrics.polls > 1, "polls")
+    kept: Any = poller.session.output
     assert kept.rows == {b'{"id":1}': b'{"id":1,"c":1,"name":"one"}', b'{"id":3}': b'{"id":3,"c":1,"name":"three"}'}
-    assert (kept.letters, len(poller.aside), poller.figures.aside) == ([b'{"id":2}'], 1, 1)
+    assert (kept.letters, len(poller.session.oversized), poller.metrics.aside) == ([b'{"id":2}'], 1, 1)
     with sqlite3.connect(file) as c:
         c.execute("UPDATE t SET c = 2, name = 'two' WHERE id = 2")
     polled(poller)
     assert kept.rows[b'{"id":2}'] == b'{"id":2,"c":2,"name":"two"}'
-    assert len(poller.aside) == 0
+    assert len(poller.session.oversized) == 0
     poller.close()
 
 

@@ -24,7 +24,7 @@ class Killed(BaseException):
 @pytest.fixture
 def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
     """An empty table, read in pages of five rows."""
-    monkeypatch.setattr("penstock.capture.output.page_writer.PageWriter.PAGE", 5)
+    monkeypatch.setattr("penstock.capture.session.CaptureSession.PAGE", 5)
     monkeypatch.setattr("penstock.capture.polling.cursors.LEAST_OVERLAP", timedelta(0))
     monkeypatch.setenv("AIRFLOW_CONN_X", f"sqlite:///{tmp_path / 'x.db'}")
     with sqlite3.connect(tmp_path / "x.db", isolation_level=None) as c:
@@ -47,17 +47,17 @@ def killed(poller: Poller, folder: Path, step: int) -> Poller:
         if left < 0:
             raise Killed
 
-    poller.hook = kill
+    poller.session.hook = kill
     with pytest.raises(Killed):
         until(poller, lambda: False, "it is killed")
     poller.close()
-    return poller_of(DECLARED, folder, cast(Kept, poller.output))
+    return poller_of(DECLARED, folder, cast(Kept, poller.session.output))
 
 
 def once(poller: Poller, rows: int) -> None:
     """Each row was written once, and stays so."""
     polled(poller, 3)
-    kept = cast(Kept, poller.output)
+    kept = cast(Kept, poller.session.output)
     assert len(kept.rows) == rows
     assert set(kept.written.values()) == {1}
 

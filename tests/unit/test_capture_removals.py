@@ -35,21 +35,21 @@ def opened(folder: Path, kept: Kept | None = None, more: str = "", table: str = 
 
 
 def topic(poller: Poller) -> set[bytes]:
-    return set(cast(Kept, poller.output).rows)
+    return set(cast(Kept, poller.session.output).rows)
 
 
 def compared(poller: Poller, removed: int) -> None:
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
-    assert (poller.reconcile.last.extra, poller.asks) == (removed, "")
+    assert (poller.session.index.last.extra, poller.pending_decision) == (removed, "")
 
 
 def asked(poller: Poller) -> str:
     if not poller.position.reconcile:
         poller.compare("asked for")
-    until(poller, lambda: bool(poller.asks), "it asks")
+    until(poller, lambda: bool(poller.pending_decision), "it asks")
     assert poller.pending_since
-    return poller.asks
+    return poller.pending_decision
 
 
 def test_many_rows_that_are_gone_at_once_are_asked_for(db: sqlite3.Connection, tmp_path: Path) -> None:
@@ -60,14 +60,14 @@ def test_many_rows_that_are_gone_at_once_are_asked_for(db: sqlite3.Connection, t
     assert "11 of 40 rows of the topic are no longer in the table" in asked(poller)
     assert len(topic(poller)) == 40
     poller.close()
-    poller = opened(tmp_path, cast(Kept, poller.output))
+    poller = opened(tmp_path, cast(Kept, poller.session.output))
     asked(poller)
     # What comes back meanwhile stays, and what is written meanwhile too.
     db.execute("INSERT INTO t VALUES (20, 1), (100, 2)")
     polled(poller)
     poller.continue_pending()
     until(poller, lambda: not poller.position.reconcile, "all is compared")
-    assert poller.reconcile.last.extra == 10
+    assert poller.session.index.last.extra == 10
     assert topic(poller) == {b'{"id":%d}' % n for n in (*range(20, 50), 100)}
     poller.close()
 
@@ -77,7 +77,7 @@ def test_a_declaration_may_allow_more(db: sqlite3.Connection, tmp_path: Path) ->
     db.execute("DELETE FROM t WHERE id < 30")
     compared(poller, 30)
     poller.close()
-    poller = opened(tmp_path, cast(Kept, poller.output), "RECONCILE EVERY 1 DAY REMOVES 100 PERCENT")
+    poller = opened(tmp_path, cast(Kept, poller.session.output), "RECONCILE EVERY 1 DAY REMOVES 100 PERCENT")
     db.execute("DELETE FROM t")
     compared(poller, 20)
     poller.close()
@@ -91,7 +91,7 @@ def test_an_empty_table_is_asked_for_however_few_its_rows_were(
     poller = opened(tmp_path, more="RECONCILE EVERY 1 DAY REMOVES 99 PERCENT")
     db.execute("ALTER TABLE t RENAME TO other")
     db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, c INT)")
-    poller.next_look = 0.0
+    poller.session.next_table_check = 0.0
     assert f"{rows} of {rows} rows" in asked(poller)
     # It is mended, and looked at again.
     db.execute("INSERT INTO t SELECT * FROM other")
@@ -105,7 +105,7 @@ def test_a_view_with_another_where_is_asked_for(db: sqlite3.Connection, tmp_path
     poller = opened(tmp_path, table="v")
     db.execute("DROP VIEW v")
     db.execute("CREATE VIEW v AS SELECT * FROM t WHERE id < 30")
-    poller.next_look = 0.0
+    poller.session.next_table_check = 0.0
     assert "20 of 50 rows" in asked(poller)
     assert len(topic(poller)) == 50
     poller.close()
@@ -117,7 +117,7 @@ def test_keys_that_no_row_can_have_are_taken_out_at_once(db: sqlite3.Connection,
         b"junk", b"[" * 100_000, b'{"id":9223372036854775808}', b'{"id":%s}' % (b"9" * 140_000), b'{"id":"Infinity"}',
         b'{"id":"\\ud800"}', b'{"id":null}', b'{"id":[1]}', *(b'{"id":"%d"}' % n for n in range(50)),
     ]  # fmt: skip
-    cast(Kept, poller.output).send(*foreign)
+    cast(Kept, poller.session.output).send(*foreign)
     db.execute("DELETE FROM t WHERE id = 7")
     compared(poller, len(foreign) + 1)
     assert topic(poller) == {b'{"id":%d}' % n for n in range(50) if n != 7}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from penstock.capture.checks.caveats import table_caveats
@@ -19,45 +19,57 @@ from penstock.capture.checks.table_structure import foreign_key_caveats, table_f
 from penstock.capture.checks.triggers import trigger_caveats
 from penstock.capture.output.encode import digest
 from penstock.capture.output.page_records import last
-from penstock.capture.output.page_writer import PageWriter
-from penstock.capture.output.position import CatchUp, SnapshotProgress
+from penstock.capture.output.position import CatchUp, Position, SnapshotProgress
 from penstock.capture.polling.change_cache import LastValueCache
 from penstock.capture.polling.cursors import CursorTracker
 from penstock.capture.polling.keyset_queries import SourceQuery
 from penstock.capture.reconcile.compare import Comparison
 from penstock.capture.reconcile.digest_index import UNEXPLAINED
+from penstock.capture.session import CaptureMetrics, CaptureSession
 from penstock.capture.snapshot.snapshot import SnapshotRun
 from penstock.capture.source.base import SourcePage
+from penstock.model.capture import Capture
 
 log = logging.getLogger(__name__)
 
 Row = tuple[Any, ...]
 
 
-@dataclass
-class Poller(PageWriter):
+class Poller:
     """A capture from its position on. `step` does the next piece of work."""
 
-    # Seconds between two looks at the shape of the tables.
+    # Seconds between two checks of the tables' structure.
     TABLE_CHECK_SECONDS: ClassVar[float] = 10.0
     # Seconds of reading the topic for what its last records say, before the first poll.
     TOPIC_READ_SECONDS: ClassVar[float] = 10.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._cursors = CursorTracker(self.capture, self.position.low)
-        self._snapshot = SnapshotRun(self, self._cursors)
-        self._comparison = Comparison(self, self._cursors)
+    def __init__(self, session: CaptureSession) -> None:
+        self.session = session
+        self._cursors = CursorTracker(session.capture, session.position.low)
+        self._snapshot = SnapshotRun(session, self._cursors)
+        self._comparison = Comparison(session, self._cursors)
         self._next_poll = 0.0
         self._next_chunk = 0.0
-        self._told: StatementInfo | None = None
+        self._statement: StatementInfo | None = None
         # Whether the topic is asked for the last records of rows that this process has not written yet.
         self._asks_topic = self.position.snapshot != SnapshotProgress()
 
+    @property
+    def capture(self) -> Capture:
+        return self.session.capture
+
+    @property
+    def position(self) -> Position:
+        return self.session.position
+
+    @property
+    def metrics(self) -> CaptureMetrics:
+        return self.session.metrics
+
     def step(self) -> float:
         """Do the next piece of work; seconds until the next one is due."""
-        if time.monotonic() >= self.next_look:
-            self._look()
+        if time.monotonic() >= self.session.next_table_check:
+            self._check_tables()
         if self.position.snapshot is not None:
             return self._snapshot.step(self.position.snapshot)
         if time.monotonic() >= self._next_poll:
@@ -65,82 +77,82 @@ class Poller(PageWriter):
             self.poll()
             self._next_poll = began + self.capture.every.total_seconds()
         if self.position.reconcile:
-            self.figures.state = "reconciling"
+            self.metrics.state = "reconciling"
             # Polls that come more often than chunks are due do not hurry them.
             if time.monotonic() >= self._next_chunk:
                 if self._comparison.step():
-                    self.commit([], replace(self.position, reconcile=""))
-                self._next_chunk = time.monotonic() + self.reconcile.pause
+                    self.session.commit([], replace(self.position, reconcile=""))
+                self._next_chunk = time.monotonic() + self.session.index.pause
             return max(0.0, min(self._next_poll, self._next_chunk) - time.monotonic())
-        self.figures.state = "polling"
+        self.metrics.state = "polling"
         return max(0.0, self._next_poll - time.monotonic())
 
     def compare(self, why: str) -> None:
         """Compare all of table and topic, from the next step on."""
-        self.reconcile.again()
-        self._comparison.asks, self._next_chunk = "", 0.0
-        self.commit([], replace(self.position, reconcile=why))
+        self.session.index.again()
+        self._comparison.pending_decision, self._next_chunk = "", 0.0
+        self.session.commit([], replace(self.position, reconcile=why))
 
-    def _look(self) -> None:
+    def _check_tables(self) -> None:
         """Compare all if rows that do not change by themselves may look different now, or fit into the topic."""
-        if self._told is None:
-            self._ask()
-        found, why = self._shape(), ""
+        if self._statement is None:
+            self._inspect_statement()
+        found, why = self._table_fingerprint(), ""
         if self.position.table_fingerprint not in ("", found):
             # What it refuses at its start it refuses now, before it takes rows for gone that a view leaves out.
-            self._ask()
-            found = self._shape()
+            self._inspect_statement()
+            found = self._table_fingerprint()
             why = "its tables were altered"
-        elif self.aside.may_fit_now and not self.position.reconcile:
+        elif self.session.oversized.may_fit_now and not self.position.reconcile:
             why = "its topic takes larger records"
-        self.next_look = time.monotonic() + self.TABLE_CHECK_SECONDS
+        self.session.next_table_check = time.monotonic() + self.TABLE_CHECK_SECONDS
         position = replace(self.position, table_fingerprint=found)
         if why:
             log.warning("capture %s: %s; table and topic are compared", self.capture.name, why)
-            self.reconcile.again()
+            self.session.index.again()
             # Its last row may have a key that the table can no longer be asked for.
             position = replace(position, catch_up=None)
             # Columns that are others say more.
             position = replace(position, reconcile=why if position.reconcile in UNEXPLAINED else position.reconcile)
         if position != self.position:
-            self.commit([], position)
+            self.session.commit([], position)
 
-    def _ask(self) -> None:
+    def _inspect_statement(self) -> None:
         """Ask what is behind the names of the statement. SourceError if pages would not be rows of its tables."""
-        about = self._told = told(self.capture, self.database)
+        about = self._statement = told(self.capture, self.session.database)
         sentences = list(table_caveats(self.capture, about))
         for ask in (foreign_key_caveats, trigger_caveats):
-            sentences += ask(self.database, self.capture, about.tables)
+            sentences += ask(self.session.database, self.capture, about.tables)
         for sentence in sentences:
             log.warning("capture %s: %s", self.capture.name, sentence)
 
-    def _shape(self) -> str:
-        return table_fingerprint(self.database, self.capture, self._told.tables if self._told else ())
+    def _table_fingerprint(self) -> str:
+        return table_fingerprint(self.session.database, self.capture, self._statement.tables if self._statement else ())
 
     @property
-    def asks(self) -> str:
+    def pending_decision(self) -> str:
         """What somebody has to decide before all is done that is due; empty if nothing is."""
         if self._cursors.blind:
             return (
                 "looks at the server do not see all transactions any more, so polls read from where they did: "
-                f"{self.database.WHY_NOT_VISIBLE}. To mend it: give the right back; or `penstock capture ask "
+                f"{self.session.database.WHY_NOT_VISIBLE}. To mend it: give the right back; or `penstock capture ask "
                 f"{self.capture.name} continue`, and DELAY stands in for what is not seen"
             )
-        return self._comparison.asks if self.position.reconcile else ""
+        return self._comparison.pending_decision if self.position.reconcile else ""
 
     @property
     def pending_since(self) -> float:
         """Since when a comparison has waited for a decision, epoch seconds; 0 if it does not."""
-        return self._comparison.pending_since if self.position.reconcile and self._comparison.asks else 0.0
+        return self._comparison.pending_since if self.position.reconcile and self._comparison.pending_decision else 0.0
 
     def continue_pending(self) -> None:
-        """Do what awaits a decision: see `asks`."""
+        """Do what awaits a decision: see `pending_decision`."""
         if self._cursors.blind:
             self._cursors.blind = False
-            self.commit([], replace(self.position, sees_all=False))
+            self.session.commit([], replace(self.position, sees_all=False))
         if self.pending_since:
-            self.reconcile.allow()
-            self._comparison.asks, self._next_chunk = "", 0.0
+            self.session.index.allow()
+            self._comparison.pending_decision, self._next_chunk = "", 0.0
 
     def poll_now(self) -> None:
         """Let the next step poll, whatever the interval says."""
@@ -148,18 +160,19 @@ class Poller(PageWriter):
 
     def close(self) -> None:
         self._snapshot.close()
-        self.output.close()
-        self.reconcile.close()
-        self.database.close()
+        self.session.output.close()
+        self.session.index.close()
+        self.session.database.close()
 
     def poll(self) -> int:
         """Read what changed and write it; returns the number of records written."""
+        session = self.session
         self._asks_topic = self._asks_topic and self._remembers()
-        moment, mark = self.database.moment(), self._cursors.mark
-        self.hook("before read")
+        moment, mark = session.database.moment(), self._cursors.mark
+        session.hook("before read")
         kind = dict(self.position.columns).get(self.capture.cursor, "")
         if why := self._cursors.check_clock_at_start(moment.now, kind, self.position.clock):
-            self.position = replace(self.position, clock=moment.now)
+            session.position = replace(self.position, clock=moment.now)
             self.compare(why)
         moment, position = self._cursors.check_visibility(moment, self.position)
         oldest, position = self._cursors.apply_hold(moment, position)
@@ -167,36 +180,40 @@ class Poller(PageWriter):
         low = position.debt.low if owed and position.debt else mark.value
         itself = owed or not self._cursors.spent
         if position != self.position:
-            self.commit([], position)
+            session.commit([], position)
         seen = LastValueCache()
         written = 0
         begun = position.catch_up
         goes_on = begun is not None and begun.low == low and not position.debt
         high, behind_at = (begun.high, begun.behind) if begun and goes_on else (None, None)
-        for page in self._through(lambda row: self.pages.since(low, row, self.size.rows, itself=itself), behind_at):
+        for page in self._through(
+            lambda row: session.pages.since(low, row, session.page_size.rows, itself=itself), behind_at
+        ):
             check_cursor_order(self.capture, page)
             pages_high = self._cursors.highest(page, moment.now)
             high = high if pages_high is None else pages_high
             more = page.more and not position.debt
             written += self._write(page, seen, CatchUp(low, self._last(page), high) if more else None)
-        ended, why = self._cursors.clock(self.database)
+        ended, why = self._cursors.clock(session.database)
         if why:
             # What it saw may lie ahead of the clock.
             high = None
             self.compare(why)
-        looked = self.database.moment(ended).now if mark.late else None
-        for page in self._through(lambda row: self.pages.without_cursor(row, self.size.rows), with_cursor=False):
+        looked = session.database.moment(ended).now if mark.late else None
+        for page in self._through(
+            lambda row: session.pages.without_cursor(row, session.page_size.rows), with_cursor=False
+        ):
             written += self._write(page, seen)
         mark.polled(moment.now, oldest, ended, high)
         if looked is not None:
             mark.looked(looked)
         done = replace(self.position, low=mark.value, catch_up=None, debt=None if owed else self.position.debt)
         if done != self.position:
-            self.commit([], replace(done, clock=ended))
+            session.commit([], replace(done, clock=ended))
         # A poll that goes on has not met the rows that were written before it.
-        self.seen, self._asks_topic = seen, self._asks_topic and behind_at is not None
-        self.figures.current, self.figures.oldest = moment.now, moment.oldest
-        self.figures.polls += 1
+        session.last_values, self._asks_topic = seen, self._asks_topic and behind_at is not None
+        self.metrics.current, self.metrics.oldest = moment.now, moment.oldest
+        self.metrics.polls += 1
         return written
 
     def _remembers(self) -> bool:
@@ -206,7 +223,7 @@ class Poller(PageWriter):
         """
         end = time.monotonic() + self.TOPIC_READ_SECONDS
         while time.monotonic() < end:
-            if self.reconcile.follow():
+            if self.session.index.follow():
                 return True
         return False
 
@@ -215,7 +232,7 @@ class Poller(PageWriter):
     ) -> Iterator[SourcePage]:
         """All pages behind a row, one after the other."""
         while True:
-            page = self.read(query(behind))
+            page = self.session.read_page(query(behind))
             yield page
             if not page.more:
                 return
@@ -227,22 +244,27 @@ class Poller(PageWriter):
 
     def _write(self, page: SourcePage, seen: LastValueCache, catch_up: CatchUp | None = None) -> int:
         """Write what of a page is not known to be in the topic already; a poll with more to come goes on behind it."""
-        records = self.records(page)
+        session = self.session
+        records = session.to_records(page)
         changed = []
         # A row may have left the memory when that is full, and the topic would then know less than was written.
-        asks = self._asks_topic and self.seen.room > 0
-        topic = self.reconcile.digests(records.keys) if asks else {}
+        asks = self._asks_topic and session.last_values.room > 0
+        topic = session.index.digests(records.keys) if asks else {}
         for key, value in zip(records.keys, records.values, strict=True):
-            if asks and not self.seen.knows(key) and topic.get(key) == (None if value is None else digest(value)):
-                self.seen.note(key, value)
-            if not self.seen.has(key, value):
+            if (
+                asks
+                and not session.last_values.knows(key)
+                and topic.get(key) == (None if value is None else digest(value))
+            ):
+                session.last_values.note(key, value)
+            if not session.last_values.has(key, value):
                 changed.append((key, value))
                 # Read once more in this same poll, it is compared with this and not with what came before.
-                self.seen.note(key, value)
+                session.last_values.note(key, value)
             seen.note(key, value)
-        for known in (seen, self.seen):
+        for known in (seen, session.last_values):
             known.trim()
-        if changed or self.aside.letters:
-            self.commit(changed, replace(self.position, catch_up=catch_up or self.position.catch_up))
-        self.figures.fresh += len(changed)
+        if changed or session.oversized.letters:
+            session.commit(changed, replace(self.position, catch_up=catch_up or self.position.catch_up))
+        self.metrics.fresh += len(changed)
         return len(changed)

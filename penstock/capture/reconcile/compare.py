@@ -8,8 +8,8 @@ from typing import Any
 
 from penstock.capture.output.encode import digest
 from penstock.capture.output.page_records import PageRecords, last, place
-from penstock.capture.output.page_writer import PageWriter
 from penstock.capture.polling.cursors import CursorTracker
+from penstock.capture.session import CaptureSession
 from penstock.capture.source.base import SourceError, SourcePage
 
 log = logging.getLogger(__name__)
@@ -24,54 +24,56 @@ class Comparison:
     """First the table's rows are looked up in the topic, then the topic's other keys in the table, then the records of
     those that are not there are removed.
 
-    asks: why somebody has to allow that, empty if nobody has; asked_at: since when, epoch seconds, 0 if never.
+    Attributes:
+        pending_decision: Why an operator has to allow that; empty if nobody has to.
+        pending_since: Since when, epoch seconds; 0 if never.
     """
 
-    def __init__(self, writer: PageWriter, cursors: CursorTracker) -> None:
-        self._writer, self._cursors = writer, cursors
-        self.asks, self.pending_since = "", 0.0
+    def __init__(self, session: CaptureSession, cursors: CursorTracker) -> None:
+        self._session, self._cursors = session, cursors
+        self.pending_decision, self.pending_since = "", 0.0
 
     def step(self) -> bool:
         """Compare one chunk; True when all is compared."""
-        w, r = self._writer, self._writer.reconcile
-        if not r.follow():
+        session, index = self._session, self._session.index
+        if not index.follow():
             return False
-        if not r.scanned:
+        if not index.scanned:
             self._rows()
             return False
-        if keys := r.unseen():
+        if keys := index.unseen():
             self._others(keys)
             return False
         if not self._may_remove():
-            r.pause = DECISION_POLL_SECONDS
+            index.pause = DECISION_POLL_SECONDS
             return False
-        if keys := r.absent():
+        if keys := index.absent():
             self._remove(keys)
             return False
-        w.aside.compared(r.scan)
-        r.finish(w.position.reconcile)
-        d, found = r.last, r.last.missing + r.last.differing + r.last.extra
+        session.oversized.compared(index.scan)
+        index.finish(session.position.reconcile)
+        d, found = index.last, index.last.missing + index.last.differing + index.last.extra
         level = logging.WARNING if found and not d.explained else logging.INFO
         log.log(level, "capture %s: %d rows compared (%s), %d missing, %d differing, %d extra; repaired",
-                w.capture.name, d.rows, d.why, d.missing, d.differing, d.extra)  # fmt: skip
+                session.capture.name, d.rows, d.why, d.missing, d.differing, d.extra)  # fmt: skip
         return True
 
     def _may_remove(self) -> bool:
-        """Whether the records of the rows that are gone may be removed; `asks` says why not.
+        """Whether the records of the rows that are gone may be removed; `pending_decision` says why not.
 
         That a policy, a view, an empty table or another database hides rows looks as if they were deleted.
         """
-        w, r = self._writer, self._writer.reconcile
-        before, self.asks = self.asks, ""
-        if r.allowed:
+        session, index = self._session, self._session.index
+        before, self.pending_decision = self.pending_decision, ""
+        if index.allowed:
             return True
-        gone, rows = r.removes()
-        share = w.capture.max_removed_percent
+        gone, rows = index.removes()
+        share = session.capture.max_removed_percent
         if gone <= max(FEW, rows * share // 100) and (gone < rows or gone <= 1 or share >= 100):
-            r.allow()
+            index.allow()
             return True
-        name = w.capture.name
-        self.asks = (
+        name = session.capture.name
+        self.pending_decision = (
             f"{gone:,} of {rows:,} rows of the topic are no longer in the table, which are more than "
             f"{share} % or all of them: their records are kept. If they were deleted, allow it by "
             f"`penstock capture ask {name} continue`; if something hides them, mend that, then `penstock capture "
@@ -79,33 +81,36 @@ class Comparison:
         )
         if not before:
             self.pending_since = time.time()
-            log.warning("capture %s: %s", w.capture.name, self.asks)
+            log.warning("capture %s: %s", session.capture.name, self.pending_decision)
         return False
 
     def _rows(self) -> None:
         """Rows of the table, in order of key."""
-        w, r, key = self._writer, self._writer.reconcile, self._writer.capture.key
-        self.asks = ""
-        scan, page = r.scan, w.read(w.pages.by_key(r.behind, min(r.CHUNK, w.size.rows)))
-        records = w.records(page)
-        if r.scan != scan:
+        session, index, key = self._session, self._session.index, self._session.capture.key
+        self.pending_decision = ""
+        scan, page = (
+            index.scan,
+            session.read_page(session.pages.by_key(index.behind, min(index.CHUNK, session.page_size.rows))),
+        )
+        records = session.to_records(page)
+        if index.scan != scan:
             return  # its columns are others: all is compared from the beginning
         wrong = self._differing(page, records)
         for each in wrong:
-            w.seen.note(*each)
-        w.commit(wrong, w.position)
-        r.compared(records.keys, last(w.capture, page, key) if page.more else None)
+            session.last_values.note(*each)
+        session.commit(wrong, session.position)
+        index.compared(records.keys, last(session.capture, page, key) if page.more else None)
 
     def _others(self, keys: list[bytes]) -> None:
         """Keys of the topic that were met in no row: are they in the table? What can be no row's key is removed."""
-        r = self._writer.reconcile
+        index = self._session.index
         found = self._in_table(keys)
         if found is not None:
             foreign = [key for key in keys if self._key_of(key) is None]
             self._tombstones(foreign)
-            r.gone(foreign, len(foreign))
+            index.gone(foreign, len(foreign))
             known = [key for key in keys if key not in foreign]
-            r.mark_looked_up(known, [key for key in known if key not in found])
+            index.mark_looked_up(known, [key for key in known if key not in found])
 
     def _remove(self, keys: list[bytes]) -> None:
         """Tombstones for keys that are not in the table, if they still are not."""
@@ -113,35 +118,35 @@ class Comparison:
         if found is not None:
             gone = [key for key in keys if key not in found]
             self._tombstones(gone)
-            self._writer.reconcile.gone(keys, len(gone))
+            self._session.index.gone(keys, len(gone))
 
     def _in_table(self, keys: list[bytes]) -> set[bytes] | None:
         """Which of some records' keys the table has; None if its columns are others and all is compared anew."""
-        w, r = self._writer, self._writer.reconcile
-        scan = r.scan
+        session, index = self._session, self._session.index
+        scan = index.scan
         asked = [row for key in keys if (row := self._key_of(key)) is not None]
         found = self._found(asked) if asked else set()
         if not found.issuperset(keys):
             # A key is gone only if it was looked for in the type that it has now.
-            w.records(w.read(w.pages.by_key(None, 1)))
-        return found if r.scan == scan else None
+            session.to_records(session.read_page(session.pages.by_key(None, 1)))
+        return found if index.scan == scan else None
 
     def _key_of(self, record: bytes) -> tuple[Any, ...] | None:
-        w = self._writer
-        key = w.reconcile.key_of(record, w.capture.key, w.proof.types)
-        return None if key is None or not w.proof.can_be_key(key) else key
+        session = self._session
+        key = session.index.key_of(record, session.capture.key, session.verifier.types)
+        return None if key is None or not session.verifier.can_be_key(key) else key
 
     def _tombstones(self, keys: list[bytes]) -> None:
-        w = self._writer
+        session = self._session
         for key in keys:
-            w.seen.note(key, None)
-        w.commit([(key, None) for key in keys], w.position)
+            session.last_values.note(key, None)
+        session.commit([(key, None) for key in keys], session.position)
 
     def _found(self, keys: list[tuple[Any, ...]]) -> set[bytes]:
         """Which of some keys the table has. What the engine refuses to compare is no row's key."""
-        w = self._writer
+        session = self._session
         try:
-            page = w.read(w.pages.rows_with_keys(keys))
+            page = session.read_page(session.pages.rows_with_keys(keys))
         except SourceError as e:
             if not e.refused:
                 raise
@@ -151,13 +156,13 @@ class Comparison:
         if page is None or (page.cut and len(keys) > 1):
             half = len(keys) // 2
             return self._found(keys[:half]) | self._found(keys[half:])
-        return set(w.records(page).keys)
+        return set(session.to_records(page).keys)
 
     def _refused(self, key: tuple[Any, ...], e: SourceError) -> set[bytes]:
         """A key that was refused is in no row if the comparison is refused, and not what the row is made of."""
-        w = self._writer
+        session = self._session
         try:
-            w.database.value(w.pages.has(key))
+            session.database.value(session.pages.has(key))
         except SourceError as refusal:
             if refusal.refused:
                 return set()
@@ -166,16 +171,16 @@ class Comparison:
 
     def _differing(self, page: SourcePage, records: PageRecords) -> list[tuple[bytes, bytes | None]]:
         """Rows whose last record says another thing, but for those that the next poll is to see."""
-        w = self._writer
-        topic = w.reconcile.digests(records.keys)
-        at = place(w.capture, page, w.capture.cursor)
+        session = self._session
+        topic = session.index.digests(records.keys)
+        at = place(session.capture, page, session.capture.cursor)
         wrong = []
         for row, key, value in zip(page.rows, records.keys, records.values, strict=True):
             known, wanted = topic.get(key), None if value is None else digest(value)
             if known == wanted:
                 continue
-            if self._cursors.will_be_polled(row[at]) and not w.seen.has(key, value):
+            if self._cursors.will_be_polled(row[at]) and not session.last_values.has(key, value):
                 continue
             wrong.append((key, value))
-            w.reconcile.found(missing=known is None)
+            session.index.found(missing=known is None)
         return wrong

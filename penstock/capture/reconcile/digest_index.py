@@ -106,9 +106,8 @@ class DigestIndex:
         behind = read(self._about("behind", "null"))
         self.behind: tuple[Any, ...] | None = None if behind is None else tuple(behind)
         self.drift = Drift(**self._about("drift", {}))
-        # Older files keep one drift only.
-        self.last = Drift(**self._about("last", asdict(self.drift) if self.drift.ended else {}))
-        self.in_sync_at: float = self._about("same at", self.last.ended)
+        self.last = Drift(**self._about("last", {}))
+        self.in_sync_at: float = self._about("same at", 0.0)
         if self.in_sync_at > time.time():
             self.in_sync_at = 0.0
         self.pause = 0.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from penstock.capture.output.page_writer import PageWriter
 from penstock.capture.output.position import SnapshotProgress
 from penstock.capture.polling.cursors import CursorTracker
+from penstock.capture.session import CaptureSession
 from penstock.capture.snapshot.parallel_readers import RangeReaders, split_key_ranges
 from penstock.capture.source.base import SourceError
 from penstock.settings import settings
@@ -19,53 +19,55 @@ class SnapshotRun:
     # Rows from which on several readers are worth their start.
     LARGE: ClassVar[int] = 200_000
 
-    def __init__(self, writer: PageWriter, cursors: CursorTracker) -> None:
-        self._writer, self._cursors = writer, cursors
+    def __init__(self, session: CaptureSession, cursors: CursorTracker) -> None:
+        self._session, self._cursors = session, cursors
         self._readers: RangeReaders | None = None
 
     def step(self, at: SnapshotProgress) -> float:
         """Do the next piece; seconds until the next one is due."""
-        w = self._writer
+        session = self._session
         if not at.ranges and not self._may_begin():
-            w.figures.state = "waiting"
+            session.metrics.state = "waiting"
             return 0.2
-        w.figures.state = "snapshot"
+        session.metrics.state = "snapshot"
         low = self._cursors.mark.value
         if not at.ranges:
-            total = int(w.database.value(w.pages.count()) or 0)
+            total = int(session.database.value(session.pages.count()) or 0)
             count = settings().snapshot_readers if total >= self.LARGE else 1
-            at = SnapshotProgress(split_key_ranges(w.database, w.pages, total, count), 0, total)
-            w.position = replace(w.position, snapshot=at, low=low)
+            at = SnapshotProgress(split_key_ranges(session.database, session.pages, total, count), 0, total)
+            session.position = replace(session.position, snapshot=at, low=low)
         if self._readers is None:
-            self._readers = RangeReaders(w.capture, w.database, low, w.PAGE, at.ranges, settings().snapshot_readers)
+            self._readers = RangeReaders(
+                session.capture, session.database, low, session.PAGE, at.ranges, settings().snapshot_readers
+            )
         try:
             read = self._readers.next()
         except SourceError as e:
             if e.refused and self._cannot_ask(at):
                 # Key columns were altered since; it begins anew when the capture is opened again.
-                w.commit([], replace(w.position, snapshot=SnapshotProgress()))
+                session.commit([], replace(session.position, snapshot=SnapshotProgress()))
             raise
-        w.hook("after read")
-        made = w.fitting(read.records)
+        session.hook("after read")
+        made = session.without_oversized(read.records)
         keys, values = made.keys, made.values
-        w.figures.read += len(keys)
-        w.table_fingerprint(read.columns)
-        for row in read.again[: w.seen.room]:
-            w.seen.note(keys[row], values[row])
+        session.metrics.read += len(keys)
+        session.set_columns(read.columns)
+        for row in read.again[: session.last_values.room]:
+            session.last_values.note(keys[row], values[row])
         at = replace(at, ranges=self._readers.left, rows=at.rows + len(keys))
-        w.commit(zip(keys, values, strict=True), replace(w.position, snapshot=at if at.ranges else None))
+        session.commit(zip(keys, values, strict=True), replace(session.position, snapshot=at if at.ranges else None))
         if not at.ranges:
-            w.reconcile.same()
+            session.index.same()
             self.close()
-        w.figures.rows, w.figures.total = at.rows, at.total
-        w.figures.fresh += len(keys)
+        session.metrics.rows, session.metrics.total = at.rows, at.total
+        session.metrics.fresh += len(keys)
         return 0.0
 
     def _cannot_ask(self, at: SnapshotProgress) -> bool:
         """Whether the database refuses to compare its key with a bound of what is left."""
         for bound in (bound for part in at.ranges for bound in (part.behind, part.upto) if bound is not None):
             try:
-                self._writer.database.value(self._writer.pages.has(bound))
+                self._session.database.value(self._session.pages.has(bound))
             except SourceError as e:
                 if e.refused:
                     return True
@@ -81,19 +83,19 @@ class SnapshotRun:
 
         It is the rule of the polls, with the highest cursor of now for what a poll saw.
         """
-        w, mark = self._writer, self._cursors.mark
-        moment, w.position = self._cursors.check_visibility(w.database.moment(), w.position)
+        session, mark = self._session, self._cursors.mark
+        moment, session.position = self._cursors.check_visibility(session.database.moment(), session.position)
         if mark.value is None and not mark.waits:
-            top = w.database.page(w.pages.highest())
+            top = session.database.page(session.pages.highest())
             high = top.rows[0][0] if top.rows else None
             limit = self._cursors.limit(high, top.columns[0][1], moment.now)
             if limit is not None and high > limit:
-                high = w.database.value(w.pages.highest(limit))
+                high = session.database.value(session.pages.highest(limit))
             if high is None:
                 return True
-            mark.polled(moment.now, moment.oldest, self._cursors.clock(w.database)[0], high)
+            mark.polled(moment.now, moment.oldest, self._cursors.clock(session.database)[0], high)
             return False
-        oldest, w.position = self._cursors.apply_hold(moment, w.position)
-        mark.polled(moment.now, oldest, self._cursors.clock(w.database)[0], None)
-        w.figures.waits_for = f"transactions that began before {moment.oldest:.0f}" if moment.oldest else ""
+        oldest, session.position = self._cursors.apply_hold(moment, session.position)
+        mark.polled(moment.now, oldest, self._cursors.clock(session.database)[0], None)
+        session.metrics.waits_for = f"transactions that began before {moment.oldest:.0f}" if moment.oldest else ""
         return mark.value is not None

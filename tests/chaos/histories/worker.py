@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from penstock.capture.output.page_writer import PageWriter
 from penstock.capture.reconcile.digest_index import DigestIndex
 from penstock.capture.runner import CaptureRun
+from penstock.capture.session import CaptureSession
 from penstock.control import ProgressRow, connect
 from penstock.control.repositories.captures import Captures
 from penstock.model.capture import APP, load
@@ -21,7 +21,7 @@ from penstock.settings import settings
 
 def main(folder: Path, rows: int) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    PageWriter.PAGE = rows
+    CaptureSession.PAGE = rows
     DigestIndex.CHUNK, DigestIndex.FEW = rows, max(2, rows // 2)
     captures = Captures(connect())
     runs = [CaptureRun(c, captures, settings().bootstrap, ProgressRow(c.name, APP, "")) for c in load(folder).values()]

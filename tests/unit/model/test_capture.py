@@ -24,8 +24,6 @@ AS
 SELECT id, part, name, deleted, updated_at FROM accounts WHERE kind <> 'x'
 """
 LEAST = "CAPTURE INTO accounts FROM sqlite demo KEY id CURSOR at AS SELECT * FROM accounts"
-REWRITTEN = """CAPTURE INTO t FROM mysql x KEY (id) CURSOR at DELETED WHEN (NOT t.id IS NULL)
-AS select id, at, 0x41 AS x, s RLIKE 'a' AS r FROM t"""
 PATH = Path("accounts.sql")
 
 
@@ -260,24 +258,6 @@ def test_a_condition_names_the_columns_of_the_select_and_no_table() -> None:
     said = "b.gone = 'b.gone' OR shop.b.`gone` > 1 AND EXISTS (SELECT 1 FROM c WHERE c.id = 1)"
     found = parse(f"CAPTURE INTO a FROM mysql x KEY id CURSOR at DELETED WHEN ({said}) AS {text}", PATH)
     assert found.deleted_sql == "(gone = 'b.gone' OR `gone` > 1 AND EXISTS (SELECT 1 FROM c WHERE c.id = 1))"
-
-
-@pytest.mark.parametrize(
-    ("text", "former", "rewritten"),
-    [
-        (FULL, "3f13e30cf428b466", False),
-        (LEAST, "7829f29650a5137f", False),
-        (
-            REWRITTEN,
-            "4be1d0fad0b0714e",
-            True,
-        ),
-    ],
-)
-def test_the_fingerprint_of_versions_that_rewrote_the_select_is_known(text: str, former: str, rewritten: bool) -> None:
-    """It stands in positions that they left."""
-    found = parse(text, PATH)
-    assert (found.former, found.was_rewritten) == (former, rewritten)
 
 
 def test_what_sqlglot_writes_alike_has_another_fingerprint() -> None:

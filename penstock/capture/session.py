@@ -1,4 +1,4 @@
-"""Pages of the captured table in, records and the position out: what polls, snapshot and comparison share."""
+"""What polls, snapshot and reconcile of one capture share: reading pages, writing records and the position."""
 
 from __future__ import annotations
 
@@ -27,10 +27,20 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class CaptureMetrics:
-    """What a capture tells of itself; times are the database's clock, epoch seconds.
+    """Metrics of one open capture. Times are epoch seconds of the database's clock.
 
-    current: everything committed before this is in the topic; oldest: when the oldest open transaction began; fresh:
-    rows read that were not known already; aside: rows put aside.
+    Attributes:
+        state: `starting`, `waiting`, `snapshot`, `reconciling` or `polling`.
+        current: Everything committed before this time is in the topic.
+        oldest: When the oldest open transaction began; None if there is none.
+        rows: Rows of the snapshot so far.
+        read: Rows read.
+        fresh: Rows read that differ from the last known value of their key.
+        written: Records written.
+        aside: Dead letters written for rows that have no record.
+        polls: Polls that ended.
+        total: Rows of the table when the snapshot began.
+        waits_for: What the snapshot waits for before it begins.
     """
 
     state: str = "starting"
@@ -47,11 +57,16 @@ class CaptureMetrics:
 
 
 @dataclass
-class PageWriter:
-    """Records and position go in one Kafka transaction; a second writer of the same capture is fenced by the broker.
+class CaptureSession:
+    """An open capture: its connections and position, shared by polls, snapshot and reconcile.
 
-    position: from where to go on; reconcile: the comparison of table and topic, which needs a place on the disk; proof:
-    of what it is paged by; hook: told of each step, for tests.
+    Records and position are written in one Kafka transaction. The broker fences an older writer of the same capture.
+
+    Attributes:
+        position: From where the capture goes on.
+        index: The topic's last digest of each key, in a file.
+        verifier: Checks that pages are ordered by key and cursor.
+        hook: Called with the name of each step; for tests.
     """
 
     # Rows of one page at most: 10,000 are no faster, and a page is held in memory twice.
@@ -61,32 +76,32 @@ class PageWriter:
     database: SourceDatabase
     output: TransactionalWriter
     position: Position
-    reconcile: DigestIndex
-    proof: PagingVerifier
-    figures: CaptureMetrics = field(default_factory=CaptureMetrics)
+    index: DigestIndex
+    verifier: PagingVerifier
+    metrics: CaptureMetrics = field(default_factory=CaptureMetrics)
     hook: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self.pages = PageQueries(self.capture)
-        self.size = PageSize(self.PAGE)
-        self.seen = LastValueCache()
-        # When the tables are looked at next.
-        self.next_look = 0.0
-        self.aside = OversizedRows(self.reconcile.db, self.capture, self.output.size_limit(self.capture.topic.name))
+        self.page_size = PageSize(self.PAGE)
+        self.last_values = LastValueCache()
+        # Monotonic time of the next check of the tables' structure.
+        self.next_table_check = 0.0
+        self.oversized = OversizedRows(self.index.db, self.capture, self.output.size_limit(self.capture.topic.name))
 
-    def read(self, query: SourceQuery) -> SourcePage:
-        page = self.size.read(self.database, query)
-        if self.proof.take(page):
+    def read_page(self, query: SourceQuery) -> SourcePage:
+        page = self.page_size.read(self.database, query)
+        if self.verifier.take(page):
             self._retyped()
         self.hook("after read")
-        self.figures.read += len(page.rows)
+        self.metrics.read += len(page.rows)
         return page
 
     def _retyped(self) -> None:
         """Key or cursor are of another type: what was kept of them is no parameter any more."""
         why = "the type of key or cursor changed"
         log.warning("capture %s: %s; table and topic are compared", self.capture.name, why)
-        fitting = self.proof.fitting(self.position)
+        fitting = self.verifier.fitting(self.position)
         if (fitting.low, fitting.debt) != (self.position.low, self.position.debt):
             raise SourceError(
                 f"the cursor of capture {self.capture.name} has another type than before",
@@ -94,19 +109,19 @@ class PageWriter:
                 hint="nothing: the capture is opened again and reads all rows",
             )
         self.position = replace(fitting, reconcile=why)
-        self.reconcile.again()
+        self.index.again()
 
-    def records(self, page: SourcePage) -> PageRecords:
+    def to_records(self, page: SourcePage) -> PageRecords:
         """A page's rows as keys and values, after its columns were taken in."""
-        made = self.fitting(records(self.capture, page))
-        self.table_fingerprint(columns_of(page))
+        made = self.without_oversized(records(self.capture, page))
+        self.set_columns(columns_of(page))
         return made
 
-    def fitting(self, made: PageRecords) -> PageRecords:
+    def without_oversized(self, made: PageRecords) -> PageRecords:
         """What the topic takes of a page's records; the others are put aside, at the next commit."""
-        return self.aside.without(made, self.reconcile.scan)
+        return self.oversized.without(made, self.index.scan)
 
-    def table_fingerprint(self, columns: tuple[tuple[str, str], ...]) -> None:
+    def set_columns(self, columns: tuple[tuple[str, str], ...]) -> None:
         """Take other columns over. Rows that do not change themselves are brought up by a reconcile."""
         if columns == self.position.columns:
             return
@@ -120,22 +135,22 @@ class PageWriter:
             log.warning("capture %s: %s; table and topic are compared", self.capture.name, reason)
         self.position = replace(self.position, columns=columns, reconcile=reason or self.position.reconcile)
         if reason:
-            self.reconcile.again()
-            self.next_look = 0.0
+            self.index.again()
+            self.next_table_check = 0.0
 
     def commit(self, rows: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
         """Write keys with their values, a value None as a tombstone, and the position."""
         messages = [ProducerRecord(self.capture.topic.name, key, value) for key, value in rows]
-        if letters := self.aside.letters:
+        if letters := self.oversized.letters:
             ensure_topics([DEAD_LETTERS], self.output.bootstrap)
             messages += letters
         self.hook("before commit")
         if messages or position != self.position:
             self.output.commit(self._hooked(messages), position.value())
         self.position = position
-        self.figures.written += len(messages) - len(letters)
-        self.figures.aside += len(letters)
-        self.aside.told()
+        self.metrics.written += len(messages) - len(letters)
+        self.metrics.aside += len(letters)
+        self.oversized.told()
         self.hook("after commit")
 
     def _hooked(self, messages: list[ProducerRecord]) -> Iterator[ProducerRecord]:
