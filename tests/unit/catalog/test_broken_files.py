@@ -355,6 +355,21 @@ def test_what_a_file_does_to_its_process_keeps_no_other_app_from_a_release(
     assert release.release(control, "bank", ME) == 1
 
 
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [("import os\nos._exit(3)\n", "did not tell"), ("while True: pass\n", "nothing within")],
+    ids=["ends its process", "never ends"],
+)
+def test_a_file_that_ends_or_stops_its_reader_refuses_a_release(
+    project: Path, control: Control, monkeypatch: pytest.MonkeyPatch, does: str, says: str
+) -> None:
+    monkeypatch.setattr(release, "READ_TIMEOUT", 10.0)
+    (project / "jobs" / "shop" / "odd.py").write_text(does)
+    with pytest.raises(ReleaseRefused, match=says):
+        release.release(control, "shop", ME)
+    assert not control.actions()
+
+
 def test_what_a_file_prints_is_no_part_of_the_catalog(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "jobs" / "shop" / "odd.py").write_text("import sys\nprint('hello')\nsys.stdout = None\n")
     load_partial()
