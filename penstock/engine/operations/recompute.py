@@ -132,23 +132,29 @@ def recompute_rows(
     folder: str | None = None,
     by_hours: bool = False,
 ) -> Iterator[pa.Table]:
-    """The rows of a chain's last stream, made of archived records: `key BINARY, value BINARY`, as its topic takes them.
+    """Compute the rows of a chain's last stream from archived records: `key BINARY, value BINARY`.
 
-    streams: the first reads what is archived, each next one what the one before writes. parquet: files of this machine
-    with an archive's columns, which hold every record of the interval once; more records do no harm. start, end: the
-    windows of the last stream that lie in there as a whole are given, once each and in no order; see `within`. It is
-    the event time that the first stream gives a record that says which window it is in: the archive's own is not asked.
-    counts: is told what was read, before the first rows are given. folder: where temporary files lie. by_hours: whether
-    the files were chosen by the archive's event time; then the first stream's must be the same, to the second, unless
-    it goes by the records' own timestamps: there would be records of the interval in other files.
+    The event time that the first stream gives a record decides which window it is in, not the archive's. What a stream
+    cannot read is counted and left out. A record is too far ahead if its event time is later than its own timestamp, or
+    than the present time if that is earlier, by more than the input's `max_ahead`: nobody knows when the stream read
+    it, and a stream that keeps up reads it as it comes. So a record that was ahead is refused here too, however long
+    ago that was. Rows come in tables of a bounded size, and nothing is held in memory as a whole.
 
-    What a stream cannot read is counted and left out. A record lies too far ahead if its event time is later than its
-    own timestamp, or the present time if that is earlier, by more than the input's `ahead`: when the stream read it
-    nobody knows, and one that keeps up reads it as it comes. So a record that lies ahead is refused here too, however
-    long ago that was. Rows come in tables of a bounded size, and nothing is held in memory as a whole.
+    Args:
+        spark: A local session.
+        streams: The first reads what is archived, each next one what the one before writes.
+        parquet: Local files with an archive's columns, which hold every record of the interval once; more do no harm.
+        start: Windows of the last stream that are wholly between `start` and `end` are returned once each, in no order;
+            see `whole_windows`.
+        end: See `start`.
+        counts: Is filled with what was read before the first rows are returned.
+        folder: For temporary files.
+        by_hours: Whether the files were chosen by the archive's event time. Then the first stream's must be the same,
+            to the second, unless it uses the records' own timestamps: otherwise records would be in other files.
 
-    DeclarationError if the streams or files do not fit, where rows of a stream have an event time outside their window,
-    and where the archive's is another one, before anything is given.
+    Raises:
+        DeclarationError: The streams or files do not fit, or rows of a stream have an event time outside their window,
+            or the archive's event time differs; nothing is returned then.
     """
     check_chain(streams)
     low, high = whole_windows(streams, start, end)
@@ -173,7 +179,7 @@ def recompute_rows(
                 raise PenstockError(
                     f"stream {stream.name} could not be computed again",
                     got=root_message(e),
-                    hint="see the log; a record that makes the transform fail is put aside by the stream, and not here",
+                    hint="see the log; the stream makes a dead letter of a record that fails, and a recompute does not",
                 ) from e
             paths = sorted(map(str, Path(target).glob("*.parquet")))
         for rows in columnar.coalesce_batches(_read(paths)):
