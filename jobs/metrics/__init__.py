@@ -12,7 +12,7 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from jobs.metrics.partials import parts
+from jobs.metrics.partials import receipt_combiner
 from penstock.model.input import LateRecords
 from penstock.settings import Duration
 from penstock.streams import Input, Topic
@@ -62,6 +62,6 @@ def receipts(window: timedelta, late: LateRecords = "count") -> Input:
         RECEIPTS,
         schema=RECEIPT,
         event_time="timestamp_millis(timestamp)",
-        combine=parts(window, metrics_settings().decimals),
+        combine=receipt_combiner(window, metrics_settings().decimals),
         late_records=late,
     )

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from jobs.metrics import metrics_settings, receipts
-from jobs.metrics.statistics import BUNDLE, bundled
+from jobs.metrics.statistics import BUNDLE, bundle_receipts
 from penstock.streams import EmitChanges, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ BUNDLES = Topic("metric-bundles", partitions=4, retention=timedelta(days=2))
 
 
 def transform(receipts: DataFrame) -> DataFrame:
-    return bundled(receipts, S.bundle, S.decimals, S.distinct)
+    return bundle_receipts(receipts, S.bundle, S.decimals, S.distinct)
 
 
 STREAM = Stream(

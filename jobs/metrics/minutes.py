@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from jobs.metrics import metrics_settings, receipts
-from jobs.metrics.statistics import KEY, MOMENTS, quantile_names, summarised
+from jobs.metrics.statistics import KEY, MOMENTS, quantile_names, summarize
 from penstock.streams import EmitFinal, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def transform(receipts: DataFrame) -> DataFrame:
-    return summarised(receipts, MINUTE, S.decimals, S.quantiles)
+    return summarize(receipts, MINUTE, S.decimals, S.quantiles)
 
 
 STREAM = Stream(

@@ -30,7 +30,7 @@ SCHEMA = (
 )
 
 
-def parts(window: timedelta, decimals: int) -> Combiner:
+def receipt_combiner(window: timedelta, decimals: int) -> Combiner:
     """One row per environment, metric and window of a batch's receipts: SCHEMA."""
     micros, scale = window // timedelta(microseconds=1), float(10**decimals)
     tame = f"FILTER (WHERE abs(value) < {TAME!r})"
@@ -66,7 +66,7 @@ def truncated(value: Column, decimals: int) -> Column:
     return F.coalesce(F.when(F.abs(scaled) < EXACT, scaled.cast("bigint") / scale), value)
 
 
-def gathered() -> list[Column]:
+def collect_partials() -> list[Column]:
     """Aggregates that keep all parts of a group: `moments`, `cuts` and `few`, a list each."""
     return [F.collect_list(name).alias(name) for name in ("moments", "cuts", "few")]
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.metrics.partials import all_cuts, all_moments, gathered
+from jobs.metrics.partials import all_cuts, all_moments, collect_partials
 from penstock.streams import Combiner, F
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def quantile_names(quantiles: Sequence[float]) -> tuple[str, ...]:
     return tuple(f"p{100 * q:.10g}".replace(".", "_") for q in quantiles)
 
 
-def summarised(parts: DataFrame, window: timedelta, decimals: int, quantiles: Sequence[float]) -> DataFrame:
+def summarize(parts: DataFrame, window: timedelta, decimals: int, quantiles: Sequence[float]) -> DataFrame:
     """One row per environment, metric and window of receipts, in one stage.
 
     parts: the columns of `jobs.metrics.partials.SCHEMA` and event_time TIMESTAMP.
@@ -63,7 +63,7 @@ def summarised(parts: DataFrame, window: timedelta, decimals: int, quantiles: Se
     )
 
 
-def bundled(parts: DataFrame, window: timedelta, decimals: int, distinct: int) -> DataFrame:
+def bundle_receipts(parts: DataFrame, window: timedelta, decimals: int, distinct: int) -> DataFrame:
     """One bundle per environment, metric and window of receipts.
 
     parts: the columns of `jobs.metrics.partials.SCHEMA` and event_time TIMESTAMP.
@@ -94,7 +94,7 @@ def bundled(parts: DataFrame, window: timedelta, decimals: int, distinct: int) -
 
 def _grouped(parts: DataFrame, window: timedelta) -> DataFrame:
     """Groups of parts, with `merging ARRAY<STRUCT<n, mean, m2, min, max>>`."""
-    groups = parts.groupBy("environment", "metric", _window(window)).agg(*gathered())
+    groups = parts.groupBy("environment", "metric", _window(window)).agg(*collect_partials())
     return groups.withColumn("merging", all_moments())
 
 
@@ -113,11 +113,11 @@ def _moments(groups: DataFrame) -> DataFrame:
     )
 
 
-def merged(bundles: DataFrame, bundle: timedelta, summary: timedelta, quantiles: Sequence[float]) -> DataFrame:
+def merge_bundles(bundles: DataFrame, bundle: timedelta, summary: timedelta, quantiles: Sequence[float]) -> DataFrame:
     """One row per environment, metric and summary window of the bundles in it, of each the one with most receipts.
 
     bundles: the columns of BUNDLE_SCHEMA and event_time TIMESTAMP, the start of the bundle.
-    Returns the columns of `summarised`; quantiles are NULL if a bundle does not know its values.
+    Returns the columns of `summarize`; quantiles are NULL if a bundle does not know its values.
     """
     step, size = (int(d.total_seconds() * 1000) for d in (bundle, summary))
     slots = [f"s{i}" for i in range(size // step)]
@@ -152,7 +152,7 @@ def merged(bundles: DataFrame, bundle: timedelta, summary: timedelta, quantiles:
     )
 
 
-def newest() -> Combiner:
+def largest_bundle() -> Combiner:
     """Of the bundles of a metric and window that come together, the one with most receipts.
 
     One that counts none, or more than COUNTED, is left out. One whose values are not as many as it counts does not know

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobs.metrics import metrics_settings
 from jobs.metrics.bundles import BUNDLES
-from jobs.metrics.statistics import BUNDLE_SCHEMA, KEY, MOMENTS, merged, newest, quantile_names
+from jobs.metrics.statistics import BUNDLE_SCHEMA, KEY, MOMENTS, largest_bundle, merge_bundles, quantile_names
 from penstock.streams import EmitChanges, Input, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
@@ -27,13 +27,15 @@ SUMMARIES = Topic(
 
 
 def transform(bundles: DataFrame) -> DataFrame:
-    return merged(bundles, S.bundle, S.summary, S.quantiles)
+    return merge_bundles(bundles, S.bundle, S.summary, S.quantiles)
 
 
 STREAM = Stream(
     name="metric-summaries",
     app="metrics",
-    inputs={"bundles": Input(BUNDLES, schema=BUNDLE_SCHEMA, event_time="timestamp_millis(window)", combine=newest())},
+    inputs={
+        "bundles": Input(BUNDLES, schema=BUNDLE_SCHEMA, event_time="timestamp_millis(window)", combine=largest_bundle())
+    },
     transform=transform,
     output=TopicOutput(SUMMARIES, key=KEY, value=(*KEY, *MOMENTS, *quantile_names(S.quantiles))),
     # Whatever the first stage let in is in time here: its rows move time as far as it has come itself, and a heartbeat,

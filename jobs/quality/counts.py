@@ -24,7 +24,7 @@ def transform(records: DataFrame) -> DataFrame:
     """topic STRING, window BIGINT (start of the second, epoch ms), status STRING, count BIGINT."""
     second = F.window("event_time", "1 second").alias("w")
     return (
-        validity.judged(records, RULES)
+        validity.add_status(records, RULES)
         .groupBy("topic", second, "status")
         .agg(F.sum("n").alias("count"))
         .select("topic", F.unix_millis("w.start").alias("window"), "status", "count")

@@ -37,7 +37,7 @@ LONGEST = 200
 JAVA_END = r"(?:\r\n|[\n\r\x{85}\x{2028}\x{2029}])?\z"
 
 
-def translated(rule: Rule) -> str | None:
+def to_duckdb(rule: Rule) -> str | None:
     """A rule's predicate in SQL of DuckDB; None if it is not certain to mean the same there."""
     if rule.format == "text" and not isinstance(rule.predicate, exp.Boolean):
         return None

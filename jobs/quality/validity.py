@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jobs.quality.rules import EVERY, Rule, avro_fields, required
-from jobs.quality.translate import translated
+from jobs.quality.translate import to_duckdb
 from penstock.codec import json_sql
 from penstock.codec.event_time import window_number
 from penstock.errors import DeclarationError
@@ -53,7 +53,7 @@ def combiner(rules: Mapping[str, Rule]) -> Combiner:
     return Combiner(", ".join(columns), " UNION ALL BY NAME ".join(branches), reads=("key",) if left else ())
 
 
-def judged(counted: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
+def add_status(counted: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
     """The rows of `combiner` with the status `valid` or `invalid` in each."""
     own = [rule for topic, rule in rules.items() if topic != EVERY]
     others = ~F.col("topic").isin([rule.topic for rule in own]) if own else F.lit(True)
@@ -82,7 +82,7 @@ def judged(counted: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
 
 
 def _in_spark(rule: Rule) -> bool:
-    return rule.format == "avro" or translated(rule) is None
+    return rule.format == "avro" or to_duckdb(rule) is None
 
 
 def _column(number: int) -> str:
@@ -115,7 +115,7 @@ def _all_there(rule: Rule) -> str:
 
 def _status(rule: Rule) -> str:
     # A record without value says that its key is gone.
-    return f"CASE WHEN _value IS NULL OR (_parses AND {translated(rule)}) THEN 'valid' ELSE 'invalid' END"
+    return f"CASE WHEN _value IS NULL OR (_parses AND {to_duckdb(rule)}) THEN 'valid' ELSE 'invalid' END"
 
 
 def _left(number: int, rule: Rule, where: str, numbers: list[int]) -> str:

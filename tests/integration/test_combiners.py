@@ -237,7 +237,7 @@ def test_rows_that_are_left_to_spark_split_too(spark: SparkSession, tmp_path: Pa
     own = rules.load(tmp_path)
 
     def transform(records: DataFrame) -> DataFrame:
-        return validity.judged(records, own).groupBy("topic", "status").agg({"n": "sum"})
+        return validity.add_status(records, own).groupBy("topic", "status").agg({"n": "sum"})
 
     stream = replace(
         counts.STREAM, inputs={"records": replace(counts.RECORDS, combine=validity.combiner(own))}, transform=transform

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from jobs.metrics import bundles as bundles_job
 from jobs.metrics import receipts, statistics
 from jobs.metrics import summaries as summaries_job
-from jobs.metrics.partials import parts
+from jobs.metrics.partials import receipt_combiner
 from penstock.streams import Stream
 from penstock.testing import frames
 from tests.plain import plain
@@ -46,13 +46,13 @@ def text(receipt: Receipt) -> str:
 
 def over(window: timedelta, decimals: int = 2) -> Stream:
     """A stream whose receipts come in parts for such a window."""
-    given = replace(receipts(window), combine=parts(window, decimals))
+    given = replace(receipts(window), combine=receipt_combiner(window, decimals))
     return replace(bundles_job.STREAM, inputs={"receipts": given})
 
 
 def bundles(spark: SparkSession, receipts: Iterable[Receipt], decimals: int = 2, distinct: int = 1000) -> DataFrame:
     """Bundles as the second stage reads them: through the text on the topic."""
-    made = statistics.bundled(frame(spark, over(BUNDLE, decimals), receipts), BUNDLE, decimals, distinct)
+    made = statistics.bundle_receipts(frame(spark, over(BUNDLE, decimals), receipts), BUNDLE, decimals, distinct)
     return frames(spark, summaries_job.STREAM, bundles=[r.value for r in encoded(made)])["bundles"]
 
 
@@ -63,7 +63,7 @@ def encoded(made: DataFrame) -> list[Row]:
 
 
 def summaries(made: DataFrame, quantiles: Sequence[float] = QUANTILES) -> dict[tuple[str, int], dict[str, Any]]:
-    rows = statistics.merged(made, BUNDLE, SUMMARY, quantiles).collect()
+    rows = statistics.merge_bundles(made, BUNDLE, SUMMARY, quantiles).collect()
     return {(r.metric, r.window): r.asDict() for r in rows}
 
 
@@ -116,7 +116,7 @@ def test_two_stages_give_what_a_plain_computation_gives(spark: SparkSession) -> 
 
 def test_one_stage_agrees_with_two(spark: SparkSession) -> None:
     receipts = [r for r in at_random(9) if r[0] not in ("huge", "odd")]
-    one = statistics.summarised(frame(spark, over(SUMMARY), receipts), SUMMARY, 2, QUANTILES).collect()
+    one = statistics.summarize(frame(spark, over(SUMMARY), receipts), SUMMARY, 2, QUANTILES).collect()
     check({(r.metric, r.window): r.asDict() for r in one}, receipts)
 
 
@@ -187,7 +187,7 @@ def test_ranks_are_not_rounded_away(spark: SparkSession) -> None:
 
 def test_a_bundle_on_the_topic(spark: SparkSession) -> None:
     two = frame(spark, over(BUNDLE), [("dbWaitTime", 2.345, START), ("dbWaitTime", 2.341, START)])
-    [row] = encoded(statistics.bundled(two, BUNDLE, 2, 100))
+    [row] = encoded(statistics.bundle_receipts(two, BUNDLE, 2, 100))
     assert row.key == b"environment=prod:metric=dbWaitTime"
     value = json.loads(row.value)
     assert list(value) == list(statistics.BUNDLE)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from jobs.quality import counts, rules, validity
 from jobs.quality.rules import EVERY, Rule
-from jobs.quality.translate import translated
+from jobs.quality.translate import to_duckdb
 from penstock.codec.columnar import RecordDecoder
 from penstock.errors import DeclarationError
 from penstock.model.schema import quoted, schema
@@ -186,7 +186,7 @@ def test_predicates_say_the_same_where_records_are_decoded(spark: SparkSession, 
     inside = 0
     for predicate, of, one, other in zip(predicates, made, written, given, strict=True):
         assert one == other, f"{predicate} is read otherwise: {of.sql('')}"
-        found, sql = by_code(of, texts), translated(of)
+        found, sql = by_code(of, texts), to_duckdb(of)
         if sql is None:
             assert set(found) == {None}
             continue
@@ -210,7 +210,7 @@ def test_predicates_outside_are_left_to_spark(spark: SparkSession, tmp_path: Pat
     chance = random.Random(6)
     texts = [json.dumps(row(chance)) for _ in range(60)] + [json.dumps({"Name": t}) for t in TEXTS]
     made = {f"t{i}": rule(tmp_path, p, f"t{i}") for i, p in enumerate(OUTSIDE)}
-    assert [of.predicate.sql() for of in made.values() if translated(of)] == []
+    assert [of.predicate.sql() for of in made.values() if to_duckdb(of)] == []
     own = {EVERY: Rule(EVERY, "json", "", sqlglot.exp.true()), **made}
     given = [
         {"topic": topic, "key": "k", "value": text, "timestamp": 1000 * n}
@@ -218,7 +218,7 @@ def test_predicates_outside_are_left_to_spark(spark: SparkSession, tmp_path: Pat
         for n, text in enumerate(texts)
     ]
     stream = replace(counts.STREAM, inputs={"records": replace(counts.RECORDS, combine=validity.combiner(own))})
-    judged = validity.judged(frames(spark, stream, records=given)["records"], own)
+    judged = validity.add_status(frames(spark, stream, records=given)["records"], own)
     rows = judged.select("topic", F.unix_millis("event_time").alias("at"), "status").collect()
     found = {(r.topic, r["at"] // 1000): r.status for r in rows}
     assert len(found) == len(given)
@@ -249,7 +249,7 @@ def test_predicates_outside_are_left_to_spark(spark: SparkSession, tmp_path: Pat
     ],
 )
 def test_patterns_that_are_not_taken(tmp_path: Path, pattern: str) -> None:
-    assert translated(rule(tmp_path, f"Name RLIKE '{pattern}'")) is None
+    assert to_duckdb(rule(tmp_path, f"Name RLIKE '{pattern}'")) is None
 
 
 @pytest.mark.parametrize("predicate", ["Name = 'a''b'", "Name = 'a' 'b'", "Name RLIKE 'a'\n 'b'"])

@@ -31,7 +31,7 @@ def statuses(spark: SparkSession, folder: Path, values: list[Value], topic: str 
     found = rules.load(folder)
     stream = replace(counts.STREAM, inputs={"records": replace(counts.RECORDS, combine=validity.combiner(found))})
     given = [{"topic": topic, "key": "k1", "value": v, "timestamp": 1000 * n} for n, v in enumerate(values)]
-    judged = validity.judged(frames(spark, stream, records=given)["records"], found).orderBy("event_time").collect()
+    judged = validity.add_status(frames(spark, stream, records=given)["records"], found).orderBy("event_time").collect()
     assert [row.n for row in judged] == [1] * len(values)
     return [row.status for row in judged]
 

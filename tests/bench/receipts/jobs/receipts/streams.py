@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from jobs.metrics import bundles, metrics_settings, receipts, summaries
-from jobs.metrics.statistics import KEY, MOMENTS, quantile_names, summarised
+from jobs.metrics.statistics import KEY, MOMENTS, quantile_names, summarize
 from jobs.presence import walk_ins
 from jobs.quality import counts
 from penstock.streams import EmitChanges, Stream, Topic, TopicOutput
@@ -20,7 +20,7 @@ S = metrics_settings()
 
 
 def one_stage(receipts: DataFrame) -> DataFrame:
-    return summarised(receipts, S.summary, S.decimals, S.quantiles)
+    return summarize(receipts, S.summary, S.decimals, S.quantiles)
 
 
 STREAMS = [
