@@ -1,6 +1,6 @@
-"""The driver of one app of streams: a Spark application that runs them until it is told to leave.
+"""The driver of one app: a Spark application that runs the app's streams until it drains.
 
-Started by spark-submit: `driver.py --app APP --incarnation ID`. See `penstock.supervision.lifecycle` for its life.
+spark-submit starts it: `driver.py --app APP --incarnation ID`. See `penstock.supervision.lifecycle` for its life.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ContextStopped(Exception):
-    """Spark gave its context up, as when the master of its cluster has given up the app."""
+    """Spark stopped its context, as when the master of its cluster has dropped the app."""
 
 
 class StreamDriver(Driver):
@@ -63,7 +63,7 @@ class StreamDriver(Driver):
         )
 
     def health_check(self) -> None:
-        """A paused JVM leaves this call waiting; the leases then run out and the supervisor sees silence."""
+        """A paused JVM leaves this call waiting; then the leases expire, and the supervisor gets no liveness report."""
         assert self._spark is not None
         if not bridge.is_alive(self._spark):
             raise ContextStopped

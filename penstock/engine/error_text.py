@@ -1,16 +1,16 @@
-"""What an error of Spark's says, in one line."""
+"""Errors of Spark in one line."""
 
 from __future__ import annotations
 
 
 def root_message(cause: BaseException | None) -> str:
-    """The one line that says what went wrong: Spark wraps an error in layers of stack trace, ours and its own."""
+    """The line that says what went wrong: Spark wraps an error in stack traces of Java and Python."""
     if cause is None:
         return "the query ended by itself"
     lines = str(cause).splitlines()
     found = next((line.strip() for line in lines if line.strip()), type(cause).__name__)
     if found.startswith("An error occurred while calling "):
-        # What it was stands behind the call.
+        # The error follows the call.
         found = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), found)
     behind_traceback = False
     for line in lines:

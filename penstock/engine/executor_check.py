@@ -1,7 +1,7 @@
-"""Whether an executor of a cluster has what batches need: Python, its libraries, this code, connector and brokers.
+"""Checks that an executor has what batches need: Python, its libraries, this code, the connector, the brokers.
 
-An app of its own asks for one executor as other apps do, and runs on it what no batch can do without. What it finds is
-a line of JSON, the last one of its output.
+An app asks for one executor, as other apps do, and runs on it what every batch needs. The last line of its output is
+the result as JSON.
 
     python -m penstock.engine.executor_check
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 APP = "doctor"
-# Seconds until an executor is there, and all of it at most.
+# Seconds until the executor is there, and for the whole check.
 EXECUTOR_TIMEOUT_S, CHECK_TIMEOUT_S = 20.0, 150.0
 MAX_ERROR_CHARS = 600
 
@@ -46,7 +46,7 @@ class ExecutorCheckResult:
 
 
 def check_executor() -> ExecutorCheckResult:
-    """Try it, in a process of its own; seconds, for its JVM must start."""
+    """Run the check in a process. It takes seconds, as a JVM starts."""
     cores = str(settings().executor_cores)
     try:
         told = launch.run_json_module(
@@ -68,14 +68,14 @@ def run_check(spark: SparkSession) -> ExecutorCheckResult:
     if executors.missing is not None:
         return ExecutorCheckResult(missing=executors.missing or "the executor that was started does not come")
     try:
-        ran = spark.range(1, numPartitions=1).mapInArrow(_there, "host string, python string").first()
+        ran = spark.range(1, numPartitions=1).mapInArrow(_executor_facts, "host string, python string").first()
         assert ran
         return ExecutorCheckResult(python=ran.python, host=ran.host, records=_read(spark))
-    except Exception as e:  # whatever a foreign host lacks, it is told
+    except Exception as e:  # whatever the host lacks is reported
         return ExecutorCheckResult(error=_short(str(e)))
 
 
-def _there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _executor_facts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import socket
 
     import pyarrow as pa
@@ -88,7 +88,7 @@ def _there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _read(spark: SparkSession) -> int:
-    """Records of one partition of the marks, if there are any."""
+    """Read one partition of the commit markers; the number of records."""
     from penstock.engine.query.source import topic_records  # the doctor itself needs no Spark
 
     bootstrap = settings().bootstrap
@@ -103,7 +103,7 @@ def _read(spark: SparkSession) -> int:
 
 
 def _short(said: str) -> str:
-    """The line of an error that says what it was: the last cause."""
+    """The line of an error's text that has the last cause."""
     causes = re.findall(r"^(?:Caused by: )?((?:[\w.$]+)?(?:Exception|Error)\b.*)$", said, re.MULTILINE)
     return (causes[-1] if causes else said.strip())[-MAX_ERROR_CHARS:]
 

@@ -1,4 +1,4 @@
-"""What an app still lacks of what it asks of a cluster, in words."""
+"""Which of the requested executors an app waits for."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 1.0
-# So many looks an executor that was started may take until it is there.
+# Checks until an executor that was started must be there.
 MAX_CHECKS_WHILE_STARTING = 60
 
 
 class ExecutorWatch:
-    """Looks after the executors of a driver's app: whether it has any, and if not, what it waits for."""
+    """Watches the executors of a driver's app."""
 
     def __init__(self, spark: SparkSession, app: str) -> None:
         self._spark, self._asked = spark, settings().executor_resources(app)
@@ -30,10 +30,10 @@ class ExecutorWatch:
         self._id = str(spark.sparkContext.applicationId)
         self._end = threading.Event()
         self.missing: str | None = None
-        """None if there are any; empty if they are on their way; else what is waited for."""
+        """None if there are executors; empty while they start; else what the app waits for."""
         if not self._master.startswith("local"):
             self.missing = ""
-            # A thread of its own: a master that hangs answers after minutes.
+            # In a thread: a master that hangs answers after minutes.
             threading.Thread(target=self._watch, name="executors", daemon=True).start()
 
     def close(self) -> None:
@@ -46,14 +46,14 @@ class ExecutorWatch:
                 if bridge.executor_count(self._spark):
                     self.missing, coming = None, 0
                 else:
-                    # What was said before holds until the master has answered.
+                    # The last text is kept until the master has answered.
                     self.missing = self.missing or ""
                     missing = self._missing()
                     coming = 0 if missing else coming + 1
                     failing = "they start and end, or do not reach the driver: see their logs"
                     never = f"{describe_request(self._asked)}; {failing}"
                     self.missing = missing if coming < MAX_CHECKS_WHILE_STARTING else never
-            except Exception as e:  # no answer, or one of another Spark's: whatever it is, the look goes on
+            except Exception as e:  # no answer, or that of another Spark version: the watch goes on
                 if self._end.is_set():
                     return
                 said = f"{describe_request(self._asked)}; {self._master} does not say what is free"
@@ -81,7 +81,7 @@ class ExecutorWatch:
 
 
 def describe_request(asked: ExecutorResources) -> str:
-    """What is waited for."""
+    """The requested resources, as text."""
     each = asked.executor_cores or 1
     return f"waits for executors: {asked.cores} cores, {each} with {asked.memory} each"
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.model.stream import Stream
 
 
-# The JVM gives memory back when idle, and a serial collector needs no threads of its own on 2 cores.
+# The JVM returns memory when idle, and a serial collector needs no threads of its own on 2 cores.
 JAVA_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:NewRatio=1",
@@ -35,13 +35,13 @@ JAVA_OPTIONS = (
     "-Dlog4j2.formatMsgNoLookups=true",
 )
 LOG4J_CONFIG = Path(__file__).with_name("log4j2.properties")
-# Python's functions take a time without a zone for one of the process's: all processes of a stream have one zone.
+# Python takes a time without a zone for one of the process's zone: all processes of a stream have the same.
 UTC_CONF = {"spark.sql.session.timeZone": "UTC", "spark.executorEnv.TZ": "UTC"}
 CHECKPOINT_WRITER = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 def memory_bytes(memory: str) -> int:
-    """Of a size as Spark takes it, by itself in MiB; a wrong one is left to Spark to tell."""
+    """Bytes of a size as Spark takes it, in MiB without a unit. Spark itself reports a wrong one."""
     found = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
     return int(found[1]) << {"k": 10, "": 20, "m": 20, "g": 30, "t": 40}[found[2]] if found else 1 << 31
 
@@ -49,7 +49,10 @@ def memory_bytes(memory: str) -> int:
 def submit_conf(app: str, master: str | None = None, java_options: Sequence[str] | None = None) -> dict[str, str]:
     """Spark settings of one app's driver, as spark-submit takes them.
 
-    master: that of the settings if none is given. java_options: more for the JVM, instead of those for its cache.
+    Args:
+        app: name of the app.
+        master: URL of the master; None for that of the settings.
+        java_options: further options of the JVM, instead of those for its AOT cache.
     """
     shown, hidden = _submit_conf(app, master, java_options)
     return shown | hidden
@@ -58,7 +61,7 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
 def _submit_conf(
     app: str, master: str | None, java_options: Sequence[str] | None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Those that every user may read, and those that may be secrets."""
+    """The settings that every user may read, and those that may be secrets."""
     s = settings()
     if other := [f"{name}={zone}" for name, zone in s.spark_conf.items() if UTC_CONF.get(name, zone) != zone]:
         raise SettingError(
@@ -71,7 +74,7 @@ def _submit_conf(
     options = [
         *chosen,
         f"-Dlog4j2.configurationFile={LOG4J_CONFIG}",
-        # A JVM whose memory was full has lost some of its threads, and looks well: the next driver is told why.
+        # A JVM that was out of memory has lost some threads, and looks healthy. The next driver learns the reason.
         "-XX:+ExitOnOutOfMemoryError",
         *(s3a.JAVA_OPTIONS if s3a.is_object_store(s.checkpoint_root) else ()),
         *(aot_cache.options() if java_options is None else java_options),
@@ -81,54 +84,53 @@ def _submit_conf(
         "spark.app.name": f"penstock-{app}",
         "spark.master": master,
         "spark.driver.memory": s.driver_memory,
-        # There are two copies of a batch's rows on their way to Python: what does not fit is to cost its batch, and
-        # not the driver.
+        # A batch's rows are copied twice on their way to Python: rows that do not fit fail their batch, not the driver.
         "spark.driver.maxResultSize": f"{memory_bytes(s.driver_memory) // 2}b",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": shlex.join(options),
         **UTC_CONF,
-        # An expression says what it says: `${name}` in a text is no variable.
+        # `${name}` in a text is no variable.
         "spark.sql.variable.substitute": "false",
-        # A long batch of one stream must not starve the others of the app; see also `jvm.turn`.
+        # A long batch of one stream must not starve the others of the app; see also `jvm.bridge.fair_turn`.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state"
         ".RocksDBStateStoreProvider",
         # A commit writes the batch's changes, not a snapshot of the whole store.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        # Micro-batch plans are small and repeat: adapting them costs more than it gives.
+        # Plans of micro-batches are small and repeat: adapting them costs more than it saves.
         "spark.sql.adaptive.enabled": "false",
-        # Code that Spark made for a batch is compiled once, not each time: a few streams have more pieces than the 100
-        # that it keeps by default, and each then waits for all to be compiled anew.
+        # Generated code is compiled once: a few streams have more classes than the default cache of 100, and would
+        # compile all of them again for each batch.
         "spark.sql.codegen.cache.maxEntries": "1000",
-        # Beyond so many groups in a task, lists and the like are sorted instead of kept by hash; the default is 128.
+        # Groups in a task beyond which aggregates of objects sort instead of hash; the default is 128.
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "5000",
-        # How often an idle query asks the broker for news; the default 10 ms burns a fifth of a core per query.
+        # How often an idle query polls the broker; the default of 10 ms takes a fifth of a core per query.
         "spark.sql.streaming.pollingDelay": "100ms",
         "spark.sql.streaming.minBatchesToRetain": "20",
         # Hadoop sets the modes of checkpoint files itself, whatever the process's umask.
         "spark.hadoop.fs.permissions.umask-mode": "077",
         "spark.python.worker.reuse": "true",
-        # Workers are forked from a process that has the libraries of the hot path loaded.
+        # Workers are forked from a process that has loaded their libraries.
         "spark.python.daemon.module": "penstock.engine.worker_daemon",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     }
-    # Java's own loader can take these classes from its cache; those of spark.jars it cannot, and Spark copies them.
+    # Java's class loader takes these classes from its cache; those of spark.jars it cannot, and Spark copies them.
     conf["spark.driver.extraClassPath"] = os.pathsep.join(connector)
     if executors_here(master):
-        # Nothing outside this machine has to reach the driver.
+        # Nothing outside this machine needs to reach the driver.
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if not master.startswith("local"):
         conf |= _of_executors(app, master, chosen, connector)
     hidden: dict[str, str] = {}
     if urlparse(s.checkpoint_root).scheme in ("", "file"):
-        # The default manager forks two processes per file on a local disk. It guards less against two writers: the
-        # lease and the fenced producer do that here.
+        # The default manager forks two processes per file on a local disk. This one guards less against two writers,
+        # which the lease and the fenced producer do here.
         conf[CHECKPOINT_WRITER] = (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         )
     elif s3a.is_object_store(s.checkpoint_root):
-        # Behind all that is on the class path: what the JVM's cache was made for stays as it is.
+        # At the end of the class path: the JVM's cache is valid for the path before.
         fetched = [*filter(None, [conf.get("spark.jars")]), *map(str, s3a.s3a_jars())]
         conf |= {CHECKPOINT_WRITER: s3a.FILE_MANAGER, "spark.jars": ",".join(fetched)}
         hidden = s3a.spark_conf(s.checkpoint_root)
@@ -137,38 +139,38 @@ def _submit_conf(
 
 
 def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequence[str]) -> dict[str, str]:
-    """What an app asks of a cluster, and what its executors need to run what the driver sends them."""
+    """The resources that an app requests of a cluster, and what its executors need."""
     s = settings()
     asked = s.executor_resources(app)
     conf = {
-        # A standalone master gives an app that does not say how many it wants all cores that are free.
+        # A standalone master gives all free cores to an app that does not limit them.
         "spark.cores.max": str(asked.cores),
         "spark.executor.cores": str(asked.executor_cores),
         "spark.executor.memory": str(asked.memory),
         "spark.executor.extraJavaOptions": shlex.join(options),
-        # Their Python finds what the driver's does.
+        # Their Python has the driver's path.
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(dict.fromkeys([str(s.project), str(PROJECT)])),
-        # An executor that is lost is noticed by its closed connection; this is for one that hangs, or whose host does.
-        # Spark's own would look each minute whether one was silent for two.
+        # A lost executor is noticed by its closed connection; these are for an executor or host that hangs. By default
+        # Spark checks every minute whether one was silent for two.
         "spark.network.timeout": "60s",
         "spark.executor.heartbeatInterval": "3s",
         "spark.storage.blockManagerHeartbeatTimeoutMs": "15s",
         "spark.network.timeoutInterval": "2s",
-        # Whoever waits for shuffled rows of one that hangs asks the driver after this whether it is still there.
+        # After this a reader of shuffled rows asks the driver whether an executor that hangs is still there.
         "spark.shuffle.io.connectionTimeout": "15s",
         "spark.shuffle.io.retryWait": "1s",
-        # Executors on one host would read each other's files. A master that comes back gives ids a second time, and
-        # where those of the first lay they are looked for in vain, again and again.
+        # Executors on one host would read each other's files. A restarted master assigns the same ids again, and the
+        # files of the first executors would be searched for in vain.
         "spark.shuffle.readHostLocalDisk": "false",
     }
     if executors_here(master):
         conf["spark.executor.extraClassPath"] = os.pathsep.join(connector)
-        # Their class path is the driver's, and so is its cache.
+        # They have the driver's class path, and so its cache.
         here = [f"-Dlog4j2.configurationFile={LOG4J_CONFIG}", *aot_cache.options()]
         conf["spark.executor.extraJavaOptions"] = shlex.join([*options, *here])
         conf["spark.executorEnv.SPARK_LOCAL_IP"] = "127.0.0.1"
     else:
-        # Each executor fetches them from the driver.
+        # Executors fetch the jars from the driver.
         conf["spark.jars"] = ",".join(connector)
         if s.driver_host:
             conf["spark.driver.host"] = s.driver_host
@@ -178,7 +180,7 @@ def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequ
 
 
 def _of_pods(asked: ExecutorResources) -> dict[str, str]:
-    """What Kubernetes is told of executors, which are pods there. SettingError without an image for them."""
+    """Settings of executors that are pods in Kubernetes. SettingError without an image for them."""
     s = settings()
     if not s.executor_image:
         hint = "name the image that holds Java, the environment and jobs/, as docker/Dockerfile makes it"
@@ -208,19 +210,19 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
     os.environ["TZ"] = "UTC"
     time.tzset()
     Path(settings().logs).mkdir(parents=True, exist_ok=True)
-    # Py4J notes each callback, two a batch, and at the end each connection that it closes.
+    # Py4J logs each callback, two a batch, and each connection that it closes.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     builder, temporary, file = SparkSession.builder, None, None
-    # What spark-submit was given, the connection's master above all, is not to be overruled here.
+    # The settings of spark-submit, above all the master, are not overridden here.
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         if executors_here(settings().spark_master):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", settings().worker_python)
         os.environ.update(runtime.find().environment())
-        # Else a killed JVM leaves some 20 MB for ever, and more where it shuffled.
+        # Otherwise a killed JVM leaves some 20 MB for ever, and more if it shuffled.
         temporary = scratch.process_folder(settings().home / "tmp")
         options = [*(aot_cache.options() if java_options is None else java_options), f"-Djava.io.tmpdir={temporary}"]
-        # The builder's settings go on the JVM's command line, which every user may read.
+        # The builder passes settings on the JVM's command line, which every user may read.
         conf, hidden = _submit_conf(app, None, options)
         if hidden:
             file = launch.write_spark_conf(f"{app}-{os.getpid()}", hidden)
@@ -229,7 +231,7 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
             builder = builder.config(key, value)
         os.environ.setdefault("SPARK_LOCAL_DIRS", str(temporary))
     elif settings().deploy == "cluster":
-        # The JVM that a worker started knows of nothing yet: no secret stood on its command line.
+        # The JVM that a worker started has no settings yet: its command line holds no secret.
         for key, value in submit_conf(app).items():
             builder = builder.config(key, value)
     try:
@@ -239,18 +241,18 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
             file.unlink()
             del os.environ["PYSPARK_SUBMIT_ARGS"]
     if os.environ.get("SPARK_LOCAL_DIRS") == str(temporary):
-        del os.environ["SPARK_LOCAL_DIRS"]  # processes that are started from here have their own
+        del os.environ["SPARK_LOCAL_DIRS"]  # child processes have their own
     spark.sparkContext.setLogLevel("WARN")
     return spark
 
 
 def session_for(spark: SparkSession, stream: Stream) -> SparkSession:
-    """A session of the stream's own: its partition count is pinned in its checkpoint, apart from the others'."""
+    """A session for one stream: its checkpoint pins the partition count, independent of other streams."""
     own = spark.newSession()
     own.conf.set("spark.sql.shuffle.partitions", stream.shuffle_partitions)
-    # A batch without data closes windows. Updates have none to close: their old state goes with the next data.
+    # A batch without data closes windows. Updates close none: their old state is dropped with the next data.
     own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", stream.output_mode.spark_mode == "append")
-    # Of a way that a filter lets nothing through: Spark leaves it in the plan because it may hold state or a watermark.
+    # Prune branches whose filter is always false: Spark keeps them because they may have state or a watermark.
     apart = stream.stateful_steps == 0 and any(one.splits_tombstones for one in stream.sources.values())
     own.conf.set("spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan", apart)
     return own

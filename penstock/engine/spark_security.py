@@ -1,4 +1,4 @@
-"""Spark's own authentication and encryption, where its processes are not all on one host."""
+"""Spark's authentication and encryption, for processes on more than one host."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from penstock.supervision import launch
 
 
 def security_conf(master: str, home: Path | None = None) -> dict[str, str]:
-    """Spark settings that let nobody else speak with a driver's executors; none for a local master.
+    """Spark settings that let nobody else talk to a driver's executors; none for a local master.
 
-    They belong in a file, never on a command line: those of a standalone cluster hold its secret. All its daemons need
-    the same ones, in the file that `--properties-file` names; YARN and Kubernetes make a secret for each application.
-    home: where the secret lies that is not given; that of the settings if None.
+    They belong in a file, never on a command line: those of a standalone cluster have its secret. All its daemons need
+    the same settings, in the file of `--properties-file`; YARN and Kubernetes make a secret for each application.
+
+    Args:
+        master: URL of the master.
+        home: folder of the secret, if the settings have none; None for the home of the settings.
     """
     if master.startswith("local"):
         return {}
     found = {
         "spark.authenticate": "true",
-        # Of AES-GCM with keys that each connection agrees on.
+        # AES-GCM with keys that each connection negotiates.
         "spark.network.crypto.enabled": "true",
         "spark.network.crypto.cipher": "AES/GCM/NoPadding",
-        # Without it a server still takes SASL, whose ciphers are old.
+        # Otherwise a server still accepts SASL, whose ciphers are old.
         "spark.network.crypto.saslFallback": "false",
-        # What is shuffled and spilled to a worker's disk.
+        # Data that is shuffled and spilled to a worker's disk.
         "spark.io.encryption.enabled": "true",
     }
     if master.startswith("spark://"):

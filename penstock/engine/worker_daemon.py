@@ -1,13 +1,13 @@
-"""The process that Spark forks its Python workers from: what they need is loaded once, not in each.
+"""The process that Spark forks its Python workers from: it loads their libraries once.
 
-Spark is told its name by `spark.python.daemon.module`.
+`spark.python.daemon.module` names it.
 """
 
 import gc
 
 import duckdb  # noqa: F401
 
-# What Spark's own code takes in for a worker's first task, and every task's end would search for garbage: 12 ms each.
+# Spark imports it in a worker's first task; the collection after each task would then scan it, for 12 ms.
 import pandas  # noqa: F401
 import pyarrow
 import pyspark.worker  # noqa: F401
@@ -15,10 +15,10 @@ from pyspark import daemon
 
 import penstock.codec.columnar  # noqa: F401
 
-# Arrow's own pool keeps what was freed: some 40 MB of each worker.
+# Arrow's own pool keeps freed memory: some 40 MB in each worker.
 pyarrow.set_memory_pool(pyarrow.system_memory_pool())
 
 if __name__ == "__main__":
-    # A worker collects garbage after each task; what is loaded here is none, and stays shared between workers.
+    # A worker collects garbage after each task; frozen objects are skipped, and stay shared between workers.
     gc.freeze()
     daemon.manager()

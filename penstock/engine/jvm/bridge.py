@@ -1,7 +1,7 @@
-"""What Penstock asks of Spark's JVM behind the public API, all in one place. Tried on Spark 4.2.0.
+"""What Penstock asks of Spark's JVM behind the public API. Tried on Spark 4.2.0.
 
 `_jvm`, `_jsc`, `_jsq`, `_jdf` and `_gateway` are PySpark's own and may change with any version: tests/integration/
-test_jvm.py calls each function here, so that a new Spark shows at once what is to be mended.
+test_jvm.py calls each function here, so that a new Spark shows at once what has changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # A metric of Spark's state operators.
 LATE_METRIC = "numRowsDroppedByWatermark"
-# The operator that notes the event times of a batch: the latest moves the watermark when the batch has ended.
+# The operator that notes the event times of a batch; the latest moves the watermark when the batch ends.
 WATERMARK_NODE = "EventTimeWatermark"
 METRICS_NODE = "CollectMetrics"
 # The latest event time where there is none.
@@ -34,16 +34,16 @@ STATEFUL = {
     "TransformWithStateInPySpark", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "GlobalLimit",
 }  # fmt: skip
 CUSTOM_STATE = {step for step in STATEFUL if step.startswith(("TransformWithState", "FlatMapGroups"))}
-# What a column that a watermark lies on has among its metadata.
+# Metadata of a column with a watermark.
 WATERMARK_METADATA = "spark.watermarkDelayMs"
-# The same, as Spark writes it.
+# The same in the text of a plan.
 TIMED_COLUMN = re.compile(r"-T\d+ms\b")
-# What differs each time a plan is made: ids of columns, a watermark's delay, counted names.
+# Parts of a plan's text that differ each time: numbered names, column ids, a watermark's delay.
 NUMBERED_NAMES = re.compile(r"\b([xyz])_\d+(?=#)")
 VOLATILE_IDS = re.compile(r"#\d+L?|-T\d+ms\b")
 # What Spark makes of `session_window(...)`.
 SESSIONS = re.compile(r"end, knownnullable\(.{1,500}? \+ cast\((?P<gap>.{1,500}?) as interval\) as timestamp\)")
-# What Spark makes of `window(...)`: the plan has no other word of it. In microseconds.
+# What Spark makes of `window(...)`, in microseconds: the plan has no other trace of it.
 WINDOW_START = r"LongType\) - (?P<start>-?\d+)\) % (?P<slide>\d+)\) \+ \d+\) ELSE .{1,500}? END\) - 0\)"
 WINDOWS = re.compile(WINDOW_START + r" \+ (?P<length>\d+)\), LongType")
 
@@ -53,7 +53,7 @@ _TURNS = itertools.count()
 
 @dataclass(frozen=True)
 class EventTimeWindows:
-    """Windows of event time, one every `slide`; start: how long after each multiple of that one begins."""
+    """Windows of event time, one every `slide`. start: how long after each multiple of `slide` one begins."""
 
     length: timedelta
     slide: timedelta
@@ -66,7 +66,7 @@ class EventTimeWindows:
 
 
 def is_alive(spark: SparkSession) -> bool:
-    """Come back if the JVM works; a paused one leaves this waiting. False if Spark has given its context up."""
+    """Whether Spark has its context. A JVM that is paused leaves the call waiting."""
     return not spark.sparkContext._jsc.sc().isStopped()
 
 
@@ -76,7 +76,7 @@ def executor_count(spark: SparkSession) -> int:
 
 
 def worker_page_urls(spark: SparkSession, host: str, port: int) -> list[str]:
-    """The pages of the live workers of a standalone master. Py4JJavaError if the master does not answer."""
+    """URLs of the pages of a standalone master's live workers. Py4JJavaError if the master does not answer."""
     jvm: Any = spark._jvm
     deploy = "org.apache.spark.deploy.DeployMessages$"
     address = jvm.org.apache.spark.rpc.RpcAddress.apply(host, port)
@@ -87,7 +87,7 @@ def worker_page_urls(spark: SparkSession, host: str, port: int) -> list[str]:
 
 
 def max_heap_bytes(spark: SparkSession) -> int:
-    """The most memory that the JVM's objects may take, in bytes."""
+    """The largest size of the JVM's heap."""
     return int(spark._jvm.Runtime.getRuntime().maxMemory())  # type: ignore[union-attr]
 
 
@@ -104,13 +104,13 @@ def recent_progress(query: StreamingQuery, after: str) -> list[dict[str, Any]]:
 
 
 def is_idle(query: StreamingQuery) -> bool:
-    """Whether a query has looked since its last batch with data, or since its start, and found nothing more to do."""
+    """Whether a query has found nothing to do since its last batch with data, or since its start."""
     status = query._jsq.status()
     return not status.isDataAvailable() and str(status.message()).startswith("Waiting for ")
 
 
 def error_chain(error: BaseException) -> list[tuple[str, str]]:
-    """The class and the message of an error of the JVM's and of each of its causes; none if it is another's."""
+    """Class and message of an error of the JVM and of each of its causes; none for another error."""
     thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     found: list[tuple[str, str]] = []
     while thrown is not None:
@@ -126,10 +126,10 @@ def stateful_steps(frame: DataFrame) -> list[str]:
 
 
 def state_layout(frame: DataFrame) -> list[str]:
-    """What the stateful operators of a streaming frame's plan keep: one line for each of them, for each column they
-    group by and each value they hold, with its type, and for the windows; the same whenever the plan is made.
+    """The state that a streaming frame's plan keeps: a line for the windows, and for each key and value of each
+    stateful operator with its type. The lines are the same each time the plan is made.
 
-    Columns stand by name: how they are computed before does not count.
+    Columns are given by name: how they are computed does not matter.
     """
     plan = analyzed_plan(frame)
     found = [f"windows of {w.length} every {w.slide} from {w.start}" for w in event_time_windows(frame)]
@@ -177,8 +177,8 @@ def _plain(text: str) -> str:
 
 
 def timer_clocks(frame: DataFrame) -> list[str]:
-    """What the timers of a frame's own state go by: `EventTime`, `ProcessingTime`, `NoTime`; of older functions
-    `EventTimeTimeout` and the like. `no event time` if that does not reach it: then Spark takes no record for late."""
+    """The clocks of the timers in a frame's custom state: `EventTime`, `ProcessingTime`, `NoTime`; of older functions
+    `EventTimeTimeout` and the like. `no event time` if the column does not reach it: then no record is late."""
     found = []
     for node in nodes(analyzed_plan(frame)):
         if node.nodeName() not in CUSTOM_STATE or not node.isStreaming():
@@ -189,7 +189,7 @@ def timer_clocks(frame: DataFrame) -> list[str]:
 
 
 def own_watermarks(frame: DataFrame) -> list[str]:
-    """The columns of a streaming frame that have a watermark behind the one that each input has already."""
+    """The columns of a streaming frame with a watermark in addition to that of the input."""
     marks = [n for n in nodes(analyzed_plan(frame)) if n.nodeName() == WATERMARK_NODE and n.isStreaming()]
     return [
         _plain(n.eventTime().toString()) for n in marks if any(m.nodeName() == WATERMARK_NODE for m in [*nodes(n)][1:])
@@ -197,8 +197,8 @@ def own_watermarks(frame: DataFrame) -> list[str]:
 
 
 def untimed_groups(frame: DataFrame) -> list[str]:
-    """What the aggregates of a streaming frame group by that have no column with a watermark among their groups: of
-    those Spark takes no record for late, and drops no state."""
+    """The groups of a streaming frame's aggregates that have no column with a watermark: there no record is late, and
+    no state is dropped."""
     found: list[str] = []
     for node in nodes(analyzed_plan(frame)):
         if node.nodeName() == "Aggregate" and _keeps_state(node):
@@ -210,12 +210,12 @@ def untimed_groups(frame: DataFrame) -> list[str]:
 
 
 def _reads(node: Any) -> str:
-    """The columns of an operator's first child, as Spark writes them."""
+    """The columns of an operator's first child, as text of the plan."""
     return str(node.children().apply(0).output().toString())
 
 
 def event_time_windows(frame: DataFrame) -> list[EventTimeWindows]:
-    """The windows that a streaming frame's plan puts times into."""
+    """The windows of event time in a streaming frame's plan."""
     text = analyzed_plan(frame).toString()
     found = (
         {name: timedelta(microseconds=int(n)) for name, n in m.groupdict().items()} for m in WINDOWS.finditer(text)
@@ -224,7 +224,7 @@ def event_time_windows(frame: DataFrame) -> list[EventTimeWindows]:
 
 
 def _keeps_state(node: Any) -> bool:
-    """Whether an operator reads streams: a join keeps none unless it joins two."""
+    """Whether an operator reads streams; a join keeps state only if it joins two."""
     children = node.children()
     wanted = children.size() if node.nodeName() == "Join" else 1
     return all(children.apply(i).isStreaming() for i in range(wanted))
@@ -246,7 +246,7 @@ class BatchExecution:
         return found.get() if found.isDefined() else None
 
     def late_operator_paths(self) -> list[tuple[int, ...]]:
-        """Where the plan's operators are that drop late rows: indexes of children from the root."""
+        """Paths of the operators that drop late rows: indexes of children from the plan's root."""
         return list(_places(self._plan, lambda node: node.metrics().contains(LATE_METRIC)))
 
     def late_rows(self, places: list[tuple[int, ...]]) -> int:
@@ -255,19 +255,23 @@ class BatchExecution:
         return sum(int(_node(plan, place).metrics().get(LATE_METRIC).get().value()) for place in places)
 
     def watermark_paths(self) -> list[tuple[int, ...]]:
-        """Where the plan's operators are that note event times, one for each input."""
+        """Paths of the operators that note event times, one for each input."""
         return list(_places(self._plan, lambda node: node.nodeName() == WATERMARK_NODE))
 
     def metric_names_below(self, place: tuple[int, ...]) -> set[str]:
-        """The names of the metrics that are observed in what an operator reads."""
+        """Names of the metrics observed below an operator."""
         below = _node(self._plan, place)
         return {str(_node(below, at).name()) for at in _places(below, lambda node: node.nodeName() == METRICS_NODE)}
 
     def cap_watermark(self, places: list[tuple[int, ...]], latest: Sequence[int | None]) -> list[int | None]:
-        """Let what this batch read at each place move the watermark as if no event time lay behind `latest`, epoch ms;
-        None: not at all. How far each moves it then, None where there is nothing.
+        """Cap how far the batch moves the watermark. It must be called when the batch is computed and has not ended.
 
-        To be called when the batch has been computed and has not ended yet.
+        Args:
+            places: paths of the operators that note event times.
+            latest: the latest time of each, epoch ms; None if it is not to move the watermark.
+
+        Returns:
+            How far each moves the watermark, epoch ms; None where it does not.
         """
         plan, found = self._plan, list[int | None]()
         for place, upto in zip(places, latest, strict=True):
@@ -302,11 +306,11 @@ def _node(plan: Any, place: tuple[int, ...]) -> Any:
 
 @contextmanager
 def fair_turn(spark: SparkSession) -> Iterator[None]:
-    """Let what this thread computes in here wait for nobody who began later.
+    """Let the jobs of this thread wait for no job of a thread that entered later.
 
-    A free core goes to the pool with the fewest running tasks, and among equals, which all that wait are, to the first
-    by name (Spark's `FairSchedulingAlgorithm`). Had each stream a pool, the last by name would starve for as long as
-    the others have work: so each turn has its own, and its name is its number.
+    A free core goes to the pool with the fewest running tasks, and among equals, which all waiting pools are, to the
+    first by name (Spark's `FairSchedulingAlgorithm`). With a pool for each stream, the last by name would starve for as
+    long as the others have work: so each turn has a pool of its own, named by its number.
     """
     context: Any = spark.sparkContext
     root, scheduler = context._jsc.sc().taskScheduler().rootPool(), context._jvm.org.apache.spark.scheduler
@@ -322,9 +326,9 @@ def fair_turn(spark: SparkSession) -> Iterator[None]:
 
 
 def stop_jvm(spark: SparkSession) -> int:
-    """Let a JVM that this process started end by itself, as it does when its standard input is closed; its exit code.
+    """Stop the session and the JVM that this process started, by closing its standard input; the JVM's exit code.
 
-    `SparkSession.stop` alone leaves it running.
+    `SparkSession.stop` alone leaves the JVM running.
     """
     gateway: Any = spark.sparkContext._gateway
     spark.stop()

@@ -1,4 +1,4 @@
-"""Files on any file system that Hadoop knows, through Spark's JVM."""
+"""Files on any file system that Hadoop supports, through Spark's JVM."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Requests to an object store that go out at once.
+# Concurrent requests to an object store.
 PARALLEL_COPIES = 8
 
 
 class HadoopFolder:
-    """A folder on any file system that Hadoop knows; on a disk what is written keeps Hadoop's checksum beside it.
+    """A folder on any file system that Hadoop supports. On a disk each file has Hadoop's checksum beside it.
 
     In an object store a file is there whole or not at all, and nothing is renamed: that would be a copy.
     """
@@ -39,7 +39,7 @@ class HadoopFolder:
         return bool(self._fs.exists(self._folder))
 
     def move(self, to: str) -> None:
-        """Let the folder take a place beside it, whatever is there; in an object store it is copied, then deleted."""
+        """Move the folder to a sibling path, and replace what is there; an object store copies, then deletes it."""
         place = self._jvm.org.apache.hadoop.fs.Path(to)
         self._fs.delete(place, True)
         if self._far:
@@ -49,8 +49,7 @@ class HadoopFolder:
             raise OSError(f"{self._folder.toString()} could not be moved to {to}")
 
     def _copy(self, to: str) -> None:
-        # Hadoop's client would copy folders that are empty too, and a store that keeps objects in files has no ETag
-        # of those.
+        # Hadoop's client would also copy empty folders, which have no ETag in a store that keeps objects in files.
         parent, _, name = self.path.rpartition("/")
         beside, target = store_below(parent), to.rpartition("/")[2]
         keys = [one.key for one in beside.list_objects(name)]
@@ -59,13 +58,13 @@ class HadoopFolder:
                 pass
 
     def list_names(self, name: str) -> list[str]:
-        """What lies in a folder below this one; nothing if it is not there."""
+        """Names in a folder below this one; none if it does not exist."""
         if not self._fs.exists(self._at(name)):
             return []
         return [status.getPath().getName() for status in self._fs.listStatus(self._at(name))]
 
     def list_files(self, name: str) -> list[str]:
-        """All files in a folder below this one and in those below it; nothing if it is not there."""
+        """All files in a folder below this one, recursively; none if it does not exist."""
         if not self._fs.exists(self._at(name)):
             return []
         root, files, found = self._fs.makeQualified(self._folder).toUri(), self._fs.listFiles(self._at(name), True), []
@@ -74,7 +73,7 @@ class HadoopFolder:
         return found
 
     def list_numbers(self, name: str) -> list[int]:
-        """Those of the entries of a log that lies in a folder below this one, in order."""
+        """Numbers of the entries of a log in a folder below this one, sorted."""
         return sorted(int(entry) for entry in self.list_names(name) if entry.isdecimal())
 
     def read(self, name: str) -> str:
@@ -85,7 +84,7 @@ class HadoopFolder:
             stream.close()
 
     def read_verified(self, name: str) -> str | None:
-        """The text of a file; empty if its checksum is not that of the file, None if there is none."""
+        """The text of a file; empty if its checksum does not match, None if there is no file."""
         if not self._far and not self._fs.exists(self._at(name)):
             return None
         try:
@@ -93,24 +92,24 @@ class HadoopFolder:
         except Py4JJavaError as e:
             if self._far and is_instance_of(self._gateway, e.java_exception, "java.io.FileNotFoundException"):
                 return None
-            # A store that does not answer says nothing of a file.
+            # A store that does not answer does not say that a file is damaged.
             if self._far or not is_instance_of(self._gateway, e.java_exception, "java.io.IOException"):
                 raise
             return ""
 
     def remove(self) -> None:
-        """Delete the folder with all that is in it."""
+        """Delete the folder and its content."""
         self._fs.delete(self._folder, True)
 
     def delete(self, name: str) -> None:
         self._fs.delete(self._at(name), False)
 
     def delete_folder(self, name: str) -> None:
-        """Delete a folder below this one with all that is in it."""
+        """Delete a folder below this one and its content."""
         self._fs.delete(self._at(name), True)
 
     def replace(self, name: str, text: str) -> None:
-        """Put a text in the place of a file, whole or not at all."""
+        """Write a file atomically, and replace an older one."""
         fresh = self._at(name if self._far else f"{name}.fresh")
         out = self._fs.create(fresh, True)
         try:
@@ -127,7 +126,7 @@ class HadoopFolder:
         )
 
     def create(self, name: str, text: str) -> bool:
-        """Put a text where there is no file, as Spark does with entries of its logs; whether there was none."""
+        """Write a file atomically, as Spark writes entries of its logs, unless it exists; whether it did not exist."""
         try:
             out = self._manager.createAtomic(self._at(name), False)
             try:

@@ -1,9 +1,9 @@
-"""Speaks with the master of a standalone cluster by Spark's own protocol: starts, ends and looks after drivers there.
+"""Talks to the master of a standalone cluster by Spark's own protocol: starts, kills and watches drivers there.
 
 `spark-submit --deploy-mode cluster` refuses Python, and the REST server of a master speaks in the clear; but a master
 starts any command as a driver on one of its workers. Run as `python -m penstock.engine.jvm.standalone_master`, by
-`penstock.supervision.cluster_drivers`: it reads what is asked as JSON, which may hold secrets, from its standard
-input, and its last line is the answer as JSON. The JVM that speaks lives no longer than it. Tried on Spark 4.2.0.
+`penstock.supervision.cluster_drivers`: it reads the request as JSON, which may hold secrets, from its standard
+input, and its last line is the answer as JSON. Its JVM ends with it. Tried on Spark 4.2.0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ JVM_OPTIONS = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED",
 )  # fmt: skip
-# A master that hangs is one that is away.
+# A master that hangs counts as unreachable.
 RPC_TIMEOUTS = {
     "spark.rpc.askTimeout": "10s",
     "spark.rpc.lookupTimeout": "10s",
@@ -50,7 +50,7 @@ ENDED_STATES = ("FINISHED", "FAILED", "KILLED", "ERROR")
 
 
 class MasterClient:
-    """The master of a cluster that leads. OSError if none answers that does."""
+    """The leading master of a cluster. OSError if no leading master answers."""
 
     def __init__(self, jvm: Any, url: str) -> None:
         self._jvm = jvm
@@ -59,7 +59,7 @@ class MasterClient:
             conf.set(key, value)
         kind = jvm.org.apache.spark.SecurityManager
         manager = kind(conf, *(getattr(kind, f"$lessinit$greater$default${n}")() for n in (2, 3)))
-        # Where nothing listens no name is told: it asks only.
+        # It only asks, so that it listens on no port.
         self._env = jvm.org.apache.spark.rpc.RpcEnv.create("penstock", "127.0.0.1", 0, conf, manager, True)
         self._ref = self._leader(url)
 
@@ -72,7 +72,7 @@ class MasterClient:
                 self._ref = self._env.setupEndpointRef(at, "Master")
                 said = str(self.state().status())
             except Exception as e:  # whatever the JVM threw: that one does not lead
-                found.append(f"{place} does not answer ({_said(e)})")
+                found.append(f"{place} does not answer ({_cause(e)})")
                 continue
             if said == "ALIVE":
                 return self._ref
@@ -90,13 +90,13 @@ class MasterClient:
         return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(list(words)).toSeq()
 
     def state(self) -> Any:
-        """What the master knows."""
+        """The master's state."""
         message = getattr(getattr(self._jvm, f"{MESSAGES}RequestMasterState$"), "MODULE$")
         return self._ask(message, "MasterStateResponse")
 
     def submit(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Have a driver started, when a worker has room for it: its id."""
-        # It ends with its worker, as it else would be nobody's.
+        """Submit a driver, which starts when a worker has room for it; its id."""
+        # It ends with its worker: otherwise nobody would own it.
         words = ["{{WORKER_URL}}", "{{USER_JAR}}", f"{DEPLOY}.PythonRunner", asked["file"], "", *asked["arguments"]]
         env = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(asked["environment"])
         command = getattr(self._jvm, f"{DEPLOY}.Command")(
@@ -151,7 +151,7 @@ class MasterClient:
         )
 
     def kill(self, name: str) -> dict[str, Any]:
-        """Have a driver ended, and wait until it has, for a while: what is known of it then."""
+        """Kill a driver, and wait up to `KILL_TIMEOUT_S` until it has ended; its status then."""
         self._ask(self._message("RequestKillDriver", name), "KillDriverResponse")
         deadline = time.monotonic() + KILL_TIMEOUT_S
         while (found := self.driver_status(name))["state"] not in (
@@ -162,7 +162,7 @@ class MasterClient:
         return found
 
 
-def _said(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     thrown = getattr(error, "java_exception", None)
     cause = thrown
     while cause is not None and cause.getCause() is not None:
@@ -208,7 +208,7 @@ def handle_request(asked: dict[str, Any]) -> dict[str, Any]:
         except OSError as e:
             return {"error": str(e)}
         except Exception as e:  # of the JVM's
-            return {"error": _said(e)}
+            return {"error": _cause(e)}
 
 
 def main() -> None:

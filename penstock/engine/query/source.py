@@ -1,4 +1,4 @@
-"""The records of an input from Kafka: as a stream, or once more for the offsets of a batch."""
+"""Reads the records of an input from Kafka: as a stream, or again for the offsets of a batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EARLIEST = -2
 
 
 class RecordPosition(NamedTuple):
-    """Of one record."""
+    """Where a record lies."""
 
     topic: str
     partition: int
@@ -51,16 +51,24 @@ def input_stream(
     begun: bool = True,
     most: int = 0,
 ) -> DataFrame:
-    """What the transform gets for the input of this name: good rows, with the watermark on their event time.
+    """The rows that the transform gets for an input: good ones, with the watermark on their event time.
 
-    The observed metric `bad_<name>` holds the bad ones; `beats` in it, or in `beats_<name>` of a raw input, how many
-    of the records were heartbeats, and `rows` how many there are, where the input has the record, or `values` if its
-    tombstones go apart, which `gone_<name>` counts; `old_<name>` and `old_<name>_gone` how many good rows lay below
-    the floor of a reset.
+    Observed metrics: `bad_<name>` counts the bad records and holds some; its `beats`, or that of `beats_<name>` for an
+    input without a schema, counts the heartbeats. Where the input has the record itself, `rows` counts all records, or
+    `values` all but tombstones, which `gone_<name>` counts. `old_<name>` and `old_<name>_gone` count the good rows
+    below the floor of a reset.
 
-    without: places of records that it is not to get; upto: next offsets, if it is to get only those before.
-    most: records of a batch, 0 for no limit. begun: whether it has read before; what a reset lets it read again is one
-    batch, for parts of a window would take the place of all of it.
+    Args:
+        spark: the stream's session.
+        of: the stream.
+        name: name of the input.
+        bootstrap: the brokers.
+        without: positions of records to leave out.
+        upto: next offsets to stop before; None for no end.
+        reset: the reset that the query begins with.
+        begun: whether the query has read before. What a reset lets it read again is one batch: a part of a window
+            would replace the whole window.
+        most: records of a batch, 0 for no limit.
     """
     given = of.sources[name]
     reader = spark.readStream.format("kafka").options(**_options(given, bootstrap))
@@ -86,7 +94,7 @@ def input_stream(
 
 
 def _new(rows: DataFrame, name: str, reset: Reset | None) -> DataFrame:
-    """Rows without those below the floor of a reset, which are counted."""
+    """Drop the rows below the floor of a reset, and count them."""
     if reset is None or reset.floor is None:
         return rows
     beat = F.col(columnar.HEARTBEAT_COLUMN) if columnar.HEARTBEAT_COLUMN in rows.columns else F.lit(False)
@@ -94,7 +102,7 @@ def _new(rows: DataFrame, name: str, reset: Reset | None) -> DataFrame:
 
 
 def _starts(given: Input, bootstrap: str, reset: Reset) -> TopicOffsets:
-    """For each partition that there is now where a reset lets it begin."""
+    """Where a reset lets each present partition begin."""
     client = admin(bootstrap)
     counts = {t: n for t, n in partition_counts(client, bootstrap).items() if given.reads_topic(t)}
     ids = topic_ids(client, counts, bootstrap)
@@ -108,7 +116,7 @@ def _starts(given: Input, bootstrap: str, reset: Reset) -> TopicOffsets:
 def batch_records(
     spark: SparkSession, given: Input, bootstrap: str, of: PlannedBatch, without: Collection[RecordPosition] = ()
 ) -> DataFrame:
-    """The raw records that a batch took from an input."""
+    """The raw records that a batch reads from an input."""
     ends = batch_ends_of_input(given, of)
     starts = {t: {p: of.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
     return without_positions(records_between(spark, given, bootstrap, starts, ends), without)
@@ -117,7 +125,7 @@ def batch_records(
 def records_between(
     spark: SparkSession, given: Input, bootstrap: str, starts: TopicOffsets, ends: TopicOffsets, *, whole: bool = False
 ) -> DataFrame:
-    """The raw records of an input from some offsets up to others. whole: whether it fails if some are gone."""
+    """The raw records of an input between offsets. whole: whether missing records are an error."""
     reader = spark.read.format("kafka").options(**_options(given, bootstrap))
     reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
     reader = reader.option("failOnDataLoss", "true") if whole else reader
@@ -125,18 +133,18 @@ def records_between(
 
 
 def _share(rows: DataFrame, given: Input) -> DataFrame:
-    """The records that are an input's, where it shares its topic."""
+    """The partitions that an input reads, where it shares its topic with others."""
     n, of = given.share
     return rows if of == 1 else rows.where(F.col("partition") % of == n - 1)
 
 
 def without_positions(rows: DataFrame, places: Collection[RecordPosition]) -> DataFrame:
-    """Records without those at some places."""
+    """Leave out the records at some positions."""
     return rows.where(~is_at(places)) if places else rows
 
 
 def above_floor(rows: DataFrame, reset: Reset | None) -> DataFrame:
-    """Rows without those below the floor of a reset."""
+    """Drop the rows below the floor of a reset."""
     return rows if reset is None or reset.floor is None else rows.where(_above(reset.floor))
 
 
@@ -145,7 +153,7 @@ def _above(floor: int) -> Column:
 
 
 def is_before(ends: TopicOffsets, record: str = "") -> Column:
-    """Whether a record lies before the ends. record: of what struct its place is, with a dot; of none if empty."""
+    """Whether a record lies before the ends. record: the struct that has its position, with a dot; empty for none."""
     topics, places, offsets = (F.col(f"{record}{name}") for name in ("topic", "partition", "offset"))
     parts = (
         (topics == topic) & (places == partition) & (offsets < end)
@@ -156,7 +164,7 @@ def is_before(ends: TopicOffsets, record: str = "") -> Column:
 
 
 def is_at(places: Collection[RecordPosition]) -> Column:
-    """Whether a record lies at one of the places, one at least."""
+    """Whether a record lies at one of the positions, of which there is at least one."""
     offsets: dict[tuple[str, int], list[int]] = {}
     for place in places:
         offsets.setdefault((place.topic, place.partition), []).append(place.offset)
@@ -168,7 +176,7 @@ def is_at(places: Collection[RecordPosition]) -> Column:
 
 
 def batch_ends_of_input(given: Input, of: PlannedBatch) -> TopicOffsets:
-    """The ends of a batch in the topics of one input."""
+    """The ends of a batch in an input's topics."""
     topics = [given.topic.name] if given.topic else [t for t in of.ends if re.fullmatch(given.pattern, t)]
     return {topic: of.ends.get(topic, {}) for topic in topics}
 
@@ -178,7 +186,7 @@ def next_offsets_before_first_batch(
 ) -> dict[str, dict[int, int]]:
     """Next offsets of all inputs before the first batch: those that are written, else those of the first records.
 
-    Nothing of a topic that the broker does not tell.
+    Topics that the broker does not tell are left out.
     """
     try:
         there = partition_counts(admin(bootstrap), bootstrap)
@@ -197,7 +205,7 @@ def next_offsets_before_first_batch(
 def topic_records(
     spark: SparkSession, topic: str, bootstrap: str, starts: TopicOffsets, ends: TopicOffsets
 ) -> DataFrame:
-    """The raw records of a topic's offsets."""
+    """The raw records of a topic between offsets."""
     options = {**_settings(bootstrap), "subscribe": topic, "failOnDataLoss": "true"}
     reader = spark.read.format("kafka").options(**options)
     reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
@@ -208,16 +216,16 @@ def _settings(bootstrap: str) -> dict[str, str]:
     return {
         **spark_client_config(bootstrap),
         "kafka.isolation.level": "read_committed",
-        # Spark asks the broker twice for the ends of a partition behind each poll, and what was fetched meanwhile is
-        # thrown away: so let a poll be large. A short wait lets an idle topic's beat through at once.
+        # Spark asks the broker twice for a partition's ends after each poll, and drops what was fetched meanwhile: so
+        # polls are large. A short wait lets the heartbeat of an idle topic through at once.
         "kafka.max.poll.records": "25000",
         "kafka.max.partition.fetch.bytes": str(2 * 1024 * 1024),
         "kafka.fetch.max.wait.ms": "10",
-        # What was asked of a leader that died is asked again of nobody else before its time is over: a minute, unless
-        # told. New leaders are there after seven seconds.
+        # A request to a leader that died is not sent to another before it times out, by default after a minute. A new
+        # leader is elected within seven seconds.
         "kafka.request.timeout.ms": "10000",
         "kafka.default.api.timeout.ms": "10000",
-        # Gaps are found and told by penstock.engine.faults.data_loss.
+        # penstock.engine.faults.data_loss detects and reports data loss.
         "failOnDataLoss": "false",
     }
 

@@ -1,4 +1,4 @@
-"""What Spark cannot do in one query, with the way to do it."""
+"""What Spark cannot do in one query, and what to do instead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROUP_BY_TIME = (
     "their phase in the output mode; for a value by key without an end take a Fold"
 )
 TWO_STREAMS = "make two streams with a topic between: the first writes absolute values by key, the second reads them"
-# Of Spark's message: what it means here, and what to do instead.
+# A part of Spark's message: what it means here, and what to do instead.
 REFUSALS = {
     "correctness' issue": ("a stateful step behind one that Spark cannot follow", f"use EmitFinal, or {TWO_STREAMS}"),
     "aggregations without watermark": (
@@ -55,7 +55,7 @@ REFUSALS = {
 
 
 def explain_refusal(stream: str, e: AnalysisException) -> DeclarationError | None:
-    """What to tell of a query that Spark refuses to start; None if the fault is another."""
+    """The error of a query that Spark refuses to start; None if the cause is another."""
     said = str(e)
     for pattern, (what, hint) in REFUSALS.items():
         if re.search(pattern, said):

@@ -1,7 +1,7 @@
 """The tables of a stream: loaded before its query starts, then brought up to date before each batch.
 
-A batch that is run again gets each table as it was the first time. Records of a table's topic that are none are dead
-letters; they wait in the table's folder until a batch's transaction has them, which the offsets in its mark tell.
+A batch that is run again gets each table as it was the first time. Bad records of a table's topic become dead letters.
+They wait in the table's folder until a batch's transaction has them, which the offsets in its commit marker say.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ReportLoading = Callable[[dict[str, PartitionOffsets], dict[tuple[str, int], int
 
 
 def tables_folder(root: str, stream: str) -> Path:
-    """Where a stream's tables are: beside its checkpoint, or at home if that is not on a disk of this machine's."""
+    """The folder of a stream's tables: beside its checkpoint, or at home if that is on no local disk."""
     place = urlparse(root)
     if place.scheme in ("", "file"):
         return Path(place.path) / f"{stream}.tables"
@@ -61,17 +61,17 @@ def tables_folder(root: str, stream: str) -> Path:
 
 
 class StreamTable:
-    """One table of a stream: its folder and what feeds it."""
+    """One table of a stream: its folder and the reader of its topic."""
 
     def __init__(self, table: Table, stream: str, folder: Path, bootstrap: str) -> None:
         self._table, self._stream, self._bootstrap = table, stream, bootstrap
         self._files = TableFiles(folder)
         self._feed: TopicReader | None = None
-        # Dead letters of offsets below these are written.
+        # Dead letters of records below these offsets are written.
         self._written: PartitionOffsets = {}
         self._taking = 0
         self.offsets: PartitionOffsets = {}
-        """Those below which all dead letters are written once the last given ones are."""
+        """Offsets below which all dead letters are written once the last returned ones are."""
 
     @property
     def topic(self) -> str:
@@ -86,29 +86,29 @@ class StreamTable:
         return dict(self._files.manifest.next_offsets)
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The rows as they are when a batch is executed: the plan holds the folder, not what is in it."""
-        # A task costs some 20 ms of CPU, and the exchanges behind it more: no more of them than can work at once.
+        """The rows as they are when a batch is executed: the plan has the folder, not its content."""
+        # A task costs some 20 ms of CPU, and the exchanges behind it more: no more tasks than can run at once.
         count = min(len(self.next), spark.sparkContext.defaultParallelism)
         rows = TableScan(str(self._files.folder), count)
         return spark.range(0, count, 1, count).mapInArrow(rows, table_ddl(self._table.fields))
 
     def open(self) -> TopicSnapshot | None:
-        """Take up what is kept, or begin anew; the topic now, if it must be read to its end before it is used."""
+        """Open the folder, or begin again; the present topic, if it must be read to its end before it is used."""
         now = take_snapshot(self.topic, self._bootstrap)
         try:
             self._files.open()
         except TableCorrupt as e:
-            self._anew(now, str(e) if self._files.folder.exists() else "")
+            self._begin_again(now, str(e) if self._files.folder.exists() else "")
         if self._files.manifest.stream != self._stream:
-            self._anew(now, f"its folder is of stream {self._files.manifest.stream}")
+            self._begin_again(now, f"its folder is of stream {self._files.manifest.stream}")
         if self._files.manifest.schema != self._table.schema:
-            self._anew(now, "its schema is another")
-        self._same(now)
+            self._begin_again(now, "its schema is another")
+        self._begin_again_if_needed(now)
         self._feed = TopicReader(self._table, self._bootstrap, self.next)
         return None if self._files.manifest.loaded else now
 
     def catch_up(self, now: TopicSnapshot, stopped: Callable[[], bool], told: Callable[[], None]) -> None:
-        """Take in what there is up to the ends."""
+        """Read the topic up to its ends."""
         assert self._feed is not None
         for taken in self._feed.read_to(now.ends, stopped):
             if taken.next_offsets != self.next:
@@ -127,25 +127,25 @@ class StreamTable:
         if (manifest.query, manifest.batch) == (query, batch):
             return
         now = take_snapshot(self.topic, self._bootstrap)
-        if self._same(now):
+        if self._begin_again_if_needed(now):
             self.close()
             self._feed = TopicReader(self._table, self._bootstrap, self.next)
         self.catch_up(now, stopped, lambda: told(now.ends))
         self._files.mark_batch(query, batch, now.at)
 
     def load_progress(self, mark: CommitMarker) -> None:
-        """Learn from the mark of the last batch which dead letters are written."""
+        """Learn from the commit marker of the last batch which dead letters are written."""
         same = mark.topic_ids.get(self.topic) == self.id
         self._written = dict(mark.offsets.get(self.topic, {})) if same else {}
 
     def unwritten_dead_letters(self, stream: str) -> list[dict[str, object]]:
-        """The oldest dead letters that no batch has written yet, as their topic takes them; `reason` beside."""
+        """The oldest dead letters that no batch has written, as rows of their topic with `reason`."""
         found: list[dict[str, object]] = []
         self._taking, self.offsets = 0, self.next
         before, ids = self.offsets, {self.topic: self.id}
         for table, following in self._files.bad_records():
             if len(found) >= BATCH_ROWS:
-                # Others go with the next batch: a transaction is not without end.
+                # The rest goes with the next batch: a transaction has a limit.
                 self.offsets = before
                 break
             self._taking, before = self._taking + 1, dict(following)
@@ -157,7 +157,7 @@ class StreamTable:
         return found
 
     def dead_letters_written(self) -> None:
-        """A batch has written the dead letters that were given last."""
+        """A batch has written the dead letters that were returned last."""
         self._files.drop_bad_records(self._taking)
         self._taking, self._written = 0, self.offsets
 
@@ -166,12 +166,12 @@ class StreamTable:
             self._feed.close()
             self._feed = None
 
-    def _same(self, now: TopicSnapshot) -> bool:
-        """Begin anew if what was read cannot be read on; whether it was so."""
+    def _begin_again_if_needed(self, now: TopicSnapshot) -> bool:
+        """Begin again if reading cannot continue where it ended; whether that was so."""
         manifest = self._files.manifest
         if was_recreated(manifest.topic, manifest.next_offsets, now):
-            self._anew(now, "it was deleted and made again")
-            # What the mark says is of the topic that was.
+            self._begin_again(now, "it was deleted and made again")
+            # The marker is of the deleted topic.
             self._written = {}
             return True
         check_partition_count(self.topic, manifest.next_offsets, now)
@@ -183,61 +183,61 @@ class StreamTable:
             self._bootstrap,
             whole=manifest.unchanged_since,
         ):
-            self._anew(now, why)
+            self._begin_again(now, why)
         return bool(why)
 
-    def _anew(self, now: TopicSnapshot, why: str) -> None:
+    def _begin_again(self, now: TopicSnapshot, why: str) -> None:
         if why:
             log.warning("table %s is read from its topic's beginning: %s", self.topic, why)
         self._files.begin(TableManifest(self._stream, self._table.schema, now.id, now.at, now.starts))
 
 
 class StreamTables:
-    """All tables of one stream; of a stream without any each call does nothing. told: how far loading is."""
+    """All tables of one stream; without any, each call does nothing. on_loading: called while tables load."""
 
-    def __init__(self, stream: Stream, root: str, bootstrap: str, told: ReportLoading) -> None:
-        self._stream, self._told = stream, told
-        self._kept: dict[str, StreamTable] = {}
+    def __init__(self, stream: Stream, root: str, bootstrap: str, on_loading: ReportLoading) -> None:
+        self._stream, self._on_loading = stream, on_loading
+        self._tables: dict[str, StreamTable] = {}
         self._stopped = False
         if stream.tables:
             folder = tables_folder(root, stream.name)
-            self._kept = {n: StreamTable(t, stream.name, folder / n, bootstrap) for n, t in stream.tables.items()}
+            self._tables = {n: StreamTable(t, stream.name, folder / n, bootstrap) for n, t in stream.tables.items()}
 
     def load(self) -> None:
-        """Read each table to the end that its topic has now, unless it once was; LeaseLost if it is stopped."""
+        """Read each table to the present end of its topic, unless that was done before; LeaseLost if it is stopped."""
         self.close()
         self._stopped = False
         since = time.monotonic()
-        opened = {name: kept.open() for name, kept in self._kept.items()}
+        opened = {name: kept.open() for name, kept in self._tables.items()}
         waiting = {name: now for name, now in opened.items() if now is not None}
         ends = {name: now.ends for name, now in waiting.items()}
         self._tell(ends)
         for name, now in waiting.items():
-            self._kept[name].catch_up(now, lambda: self._stopped, lambda: self._tell(ends))
+            self._tables[name].catch_up(now, lambda: self._stopped, lambda: self._tell(ends))
         if waiting:
             log.info("stream %s: tables are loaded, in %.1f s", self._stream.name, time.monotonic() - since)
 
     def stop(self) -> None:
-        """End what is being read."""
+        """Stop reading."""
         self._stopped = True
 
     def frames(self, spark: SparkSession) -> dict[str, DataFrame]:
-        return {name: kept.frame(spark) for name, kept in self._kept.items()}
+        return {name: kept.frame(spark) for name, kept in self._tables.items()}
 
     def advance(self, query: str, batch: int, stopped: Callable[[], bool]) -> None:
-        """Bring all tables up to date for a batch, or leave them as they were when it was run before."""
-        for name, kept in self._kept.items():
+        """Bring all tables up to date for a batch; for one that is run again, leave them as they were."""
+        for name, kept in self._tables.items():
             kept.advance(query, batch, stopped, lambda ends, name=name: self._tell({name: ends}))  # type: ignore[misc]
 
     def load_progress(self, mark: CommitMarker) -> None:
-        """mark: of the last batch in the store that takes dead letters."""
-        for kept in self._kept.values():
+        """Learn which dead letters are written. mark: of the last batch in the store that takes dead letters."""
+        for kept in self._tables.values():
             kept.load_progress(mark)
 
     def unwritten_dead_letters(self) -> tuple[dict[str, pa.Table], int, str]:
-        """Dead letters by topic, how many, and why the first one is."""
+        """Dead letters by topic, how many they are, and the reason of the first."""
         found = {
-            t.dead_letter_topic.name: self._kept[name].unwritten_dead_letters(self._stream.name)
+            t.dead_letter_topic.name: self._tables[name].unwritten_dead_letters(self._stream.name)
             for name, t in self._stream.tables.items()
         }
         rows = {topic: pa.Table.from_pylist(r, schema=DEAD_LETTER_SCHEMA) for topic, r in found.items() if r}
@@ -245,27 +245,27 @@ class StreamTables:
         return rows, len(every), str(every[0]["reason"]) if every else ""
 
     def dead_letters_written(self) -> None:
-        for kept in self._kept.values():
+        for kept in self._tables.values():
             kept.dead_letters_written()
 
     @property
     def offsets(self) -> dict[str, PartitionOffsets]:
-        """For the mark: below which offsets of each table's topic no dead letter waits any more."""
-        return {kept.topic: kept.offsets for kept in self._kept.values()}
+        """For the commit marker: the offsets of each table's topic below which no dead letter waits."""
+        return {kept.topic: kept.offsets for kept in self._tables.values()}
 
     @property
     def ids(self) -> dict[str, str]:
-        return {kept.topic: kept.id for kept in self._kept.values()}
+        return {kept.topic: kept.id for kept in self._tables.values()}
 
     def close(self) -> None:
-        for kept in self._kept.values():
+        for kept in self._tables.values():
             kept.close()
 
     def _tell(self, ends: dict[str, PartitionOffsets]) -> None:
-        reading = {self._kept[name]: of for name, of in ends.items() if of}
+        reading = {self._tables[name]: of for name, of in ends.items() if of}
         if reading:
             offsets = {kept.topic: kept.next for kept in reading}
-            self._told(offsets, {(kept.topic, p): end for kept, of in reading.items() for p, end in of.items()})
+            self._on_loading(offsets, {(kept.topic, p): end for kept, of in reading.items() for p, end in of.items()})
 
 
 class TableLoader:

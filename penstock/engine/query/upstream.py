@@ -1,11 +1,11 @@
-"""How far in event time the streams are whose rows a stream reads.
+"""How far in event time the streams have come that write the inputs of a stream.
 
-While one of them reads a backlog in pieces its time stands still, and what it writes is out of the order of time. So
-rows that a stream wrote move the time of its readers no further than it has come itself, as the mark of its last
-transaction says. That was read before the batch was planned: so the batch has all rows of earlier transactions.
+While such an upstream stream reads a backlog, its watermark stands still, and its rows are out of the order of time.
+So its rows move the watermark of its readers no further than it has come itself, as the commit marker of its last
+transaction says. That marker is read before the batch is planned: so the batch has all rows of earlier transactions.
 
-A stream that has read all that its inputs hold, and has written nothing since, holds nobody; unless it waits for the
-clock: it may have windows open, and beats move its time.
+An upstream stream that has read all its inputs, and has written nothing since, limits no reader, unless it waits for
+the clock: it may have open windows, and heartbeats move its watermark.
 """
 
 from __future__ import annotations
@@ -30,15 +30,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Epoch ms: no time is later, and none is earlier.
+# Epoch ms: the latest and the earliest time.
 NO_LIMIT, HOLD = 1 << 62, 0
 
 
 @dataclass(frozen=True)
 class UpstreamCommit:
-    """A stream's last transaction. writes: topics; time: how far it has come, epoch ms; ends: next offsets of its
-    inputs, none if rows may come without records. rests: whether it was the last one before as well, and its inputs
-    held nothing more."""
+    """The last transaction of an upstream stream.
+
+    Attributes:
+        batch: query id and number of the batch.
+        topics: the topics that it writes.
+        event_time: how far in event time it has come, epoch ms.
+        ends: next offsets of its inputs; none if it may write rows without new records.
+        idle: whether it has written nothing since the last observation, and its inputs hold nothing more.
+    """
 
     batch: tuple[str, int]
     topics: tuple[str, ...]
@@ -48,7 +54,7 @@ class UpstreamCommit:
 
     @classmethod
     def parse(cls, value: bytes) -> UpstreamCommit | None:
-        """By its mark; None if that does not say how far it has come."""
+        """Parse a commit marker; None if it does not say how far the stream has come."""
         try:
             found = json.loads(value)
             plan = BatchPlan.read(found["plans"].get(str(found["batch"]), ""))
@@ -60,7 +66,7 @@ class UpstreamCommit:
 
 @dataclass(frozen=True)
 class UpstreamSnapshot:
-    """What was known of streams at a time, by name. whole: whether no other may have written before."""
+    """The upstream commits at one time, by stream. complete: whether no other stream may have written before."""
 
     commits: Mapping[str, UpstreamCommit]
     complete: bool = True
@@ -70,49 +76,55 @@ UNKNOWN = UpstreamSnapshot({}, complete=False)
 
 
 def event_time_limit(given: Input, before: UpstreamSnapshot, after: UpstreamSnapshot) -> int:
-    """How far the rows of an input may move time, epoch ms. before, after: looks around the planning of a batch."""
+    """How far the rows of an input may move the watermark, epoch ms.
+
+    Args:
+        given: the input.
+        before: observed before the batch was planned.
+        after: observed after that.
+    """
 
     def feeding(look: UpstreamSnapshot) -> dict[str, UpstreamCommit]:
         return {name: one for name, one in look.commits.items() if any(map(given.reads_topic, one.topics))}
 
     known, now = feeding(before), feeding(after)
     if not after.complete or now.keys() - known.keys():
-        # Rows of the batch may be of a stream of which nothing was known before.
+        # The batch may have rows of a stream that was unknown before.
         return HOLD
     held = (one.event_time for name, one in known.items() if not (one.idle and now.get(name, one).batch == one.batch))
     return min(held, default=NO_LIMIT)
 
 
 class UpstreamObserver(Protocol):
-    """Looks at streams."""
+    """Observes upstream streams."""
 
     def __call__(self, before: UpstreamSnapshot, /) -> UpstreamSnapshot:
-        """What is known of them now. before: what was known at the last look."""
+        """What is known now. before: the last observation."""
 
     def close(self) -> None: ...
 
 
 class UpstreamProgress:
-    """What feeds the inputs of one run of a query."""
+    """The progress of the streams that write the inputs, during one run of a query."""
 
-    def __init__(self, stream: Stream, look: UpstreamObserver) -> None:
-        self._stream, self._look = stream, look
+    def __init__(self, stream: Stream, observer: UpstreamObserver) -> None:
+        self._stream, self._observer = stream, observer
         self._pool = ThreadPoolExecutor(1, f"feeds of {stream.name}")
         self._before, self._planned = UNKNOWN, -1
         self._after: Future[UpstreamSnapshot] | None = None
         self.fed_inputs: Collection[str] = ()
-        """The inputs whose records other streams write, as far as is known."""
+        """The inputs that other streams write, as far as is known."""
 
     def open(self, planned: int) -> None:
-        """Look before the query starts. planned: the last batch that is planned already, -1 for none."""
-        self._before, self._planned = self._looked(UNKNOWN), planned
+        """Observe before the query starts. planned: the last batch that is planned already, -1 for none."""
+        self._before, self._planned = self._observe(UNKNOWN), planned
 
     def begin_batch(self) -> None:
-        """Look again, now that a batch is planned, while it is computed."""
-        self._after = self._pool.submit(self._looked, self._before)
+        """Observe again, now that a batch is planned, while it is computed."""
+        self._after = self._pool.submit(self._observe, self._before)
 
     def limits(self, batch_id: int, inputs: Iterable[str]) -> dict[str, int]:
-        """How far the rows of each input may move time, epoch ms, in the batch that has begun."""
+        """How far the rows of each input may move the watermark in the batch that has begun, epoch ms."""
         assert self._after is not None
         after = self._after.result()
         before = self._before if batch_id > self._planned else UNKNOWN
@@ -121,21 +133,21 @@ class UpstreamProgress:
         self.fed_inputs = [name for name, given in self._stream.sources.items() if any(map(given.reads_topic, written))]
         return {name: event_time_limit(self._stream.sources[name], before, after) for name in inputs}
 
-    def _looked(self, before: UpstreamSnapshot) -> UpstreamSnapshot:
+    def _observe(self, before: UpstreamSnapshot) -> UpstreamSnapshot:
         try:
-            return self._look(before)
+            return self._observer(before)
         except (PenstockError, KafkaException) as e:
             log.warning("stream %s does not know how far those are that feed it: %s", self._stream.name, e)
             return UNKNOWN
 
     def close(self) -> None:
-        """Give back what looks were taken with, behind the last one: a broker that is away holds up nobody."""
-        self._pool.submit(self._look.close)
+        """Close the observer after the last observation, without waiting for the broker."""
+        self._pool.submit(self._observer.close)
         self._pool.shutdown(wait=False)
 
 
 class CommitMarkerObserver:
-    """Looks at the marks of streams. names: whose; None for all that write what is read."""
+    """Observes commit markers. names: the streams to observe; None for all that write the inputs."""
 
     def __init__(self, stream: Stream, bootstrap: str, names: Collection[str] | None) -> None:
         self._stream, self._bootstrap = stream, bootstrap
@@ -151,10 +163,10 @@ class CommitMarkerObserver:
         mine = self._stream.has_input_topic
         fed = {n: f for n, (_, f) in self._read.items() if f and n != self._stream.name and any(map(mine, f.topics))}
         same = {name for name, one in fed.items() if name in before.commits and before.commits[name].batch == one.batch}
-        return UpstreamSnapshot(self._resting(fed, same), complete=not self._marks.may_be_hidden)
+        return UpstreamSnapshot(self._with_idle(fed, same), complete=not self._marks.may_be_hidden)
 
-    def _resting(self, fed: Mapping[str, UpstreamCommit], same: Collection[str]) -> dict[str, UpstreamCommit]:
-        """Those streams, and which of the same ones have read all that their inputs hold."""
+    def _with_idle(self, fed: Mapping[str, UpstreamCommit], same: Collection[str]) -> dict[str, UpstreamCommit]:
+        """Mark the unchanged streams that have read all that their inputs hold as idle."""
         places = {(t, p) for name in same for t, parts in fed[name].ends.items() for p in parts}
         ends = end_offsets(admin(self._bootstrap), places, self._bootstrap) if places else {}
 
@@ -169,8 +181,8 @@ class CommitMarkerObserver:
 
 
 def inputs_limited_by_upstream(stream: Stream) -> tuple[str, ...]:
-    """The inputs of a stream whose time other streams may hold. A record's own time is when it was written, and what
-    goes by that alone is moved by no order of reading."""
+    """The inputs whose watermark other streams may limit. An input that goes by the record's own time alone, which is
+    when it was written, does not depend on the order of reading."""
     if stream.kind == "sink":
         return ()
     found = stream.sources.items()
@@ -184,7 +196,7 @@ def inputs_limited_by_upstream(stream: Stream) -> tuple[str, ...]:
 def open_upstream(
     stream: Stream, bootstrap: str, names: Collection[str] | None, planned: int
 ) -> UpstreamProgress | None:
-    """What feeds a stream, looked at before its query starts; None if nothing of it can be fed.
+    """The upstream progress of a stream, observed before its query starts; None if no input can be limited.
 
     Args:
         stream: the reader.
