@@ -1,1 +1,1 @@
-"""Checkpoints: layout, durability, ownership, recovery against the commit marker."""
+"""Checkpoints: batches and offsets, durability, ownership, repair by the commit marker."""

@@ -1,1 +1,1 @@
-"""What happens when a batch fails: poison records, data loss, corrupt offsets, memory."""
+"""What happens when a batch fails: poison records, data loss, corrupt offsets, lack of memory."""

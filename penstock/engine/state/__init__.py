@@ -1,1 +1,1 @@
-"""Keyed state of folds, in Arrow files beside the checkpoint."""
+"""The state of folds: Arrow files by part, committed batch by batch in the checkpoint."""
