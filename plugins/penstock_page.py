@@ -258,7 +258,9 @@ def get_letters(stream: Annotated[str, Query(max_length=120)], kind: dead_letter
     if not reading.acquire(timeout=dead_letters.PATIENCE):
         raise HTTPException(503, "others are reading; try again")
     try:
-        found = dead_letters.newest(settings().bootstrap, stream, dead_letters.topics(kind, stream, row.topics, aside))
+        found = dead_letters.read_newest(
+            settings().bootstrap, stream, dead_letters.topics(kind, stream, row.topics, aside)
+        )
     except BrokerError as e:
         log.error("%s", e)
         raise HTTPException(503, "The broker does not answer.") from None

@@ -37,7 +37,7 @@ class Seconds(ProgressColumn):
 BETWEEN_LINES = 5.0
 
 
-class Shown:
+class StepDisplay:
     """One step as it is shown: in a bar on a terminal, else in lines on the console."""
 
     def __init__(self, progress: Progress | None, console: Console) -> None:
@@ -80,18 +80,18 @@ class Steps:
         self.console = console
 
     @contextmanager
-    def step(self, title: str) -> Iterator[Shown]:
+    def step(self, title: str) -> Iterator[StepDisplay]:
         began = time.monotonic()
-        shown: Shown | None = None
+        shown: StepDisplay | None = None
         mark = FAILED
         try:
             if self.console.is_terminal:
                 with self._bars(title) as progress:
-                    shown = Shown(progress, self.console)
+                    shown = StepDisplay(progress, self.console)
                     yield shown
             else:
                 self.console.print(f"  {title} …")
-                shown = Shown(None, self.console)
+                shown = StepDisplay(None, self.console)
                 with shown.printed():
                     yield shown
             mark = DONE

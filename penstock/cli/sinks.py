@@ -42,7 +42,7 @@ def sinks(names: list[str] | None) -> tuple[list[Sink], dict[str, BrokenFile]]:
     return [declared.sinks[name] for name in names or sorted(declared.sinks) if name in declared.sinks], broken
 
 
-def whole(found: list[Sink], broken: dict[str, BrokenFile]) -> list[Sink]:
+def require_valid(found: list[Sink], broken: dict[str, BrokenFile]) -> list[Sink]:
     """What `sinks` gives; BrokenFile if one of the files is wrong."""
     for mistake in broken.values():
         raise mistake
@@ -102,7 +102,7 @@ def _checked(wanted: list[Sink], topics: Mapping[str, Topic]) -> bool:
 def explain(name: Name, as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON.")] = False) -> None:
     """Show the documents of a sink: fields, id, version, what is created in the store, and Spark's plan."""
     with clear_errors():
-        [sink] = whole(*sinks([name]))
+        [sink] = require_valid(*sinks([name]))
         with session() as spark:
             found = explain_sink(sink, partial_catalog()[0].topics, spark)
     if as_json:

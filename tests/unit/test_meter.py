@@ -16,7 +16,7 @@ from penstock.control import Control, ProgressRow
 from penstock.errors import ControlError
 from penstock.host.ports import free_port
 from penstock.monitoring.collect.meter import Meter, until_due
-from penstock.monitoring.collect.probes import Database, Http, Streams
+from penstock.monitoring.collect.probes import ControlDatabaseProbe, HttpProbe, StreamsProbe
 from penstock.monitoring.collect.samples import METRICS, Deltas, Sample, receipt, usable
 from penstock.monitoring.collect.sender import Sender
 from penstock.monitoring.dashboard.platform_status import PlatformStatusCache
@@ -154,7 +154,7 @@ def test_without_a_broker_the_sender_says_why_once_and_ends_at_once(caplog: pyte
 
 def test_figures_of_streams_come_from_the_control_database(control: Control) -> None:
     filled(control)
-    probe = Streams(PlatformStatusCache(control, keep=0))
+    probe = StreamsProbe(PlatformStatusCache(control, keep=0))
     first = dict(probe.measure())
     assert first["streamsWanted"] == 1
     assert first["streamsRunning"] == 1
@@ -170,7 +170,7 @@ def test_figures_of_streams_come_from_the_control_database(control: Control) -> 
 
 def test_an_old_report_is_no_figure(control: Control) -> None:
     filled(control)
-    probe = Streams(PlatformStatusCache(control, StateLimits(fresh_ms=50), keep=0))
+    probe = StreamsProbe(PlatformStatusCache(control, StateLimits(fresh_ms=50), keep=0))
     time.sleep(0.1)
     assert dict(probe.measure()) == {"streamsWanted": 1, "streamsRunning": 0}
 
@@ -178,17 +178,17 @@ def test_an_old_report_is_no_figure(control: Control) -> None:
 def test_a_stream_without_watermark_or_state_has_no_such_figure(control: Control) -> None:
     filled(control)
     control.report([ProgressRow(STREAM, "quality", "x", state="starting", watermark=0)], keep=False)
-    found = [s.metric for s in usable(Streams(PlatformStatusCache(control, keep=0)).measure(), 1)]
+    found = [s.metric for s in usable(StreamsProbe(PlatformStatusCache(control, keep=0)).measure(), 1)]
     assert sorted(found) == [f"rowsPerSecond.{STREAM}", "streamsRunning", "streamsWanted"]
 
 
 def test_database_times_and_an_absent_database(control: Control) -> None:
-    found = {s.metric: s.value for s in usable(Database(filled(control)).measure(), 1)}
+    found = {s.metric: s.value for s in usable(ControlDatabaseProbe(filled(control)).measure(), 1)}
     assert found["dbErrors"] == 0
     assert found["dbWaitTime"] > 0
     assert found["dbQueryTime"] > 0
 
-    away = Database(Control(f"mysql+pymysql://penstock:secret@127.0.0.1:{free_port()}/x")).measure()
+    away = ControlDatabaseProbe(Control(f"mysql+pymysql://penstock:secret@127.0.0.1:{free_port()}/x")).measure()
     assert next(away) == ("dbErrors", 1)
     with pytest.raises(ControlError) as e:
         next(away)
@@ -218,13 +218,13 @@ def web() -> Iterator[str]:
 
 def test_http_latency_and_failures(web: str) -> None:
     endpoints = {"airflow": f"{web}/200", "page": f"{web}/404", "signIn": f"{web}/401"}
-    found = dict(Http(endpoints, optional=frozenset({"page"})).measure())
+    found = dict(HttpProbe(endpoints, optional=frozenset({"page"})).measure())
     assert set(found) == {"httpTime.airflow", "httpErrors.airflow", "httpTime.signIn", "httpErrors.signIn"}
     assert found["httpErrors.airflow"] == 0
 
     failing = {"broken": f"{web}/503", "away": f"http://127.0.0.1:{free_port()}/", "airflow": f"{web}/200"}
     seen: dict[str, float | None] = {}
-    measured = Http(failing).measure()
+    measured = HttpProbe(failing).measure()
     with pytest.raises(ConnectionError, match=r"/503 answered 503; .*ConnectionRefusedError"):
         collect(measured, seen)
     assert seen.pop("httpTime.airflow")

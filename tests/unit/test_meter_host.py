@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import ControlError
 from penstock.host import process, session
-from penstock.monitoring.collect.host import Machine, Parts, Proc, Seen, assign, recorded, used
+from penstock.monitoring.collect.host import HostProbe, ProcessInfo, ProcessProbe, ProcessUsage, assign, recorded, used
 from penstock.monitoring.collect.samples import Probe, usable
 from tests.unit.meter_control import collect
 
@@ -28,8 +28,8 @@ def figures(probe: Probe) -> dict[str, float]:
 
 def proc(
     pid: int, parent: int = 1, session: int = 0, *, name: str = "python", command: str = "", **figures: float
-) -> Proc:
-    return Proc(
+) -> ProcessInfo:
+    return ProcessInfo(
         pid=pid,
         parent=parent,
         session=session or pid,
@@ -76,7 +76,7 @@ def test_each_process_belongs_to_one_part() -> None:
 
 
 def test_seconds_of_an_ended_child_are_counted_once() -> None:
-    last = {(1, 1.0): Seen("p", 10.0, 2.0), (2, 1.0): Seen("p", 5.0, 0.0, (1, 1.0))}
+    last = {(1, 1.0): ProcessUsage("p", 10.0, 2.0), (2, 1.0): ProcessUsage("p", 5.0, 0.0, (1, 1.0))}
     # The child used 1 s more, ended, and its parent inherited all its 6 s.
     now = [proc(1, cpu=10.5, ended=8.0)]
     assert used(now, last, {(1, 1.0)}, since=50) == pytest.approx(1.5)
@@ -84,24 +84,24 @@ def test_seconds_of_an_ended_child_are_counted_once() -> None:
 
 def test_seconds_of_a_grandchild_and_of_another_part_are_counted_once() -> None:
     last = {
-        (1, 1.0): Seen("p", 10.0, 0.0),
-        (2, 1.0): Seen("q", 5.0, 0.0, (1, 1.0)),
-        (3, 1.0): Seen("q", 3.0, 1.0, (2, 1.0)),
+        (1, 1.0): ProcessUsage("p", 10.0, 0.0),
+        (2, 1.0): ProcessUsage("q", 5.0, 0.0, (1, 1.0)),
+        (3, 1.0): ProcessUsage("q", 3.0, 1.0, (2, 1.0)),
     }
     now = [proc(1, cpu=10.0, ended=9.5)]
     assert used(now, last, {(1, 1.0)}, since=50) == pytest.approx(0.5)
 
 
 def test_an_ended_child_that_nobody_waited_for_takes_nothing_away() -> None:
-    last = {(1, 1.0): Seen("p", 10.0, 0.0), (2, 1.0): Seen("p", 500.0, 0.0, (1, 1.0))}
+    last = {(1, 1.0): ProcessUsage("p", 10.0, 0.0), (2, 1.0): ProcessUsage("p", 500.0, 0.0, (1, 1.0))}
     assert used([proc(1, cpu=11.0)], last, {(1, 1.0)}, since=50) == pytest.approx(1.0)
 
 
 def test_what_nobody_waited_for_takes_nothing_from_what_others_left() -> None:
     last = {
-        (1, 1.0): Seen("p", 10.0, 0.0),
-        (3, 1.0): Seen("p", 1.0, 0.0, (1, 1.0)),
-        (4, 1.0): Seen("p", 7.0, 0.0, (3, 1.0)),
+        (1, 1.0): ProcessUsage("p", 10.0, 0.0),
+        (3, 1.0): ProcessUsage("p", 1.0, 0.0, (1, 1.0)),
+        (4, 1.0): ProcessUsage("p", 7.0, 0.0, (3, 1.0)),
     }
     # A child of 1 came and went; the child of 3 went and nobody waited for it.
     now = [proc(1, cpu=10.0, ended=0.6), proc(3, cpu=1.0)]
@@ -109,7 +109,7 @@ def test_what_nobody_waited_for_takes_nothing_from_what_others_left() -> None:
 
 
 def test_a_new_process_counts_whole_and_one_that_was_there_does_not() -> None:
-    last = {(1, 1.0): Seen("p", 1.0, 0.0), (4, 1.0): Seen("q", 3.0, 0.0)}
+    last = {(1, 1.0): ProcessUsage("p", 1.0, 0.0), (4, 1.0): ProcessUsage("q", 3.0, 0.0)}
     now = [
         proc(1, cpu=1.0),
         proc(2, cpu=0.5, started=60.0),
@@ -129,7 +129,7 @@ def run(tmp_path: Path) -> Iterator[Path]:
 
 def twice(run: Path) -> tuple[dict[str, float], dict[str, float], float]:
     """Figures before and after a child that used 0.6 s came and went, and the seconds between."""
-    parts = Parts(run, dict)
+    parts = ProcessProbe(run, dict)
     at = time.monotonic()
     first = figures(parts)
     subprocess.run([sys.executable, "-c", BUSY.format(0.6)], check=True, stdout=subprocess.DEVNULL)
@@ -166,12 +166,12 @@ def test_without_the_database_the_other_parts_are_measured(tmp_path: Path) -> No
 
     found: dict[str, float | None] = {}
     with pytest.raises(ControlError):
-        collect(Parts(tmp_path, away).measure(), found)
+        collect(ProcessProbe(tmp_path, away).measure(), found)
     assert found["processes.meter"]
 
 
 def test_the_machine_is_measured(tmp_path: Path) -> None:
-    machine = Machine(tmp_path / "not" / "there" / "yet")
+    machine = HostProbe(tmp_path / "not" / "there" / "yet")
     first = figures(machine)
     assert first["memoryAvailable"] > 0
     assert first["diskFree"] > 0

@@ -28,7 +28,7 @@ _AIRFLOW = (
 
 
 @dataclass(frozen=True, slots=True)
-class Proc:
+class ProcessInfo:
     """One process. session: its session's leader; cpu: own seconds; ended: seconds of children that ended."""
 
     pid: int
@@ -48,7 +48,7 @@ class Proc:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ProcessUsage:
     """What a process had used at the last sample, of which part it was, and the key of its parent then."""
 
     part: str
@@ -57,7 +57,7 @@ class Seen:
     parent: tuple[int, float] | None = None
 
 
-def processes() -> dict[int, Proc]:
+def processes() -> dict[int, ProcessInfo]:
     """Every process that can be read now, by pid."""
     found = {}
     attrs = ["pid", "ppid", "name", "create_time", "cpu_times", "memory_info"]
@@ -67,7 +67,7 @@ def processes() -> dict[int, Proc]:
             if not (i["cpu_times"] and i["memory_info"]):
                 continue
             times = i["cpu_times"]
-            found[i["pid"]] = Proc(
+            found[i["pid"]] = ProcessInfo(
                 pid=i["pid"],
                 parent=i["ppid"],
                 session=os.getsid(i["pid"]),
@@ -117,7 +117,7 @@ def _camel(name: str) -> str:
     return first + "".join(r[:1].upper() + r[1:] for r in rest)
 
 
-def assign(table: Mapping[int, Proc], leaders: Mapping[int, str]) -> dict[str, list[Proc]]:
+def assign(table: Mapping[int, ProcessInfo], leaders: Mapping[int, str]) -> dict[str, list[ProcessInfo]]:
     """Processes by part: a process belongs to its nearest ancestor that leads a part.
 
     leaders: part by pid. Sessions decide before ancestry: a driver is in its own session, though Airflow started it.
@@ -134,14 +134,14 @@ def assign(table: Mapping[int, Proc], leaders: Mapping[int, str]) -> dict[str, l
             parts[pid] = _finer(found, p) if found else None
         return parts[pid]
 
-    members: dict[str, list[Proc]] = {}
+    members: dict[str, list[ProcessInfo]] = {}
     for pid, p in table.items():
         if name := part(pid):
             members.setdefault(name, []).append(p)
     return members
 
 
-def _finer(part: str, p: Proc) -> str:
+def _finer(part: str, p: ProcessInfo) -> str:
     kind, _, app = part.partition(".")
     if kind.startswith("driver") and app:
         return f"driverJvm.{app}" if p.name == "java" else f"driverPython.{app}"
@@ -153,7 +153,7 @@ def _finer(part: str, p: Proc) -> str:
     return part
 
 
-class Parts:
+class ProcessProbe:
     """CPU and memory of every part of the platform on this machine.
 
     run: folder of the pid records. drivers: app by pid of the drivers on this host; what it raises is passed on after
@@ -165,7 +165,7 @@ class Parts:
 
     def __init__(self, run: Path, drivers: Callable[[], Mapping[int, str]], *, every_pss: int = 4) -> None:
         self.run, self.drivers, self.every_pss = run, drivers, every_pss
-        self._last: dict[tuple[int, float], Seen] = {}
+        self._last: dict[tuple[int, float], ProcessUsage] = {}
         self._wall = self._clock = 0.0
         self._round = 0
 
@@ -192,7 +192,7 @@ class Parts:
                 yield f"memoryPss.{part}", None if None in shares else sum(s or 0 for s in shares) / MIB
         if fresh:
             self._last = {
-                p.key: Seen(part, p.cpu, p.ended, table[p.parent].key if p.parent in table else None)
+                p.key: ProcessUsage(part, p.cpu, p.ended, table[p.parent].key if p.parent in table else None)
                 for part, procs in members.items()
                 for p in procs
             }
@@ -203,8 +203,8 @@ class Parts:
 
 
 def used(
-    now: Iterable[Proc],
-    last: Mapping[tuple[int, float], Seen],
+    now: Iterable[ProcessInfo],
+    last: Mapping[tuple[int, float], ProcessUsage],
     alive: Container[tuple[int, float]],
     since: float,
 ) -> float:
@@ -229,7 +229,7 @@ def used(
 
 
 def _heir(
-    seen: Seen, last: Mapping[tuple[int, float], Seen], alive: Container[tuple[int, float]]
+    seen: ProcessUsage, last: Mapping[tuple[int, float], ProcessUsage], alive: Container[tuple[int, float]]
 ) -> tuple[int, float] | None:
     """The nearest of its ancestors that still lives, if it was seen with them."""
     key = seen.parent
@@ -238,7 +238,7 @@ def _heir(
     return key
 
 
-class Machine:
+class HostProbe:
     """CPU, memory and disks of the whole machine. home: a folder on the disk whose free space matters."""
 
     name = "machine"

@@ -20,8 +20,8 @@ from penstock.control import Control, connect
 from penstock.errors import PenstockError
 from penstock.host import session
 from penstock.monitoring.collect.delays import Delays
-from penstock.monitoring.collect.host import Machine, Parts
-from penstock.monitoring.collect.probes import Database, Http, Kafka, Own, Streams
+from penstock.monitoring.collect.host import HostProbe, ProcessProbe
+from penstock.monitoring.collect.probes import ControlDatabaseProbe, HttpProbe, KafkaProbe, SenderProbe, StreamsProbe
 from penstock.monitoring.collect.samples import RECEIPTS, Probe, Sample, now_ms, receipt, usable
 from penstock.monitoring.collect.sender import Sender
 from penstock.monitoring.dashboard.platform_status import PlatformStatusCache
@@ -115,13 +115,13 @@ def build_probes(to: Settings, control: Control, status_cache: PlatformStatusCac
     """The probes of a platform with these settings."""
     endpoints = {"airflow": f"{to.airflow_url}/api/v2/monitor/health", "page": f"{to.airflow_url}{PAGE}"}
     return [
-        Machine(to.home),
-        Parts(to.home / "run", lambda: drivers_here(status_cache)),
-        Database(control),
-        Http(endpoints, optional=frozenset({"page"})),
-        Kafka(to.bootstrap),
-        Streams(status_cache),
-        Own(sender.produced),
+        HostProbe(to.home),
+        ProcessProbe(to.home / "run", lambda: drivers_here(status_cache)),
+        ControlDatabaseProbe(control),
+        HttpProbe(endpoints, optional=frozenset({"page"})),
+        KafkaProbe(to.bootstrap),
+        StreamsProbe(status_cache),
+        SenderProbe(sender.produced),
     ]
 
 

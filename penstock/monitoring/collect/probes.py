@@ -25,7 +25,7 @@ def _ms(since: float) -> float:
     return (time.perf_counter() - since) * 1000
 
 
-class Database:
+class ControlDatabaseProbe:
     """Round trips to the control database."""
 
     name = "database"
@@ -49,7 +49,7 @@ class Database:
         yield "dbErrors", 0
 
 
-class Http:
+class HttpProbe:
     """Latency of GETs.
 
     endpoints: URL by name. optional: those that need not be there, so that a 404 is neither a figure nor a failure.
@@ -101,7 +101,7 @@ def get(url: str, timeout: float) -> int:
         connection.close()
 
 
-class Kafka:
+class KafkaProbe:
     """The cluster's topics, partitions and growth."""
 
     name = "kafka"
@@ -140,7 +140,7 @@ def client(bootstrap: str) -> dict[str, str | int | float | bool]:
     }
 
 
-class Streams:
+class StreamsProbe:
     """What the drivers report of their streams; a report that is not fresh is no figure."""
 
     name = "streams"
@@ -166,7 +166,7 @@ class Streams:
             yield f"stateSize.{s.name}", None if s.state_bytes is None else s.state_bytes / MIB
 
 
-class Own:
+class SenderProbe:
     """What the meter knows of its own sending. produced: slowest acknowledgement (ms) and losses since last asked."""
 
     name = "sender"

@@ -50,7 +50,7 @@ def topics(kind: Kind, stream: str, read: Iterable[str], aside: Iterable[str] = 
     return [f"{stream}-late"] if kind == "late" else dead
 
 
-def newest(bootstrap: str, stream: str, wanted: Iterable[str], limit: int = LIMIT) -> list[DeadLetterView]:
+def read_newest(bootstrap: str, stream: str, wanted: Iterable[str], limit: int = LIMIT) -> list[DeadLetterView]:
     """The newest letters of a stream in some topics, newest first; a topic that is not there has none.
 
     BrokerError if the broker does not answer.

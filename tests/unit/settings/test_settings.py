@@ -143,7 +143,7 @@ def test_what_is_misspelt_is_told_with_what_it_may_mean(monkeypatch: pytest.Monk
         monkeypatch.setenv(name, "1")
     assert misspelled_variables() == wrong
     found = CliRunner().invoke(app, ["topics", "--help"])
-    assert "warning: PENSTOCK_STUCK_AFTR is no setting and changes nothing; did you mean PENSTOCK_STUCK_AFTER?" in (
+    assert "warning: PENSTOCK_STUCK_AFTR is not a setting and has no effect; did you mean PENSTOCK_STUCK_AFTER?" in (
         found.stderr
     )
 
