@@ -71,3 +71,19 @@ def test_commands_in_the_docs_exist(page: str, arguments: list[str]) -> None:
 @pytest.mark.parametrize(("page", "text"), list(snippets("python")), ids=lambda x: x.split("\n")[0][:40])
 def test_python_in_the_docs_compiles(page: str, text: str) -> None:
     compile(text, page, "exec")
+
+
+def test_files_named_in_the_docs_exist() -> None:
+    """A path in backticks is one of the repository, of the library or of the tests; a file name alone is somewhere."""
+    roots = [PROJECT, PROJECT / "penstock", PROJECT / "tests", PROJECT / "docs"]
+    names = {
+        p.name for root in ("penstock", "jobs", "plugins", "dags", "tests") for p in (PROJECT / root).rglob("*.py")
+    }
+    examples = {"jobs/orders/minutes.py", "tests/test_orders.py", "jobs/orders/__init__.py", "jobs/orders/archive.py"}
+    missing = []
+    for page in PAGES:
+        for path in re.findall(r"`([\w/]+\.py)`", page.read_text()):
+            there = path in names if "/" not in path else any((root / path).exists() for root in roots)
+            if not there and path not in examples:
+                missing.append(f"{page.name}: {path}")
+    assert missing == []
