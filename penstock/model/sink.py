@@ -46,7 +46,7 @@ Tombstones = Literal["delete", "ignore", "mark"]
 
 
 @dataclass(frozen=True)
-class Read:
+class SinkRead:
     """A topic that a sink reads. schema: Spark DDL of a JSON value; event_time: SQL over its fields and `record`, the
     record's own time if empty; share: (n, of), which of its partitions, as `penstock.model.input.Input` says."""
 
@@ -103,7 +103,7 @@ class Sink:
     verb: Verb
     store: Store
     target: tuple[str, ...]
-    reads: tuple[Read, ...]
+    reads: tuple[SinkRead, ...]
     sql: str
     rewritten: RewrittenSelect
     locations: Mapping[str, str]

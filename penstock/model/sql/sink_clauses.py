@@ -12,7 +12,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import DeclarationError
 from penstock.model.schema import schema
-from penstock.model.sink import RECORD_COLUMN, Format, Read, Store, Tombstones, Unit, Verb
+from penstock.model.sink import RECORD_COLUMN, Format, SinkRead, Store, Tombstones, Unit, Verb
 from penstock.model.sql.lexer import QUOTED, TokenReader, excerpt, place
 
 # Of a target's name: what may stand in it, and one part.
@@ -162,7 +162,7 @@ class SinkClauses(TokenReader):
             raise self.error("this is no name", excerpt(text), hint, first)
         return [part[1:-1].replace("``", "`") if part[0] == "`" else part for part in parts]
 
-    def _read(self, others: set[str]) -> Read:
+    def _read(self, others: set[str]) -> SinkRead:
         first = self.peek()
         topic = self.name("the topic's name")
         if topic.lower() in others:
@@ -185,7 +185,7 @@ class SinkClauses(TokenReader):
             self.word("TIME")
             self.found[f"EVENT TIME {topic}"] = self.peek()
             time = self._expression("the event time")
-        return Read(topic, form, ddl, time, share)
+        return SinkRead(topic, form, ddl, time, share)
 
     def _share(self, topic: str) -> tuple[int, int]:
         """SHARE 1 OF 2, or nothing."""

@@ -11,7 +11,7 @@ from penstock.errors import DeclarationError, SinkError
 from penstock.model.checks.spark_plan import elements, optimized_plan
 from penstock.model.input import RAW_FIELDS, RECORD_FIELDS
 from penstock.model.schema import quoted, schema
-from penstock.model.sink import Read, Sink
+from penstock.model.sink import Sink, SinkRead
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic
 from penstock.sinks.core.document import OFFSET_BITS, DocumentOutput
@@ -88,7 +88,7 @@ def _check_any_rows(sink: Sink, frames: Sequence[DataFrame]) -> None:
             )
 
 
-def _no_records(read: Read, spark: SparkSession) -> DataFrame:
+def _no_records(read: SinkRead, spark: SparkSession) -> DataFrame:
     """An empty frame of a topic, as the transform gets it."""
     (record,) = RECORD_FIELDS
     whole = record.type.ddl.removesuffix(">") + ",`event_time`:TIMESTAMP>"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import DeclarationError, SinkError
 from penstock.model.input import Input
 from penstock.model.output_mode import Stateless
-from penstock.model.sink import Read, Sink
+from penstock.model.sink import Sink, SinkRead
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic
 from penstock.sinks.core.document import DocumentOutput
@@ -144,7 +144,7 @@ def _check_tombstones(sink: Sink, compacted: frozenset[str]) -> None:
     )
 
 
-def _input(read: Read, topic: Topic) -> Input:
+def _input(read: SinkRead, topic: Topic) -> Input:
     own: dict[str, Any] = {"event_time": read.event_time} if read.event_time else {}
     if read.format == "json":
         own |= {"schema": read.schema, "tombstones": "keep"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import DeclarationError
-from penstock.model.sink import Read, Sink
+from penstock.model.sink import Sink, SinkRead
 from penstock.model.sql.sink_file import parse
 
 PATH = Path("tests.sql")
@@ -43,8 +43,8 @@ def select(text: str) -> str:
 def test_every_clause_is_read() -> None:
     found = parse(FULL, PATH)
     assert (found.name, found.verb, found.store, found.target) == ("tests", "upsert", "elasticsearch", ("tests-v1.2",))
-    json = Read("tests", "json", "id BIGINT NOT NULL, at STRING", "to_timestamp(at)")
-    assert found.reads == (json, Read("old.tests-2", "text", share=(2, 3)))
+    json = SinkRead("tests", "json", "id BIGINT NOT NULL, at STRING", "to_timestamp(at)")
+    assert found.reads == (json, SinkRead("old.tests-2", "text", share=(2, 3)))
     assert (found.key, found.version, found.suffix) == (("id", "name"), "revision", ("day", "at"))
     assert (found.expire, found.tombstones) == (timedelta(days=30), "mark")
     assert found.tombstone_key == ("f(record.key, ',')", "record.offset")
