@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.histories.__main__ import main
 
-# Of captures `make test` has the kills of test_capture_kills.py.
+# Of captures `make test` has the kills of unit/capture/polling/test_kills.py.
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(400)]
 
 

@@ -13,9 +13,9 @@ import pytest
 from penstock.capture.polling.poller import Poller
 from penstock.capture.source.base import SourceError
 from tests.captures import until
+from tests.captures_in_memory import Kept, poller_of
 from tests.postgres import Postgres
 from tests.support import wait_until
-from tests.unbrokered import Kept, poller_of
 
 DECLARED = """CAPTURE INTO t FROM postgres pg KEY (id) CURSOR at EVERY 100 MILLISECONDS OVERLAP 1 SECOND {more}
 AS SELECT id, at FROM hard"""

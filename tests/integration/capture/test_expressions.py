@@ -17,7 +17,7 @@ from penstock.capture.source.postgres import PostgreSQL
 from penstock.capture.source.sqlite import SQLite
 from penstock.model.capture import parse
 
-EXPRESSIONS = Path(__file__).parents[1] / "expressions"
+EXPRESSIONS = Path(__file__).parents[2] / "expressions"
 NUMBERS = {"mysql": "DOUBLE", "postgres": "double precision", "sqlite": "REAL"}
 TIMES = {"mysql": "DATETIME(6)", "postgres": "timestamp", "sqlite": "TEXT"}
 BYTES = {"mysql": "VARBINARY(9)", "postgres": "bytea", "sqlite": "BLOB"}

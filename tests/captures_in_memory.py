@@ -41,7 +41,7 @@ class Kept:
         # Keys of rows that were put aside.
         self.letters: list[bytes] = []
 
-    def limit(self, topic: str) -> SizeLimit:
+    def size_limit(self, topic: str) -> SizeLimit:
         return SizeLimit(topic)
 
     def commit(self, messages: Iterable[ProducerRecord], mark: bytes) -> int:

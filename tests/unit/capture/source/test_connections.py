@@ -47,6 +47,7 @@ def test_a_connection_that_does_not_serve(given: str, message: str, monkeypatch:
     assert "secret" not in str(found.value)
 
 
+@pytest.mark.processes
 def test_a_database_that_is_away_says_where_it_should_be() -> None:
     database = MySQL(make_url(f"mysql+pymysql://u:secret@127.0.0.1:{free_port()}/x"), DELAY)
     with pytest.raises(SourceError, match=r"did not do what a capture asked.*127\.0\.0\.1") as found:

@@ -13,7 +13,7 @@ from penstock.capture.source.base import SourceError
 from penstock.capture.source.mysql import MySQL
 from penstock.devstack.servers.mariadb import MariaDB
 from tests.captures import connect
-from tests.paged import DELAY, Table
+from tests.paged_tables import DELAY, Table
 
 
 @pytest.fixture

@@ -70,6 +70,7 @@ def test_what_is_wrong_with_a_row_is_said(table: SQLite, count: int) -> None:
     readers.close()
 
 
+@pytest.mark.processes
 def test_readers_end_when_their_driver_is_killed(table: SQLite) -> None:
     program = f"""
         import time
@@ -78,7 +79,7 @@ def test_readers_end_when_their_driver_is_killed(table: SQLite) -> None:
         from penstock.capture.source.sqlite import SQLite
         from penstock.capture.output.position import KeyRange
         from penstock.capture.snapshot.parallel_readers import RangeReaders
-        from tests.unit.test_capture_readers import capture
+        from tests.unit.capture.snapshot.test_parallel_readers import capture
 
         if __name__ == "__main__":
             table = SQLite(make_url({table.place!r}), timedelta(seconds=5))

@@ -19,8 +19,8 @@ from penstock.capture.source.mysql import MySQL
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from tests.captures import Source, connect, opened, until
+from tests.captures_in_memory import Unbrokered
 from tests.support import wait_until
-from tests.unbrokered import Unbrokered
 
 
 def executed(connection: pymysql.Connection[Any], *statements: str) -> None:
