@@ -75,7 +75,7 @@ def unarchived(state: ArchiveState, ends: TopicEnds) -> list[str]:
 
 
 class HourCloser:
-    """Closes the hours of a writer's archive. clock: seconds since 1970."""
+    """Closes the hours of a writer's archive. clock: epoch seconds."""
 
     def __init__(
         self,

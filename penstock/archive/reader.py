@@ -25,7 +25,7 @@ RESTORE_HINT = "bring the object back from a version or backup of the bucket"
 
 @dataclass(frozen=True)
 class ArchiveHour:
-    """An hour as the archive names it. manifest: None while no hour is closed; late: files that it has not."""
+    """An hour of an archive. manifest: None while it was never closed; late_files: files that the manifest lacks."""
 
     name: str
     manifest: HourManifest | None
@@ -47,7 +47,7 @@ class ArchiveHour:
 
     @property
     def inconsistencies(self) -> tuple[str, ...]:
-        """What its manifest says of its files that cannot be; none as a rule."""
+        """Contradictions within the manifest; normally none."""
         twice = [key for key, count in Counter(file.key for file in self.files).items() if count > 1]
         found = [f"{key} is named more than once, so its records would count more than once" for key in twice]
         if self.manifest and (

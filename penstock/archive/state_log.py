@@ -37,7 +37,7 @@ def latest_state(store: Bucket) -> ArchiveState:
 
 
 class StateLog:
-    """The state of an archive in the hands of one writer. LeaseLost from `put` if there is a newer one."""
+    """The archive's state as one writer owns it. `put` raises LeaseLost if there is a newer writer."""
 
     def __init__(self, store: Bucket) -> None:
         self._store = store

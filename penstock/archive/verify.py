@@ -20,7 +20,7 @@ HOME_ENTRIES = re.compile(r"\d{8}-[0-9a-f]{8}-\d{9}\.parquet")
 
 @dataclass(frozen=True)
 class VerifyFinding:
-    """wrong: the archive does not hold what it says; note: an object that counts nowhere. hint: what to do."""
+    """kind `wrong`: the archive does not hold what it states; `note`: an unreferenced object."""
 
     kind: Literal["wrong", "note"]
     hour: str
@@ -30,7 +30,7 @@ class VerifyFinding:
 
 @dataclass(frozen=True)
 class HourVerification:
-    """An hour that was read again. files, size and rows: as named."""
+    """The result for one hour. files, size and rows: as the manifest states."""
 
     hour: str
     closed: bool

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ArchiveCounters:
-    """Counts since the writer was opened. again: records that were archived already."""
+    """Counters since the writer was opened. duplicates: records that were archived already."""
 
     written: int = 0
     duplicates: int = 0
@@ -73,7 +73,7 @@ def archive_bucket(bucket: str, prefix: str) -> Bucket:
 
 
 class ArchiveWriter:
-    """The one writer of an archive. Whoever changes its state holds `lock`."""
+    """The only writer of an archive. Hold `lock` to change its state."""
 
     def __init__(self, output: ArchiveOutput, store: Bucket) -> None:
         self.counters = ArchiveCounters()
@@ -95,7 +95,7 @@ class ArchiveWriter:
         return self._state_log.claim
 
     def start_closer(self, keeper: HourCloser) -> None:
-        """Let hours be closed while batches are written."""
+        """Starts to close hours while batches are written."""
         self._closer = keeper
         keeper.start()
 
@@ -137,7 +137,7 @@ class ArchiveWriter:
         return f"{layout.hour_folder(hour)}/{self.claim}-{self.next_serial():09}.parquet"
 
     def next_serial(self) -> int:
-        """A number that no object of this writer has."""
+        """Returns a number that no object of this writer has."""
         # Two threads name objects.
         with self.lock:
             self._serial += 1

@@ -85,7 +85,7 @@ class BackfillJob:
 
     @property
     def max_ahead(self) -> timedelta:
-        """How far ahead of its own timestamp a record's event time may lie."""
+        """How far a record's event time may be ahead of its timestamp."""
         return timedelta(0) if self.uses_record_timestamp else self._first_input.max_ahead or timedelta(0)
 
     @property
@@ -97,7 +97,7 @@ class BackfillJob:
 
     @property
     def status_key(self) -> str:
-        """What its figures are kept under."""
+        """The key of its row in the control database."""
         return f"{self.id} (dry)" if self.dry_run else self.id
 
     @property
@@ -106,20 +106,28 @@ class BackfillJob:
 
     @property
     def short_hash(self) -> str:
-        """Names its folder and its transactions."""
+        """Names its folder and its transactional id."""
         return hashlib.sha256(self.id.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class BackfillMarker:
-    """The mark of a job: which records of the source were taken, and how many of the rows are written.
+    """The commit marker of a job.
 
-    upto: by `topic/partition`, what was taken of the source. after: the offsets behind what an earlier job of the same
-    interval has written as it was. ids: the broker's ids of the source's topics. code: what made the rows. first: of
-    the target's partitions, where the first row may lie. rows: all there are; written: how many are. verified: whether
-    the target was found to hold them. again: the request to do it once more, if it was one. job: whose it is. target:
-    the broker's id of the target. making: how often rows of the same records were made before, and lost. left_out: how
-    many records of the source give no row.
+    Attributes:
+        source_spans: the records read, by `topic/partition`.
+        after_offsets: offsets after the records that an earlier job of the interval wrote unchanged.
+        topic_ids: the broker's ids of the source's topics.
+        code: hash of the code that computed the rows.
+        first_offsets: by target partition, the first offset at which a row may be.
+        rows: how many rows there are.
+        written: how many of them are written.
+        verified: whether the target was verified.
+        again: id of the request to write everything once more, if any.
+        job: the job's id.
+        target_id: the broker's id of the target.
+        generation: how often the rows of the same records were computed again because they were lost.
+        skipped: records of the source that give no row.
     """
 
     source_spans: Mapping[str, Span]

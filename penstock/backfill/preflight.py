@@ -26,7 +26,13 @@ RECORD_LOG_BYTES = 90
 
 
 class TargetTopic(NamedTuple):
-    """compacts: whether it is cleaned of older records of a key. id: the broker's. settings: as the broker has them."""
+    """The target topic.
+
+    Attributes:
+        compacted: whether it is compacted.
+        id: the broker's topic id.
+        settings: as the broker has them.
+    """
 
     compacted: bool
     id: str
@@ -56,7 +62,13 @@ def read_target(job: BackfillJob, bootstrap: str) -> TargetTopic:
 
 
 class RowExtent(NamedTuple):
-    """size: bytes of rows, without compression. first, last: of their timestamps, epoch ms; None where none has one."""
+    """Size and time range of rows.
+
+    Attributes:
+        size: bytes, uncompressed.
+        first: smallest timestamp, epoch ms; None if no row has one.
+        last: greatest timestamp.
+    """
 
     size: int
     first: int | None = None
@@ -76,9 +88,9 @@ def row_extent(path: Path, skip: int, *, stamped: bool) -> RowExtent:
 
 
 def check_retention(job: BackfillJob, target: TargetTopic, rows: RowExtent) -> None:
-    """BackfillError if the target would not take rows, or delete them as soon as they are written.
+    """Raises BackfillError if the target would reject rows, or delete them at once.
 
-    The broker goes by their own timestamps and by their size, and not by event times.
+    The broker decides by record timestamps and sizes, not by event times.
     """
     config, deletes = target.settings, "delete" in target.settings.get("cleanup.policy", "")
     size, what = int(config.get("retention.bytes", -1)), f"backfill {job.name}: topic {job.target}"
@@ -110,7 +122,7 @@ def check_retention(job: BackfillJob, target: TargetTopic, rows: RowExtent) -> N
 
 
 def check_watermark(job: BackfillJob, watermarks: Watermarks) -> None:
-    """InputNotReady if a stream may still write the windows that are to be computed again."""
+    """Raises InputNotReady if a stream may still write the windows that are to be recomputed."""
     if not isinstance(job.backfill.target, Stream) or job.unclosed:
         return
     delay = sum((one.output_mode.watermark_delay for one in (*job.backfill.via, job.backfill.target)), timedelta(0))

@@ -20,7 +20,19 @@ LOG_INTERVAL, REPORT_INTERVAL, RATE_WINDOW = 5.0, 1.0, 20.0
 
 @dataclass(frozen=True)
 class BackfillStatus:
-    """files, rows: of how many, 0 where that is not known. rate: rows a second, lately. left: seconds."""
+    """The status of a run.
+
+    Attributes:
+        state: the phase.
+        why: what it waits for or does, in words.
+        files: files to read, 0 if unknown.
+        files_done: files read.
+        rows: rows to write, 0 if unknown.
+        rows_done: rows written.
+        rate: rows per second over RATE_WINDOW.
+        seconds_left: estimate.
+        verified: result of the verification.
+    """
 
     state: Phase = "running"
     why: str = ""
@@ -40,7 +52,7 @@ class BackfillStatus:
 
 
 class BackfillProgress:
-    """Figures of one run; `report` gets them now and then, and at each change of state."""
+    """Tracks a run; calls `report` periodically and at each change of state."""
 
     def __init__(
         self, what: str, report: Callable[[BackfillStatus], None], clock: Callable[[], float] = time.monotonic
@@ -53,7 +65,7 @@ class BackfillProgress:
 
     @contextmanager
     def keepalive(self, why: str) -> Iterator[None]:
-        """Say now and then that it lives, while there are no figures that would."""
+        """Reports periodically during a step without figures."""
         began, ended = self._clock(), threading.Event()
 
         def tell() -> None:
@@ -73,7 +85,7 @@ class BackfillProgress:
         self, *, state: Phase | None = None, why: str = "", files: int | None = None, files_done: int | None = None,
         rows: int | None = None, rows_done: int | None = None, verified: str = "",
     ) -> None:  # fmt: skip
-        """What has changed."""
+        """Changes the status."""
         given = {"files": files, "files_done": files_done, "rows": rows, "rows_done": rows_done}
         numbers: dict[str, Any] = {name: number for name, number in given.items() if number is not None}
         with self._lock:

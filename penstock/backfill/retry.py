@@ -1,4 +1,4 @@
-"""Asks a store again while it is away, ever more slowly, and not for ever."""
+"""Retries calls to a store that is unavailable, with exponential backoff."""
 
 from __future__ import annotations
 
@@ -27,9 +27,15 @@ RETRY_TIMEOUT, MAX_PAUSE = 120.0, 15.0
 
 
 def retry_while_away(ask: Callable[[], T], waits: OnWait, ended: Event | None = None) -> T:
-    """What a store answers. Wait if it has been away for too long: whoever comes later goes on from what is there.
+    """Calls until the store answers.
 
-    ended: set where nobody waits for the answer any more.
+    Args:
+        ask: the call.
+        waits: called with the reason before each wait.
+        ended: set when the answer is no longer needed.
+
+    Raises:
+        Wait: the store was unavailable for RETRY_TIMEOUT seconds.
     """
     given_up = ended or Event()
 

@@ -73,7 +73,7 @@ ReaderLag = Callable[[], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class BackfillResult:
-    """rows: written by this run; said: what came of it, in a sentence."""
+    """rows: written by this run; summary: the result in a sentence."""
 
     rows: int
     summary: str

@@ -15,7 +15,7 @@ MAX_LOGGED, MAX_NAMED, MAX_CHARS = 100, 3, 200
 
 @dataclass
 class SkippedRecords:
-    """count: how many; some: the first of them, each with its place and the reason."""
+    """count: how many; examples: location and reason of the first ones."""
 
     count: int = 0
     examples: list[tuple[str, str]] = field(default_factory=list)
@@ -37,7 +37,7 @@ class SkippedRecords:
 
     @property
     def summary(self) -> str:
-        """For the result of a run; empty if there are none."""
+        """The suffix of a run's result; empty if there are none."""
         if not self.count:
             return ""
         named = "; ".join(f"{place}: {reason}" for place, reason in self.examples)
@@ -50,7 +50,7 @@ class SkippedRecords:
 
     @classmethod
     def load(cls, path: Path) -> SkippedRecords:
-        """As `keep` wrote it; none if there is no such file."""
+        """Reads what `save` wrote; empty if there is no file."""
         if not path.exists():
             return cls()
         found = json.loads(path.read_text())

@@ -34,7 +34,7 @@ RAW_SCHEMA = pa.schema(COLUMNS)
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """right: whether the target holds every row, once and unchanged. said: in a sentence."""
+    """ok: whether the target holds every row, once and unchanged; summary: in a sentence."""
 
     ok: bool
     summary: str

@@ -28,7 +28,7 @@ BURST_SECONDS = 1.0
 
 @dataclass
 class RateLimiter:
-    """How fast rows may be written. rate: rows a second, 0 for no bound."""
+    """Limits the write rate. rate: rows per second, 0 for no limit."""
 
     rate: int
     clock: Callable[[], float] = time.monotonic
@@ -40,7 +40,7 @@ class RateLimiter:
         return min(ROWS_PER_TRANSACTION, self.rate) if self.rate else ROWS_PER_TRANSACTION
 
     def acquire(self, count: int) -> None:
-        """Return when so many rows may be written."""
+        """Waits until so many rows may be written."""
         if not self.rate:
             return
         now = self.clock()

@@ -1,4 +1,4 @@
-"""Whether an input takes records, before they are sent."""
+"""Checks whether an input accepts records, before they are sent."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ class ArrowFile:
 
 
 def describe_file(path: Path, rows: int) -> ArrowFile:
-    """A file as it was just written."""
+    """Describes a file that was just written."""
     return ArrowFile(path.name, rows, path.stat().st_size, _crc(path))
 
 
 def is_intact(folder: Path, file: ArrowFile) -> bool:
-    """Whether a file is there as it was written."""
+    """Returns whether a file has the size and checksum with which it was written."""
     path = folder / file.name
     try:
         return (path.stat().st_size, _crc(path)) == (file.size, file.crc)
@@ -32,7 +32,7 @@ def is_intact(folder: Path, file: ArrowFile) -> bool:
 
 
 def read_mapped(path: Path) -> pa.Table:
-    """Its rows, as they lie on the disk."""
+    """Returns the rows of a file, memory-mapped."""
     with pa.memory_map(str(path)) as source:
         return pa.ipc.open_file(source).read_all()
 

@@ -69,7 +69,7 @@ ADDED_COLUMNS = pa.schema(
 
 
 def arrow_type(of: Type) -> pa.DataType:
-    """A type as Spark exchanges it."""
+    """Returns the Arrow type with which Spark exchanges a type."""
     match of.kind:
         case "array":
             assert of.element
@@ -84,11 +84,18 @@ def arrow_type(of: Type) -> pa.DataType:
 
 @dataclass(frozen=True)
 class RecordDecoder:
-    """How an input with a schema, or a combiner of raw records, is read: what a worker needs of its declaration.
+    """Decodes the records of an input by its schema, and applies its combiner. It is sent to Spark's workers.
 
-    ddl: its schema, empty for raw records. combine: groups what was decoded, if it is wanted. keep: with each row the
-    record it was, else only with those that are none. signer: tells beats; without it there are none. whole: the
-    record is kept with each row, its time and headers too. tombstones: a record without a value is one, of NULLs.
+    Attributes:
+        topic: the topic, or empty if `topic` is an input column.
+        label: names the input in messages.
+        ddl: the schema; empty for raw records.
+        event_time: the expression of the event time.
+        combine: the combiner to apply, if any.
+        keep_records: whether every row carries its source record; else only invalid ones do.
+        signer: verifies heartbeats; None if there are none.
+        whole_record: whether the source record includes timestamp and headers.
+        tombstones: whether a record without a value is a row of NULLs.
     """
 
     topic: str
@@ -116,12 +123,12 @@ class RecordDecoder:
 
     @property
     def computes_event_time(self) -> bool:
-        """Whether the event time is told here; else Spark evaluates it, and may find more bad records."""
+        """Whether DuckDB computes the event time; else Spark does, and may find more invalid records."""
         return self.event_time_sql is not None
 
     @property
     def event_time_sql(self) -> str | None:
-        """The event time in SQL of DuckDB, epoch microseconds, NULL where there is none; None if only Spark can."""
+        """DuckDB SQL of the event time in epoch microseconds; None if only Spark can evaluate it."""
         own = "epoch_us(_timestamp)"
         if self.whole_record and self.event_time.strip().lower() == "record.timestamp":
             return times.null_outside_calendar(own)
@@ -131,7 +138,7 @@ class RecordDecoder:
 
     @property
     def input_columns(self) -> tuple[str, ...]:
-        """What of a record is sent here; of raw ones what their combiner speaks of: each column has its price."""
+        """The columns to send; for raw records only those that the combiner reads, since each has its cost."""
         topic = () if self.topic else ("topic",)
         if self.ddl or not self.combine:
             more = ("timestamp", "headers") if self.whole_record else ()
@@ -146,7 +153,7 @@ class RecordDecoder:
 
     @property
     def output_fields(self) -> tuple[Field, ...]:
-        """What the transform gets beside the event time."""
+        """The fields for the transform beside the event time."""
         if self.combine:
             return schema(self.combine.schema, f"the combiner of {self.label}", of_json=False)
         return self.fields
@@ -165,7 +172,7 @@ class RecordDecoder:
 
 
 def coalesce_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches put together until they are worth a query."""
+    """Concatenates batches until they are large enough for one query."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -249,10 +256,7 @@ class DecoderQueries:
             self._full_sql = f"SELECT {at}, _beat, _bad FROM {source}"
 
     def combiner_types(self, sends: pa.Table) -> dict[str, str]:
-        """The types of what the combiner's query gives, by name in small letters; duckdb.Error if it is none.
-
-        sends: the columns of `Reading.sends`, without a row.
-        """
+        """Returns DuckDB's types of the combiner's columns by lower-case name. sends: the input columns, empty."""
         tables = {"records_in": self._prepared(sends)}
         if self._decode_sql:
             tables = {"decoded": self._execute(self._decode_sql, **tables)}
@@ -302,7 +306,7 @@ class DecoderQueries:
         return named.append_column("_text", as_text(table["value"]))
 
     def _heartbeat_times(self, table: pa.Table) -> pa.Array[Any]:
-        """The times of the beats that are proven, in epoch microseconds; NULL for all other records."""
+        """Returns the time of verified heartbeats in epoch microseconds; NULL for other records."""
         sent = "beat" in table.column_names
         keyed = pc.is_valid(table["beat"]) if sent else pc.equal(table["key"], pa.scalar(HEARTBEAT_KEY))
         rows = pc.indices_nonzero(keyed).to_numpy()
@@ -394,7 +398,7 @@ def _validated_sql(reading: RecordDecoder) -> str:
 
 
 def as_text(values: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    """Values as text; NULL for one that is no UTF-8."""
+    """Returns values as text; NULL where they are not UTF-8."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,4 +1,4 @@
-"""A combiner is tried before there are records."""
+"""Checks a combiner with an empty table, before there are records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXTRA_TYPES: dict[str, pa.DataType] = {"clock": pa.int64(), "beat": pa.int32()}
 
 
 def check_combiner(given: Input) -> None:
-    """DeclarationError if an input's combiner cannot work: its event time, its query, or what that gives."""
+    """Raises DeclarationError if an input's combiner cannot work: event time, query or result types."""
     if given.combine is None:
         return
     reading, what = RecordDecoder.of_input(given, combine=True, keep=False), f"the combiner of input {given.source}"

@@ -1,4 +1,4 @@
-"""Event times that are told where records are decoded."""
+"""Event times that DuckDB computes when records are decoded, in SQL."""
 
 from __future__ import annotations
 

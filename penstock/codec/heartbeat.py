@@ -1,9 +1,12 @@
-"""A heartbeat on the wire, and the proof that it is ours.
+"""Heartbeats: their format and their proof.
 
-A beat is a record with the key BEAT_KEY, the header `penstock.heartbeat` and the value
-`{"heartbeat":<epoch ms>,"proof":"<hex>"}`. The proof is an HMAC-SHA256 over topic, partition and time: so nobody else
-can make one, and a copy is worth nothing in another partition and moves no time where it was sent. What has the key and
-no proof is a record like any other. Readers that are not Penstock's skip a beat by its key.
+A heartbeat is a record with the key HEARTBEAT_KEY, the header `penstock.heartbeat` and the value
+`{"heartbeat":<epoch ms>,"proof":"<hex>"}`. The proof is an HMAC-SHA256 over topic, partition and time: nobody else can
+create one, and a copy is invalid in another partition and does not change the time where it was sent. A record with
+this key and no valid proof is an ordinary record. Other consumers skip heartbeats by their key.
+
+`HeartbeatSigner` verifies for the decoder (`columnar`) too; `engine.query.decode` repeats the HMAC in Spark SQL,
+because raw records without a combiner are not sent to a Python worker.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ SHA256_BLOCK: Final = 64
 
 @dataclass(frozen=True)
 class HeartbeatSigner:
-    """secret: of BLOCK bytes at most."""
+    """Creates and verifies heartbeats; the secret has at most SHA256_BLOCK bytes."""
 
     secret: bytes = field(repr=False)
 
@@ -36,7 +39,7 @@ class HeartbeatSigner:
         return b'{"heartbeat":%d,"proof":"%s"}' % (at_ms, proof.hex().encode())
 
     def verified_time(self, topic: str, partition: int, value: bytes | None) -> int | None:
-        """Epoch ms of a beat by its value; None if that does not prove it."""
+        """Returns the epoch ms of a heartbeat; None if the proof is invalid."""
         found = VALUE_PATTERN.fullmatch(value or b"")
         if found is None:
             return None
@@ -45,13 +48,13 @@ class HeartbeatSigner:
 
     @property
     def hmac_pads(self) -> tuple[bytes, bytes]:
-        """What HMAC hashes in front of the message, and in front of that hash (RFC 2104): for Spark, which has none."""
+        """The inner and outer pad of HMAC (RFC 2104), for Spark SQL, which has no HMAC."""
         block = self.secret.ljust(SHA256_BLOCK, b"\0")
         return bytes(b ^ 0x36 for b in block), bytes(b ^ 0x5C for b in block)
 
 
 def heartbeat_signer() -> HeartbeatSigner:
-    """This platform's: by the setting, or by the secret that its home keeps."""
+    """Returns the signer with the secret of the settings, else of the home folder."""
     given = settings().heartbeat_secret.get_secret_value()
     secret = hashlib.sha256(given.encode()).digest() if given else load_or_create(settings().home / SECRET_FILE)
     return HeartbeatSigner(secret)

@@ -1,4 +1,4 @@
-"""Why a record is none, in words."""
+"""SQL of the reason why a record is invalid."""
 
 from __future__ import annotations
 

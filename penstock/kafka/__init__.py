@@ -1,1 +1,1 @@
-"""Kafka: topics as declared, transactional output, offsets."""
+"""Kafka: topic administration, transactional writers, dead letters and their replay."""

@@ -1,4 +1,4 @@
-"""Topics as declared: created, widened and configured; told apart from what the broker has."""
+"""Creates and configures topics as declared, and reads their settings and offsets."""
 
 from __future__ import annotations
 
@@ -74,7 +74,14 @@ CLIENT_ERRORS = {
 
 @dataclass(frozen=True)
 class TopicState:
-    """A declared topic beside the real one. partitions 0: it does not exist. drift: {setting: (declared, real)}."""
+    """A declared topic compared with the one at the broker.
+
+    Attributes:
+        declared: the declaration.
+        partitions: how many the topic has; 0 if it does not exist.
+        drift: settings that differ, as `{name: (declared, actual)}`.
+        end_offsets: end offset by partition.
+    """
 
     declared: Topic
     partitions: int = 0
@@ -100,17 +107,17 @@ def admin(bootstrap: str) -> AdminClient:
 
 
 def await_result(future: Future[T], bootstrap: str, what: str) -> T:
-    """What the broker answers to a call with `request_timeout=REQUEST`.
+    """Waits for the result of a call with `request_timeout=REQUEST_TIMEOUT`.
 
     Args:
-        future: the call's.
+        future: the pending call.
         bootstrap: the brokers.
-        what: the fault in one clause if the broker refuses, e.g. "topic t could not be created".
+        what: the error message if the broker refuses, e.g. "topic t could not be created".
 
     Raises:
         BrokerRefused: the broker refused.
-        BrokerError: no answer came. The next call has then a client of its own: one that was made while its only broker
-            hung has been seen to reach it never again.
+        BrokerError: no answer came. The next call gets a new client: one that was created while its only broker hung
+            has been seen never to reach it again.
     """
     try:
         return future.result(TIMEOUT)
@@ -125,7 +132,7 @@ def await_result(future: Future[T], bootstrap: str, what: str) -> T:
 
 
 def partition_counts(client: AdminClient, bootstrap: str, timeout: float | None = None) -> dict[str, int]:
-    """Partition count of every topic of the cluster. timeout: seconds, TIMEOUT unless told."""
+    """Returns the partition count of every topic of the cluster; timeout in seconds, TIMEOUT by default."""
     try:
         found = client.list_topics(timeout=timeout or TIMEOUT).topics
     except KafkaException as e:
@@ -135,7 +142,7 @@ def partition_counts(client: AdminClient, bootstrap: str, timeout: float | None 
 
 
 def describe_topics(topics: Iterable[Topic], bootstrap: str) -> list[TopicState]:
-    """Each declared topic beside the broker's, in order of name; once, if it is named twice."""
+    """Compares declared topics with those at the broker, ordered by name, without duplicates."""
     client = admin(bootstrap)
     real = partition_counts(client, bootstrap)
     declared = sorted({topic.name: topic for topic in topics}.values(), key=lambda t: t.name)
@@ -155,7 +162,7 @@ def describe_topics(topics: Iterable[Topic], bootstrap: str) -> list[TopicState]
 
 
 def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
-    """Make the broker's topics as declared; returns what was done, a line each. Never removes or narrows one."""
+    """Creates missing topics, adds partitions and sets drifted settings; deletes nothing. Returns a line per change."""
     client = admin(bootstrap)
     done: list[str] = []
     made: set[str] = set()
@@ -195,28 +202,28 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
 
 
 def end_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
-    """Next offset a committed reader will reach, by (topic, partition); a partition without leader is left out."""
+    """Returns the last stable offset by (topic, partition); partitions without a leader are omitted."""
     return _offsets(client, wanted, bootstrap, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
 
 def first_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
-    """First offset that is still there, by (topic, partition); a partition without leader is left out."""
+    """Returns the log start offset by (topic, partition); partitions without a leader are omitted."""
     return _offsets(client, wanted, bootstrap, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
 
 def log_end_offsets(
     client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str
 ) -> dict[tuple[str, int], int]:
-    """Where each log ends, open transactions included; by (topic, partition); one without leader is left out."""
+    """Returns the log end offset, open transactions included; partitions without a leader are omitted."""
     return _offsets(client, wanted, bootstrap, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
 
 
 def offsets_for_times(
     client: AdminClient, wanted: Mapping[tuple[str, int], int], bootstrap: str
 ) -> dict[tuple[str, int], int | None]:
-    """Of each partition the first offset whose record has this timestamp, epoch ms, or a later one; None for none.
+    """Returns, by partition, the first offset whose timestamp is at or after the given epoch ms; None if there is none.
 
-    All records before have earlier timestamps. Of those behind nothing is known: producers may stamp as they like.
+    All records before it have earlier timestamps. Records after it may have any, since producers set timestamps.
     """
     found: dict[tuple[str, int], int | None] = {}
     for at in set(wanted.values()):
@@ -233,8 +240,10 @@ def _offsets(
     which: OffsetSpec,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[tuple[str, int], int]:
-    """What of a partition was asked of a leader that dies is waited for as long as may be, and who leads now is not
-    asked for meanwhile: so ask a few times, and each time a little more patiently."""
+    """Lists offsets, with several attempts of increasing timeout.
+
+    A request to a leader that dies blocks until its timeout, and the client does not look for the new leader meanwhile.
+    """
     found_at: dict[tuple[str, int], int] = {}
     left, began, renewed, patience = set(wanted), time.monotonic(), False, FIRST_ATTEMPT_TIMEOUT
     while left:
@@ -272,7 +281,7 @@ def _offsets(
 
 
 def topic_ids(client: AdminClient, names: Iterable[str], bootstrap: str) -> dict[str, str]:
-    """The broker's id of each topic that exists: a topic deleted and created again has another."""
+    """Returns the broker's id of each existing topic; a recreated topic has a new id."""
     wanted = list(names)
     if not wanted:
         return {}
@@ -287,14 +296,18 @@ def topic_ids(client: AdminClient, names: Iterable[str], bootstrap: str) -> dict
 
 
 def topic_config(topic: str, name: str, bootstrap: str) -> str:
-    """One of the broker's settings of a topic that is there."""
+    """Returns one setting of an existing topic."""
     return _configs(admin(bootstrap), [Topic(topic)], bootstrap)[topic][name]
 
 
 class RetentionPolicy(NamedTuple):
-    """What a topic's settings tell of the timestamps of records that were removed from it. rising: whether they rise
-    with offsets; by_size: whether the broker also removes by size; until: behind the newest, epoch ms, that it has
-    removed for its age, None if it removes nothing for that."""
+    """Which records of a topic the broker deletes.
+
+    Attributes:
+        timestamps_increase: whether timestamps increase with offsets (`LogAppendTime`).
+        deletes_by_size: whether `retention.bytes` is set.
+        deleted_before: epoch ms; records before it are deleted by age. None if none are.
+    """
 
     timestamps_increase: bool
     deletes_by_size: bool
@@ -302,7 +315,7 @@ class RetentionPolicy(NamedTuple):
 
 
 def retention_of(topic: str, bootstrap: str) -> RetentionPolicy:
-    """As the broker says it of a topic that is there."""
+    """Returns the retention policy of an existing topic."""
     try:
         found = _configs(admin(bootstrap), [Topic(topic)], bootstrap)[topic]
     except KafkaException as e:
@@ -316,7 +329,7 @@ def retention_of(topic: str, bootstrap: str) -> RetentionPolicy:
 
 
 def topic_configs(topics: Iterable[str], bootstrap: str) -> dict[str, dict[str, str]]:
-    """The broker's settings of topics, of those that are there and that it tells of."""
+    """Returns the settings of those topics that exist and may be described."""
     asked = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(set(topics))]
     found: dict[str, dict[str, str]] = {}
     if not asked:

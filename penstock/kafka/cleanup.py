@@ -1,4 +1,4 @@
-"""What a stream or a topic that nobody needs any more leaves at the broker, and its removal."""
+"""Finds and deletes the consumer groups and topics that removed streams leave at the broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COORDINATOR_ERRORS = {
 
 
 def topics_of_group(bootstrap: str, group: str, there: Mapping[str, int]) -> list[str]:
-    """The topics of which a consumer group has offsets. there: partition counts of the topics that there are."""
+    """Returns the topics for which a consumer group has offsets. there: partition count by topic."""
     consumer = Consumer({**client_config(bootstrap), "group.id": group, "log_level": 2})
     places = [TopicPartition(topic, p) for topic, count in there.items() for p in range(count)]
     try:
@@ -35,7 +35,7 @@ def topics_of_group(bootstrap: str, group: str, there: Mapping[str, int]) -> lis
 
 
 def delete_group(client: AdminClient, group: str, bootstrap: str) -> None:
-    """Delete a consumer group, if it is there."""
+    """Deletes a consumer group if it exists."""
     what = f"consumer group {group} could not be deleted"
     _ask_coordinator(
         group,
@@ -46,7 +46,7 @@ def delete_group(client: AdminClient, group: str, bootstrap: str) -> None:
 
 
 def _ask_coordinator(group: str, ask: Callable[[], T]) -> T | None:
-    """The answer; None if there is no such group. A broker that has just started knows of none for a moment."""
+    """Returns the answer, or None if the group does not exist; retries while the coordinator is loading."""
     deadline = time.monotonic() + TIMEOUT
     while True:
         try:
@@ -61,7 +61,7 @@ def _ask_coordinator(group: str, ask: Callable[[], T]) -> T | None:
 
 
 def delete_topics(client: AdminClient, names: Iterable[str], bootstrap: str) -> None:
-    """Delete topics and all their records."""
+    """Deletes topics with all their records."""
     chosen = list(names)
     # The client takes no empty list.
     for name, done in client.delete_topics(chosen, request_timeout=REQUEST_TIMEOUT).items() if chosen else ():

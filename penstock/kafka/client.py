@@ -1,4 +1,4 @@
-"""How every Kafka client of the platform reaches the brokers and proves itself: one place for all of them."""
+"""Client configuration for brokers: addresses, TLS and SASL, for librdkafka and for Spark."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ REFUSALS = {
 
 
 def _secured(bootstrap: str) -> Settings | None:
-    """The settings, if they are meant for these brokers: those that run here, or in a test, have neither."""
+    """Returns the settings if they apply to these brokers; local and test brokers have no TLS or SASL."""
     s = settings()
     return s if bootstrap == s.kafka_bootstrap and s.kafka_security_protocol != "PLAINTEXT" else None
 
 
 def client_config(bootstrap: str) -> dict[str, str]:
-    """Of a client of librdkafka: where the brokers are, and what TLS and SASL need. Holds secrets: never log it."""
+    """Returns the librdkafka configuration: addresses, TLS and SASL. It holds secrets: never log it."""
     found = {"bootstrap.servers": bootstrap}
     if s := _secured(bootstrap):
         found["security.protocol"] = s.kafka_security_protocol
@@ -84,7 +84,7 @@ def assign(consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
 
 
 def spark_client_config(bootstrap: str) -> dict[str, str]:
-    """The same for Spark's Kafka source. Certificates go as texts: executors on other hosts need no files of them."""
+    """Returns the same for Spark's Kafka source. Certificates are passed as text: executors need no files."""
     found = {"kafka.bootstrap.servers": bootstrap}
     if s := _secured(bootstrap):
         found["kafka.security.protocol"] = s.kafka_security_protocol
@@ -108,12 +108,12 @@ def spark_client_config(bootstrap: str) -> dict[str, str]:
 
 
 def _jaas_quoted(text: str) -> str:
-    """As JAAS reads it."""
+    """Quotes a text for JAAS."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def unreachable(bootstrap: str, cause: object) -> BrokerError:
-    """Why nothing came of a call: a client says only that it waited in vain, so a refused one is asked for."""
+    """Returns the error for a failed call. The client reports only a timeout, so refusals are looked up."""
     if _secured(bootstrap):
         refused = _refusal(bootstrap)
         if refused is not None:
@@ -130,7 +130,7 @@ def unreachable(bootstrap: str, cause: object) -> BrokerError:
 
 
 def _refusal(bootstrap: str) -> KafkaError | None:
-    """What the brokers refuse a client of these settings for, asked anew: it goes to a call-back alone."""
+    """Connects again to learn why the brokers refuse a client: only a callback is told."""
     said: list[KafkaError] = []
     # Else it would try so often that its call-backs are all that goes on.
     slowly: dict[str, Any] = {"reconnect.backoff.ms": 500, "log_level": 0, "error_cb": said.append}

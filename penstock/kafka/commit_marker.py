@@ -1,4 +1,4 @@
-"""The mark of what a stream has written, read beside its writer: that one is not fenced."""
+"""Reads commit markers without a writer, so that no running stream is fenced."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ OPEN_TRANSACTION_TIMEOUT = 60.0
 
 
 def read_commit_marker(stream: str, bootstrap: str) -> CommitMarker:
-    """The mark of the last batch of a stream that is written; NO_COMMIT if there is none. BrokerError as `newest`."""
+    """Returns a stream's last commit marker, NO_COMMIT if there is none. BrokerError as `read_marker_value`."""
     found = read_marker_value(stream, bootstrap)
     return NO_COMMIT if found is None else CommitMarker.read(found)
 
 
 def read_marker_value(name: str, bootstrap: str) -> bytes | None:
-    """The mark that was last written under a name; None if there is none.
+    """Returns the value of the last commit marker with a key; None if there is none.
 
-    BrokerError if what is written to the topic of marks does not end, or cannot be read.
+    Raises:
+        BrokerError: the topic cannot be read, or an open transaction does not end.
     """
     client = admin(bootstrap)
     if COMMITS.name not in partition_counts(client, bootstrap):
@@ -62,7 +63,7 @@ def read_marker_value(name: str, bootstrap: str) -> bytes | None:
 
 
 class CommitMarkerReader:
-    """Reads the marks of transactions as they come, of some writers or of all; not thread-safe."""
+    """Follows the commit markers of some writers, or of all (names None). Not thread-safe."""
 
     def __init__(self, bootstrap: str, names: Collection[str] | None) -> None:
         self._bootstrap, self._names = bootstrap, names
@@ -73,7 +74,7 @@ class CommitMarkerReader:
         """Whether the first mark of one of them may be written already, and not be seen yet."""
 
     def read(self) -> Mapping[str, bytes]:
-        """The newest mark of each that is committed by now. BrokerError if it cannot be read."""
+        """Returns the newest committed marker of each writer. BrokerError if the topic cannot be read."""
         client = admin(self._bootstrap)
         count = partition_counts(client, self._bootstrap).get(COMMITS.name, 0)
         numbers = range(count) if self._names is None else {marker_partition(COMMITS, name) for name in self._names}
@@ -140,7 +141,7 @@ class CommitMarkerReader:
 
 
 def delete_commit_marker(stream: str, bootstrap: str) -> None:
-    """Leave nothing of what a stream that is gone has written: one of its name begins anew. BrokerError if it fails."""
+    """Writes a tombstone for a stream's commit marker, so that a stream of this name starts anew."""
     failed: list[object] = []
     producer = Producer({**client_config(bootstrap), "log_level": 2})
     producer.produce(
@@ -155,9 +156,15 @@ def delete_commit_marker(stream: str, bootstrap: str) -> None:
 
 
 def stable_end_offsets(places: Iterable[TopicAndPartition], bootstrap: str, what: str) -> dict[TopicAndPartition, int]:
-    """Where partitions end now, once a committed reader comes as far: another's open transaction may hide a record.
+    """Waits until committed readers reach the present log ends, and returns these.
 
-    what: is read, for messages.
+    Args:
+        places: topics and partitions.
+        bootstrap: the brokers.
+        what: the subject of the error message.
+
+    Raises:
+        BrokerError: an open transaction does not end, or a partition has no leader.
     """
     deadline = time.monotonic() + OPEN_TRANSACTION_TIMEOUT
     wanted, ends = set(places), dict[TopicAndPartition, int]()

@@ -1,4 +1,4 @@
-"""Records of a topic as a person sends and reads them."""
+"""Sends and reads records of a topic for the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters as they lie in their topics: what a stream put aside, whence and why."""
+"""Reads dead letters: the record, its origin and the reason, as their topics hold them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTITION, OFFSET = re.compile("[0-9]{1,9}"), re.compile("[0-9]{1,18}")
 
 
 class RecordLocation(NamedTuple):
-    """The place of the record that was put aside."""
+    """Topic, partition and offset of a record."""
 
     topic: str
     partition: int
@@ -39,8 +39,17 @@ class RecordLocation(NamedTuple):
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """One dead letter. topic, offset: where it lies; at: epoch ms; said: its headers of Penstock's, without prefix;
-    headers: others, which its record had."""
+    """A dead letter as its topic holds it.
+
+    Attributes:
+        topic: the dead letter's topic.
+        offset: its offset there.
+        timestamp: epoch ms.
+        key: the record's key, perhaps truncated.
+        value: the record's value, perhaps truncated.
+        penstock_headers: headers with the prefix `penstock.`, by name without it.
+        headers: the record's own headers.
+    """
 
     topic: str
     offset: int
@@ -52,7 +61,7 @@ class DeadLetter:
 
     @property
     def stream(self) -> str:
-        """Whose it is."""
+        """The stream that wrote it."""
         return self.penstock_headers.get("stream", "")
 
     @property
@@ -61,7 +70,7 @@ class DeadLetter:
 
     @property
     def origin(self) -> RecordLocation | None:
-        """None if it is a row that was too large for its output, or says no place."""
+        """Location of the record; None for an oversized output row, or without valid headers."""
         partition, offset = (self.penstock_headers.get(name, "") for name in ("partition", "offset"))
         # Anybody may write headers.
         topic = self.penstock_headers.get("topic", "")
@@ -71,27 +80,27 @@ class DeadLetter:
 
     @property
     def topic_id(self) -> str:
-        """The broker's id of the topic of its origin, empty if it does not say: one that is made again has another."""
+        """The broker's id of the origin's topic, empty if unknown; a recreated topic has another."""
         return self.penstock_headers.get("topic-id", "")
 
     @property
     def location(self) -> str:
-        """Its origin for people; the output of a row."""
+        """The origin as text; for a row its output."""
         return str(self.origin or f"row for {self.penstock_headers.get('output', '?')}")
 
     @property
     def truncated(self) -> str:
-        """Which of key and value are not whole."""
+        """Which of key and value are truncated."""
         return self.penstock_headers.get("cut", "")
 
     @property
     def digest(self) -> str:
-        """The `digest` of the whole key and value."""
+        """The `record_digest` of the complete key and value."""
         return self.penstock_headers.get("sha256") or record_digest(self.key, self.value)
 
 
 def printable(data: bytes | str | None, width: int) -> str:
-    """A text that a terminal takes for text alone: what cannot be printed is escaped; cut to a width."""
+    """Escapes what cannot be printed, so that a terminal takes it for text; truncates to a width."""
     if data is None:
         return "(none)"
     text = data.decode(errors="backslashreplace") if isinstance(data, bytes) else data
@@ -100,8 +109,13 @@ def printable(data: bytes | str | None, width: int) -> str:
 
 
 def read_dead_letters(topics: Iterable[str], bootstrap: str, newest: int | None = None) -> Iterator[DeadLetter]:
-    """The letters, oldest first; a missing topic has none. newest: only those among so many last offsets of each
-    partition."""
+    """Yields dead letters, oldest first; a missing topic has none.
+
+    Args:
+        topics: the dead letter topics.
+        bootstrap: the brokers.
+        newest: only those among so many last offsets of each partition.
+    """
     client = admin(bootstrap)
     there = partition_counts(client, bootstrap)
     wanted = [(topic, p) for topic in dict.fromkeys(topics) for p in range(there.get(topic, 0))]
@@ -114,7 +128,7 @@ def read_dead_letters(topics: Iterable[str], bootstrap: str, newest: int | None 
 
 @contextmanager
 def open_consumer(bootstrap: str) -> Iterator[Consumer]:
-    """A reader of what is committed, of no group."""
+    """Opens a consumer of committed records that commits no offsets."""
     made = Consumer(
         {
             **LARGE_FETCH,
@@ -137,7 +151,7 @@ def open_consumer(bootstrap: str) -> Iterator[Consumer]:
 
 
 def read_range(reader: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[KafkaMessage]:
-    """The records of a partition from an offset up to another, or to where it ends."""
+    """Yields the records of a partition from `start` up to `end`, or to the end of the partition."""
     for found in read_range_batches(reader, topic, partition, start, end):
         yield from found
 
@@ -145,7 +159,7 @@ def read_range(reader: Consumer, topic: str, partition: int, start: int, end: in
 def read_range_batches(
     reader: Consumer, topic: str, partition: int, start: int, end: int
 ) -> Iterator[list[KafkaMessage]]:
-    """The same, as many at once as have come."""
+    """Yields the same in the batches in which they arrive."""
     if start >= end:
         return
     try:

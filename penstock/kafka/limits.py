@@ -1,4 +1,4 @@
-"""What a topic takes of a record: what is too large for it is known before it is sent, and can be cut."""
+"""Records to be produced, and the size limits of topics: oversized records are found before they are sent."""
 
 from __future__ import annotations
 
@@ -25,9 +25,14 @@ KEEPS_COMPRESSION = {"producer", "lz4"}
 
 
 class ProducerRecord(NamedTuple):
-    """A record to be written: key and value as bytes, None for none (a value None is a tombstone).
+    """A record to be produced.
 
-    timestamp: epoch ms, 0 for now.
+    Attributes:
+        key: None for no key.
+        value: None for a tombstone.
+        headers: name and value of each.
+        partition: -1 lets the partitioner choose.
+        timestamp: epoch ms, 0 for now.
     """
 
     topic: str
@@ -47,15 +52,15 @@ class ProducerRecord(NamedTuple):
 
 
 def record_digest(key: bytes | None, value: bytes | None) -> str:
-    """SHA-256 of the lengths of key and value (-1 for none), `3:-1:`, and of the two: so no two records have one."""
+    """Returns the SHA-256 of `<key length>:<value length>:` (-1 for none), key and value: unambiguous."""
     lengths = (-1 if of is None else len(of) for of in (key, value))
     return hashlib.sha256(b"%d:%d:" % tuple(lengths) + (key or b"") + (value or b"")).hexdigest()
 
 
 def producer_timestamp(timestamp: int) -> int:
-    """The timestamp by which a record is written again, epoch ms: 0, which is now, for one that has none (below 0).
+    """Returns the timestamp with which to write a record again, epoch ms: 0, which means now, if it has none (below 0).
 
-    A client takes 0 for now, so the first millisecond of 1970 becomes the second.
+    A producer takes 0 for now, so timestamp 0 becomes 1.
     """
     return max(1, timestamp) if timestamp >= 0 else 0
 
@@ -65,8 +70,15 @@ Headers = list[tuple[str, str | bytes | None]]
 
 @dataclass(frozen=True)
 class ProducerBatch:
-    """Records of one topic, in columns of one length. headers: gives those of each, made as they are taken: the garbage
-    collector goes through all lists that are there. sizes: bytes of each as `Message.size` has them, or a little more.
+    """Records of one topic, in columns of the same length.
+
+    Attributes:
+        topic: its name.
+        keys: the keys.
+        values: the values.
+        headers: yields the headers of each record; created lazily, since the garbage collector visits every live list.
+        timestamps: epoch ms.
+        sizes: bytes as `ProducerRecord.size`, or slightly more.
     """
 
     topic: str
@@ -83,14 +95,20 @@ class ProducerBatch:
             )
 
     def larger_than(self, than: int) -> Iterator[ProducerRecord]:
-        """Those whose size is more."""
+        """Yields the records of more bytes."""
         found = self.sizes > than
         return compress(self.records(), found.tolist()) if found.any() else iter(())
 
 
 @dataclass(frozen=True)
 class SizeLimit:
-    """The largest batch of records that a topic takes, in bytes. packed: whether it is measured as sent, in LZ4."""
+    """The largest record batch that a topic accepts.
+
+    Attributes:
+        topic: its name.
+        max_bytes: `max.message.bytes`.
+        compressed: whether the size is measured as sent, in LZ4.
+    """
 
     topic: str
     max_bytes: int = 1_048_588
@@ -109,7 +127,7 @@ class SizeLimit:
         )
 
     def oversized_rows(self, rows: pa.Table) -> dict[int, int]:
-        """The rows that it does not take, with their bytes. rows: `key` and `value`, STRING or BINARY."""
+        """Returns the bytes of the rows that the topic rejects, by row number; columns `key`, `value`."""
         lengths = [pc.fill_null(pc.binary_length(rows[name]).cast(pa.int64()), 0) for name in ("key", "value")]
         sizes = pc.add(*lengths)
         if not len(rows) or pc.max(sizes).as_py() + RECORD_OVERHEAD <= self.max_bytes:
@@ -124,10 +142,7 @@ class SizeLimit:
         return found
 
     def truncate(self, message: ProducerRecord) -> ProducerRecord:
-        """The message, its key and value cut so that the topic takes it; headers say how large it was.
-
-        The hash is the `digest` of the whole key and value.
-        """
+        """Truncates key and value until the topic accepts the record; headers state the original size and digest."""
         if self.accepts(message):
             return message
         key, value = message.key or b"", message.value or b""
@@ -150,7 +165,7 @@ class SizeLimit:
 
 
 def size_limits(topics: Iterable[str], bootstrap: str) -> dict[str, SizeLimit]:
-    """What each topic takes, of those that are there."""
+    """Returns the size limits of the topics that exist."""
     return {
         name: SizeLimit(name, int(found[MAX_MESSAGE_BYTES]), found["compression.type"] in KEEPS_COMPRESSION)
         for name, found in topic_configs(topics, bootstrap).items()

@@ -1,4 +1,4 @@
-"""Batches of a topic's log whose checksum does not fit: a segment that was damaged on the broker's disk."""
+"""Finds record batches with a wrong checksum: log segments that were damaged on the broker's disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ_TIMEOUT = 30.0
 
 
 def find_corrupt_range(topic: str, partition: int, start: int, end: int, bootstrap: str) -> range | None:
-    """The offsets, between two, of the first broken batch and of those right behind it; None if all of it is good."""
+    """Returns the offsets of the first run of corrupt batches within a range; None if all are intact."""
     with _PartitionReader(topic, partition, bootstrap) as reader:
         if (first := reader.broken_from(start, end)) is None:
             return None
@@ -29,13 +29,13 @@ def find_corrupt_range(topic: str, partition: int, start: int, end: int, bootstr
 def read_corrupt_records(
     topic: str, partition: int, offsets: range, bootstrap: str
 ) -> dict[int, tuple[bytes | None, bytes | None]]:
-    """What can still be read of broken batches: key and value, which may be wrong, by offset."""
+    """Returns what can be read of corrupt batches: key and value, perhaps wrong, by offset."""
     with _PartitionReader(topic, partition, bootstrap, checks=False) as reader:
         return reader.rest(offsets)
 
 
 def _end_of_batch(reader: _PartitionReader, batch: int, inside: int, end: int) -> int:
-    """The first offset behind a broken batch: whatever offset of one is asked for, all of it comes."""
+    """Finds the offset after a corrupt batch by bisection: a fetch of any of its offsets returns all of it."""
     step = 1
     while (outside := min(inside + step, end)) < end and reader.batch_broken(outside) == batch:
         inside, step = outside, step * 2

@@ -1,4 +1,4 @@
-"""Whole records: the newest of a topic, and those that letters tell of."""
+"""Looks up records: the newest of a topic, and the originals of dead letters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.model.topic import CREATE_FOR_SINK
 
 @dataclass(frozen=True)
 class TopicRecord:
-    """A record with all that a topic keeps of it. timestamp: epoch ms."""
+    """A record of a topic; timestamp in epoch ms."""
 
     location: RecordLocation
     key: bytes | None
@@ -28,10 +28,16 @@ class TopicRecord:
 def newest_records(
     topics: Iterable[str], count: int, bootstrap: str, wanted: Callable[[TopicRecord], bool] = lambda _: True
 ) -> list[TopicRecord]:
-    """The newest so many records of each topic by their time, as committed, oldest first. BrokerError if a topic is
-    not there.
+    """Returns the newest committed records of each topic by timestamp, oldest first.
 
-    wanted: whether a record is one of them.
+    Args:
+        topics: their names.
+        count: how many of each topic.
+        bootstrap: the brokers.
+        wanted: filter.
+
+    Raises:
+        BrokerError: a topic does not exist.
     """
     found = []
     with open_consumer(bootstrap) as reader:
@@ -54,7 +60,7 @@ def newest_records(
 def _last_records(
     reader: Consumer, place: tuple[str, int], start: int, end: int, count: int, wanted: Callable[[TopicRecord], bool]
 ) -> list[TopicRecord]:
-    """The last so many records of a partition: ends of transactions and what compaction left lie between them."""
+    """Returns the last records of a partition; widens the range, since offsets have gaps (markers, compaction)."""
     back = 2 * count
     while True:
         found = [one for one in map(to_record, read_range(reader, *place, max(start, end - back), end)) if wanted(one)]
@@ -64,10 +70,14 @@ def _last_records(
 
 
 def record_of_dead_letter(letter: DeadLetter, reader: Consumer, ids: Mapping[str, str]) -> TopicRecord | None:
-    """The record that a letter tells of: itself if it is still there, else its copy; None if neither is whole.
+    """Returns the record of a dead letter: the original if it still exists, else the copy; None if neither is complete.
 
-    ids: the broker's of topics as they are now: what lies in a topic that was made again is another record. A copy that
-    does not say its record's time is not whole: the time may be the version.
+    A copy without the record's timestamp is incomplete, since the timestamp may be the version.
+
+    Args:
+        letter: the dead letter.
+        reader: a consumer.
+        ids: the broker's present topic ids; a recreated topic holds other records.
     """
     if (origin := letter.origin) is None:
         return None
@@ -82,7 +92,7 @@ def record_of_dead_letter(letter: DeadLetter, reader: Consumer, ids: Mapping[str
 def find_at_origin(
     letter: DeadLetter, origin: RecordLocation, reader: Consumer, ids: Mapping[str, str]
 ) -> Message | None:
-    """The record of a letter, if it is still there. ids: the broker's of topics as they are now."""
+    """Returns the original record of a dead letter if it still exists. ids: present topic ids."""
     if letter.topic_id not in ("", ids.get(origin.topic, "")):
         return None
     for message in read_range(reader, *origin, origin.offset + 1):
@@ -92,7 +102,7 @@ def find_at_origin(
 
 
 def to_record(message: Message) -> TopicRecord:
-    """A record as it was read, without headers of Penstock's own."""
+    """Converts a consumed message; drops Penstock's own headers."""
     place = RecordLocation(message.topic() or "", message.partition() or 0, message.offset() or 0)
     headers = tuple(one for one in headers_of(message) if not one[0].startswith(HEADER_PREFIX))
     return TopicRecord(place, as_bytes(message.key()), as_bytes(message.value()), message.timestamp()[1], headers)

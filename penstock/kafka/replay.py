@@ -1,7 +1,7 @@
-"""Dead letters sent to their topics once more, each once: record and note of it go in one transaction.
+"""Replays dead letters: writes their records to the topics of origin again, each at most once.
 
-A record in a topic is read by every stream that reads the topic, so one is sent again only if all of them have put it
-aside, or somebody says that the others may read it twice.
+The record and its replay key are written in one transaction. Every stream that reads a topic reads a replayed record,
+so a record is replayed only if all readers have it as a dead letter, or if the others may read it twice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,14 @@ RECORDS_PER_TRANSACTION = 500
 
 @dataclass(frozen=True)
 class Replay:
-    """What becomes of a record that was put aside. refused: why it is not sent; done: it was, earlier."""
+    """The result for one dead letter.
+
+    Attributes:
+        letter: the dead letter.
+        record: the record to write, if any.
+        refusal: why it is not replayed.
+        already_replayed: whether an earlier replay wrote it.
+    """
 
     letter: DeadLetter
     record: ProducerRecord | None = None
@@ -52,7 +59,7 @@ class Replay:
 
 
 def replay_key(letter: DeadLetter) -> bytes:
-    """Names the record of a letter: of a topic that was made again another one may lie in the same place."""
+    """Identifies the record of a dead letter; includes the topic id, since a recreated topic reuses offsets."""
     return f"{letter.origin} {letter.digest} {letter.topic_id}".rstrip().encode()
 
 
@@ -65,10 +72,18 @@ def replay(
     again_for: Collection[str] = (),
     dry: bool = False,
 ) -> list[Replay]:
-    """Send letters to their topics once more; what became of each record.
+    """Replays dead letters.
 
-    every: all letters there are, which tell who put a record aside; readers: the streams that read a topic; again_for:
-    streams that may read it though they have taken it; dry: say what would be done.
+    Args:
+        chosen: the dead letters to replay.
+        every: all dead letters, to know which streams have which record as one.
+        readers: returns the streams that read a topic.
+        bootstrap: the brokers.
+        again_for: streams that may read the records twice.
+        dry: write nothing.
+
+    Returns:
+        One result for each record.
     """
     aside: dict[bytes, set[str]] = {}
     for letter in every:
@@ -107,7 +122,7 @@ def replay(
 
 
 def replayed_records(bootstrap: str) -> set[tuple[RecordLocation, str]]:
-    """Where the records lie that were sent again, and the broker's id of the topic; empty where that is not known."""
+    """Returns location and topic id (empty if unknown) of each replayed record."""
     with open_consumer(bootstrap) as reader:
         found = (REPLAY_KEY.fullmatch(as_bytes(one.key()) or b"") for one in _read_replays(reader, bootstrap))
         return {
@@ -118,7 +133,7 @@ def replayed_records(bootstrap: str) -> set[tuple[RecordLocation, str]]:
 
 
 def replay_keys(reader: Consumer, bootstrap: str) -> set[bytes]:
-    """The notes of what was sent again."""
+    """Returns the keys of all replays."""
     return {as_bytes(one.key()) or b"" for one in _read_replays(reader, bootstrap)}
 
 
@@ -147,7 +162,7 @@ def _plan(letter: DeadLetter, taken: list[str], reader: Consumer, ids: Mapping[s
 
 
 def _refuse_older(given: Iterable[Replay], reader: Consumer, bootstrap: str) -> Iterator[Replay]:
-    """In a compacted topic the last record of a key wins: what has a newer one is not sent, it would be the last."""
+    """Refuses records that a newer record of their key has replaced: in a compacted topic they would win."""
     planned = list(given)
     keys: dict[tuple[str, int], dict[bytes, int]] = {}
     for one in planned:

@@ -1,4 +1,4 @@
-"""The topics that a stream writes, as one output."""
+"""Writes the output topics of a stream, one transaction per batch."""
 
 from __future__ import annotations
 
@@ -49,8 +49,12 @@ class TopicWriter(TransactionalWriter):
         return NO_COMMIT if found is None else CommitMarker.read(found)
 
     def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
-        """As `commit`. Before anything is written: Refused for rows larger than their topic takes, and for those
-        without a key where they need one. What is kept beside the rows is cut instead.
+        """Writes one batch and its commit marker, as `commit`.
+
+        Dead letters and other side outputs are truncated to their topic's size limit.
+
+        Raises:
+            Refused: rows exceed their topic's size limit, or lack a key in a compacted topic; nothing is written.
         """
         refused = self._null_keys(rows)
         for topic, why in self._oversized(rows).items():
@@ -87,7 +91,7 @@ class TopicWriter(TransactionalWriter):
         )
 
     def _commit_group_offsets(self, offsets: Offsets) -> None:
-        """Tell Kafka's own tools how far the stream is. Nothing depends on it, so nothing waits for it."""
+        """Commits offsets to the consumer group for Kafka's own tools; asynchronous, since nothing depends on it."""
         positions = [TopicPartition(topic, p, at) for topic, parts in offsets.items() for p, at in parts.items()]
         with suppress(KafkaException):
             if positions:

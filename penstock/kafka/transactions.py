@@ -66,7 +66,7 @@ ERROR_HINTS = {
 
 
 def marker_partition(marks: Topic, name: str) -> int:
-    """Where the mark of a name lies."""
+    """Returns the partition of a commit marker's key."""
     return zlib.crc32(name.encode()) % marks.partitions
 
 
@@ -120,7 +120,7 @@ class TransactionalWriter:
             raise self._error("could not open its transactions", e) from e
 
     def read_marker(self) -> bytes | None:
-        """The mark of the last transaction that is committed; None if there is none."""
+        """Returns the value of the last committed marker; None if there is none."""
         topic, partition = self._marker_partition.topic, self._marker_partition.partition
         deadline = time.monotonic() + TIMEOUT + TRANSACTION_TIMEOUT_MS / 1000
         found = None
@@ -147,10 +147,7 @@ class TransactionalWriter:
         return found
 
     def _marker_log_end(self, deadline: float) -> int:
-        """The end of all that is written to the mark's partition, open transactions included.
-
-        A topic just made has no leader for a moment.
-        """
+        """Returns the log end of the marker's partition; waits for the leader of a new topic."""
         place = (self._marker_partition.topic, self._marker_partition.partition)
         while True:
             ends = log_end_offsets(admin(self.bootstrap), [place], self.bootstrap)
@@ -191,11 +188,11 @@ class TransactionalWriter:
         return count
 
     def size_limit(self, topic: str) -> SizeLimit | None:
-        """What one of its topics takes; None if the broker does not tell."""
+        """Returns the size limit of an output topic; None if the broker does not report it."""
         return self._limits.get(topic)
 
     def _check_size(self, message: ProducerRecord) -> None:
-        """BrokerError for a record that its topic does not take: the broker would not say which one it is."""
+        """Raises BrokerError for an oversized record: the broker would not say which one it is."""
         limit = self._limits.get(message.topic)
         if limit is None or limit.accepts(message):
             return
@@ -219,7 +216,7 @@ class TransactionalWriter:
                 return
 
     def _send_all(self, batch: ProducerBatch) -> int:
-        """The same of many: only those that may be too large are looked at one by one."""
+        """Sends a batch; only records that may be oversized are checked one by one."""
         limit = self._limits.get(batch.topic)
         for message in batch.larger_than(limit.max_bytes) if limit else ():
             self._check_size(message)

@@ -38,18 +38,18 @@ UNAVAILABLE = re.compile(
 
 
 class ObjectNotFound(SinkError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class ObjectInfo(NamedTuple):
-    """key: below the place's prefix."""
+    """An object of a bucket; key relative to the prefix, size in bytes."""
 
     key: str
     size: int
 
 
 class Bucket:
-    """Objects below a prefix of one bucket. Nothing is asked before the first call."""
+    """Objects below a prefix of a bucket. Connects at the first call."""
 
     def __init__(self, endpoint: Endpoint, bucket: str, prefix: str = "") -> None:
         self.endpoint, self.bucket, self.prefix = endpoint, bucket, prefix
@@ -57,11 +57,11 @@ class Bucket:
         self._fs = filesystem(endpoint)
 
     def url(self, key: str) -> str:
-        """How an object is called in a message."""
+        """Returns the object's S3 URL, for messages."""
         return f"s3://{self._root}/{key}"
 
     def ensure_exists(self) -> None:
-        """See that the bucket is there; where that is allowed, make it."""
+        """Checks that the bucket exists; creates it where that is allowed."""
         with self._errors(""):
             there = self._fs.get_file_info(self.bucket).type == fs.FileType.Directory
         if there:
@@ -72,13 +72,13 @@ class Bucket:
             self._fs.create_dir(self.bucket, recursive=False)
 
     def put(self, key: str, data: bytes) -> None:
-        """Write an object, all of it or nothing."""
+        """Writes an object atomically."""
         with self.open_output(key) as out:
             out.write(data)
 
     @contextmanager
     def open_output(self, key: str) -> Iterator[Any]:
-        """Write an object piece by piece; where that fails, part of it may lie there under its name."""
+        """Writes an object in parts; after a failure a partial object may exist."""
         with self._errors(key):
             with self._fs.open_output_stream(f"{self._root}/{key}", compression=None) as out:
                 yield out
@@ -94,7 +94,7 @@ class Bucket:
                 yield source
 
     def list_objects(self, folder: str) -> list[ObjectInfo]:
-        """The objects of a folder and all below it, in order."""
+        """Returns the objects below a folder, ordered by key."""
         selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True, recursive=True)
         with self._errors(folder):
             found = self._fs.get_file_info(selector)
@@ -102,12 +102,12 @@ class Bucket:
         return sorted(ObjectInfo(info.path[skip:], info.size) for info in found if info.type == fs.FileType.File)
 
     def copy(self, key: str, to: str) -> None:
-        """Put an object under another name too; none of it passes through here."""
+        """Copies an object on the server."""
         with self._errors(key):
             self._fs.copy_file(f"{self._root}/{key}", f"{self._root}/{to}")
 
     def delete(self, key: str) -> None:
-        """Remove an object; one that is gone already is none the worse."""
+        """Deletes an object if it exists."""
         with suppress(ObjectNotFound), self._errors(key):
             self._fs.delete_file(f"{self._root}/{key}")
 
@@ -147,7 +147,7 @@ class Bucket:
 
 
 def parse_endpoint(endpoint: Endpoint) -> SplitResult:
-    """Its address, taken apart. SinkError if it is none."""
+    """Parses the endpoint's URL. SinkError if it is invalid."""
     where = urlsplit(endpoint.url)
     if endpoint.url != AWS and (where.scheme not in ("http", "https") or not where.netloc):
         raise SinkError(
@@ -159,7 +159,7 @@ def parse_endpoint(endpoint: Endpoint) -> SplitResult:
 
 
 def filesystem(endpoint: Endpoint) -> fs.S3FileSystem:
-    """A client. SinkError if the endpoint is none."""
+    """Returns an S3 client. SinkError if the endpoint is invalid."""
     where = parse_endpoint(endpoint)
     more: dict[str, Any] = {"allow_delayed_open": True}
     if endpoint.url != AWS:

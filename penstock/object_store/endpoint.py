@@ -25,8 +25,15 @@ LOCAL_SERVICE, ACCESS_KEY, SECRET_FILE = "s3", "penstock", "s3.secret"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """url: http or https and host, or `s3://` for AWS itself. Without an access key the client looks where AWS's own
-    tools do. makes_buckets: whether a bucket that is not there may be made."""
+    """How to reach the object store.
+
+    Attributes:
+        url: http(s) URL, or `s3://` for AWS.
+        region: AWS region.
+        access_key: empty to use AWS's default credential chain.
+        secret_key: the secret.
+        create_buckets: whether missing buckets may be created.
+    """
 
     url: str
     region: str = "us-east-1"
@@ -36,7 +43,7 @@ class Endpoint:
 
 
 def find_endpoint() -> Endpoint | None:
-    """None if nobody has said where it is. SinkError if the connection given cannot be read."""
+    """Returns the configured endpoint; None if there is none. SinkError if the connection cannot be parsed."""
     s = settings()
     if url := s.s3_url.get_secret_value():
         key, word = s.s3_access_key, s.s3_secret_key.get_secret_value()

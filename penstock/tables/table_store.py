@@ -34,7 +34,7 @@ DELETED = "_gone"
 
 
 class TableCorrupt(PenstockError):
-    """A table's folder is not what its manifest says."""
+    """A table's folder does not match its manifest."""
 
 
 class TableWriteError(PenstockError):
@@ -43,7 +43,7 @@ class TableWriteError(PenstockError):
 
 @dataclass(frozen=True)
 class BadRecords:
-    """Records that are none; next: the offsets behind them, by partition."""
+    """Invalid records of the topic; next_offsets: the offsets after them, by partition."""
 
     file: ArrowFile
     next_offsets: Mapping[int, int]
@@ -51,11 +51,21 @@ class BadRecords:
 
 @dataclass(frozen=True)
 class TableManifest:
-    """What counts of a folder. stream: whose it is; schema: DDL of the values; topic: the broker's id of it; at: epoch
-    ms of a moment behind which it misses nothing that was removed from the topic: when its reading began, or later the
-    end was asked for that it was read to; whole: whether nothing was read since; next: offset to go on at, by
-    partition; loaded: whether it was once read to the end; query, batch: the last batch that it was made ready for;
-    parts: files by partition, oldest first; dead: what no batch has written yet, oldest first.
+    """The valid state of a table's folder.
+
+    Attributes:
+        stream: the owner.
+        schema: DDL of the values.
+        topic: the broker's topic id.
+        complete_at: epoch ms since which nothing that was deleted from the topic is missing: when reading began, or
+            when the end offsets up to which it was read were requested.
+        next_offsets: offset at which to continue, by partition.
+        loaded: whether the table was read to the end once.
+        query: id of the query of `batch`.
+        batch: the last batch for which the table was prepared.
+        files_by_partition: oldest first.
+        bad_records: invalid records that no batch has written yet, oldest first.
+        unchanged_since: whether nothing was read since `complete_at`.
     """
 
     stream: str
@@ -162,7 +172,7 @@ class TableFiles:
             )
 
     def mark_batch(self, query: str, batch: int, at: int) -> None:
-        """Note that the table, as it is, is the one of a batch, and was read to the end that was asked for then."""
+        """Records that the table as it is belongs to a batch, read up to the end requested at `at`."""
         # Each batch does this, and after a loss of power the manifest of before names the same files.
         with self._write_errors():
             self._replace_manifest(
@@ -170,17 +180,17 @@ class TableFiles:
             )
 
     def mark_loaded(self, at: int) -> None:
-        """Note that it was read to the end that was asked for then."""
+        """Records that the table was read up to the end requested at `at`."""
         with self._write_errors():
             self._replace_manifest(replace(self.manifest, loaded=True, complete_at=at, unchanged_since=True))
 
     def bad_records(self) -> Iterator[tuple[pa.Table, Mapping[int, int]]]:
-        """Records that are none, oldest first, with the offsets behind them."""
+        """Yields invalid records, oldest first, with the offsets after them."""
         for dead in self.manifest.bad_records:
             yield read_mapped(self.folder / dead.file.name), dead.next_offsets
 
     def drop_bad_records(self, count: int) -> None:
-        """Forget the oldest so many parts of them."""
+        """Drops the oldest parts of the invalid records."""
         if count:
             with self._write_errors():
                 self._replace_manifest(replace(self.manifest, bad_records=self.manifest.bad_records[count:]))
@@ -253,7 +263,7 @@ class TableFiles:
 
 
 def merge_files(folder: Path, files: tuple[ArrowFile, ...], *, gone: bool = False) -> Iterator[pa.RecordBatch]:
-    """The rows of some files, oldest first, each key as the newest one has it. gone: removed keys too."""
+    """Yields the rows of files, oldest first, each key from its newest file. gone: include deleted keys."""
     newer: list[pa.ChunkedArray[Any]] = []
     for file in reversed(files):
         table = read_mapped(folder / file.name)

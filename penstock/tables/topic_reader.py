@@ -36,7 +36,13 @@ DECODER_LOCK = threading.Lock()
 
 
 class TopicBatch(NamedTuple):
-    """Some records. rows: what the keys of a partition came to; dead: records that are none; next: offsets behind."""
+    """Decoded records of a table's topic.
+
+    Attributes:
+        rows: the last row of each key, by partition.
+        bad_records: invalid records.
+        next_offsets: the offsets after them.
+    """
 
     rows: dict[int, pa.Table]
     bad_records: pa.Table
@@ -44,7 +50,7 @@ class TopicBatch(NamedTuple):
 
 
 class TopicReader:
-    """Reads a table's topic by assignment; nothing of it is kept by the broker. start: next offsets by partition."""
+    """Reads a table's topic by assignment; commits no offsets. start: next offset by partition."""
 
     def __init__(self, table: Table, bootstrap: str, start: Mapping[int, int]) -> None:
         self._topic = table.source
@@ -72,7 +78,7 @@ class TopicReader:
         assign(self._consumer, [TopicPartition(self._topic, p, at) for p, at in start.items()])
 
     def read_to(self, ends: Mapping[int, int], stopped: Callable[[], bool]) -> Iterator[TopicBatch]:
-        """What there is up to the given ends, in parts; LeaseLost if it is stopped on the way."""
+        """Yields batches up to the given ends. LeaseLost if stopped meanwhile."""
         heard = time.monotonic()
         held: list[tuple[bytes | None, bytes | None, int, int]] = []
         size = 0
@@ -122,7 +128,7 @@ class TopicReader:
 
 
 def describe_topic(topic: str, bootstrap: str) -> tuple[str, int]:
-    """The broker's id of a topic and its partitions; no id and 0 while it is not there."""
+    """Returns topic id and partition count; ('', 0) if the topic does not exist."""
     (future,) = admin(bootstrap).describe_topics(TopicCollection([topic]), request_timeout=REQUEST_TIMEOUT).values()
     try:
         found = await_result(future, bootstrap, f"topic {topic} could not be described")
@@ -134,7 +140,7 @@ def describe_topic(topic: str, bootstrap: str) -> tuple[str, int]:
 
 
 class TableDecoder:
-    """Judges values as those of an input are judged."""
+    """Decodes and validates a table's records as those of an input."""
 
     def __init__(self, table: Table) -> None:
         self._fields = table.fields

@@ -1,4 +1,4 @@
-"""The topic of a table as it is now, and whether what was read of it can be read on."""
+"""A snapshot of a table's topic, and whether a reader can continue from its offsets."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ TOMBSTONE_RETENTION = "delete.retention.ms"
 
 
 class TopicSnapshot(NamedTuple):
-    """A topic as it is. id: the broker's; starts: its first offsets; ends: where a committed reader comes to an end;
-    log_ends: where its logs end, open transactions included, which may hide committed records; at: epoch ms, before it
-    was asked.
+    """The offsets of a topic at one moment.
+
+    Attributes:
+        id: the broker's topic id.
+        starts: log start offsets.
+        ends: last stable offsets.
+        log_ends: log end offsets; records of open transactions lie between the two.
+        at: epoch ms before the request.
     """
 
     id: str
@@ -28,7 +33,7 @@ class TopicSnapshot(NamedTuple):
 
 
 def take_snapshot(name: str, bootstrap: str, what: str = "table") -> TopicSnapshot:
-    """BrokerError if the topic is not there, or not all of it answers."""
+    """Reads the offsets. BrokerError if the topic does not exist, or a partition does not answer."""
     deadline = time.monotonic() + TIMEOUT
     while True:
         at = int(time.time() * 1000)
@@ -51,12 +56,12 @@ def take_snapshot(name: str, bootstrap: str, what: str = "table") -> TopicSnapsh
 
 
 def was_recreated(topic: str, following: Mapping[int, int], now: TopicSnapshot) -> bool:
-    """Whether it is another topic of the same name, which was read as `topic`, up to the next offsets `following`."""
+    """Returns whether the topic differs from the one read before, by id or by offsets."""
     return topic != now.id or any(following.get(p, 0) > end for p, end in now.ends.items())
 
 
 def check_partition_count(name: str, following: Mapping[int, int], now: TopicSnapshot, what: str = "table") -> None:
-    """DeclarationError if it has got more partitions."""
+    """Raises DeclarationError if the topic has more partitions than before."""
     if following.keys() != now.ends.keys():
         raise DeclarationError(
             f"the topic of {what} {name} has got more partitions, so its keys lie in two",
@@ -103,5 +108,5 @@ def _tombstone_retention(name: str, bootstrap: str) -> int:
 
 
 def _elapsed(since: int, until: int) -> int:
-    """A clock that was set back says no less than one that was set forth."""
+    """Milliseconds between two times; absolute, since clocks may be set back."""
     return abs(until - since)

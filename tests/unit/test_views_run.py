@@ -141,7 +141,7 @@ class Scripted:
         asked = self.clock.now
 
         class Given:
-            def to(_, ends: Mapping[int, int], __: object) -> Iterator[TopicBatch]:  # noqa: N805
+            def read_to(_, ends: Mapping[int, int], __: object) -> Iterator[TopicBatch]:  # noqa: N805
                 self.clock.now += takes
                 raw: list[tuple[bytes | None, bytes | None, int, int]] = [
                     (key.lower().encode(), b'{"town":"x"}' if key.islower() else None, partition, offset)
