@@ -16,7 +16,7 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from penstock.views.api.openapi import ANSWERS
-from tests.unit.test_views_api import KEYS, Doors
+from tests.unit.views.test_api import KEYS, Doors
 
 TOKEN = "open-sesame"
 AUTHORIZED = {"authorization": f"Bearer {TOKEN}"}

@@ -35,7 +35,7 @@ from penstock.views.cluster.peers import InstanceDirectory
 from penstock.views.runner import PartitionState, ViewRun
 from penstock.views.store.sqlite import QueryResult
 
-DOCS = Path(__file__).parents[2] / "docs" / "views.md"
+DOCS = Path(__file__).parents[3] / "docs" / "views.md"
 TOPIC = Topic("things", partitions=2, compacted=True)
 SCHEMA = "town STRING, n INT, f FLOAT, at TIMESTAMP, day DATE, open BOOLEAN, tags MAP<STRING,STRING>"
 THINGS = View("things", TOPIC, SCHEMA, query_by=("town", "n", "f", "at", "day", "open", "tags"))

@@ -18,6 +18,8 @@ from penstock.monitoring.collect.host import HostProbe, ProcessInfo, ProcessProb
 from penstock.monitoring.collect.samples import Probe, usable
 from tests.unit.meter_control import collect
 
+pytestmark = pytest.mark.processes
+
 BUSY = "import time; at = time.process_time()\nwhile time.process_time() - at < {}: pass\nprint('done', flush=True)\n"
 
 

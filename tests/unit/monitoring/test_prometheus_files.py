@@ -19,7 +19,7 @@ from penstock.monitoring.prometheus import exported
 
 pytestmark = pytest.mark.processes
 
-DOCKER = Path(__file__).parents[2] / "docker"
+DOCKER = Path(__file__).parents[3] / "docker"
 RULES = DOCKER / "prometheus" / "rules.yml"
 
 

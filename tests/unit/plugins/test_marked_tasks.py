@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.control import Control
+from tests.unit.plugins.test_dags import context, first, operator
 from tests.unit.supervised import airflow_says, chaos_project
-from tests.unit.test_dags import context, first, operator
 
 
 @pytest.fixture
