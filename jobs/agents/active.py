@@ -1,4 +1,4 @@
-"""Check-ins become the active agents, and an event for each absence: nobody else need send for it to be told."""
+"""Check-ins become the active agents, and an event for each absence, also on an idle topic."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 AFTER, GRACE = millis(agents_settings().offline_after), millis(agents_settings().grace)
-# Since the last check-in: until it is told that its agent is offline, and until that is forgotten.
+# Times since the last check-in: until its agent is offline, and until the agent is deleted.
 DUE, FORGET = AFTER + GRACE, AFTER + millis(agents_settings().forget_after)
 
 REPORT = "account := {0}account, platform := {0}platform, version := {0}version, labels := {0}labels"
 GAP = "last_seen: BIGINT, account: STRING, back: BIGINT, until: BIGINT"
 
-# What is absent does not depend on how check-ins are cut into batches: it goes by `arrived`, the clock when a check-in
-# was written, and `n`, its offset, as if each came in a batch of its own when it was written. `time` may be later than
-# that of what was written before; then it counts.
-# - Of one time the first counts; one that comes behind a later one, and that is no part of an open gap, counts nothing.
-# - An absence lies between two check-ins if they are so far apart, or if nothing newer arrived until it was due.
-# - A gap stays open until it is due, for a check-in on its way may fill it. Where the grace is longer than AFTER, and
-#   several may be open, the last one is, and the others are told. What came between its end and the last check-in is
+# Absences do not depend on how check-ins are cut into batches. They follow from `arrived`, the clock when a check-in was
+# written, and `n`, its offset, as if each check-in came in a batch of its own when it was written. `time` counts instead
+# where it is later than that of an earlier check-in.
+# - Of several check-ins of one time the first counts. One that follows a later one, and is in no open gap, is ignored.
+# - There is an absence between two check-ins if they are that far apart, or if nothing newer arrived until it was due.
+# - A gap stays open until it is due, as a check-in on its way may fill it. Where the grace is longer than AFTER, several
+#   may be open: the last one stays open and the others are emitted. What came between its end and the last check-in is
 #   not kept: these two are `joined`.
 # - A check-in that arrives when its own absence is due leaves its agent offline, and belongs to the absence before it.
 AGENTS = Fold(
@@ -41,7 +41,7 @@ WITH given AS (
   SELECT agent, max(arrived) AS latest, min(arrived) FILTER (WHERE moment > last_seen) AS again
   FROM given LEFT JOIN state USING (agent) GROUP BY agent
 ), known AS (
-  -- Who was to be forgotten before it came back is new.
+  -- An agent that was to be deleted before it came back is new.
   SELECT s.* FROM state s LEFT JOIN arrivals USING (agent)
   WHERE s.online OR again IS NULL OR coalesce(s.due > again, true)
 ), moments AS (
@@ -138,7 +138,7 @@ STREAM = Stream(
         "active": TopicOutput(ACTIVE_AGENTS, key="agent", value="value"),
         "offline": TopicOutput(AGENT_OFFLINE, key="agent", value=("agent", "account", "last_seen", "timestamp")),
     },
-    # Each beat costs a batch: this often, who is silent is told within five seconds.
+    # Each heartbeat costs a batch. With this tick a silent agent is offline within five seconds.
     output_mode=KeyedState(tick=timedelta(seconds=1.5)),
     shuffle_partitions=2,
 )
