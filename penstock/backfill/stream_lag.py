@@ -42,7 +42,7 @@ def reader_lag(catalog: Catalog, topic: str, control: Control) -> ReaderLag:
             )
         told.update(blocked)
         live = {name: one for name, one in live.items() if name not in blocked}
-        return {name: (now - one.through) / 1000 for name, one in live.items() if one.through is not None}
+        return {name: (now - one.caught_up_at) / 1000 for name, one in live.items() if one.caught_up_at is not None}
 
     return ask
 

@@ -92,13 +92,13 @@ class StreamProgress:
 
     Attributes:
         reported_at: 0 if it never reported.
-        through: All that its inputs held at that time is read and written; None if that is not known.
+        caught_up_at: All that its inputs held at that time is read and written; None if that is not known.
     """
 
     desired: Desired
     state: str
     reported_at: int
-    through: int | None
+    caught_up_at: int | None
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ LEASES_ELSEWHERE = 75
 NOTHING_TO_RUN = 78  # EX_CONFIG
 
 
-class Run(Protocol):
+class DriverRun(Protocol):
     """One stream or capture of a driver.
 
     Attributes:
@@ -97,7 +97,7 @@ class Driver(ABC):
         self._log = ""
         self._why: tuple[str, EndCode] | None = None
         self._ended_full: DriverRow | None = None
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, DriverRun] = {}
         self._release = 0
         self._has_resources = True
         # What was reported last of what it lacks: that all is on its way is what a launch says already.
@@ -116,7 +116,7 @@ class Driver(ABC):
         return
 
     @abstractmethod
-    def create_run(self, name: str, figures: ProgressRow) -> Run:
+    def create_run(self, name: str, figures: ProgressRow) -> DriverRun:
         """The run of a declared stream or capture, not yet started.
 
         Args:
@@ -273,7 +273,7 @@ class Driver(ABC):
                 self._stop(name, run)
         return None
 
-    def _stop(self, name: str, run: Run) -> None:
+    def _stop(self, name: str, run: DriverRun) -> None:
         """Stop a run; one that cannot even end in order must not keep the others from it."""
         try:
             run.stop()
@@ -300,7 +300,7 @@ class Driver(ABC):
             for row in said:
                 self._note(row.name, refused.get(row.name, ""))
 
-    def _figures(self, name: str, run: Run) -> ProgressRow | None:
+    def _figures(self, name: str, run: DriverRun) -> ProgressRow | None:
         try:
             row = run.report()
             # Of one that has not heard yet how far its topics reach nobody knows whether there is nothing to read.

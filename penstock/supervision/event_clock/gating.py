@@ -161,30 +161,30 @@ class HeartbeatGate:
         for feed in self._feeds[name]:
             feed_at = self._reach(feed, now)
             found = min(found, (feed_at, self._reached[feed][1]))
-            if row and row.through is not None:
-                had = self._as_of(feed, row.through)
+            if row and row.caught_up_at is not None:
+                had = self._as_of(feed, row.caught_up_at)
                 found = min(found, (had, f"{name} has not read yet what {feed} caught up with"))
         for topic in of.clocks:
             at, until = self._missed.get(topic, (AT_THE_CLOCK, 0))
-            if row and row.through is not None and row.through < until:
+            if row and row.caught_up_at is not None and row.caught_up_at < until:
                 found = min(found, (at, f"{name} has windows open that were due while no beats were sent"))
         self._reached[name] = found
         self._note(name, found[0], now)
         return found[0]
 
     def _alone(self, name: str, of: UpstreamWriter, row: StreamProgress | None, now: int) -> tuple[int, str]:
-        if row is None or (row.desired == "off" and row.through is None):
+        if row is None or (row.desired == "off" and row.caught_up_at is None):
             return AT_THE_CLOCK, ""
-        if row.through is None:
+        if row.caught_up_at is None:
             return 0, f"{name} was not through its inputs yet"
         if row.desired == "off":
-            return row.through, f"{name} is stopped"
+            return row.caught_up_at, f"{name} is stopped"
         if now - row.reported_at > self._silent * 1000:
-            return row.through, self._away or f"{name} is down"
+            return row.caught_up_at, self._away or f"{name} is down"
         if row.state not in ("running", "idle"):
-            return row.through, f"{name} is {'starting' if row.state == 'stopped' else row.state}"
-        if now - row.through > (BEHIND + TRIGGERS * of.every) * 1000:
-            return row.through, f"{name} is behind"
+            return row.caught_up_at, f"{name} is {'starting' if row.state == 'stopped' else row.state}"
+        if now - row.caught_up_at > (BEHIND + TRIGGERS * of.every) * 1000:
+            return row.caught_up_at, f"{name} is behind"
         return AT_THE_CLOCK, ""
 
     def _as_of(self, name: str, when: int) -> int:

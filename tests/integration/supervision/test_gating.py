@@ -105,7 +105,7 @@ def test_a_stream_that_is_down_for_longer_than_the_grace(
             return True
 
         with running(first, spark, chain.bootstrap, tmp_path) as run:
-            wait_until(lambda: turned(run) and chain.control.stream_progress()[1]["first"].through)
+            wait_until(lambda: turned(run) and chain.control.stream_progress()[1]["first"].caught_up_at)
             wait_until(lambda: turned(run) and not chain.control.heartbeat_holds())
         sent = int(time.time() * 1000)
         send(chain.bootstrap, [Record(SOURCE.name, None, json.dumps({"at": sent}), timestamp=sent)])

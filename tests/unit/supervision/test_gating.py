@@ -227,10 +227,10 @@ def test_rows_of_the_database(control: Control) -> None:
     assert rows == {"up": StreamProgress("on", "", 0, None)}
     control.report([ProgressRow("up", "chain", "i", state="idle", behind_ms=2500)], keep=False)
     row = control.stream_progress()[1]["up"]
-    assert row.through == row.reported_at - 2500
-    assert replace(row, reported_at=0, through=0) == StreamProgress("on", "idle", 0, 0)
+    assert row.caught_up_at == row.reported_at - 2500
+    assert replace(row, reported_at=0, caught_up_at=0) == StreamProgress("on", "idle", 0, 0)
     control.report([ProgressRow("up", "chain", "i", state="idle")], keep=False)
-    assert control.stream_progress()[1]["up"].through is None
+    assert control.stream_progress()[1]["up"].caught_up_at is None
 
 
 def test_what_is_declared_no_longer_leaves_no_row_behind(control: Control) -> None:
