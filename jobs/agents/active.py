@@ -19,14 +19,14 @@ DUE, FORGET = AFTER + GRACE, AFTER + millis(agents_settings().forget_after)
 REPORT = "account := {0}account, platform := {0}platform, version := {0}version, labels := {0}labels"
 GAP = "last_seen: BIGINT, account: STRING, back: BIGINT, until: BIGINT"
 
-# Absences do not depend on how check-ins are cut into batches. They follow from `arrived`, the clock when a check-in was
-# written, and `n`, its offset, as if each check-in came in a batch of its own when it was written. `time` counts instead
-# where it is later than that of an earlier check-in.
+# Absences do not depend on how check-ins are cut into batches. They follow from `arrived`, the clock when a check-in
+# was written, and `n`, its offset, as if each check-in came in a batch of its own when it was written. `time` counts
+# instead where it is later than that of an earlier check-in.
 # - Of several check-ins of one time the first counts. One that follows a later one, and is in no open gap, is ignored.
 # - There is an absence between two check-ins if they are that far apart, or if nothing newer arrived until it was due.
-# - A gap stays open until it is due, as a check-in on its way may fill it. Where the grace is longer than AFTER, several
-#   may be open: the last one stays open and the others are emitted. What came between its end and the last check-in is
-#   not kept: these two are `joined`.
+# - A gap stays open until it is due, as a check-in on its way may fill it. Where the grace is longer than AFTER,
+# several   may be open: the last one stays open and the others are emitted. What came between its end and the last
+# check-in is   not kept: these two are `joined`.
 # - A check-in that arrives when its own absence is due leaves its agent offline, and belongs to the absence before it.
 AGENTS = Fold(
     name="agents",

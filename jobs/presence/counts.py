@@ -10,8 +10,8 @@ from penstock.streams import F, Fold, Input, KeyedState, Stream, TopicOutput
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# A base count covers all walk-ins up to and at `as_of`; later ones are kept one by one. So neither the order of bases and
-# walk-ins matters, nor repetitions.
+# A base count covers all walk-ins up to and at `as_of`; later ones are kept one by one. So neither the order of
+# bases and walk-ins matters, nor repetitions.
 COUNTS = Fold(
     name="counts",
     key=("business", "contact"),
