@@ -25,8 +25,8 @@ GAP = "last_seen: BIGINT, account: STRING, back: BIGINT, until: BIGINT"
 # - Of several check-ins of one time the first counts. One that follows a later one, and is in no open gap, is ignored.
 # - There is an absence between two check-ins if they are that far apart, or if nothing newer arrived until it was due.
 # - A gap stays open until it is due, as a check-in on its way may fill it. Where the grace is longer than AFTER,
-# several   may be open: the last one stays open and the others are emitted. What came between its end and the last
-# check-in is   not kept: these two are `joined`.
+#   several may be open: the last one stays open and the others are emitted. What came between its end and the last
+#   check-in is not kept: these two are `joined`.
 # - A check-in that arrives when its own absence is due leaves its agent offline, and belongs to the absence before it.
 AGENTS = Fold(
     name="agents",
