@@ -55,11 +55,13 @@ def name_of(path: Path) -> str:
     return ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@pytest.mark.processes
 def test_rooms_import_only_what_lies_below_them() -> None:
     said = fresh(str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo")
     assert "0 broken" in said, f"\n{said}"
 
 
+@pytest.mark.processes
 def test_what_runs_without_spark_imports_none() -> None:
     names = [name for path in MODULES if (name := name_of(path)).partition(".")[2].partition(".")[0] in WITHOUT_SPARK]
     assert len(names) > len(WITHOUT_SPARK)
