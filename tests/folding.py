@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.codec.columnar import EVENT_TIME, arrow_type
 from penstock.engine.state import fold_query
-from penstock.engine.state.keyed_store import HASH, PartManifest, StatePart
+from penstock.engine.state.state_part import HASH, PartManifest, StatePart
 from penstock.model.fold import Fold
 from penstock.model.schema import schema
 

@@ -38,11 +38,11 @@ from penstock.engine.operations.reset import Reset
 from penstock.engine.progress.stage_log import log_stage_progress
 from penstock.engine.query import source
 from penstock.engine.state import fold as folding
-from penstock.engine.state import fold_query, keyed_store
-from penstock.engine.state.keyed_store import HASH, DamagedState, PartManifest
+from penstock.engine.state import fold_query, state_part
 from penstock.engine.state.restore_query import RECORD_COLUMNS, RestoreQuery, check_unique_keys
 from penstock.engine.state.restore_rules import RESET_HINT, restorable_fold, restore_query_of
 from penstock.engine.state.state_files import LocalStateFiles, files_of, parts_text
+from penstock.engine.state.state_part import HASH, DamagedState, PartManifest
 from penstock.errors import BrokerError, PenstockError
 from penstock.kafka.admin import admin, first_offsets, partition_counts, topic_config, topic_ids
 from penstock.kafka.commit_marker import read_commit_marker, stable_end_offsets
@@ -108,7 +108,7 @@ class PartWriter:
         if first is None or not first.num_rows:
             return
         part = first[folding.PART_COLUMN][0].as_py()
-        manifest = keyed_store.write_part(Path(self.folder, str(part)), self.layout, self._kept(first, batches))
+        manifest = state_part.write_part(Path(self.folder, str(part)), self.layout, self._kept(first, batches))
         yield pa.RecordBatch.from_pydict({"part": [str(part)], "manifest": [json.dumps(manifest.to_dict())]})
 
     def _kept(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -120,7 +120,7 @@ class PartWriter:
             (one.drop_columns([folding.PART_COLUMN]) for one in coalesce_batches(every())), self.fold.key
         ):
             rows = table.select(self.layout.names).cast(self.layout)
-            yield keyed_store.sort_by_hash(fold_query.drop_ended(self.fold, rows, self.watermark))
+            yield state_part.sort_by_hash(fold_query.drop_ended(self.fold, rows, self.watermark))
 
 
 def rebuild(

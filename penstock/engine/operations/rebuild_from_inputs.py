@@ -15,8 +15,8 @@ from penstock.engine.query import decode, source
 from penstock.engine.query.tables import StreamTables
 from penstock.engine.state import fold as folding
 from penstock.engine.state import fold_query
-from penstock.engine.state.keyed_store import HASH
 from penstock.engine.state.restore_rules import RESET_HINT
+from penstock.engine.state.state_part import HASH
 from penstock.errors import DeclarationError, PenstockError
 from penstock.kafka.admin import (
     RetentionPolicy,

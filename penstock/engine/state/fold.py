@@ -24,8 +24,8 @@ from pyspark.sql.types import DataType, StructType
 from penstock.codec.columnar import EVENT_TIME
 from penstock.engine.state import fold_query
 from penstock.engine.state.fold_store import FoldBatch
-from penstock.engine.state.keyed_store import HASH, PartManifest, StatePart
 from penstock.engine.state.state_files import StateFiles, state_files
+from penstock.engine.state.state_part import HASH, PartManifest, StatePart
 from penstock.errors import DeclarationError
 from penstock.model.output_mode import KeyedState
 from penstock.model.schema import quoted

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columnar import EVENT_TIME, arrow_type, connection
-from penstock.engine.state.keyed_store import HASH, Hashes
+from penstock.engine.state.state_part import HASH, Hashes
 from penstock.errors import DeclarationError, PenstockError
 from penstock.model.fold import Fold
 from penstock.model.schema import Field

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from penstock.engine.checkpoint import s3a
 from penstock.engine.checkpoint.recovery import damaged_checkpoint
 from penstock.engine.jvm.hadoop_fs import HadoopFolder
-from penstock.engine.state.keyed_store import DamagedState, PartManifest
 from penstock.engine.state.state_files import LocalStateFiles, StateFiles, files_of, for_each, parts_text, state_files
+from penstock.engine.state.state_part import DamagedState, PartManifest
 from penstock.errors import LeaseLost, PenstockError
 
 if TYPE_CHECKING:

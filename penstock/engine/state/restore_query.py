@@ -19,7 +19,7 @@ from penstock.codec.columnar import as_text, connection
 from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
 from penstock.codec.rejection_reasons import VALUE_CHARS
 from penstock.engine.state import fold_query
-from penstock.engine.state.keyed_store import HASH
+from penstock.engine.state.state_part import HASH
 from penstock.errors import DeclarationError
 from penstock.model.fold import Fold
 from penstock.model.schema import Field

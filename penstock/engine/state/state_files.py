@@ -18,8 +18,8 @@ from urllib.parse import urlparse
 
 from penstock.codec.arrow_files import ArrowFile, is_intact
 from penstock.engine.checkpoint import s3a
-from penstock.engine.state import keyed_store
-from penstock.engine.state.keyed_store import DamagedState, PartManifest
+from penstock.engine.state import state_part
+from penstock.engine.state.state_part import DamagedState, PartManifest
 from penstock.object_store.bucket import Bucket, ObjectNotFound
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class StateFiles(ABC):
         """
         text = self.read(key)
         with suppress(ValueError):
-            return json.loads(keyed_store.without_checksum(text.decode()))
+            return json.loads(state_part.without_checksum(text.decode()))
         raise DamagedState("a manifest of a stream's state cannot be read", got=self.location(key))
 
     def load_parts(self, batch: int) -> dict[str, PartManifest]:
@@ -110,7 +110,7 @@ class StateFiles(ABC):
 
 def to_text(content: Any) -> str:
     """The text that `StateFiles.load` reads."""
-    return keyed_store.with_checksum(json.dumps(content))
+    return state_part.with_checksum(json.dumps(content))
 
 
 def parts_text(parts: Mapping[str, PartManifest]) -> str:

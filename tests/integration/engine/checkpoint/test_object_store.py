@@ -23,8 +23,8 @@ from penstock.engine.checkpoint import s3a
 from penstock.engine.checkpoint.layout import PlannedBatch
 from penstock.engine.state.fold import FoldContext
 from penstock.engine.state.fold_store import FoldBatch, FoldStore
-from penstock.engine.state.keyed_store import HASH, DamagedState, StatePart
 from penstock.engine.state.state_files import RemoteStateFiles, state_files
+from penstock.engine.state.state_part import HASH, DamagedState, StatePart
 from penstock.errors import Blocked, LeaseLost, PenstockError
 from penstock.host import ports
 from penstock.object_store.bucket import Bucket

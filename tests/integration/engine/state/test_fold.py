@@ -21,8 +21,8 @@ from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import session_for
 from penstock.engine.state import fold as folding
-from penstock.engine.state.keyed_store import PartManifest
 from penstock.engine.state.state_files import LocalStateFiles
+from penstock.engine.state.state_part import PartManifest
 from penstock.errors import Blocked, DeclarationError
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Fold, Input, KeyedState, Stateless, Stream, Topic, TopicOutput

@@ -96,7 +96,7 @@ def test_records_are_numbered_partition_behind_partition() -> None:
 def test_what_lies_behind_a_topic_made_again_or_cut_is_no_longer_left_out() -> None:
     kept = RecordPosition("kept", 0, 4)
     places = [RecordPosition("again", 0, 1), RecordPosition("cut", 0, 9), RecordPosition("cut", 1, 9), kept]
-    quarantine = PoisonRecords(None, None, lambda _: None)  # type: ignore[arg-type]
-    quarantine.left_out = dict.fromkeys(places, "why")
-    quarantine.forget(InputChanges(frozenset({"again"}), {("cut", 0): (0, 5), ("cut", 1): (0, 50)}, {}))
-    assert set(quarantine.left_out) == {RecordPosition("cut", 1, 9), kept}
+    poison = PoisonRecords(None, None, lambda _: None)  # type: ignore[arg-type]
+    poison.left_out = dict.fromkeys(places, "why")
+    poison.forget(InputChanges(frozenset({"again"}), {("cut", 0): (0, 5), ("cut", 1): (0, 50)}, {}))
+    assert set(poison.left_out) == {RecordPosition("cut", 1, 9), kept}

@@ -19,7 +19,7 @@ from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
 from penstock.engine.checkpoint.layout import RESET_FILE
 from penstock.engine.operations import rebuild
 from penstock.engine.operations.reset import Reset
-from penstock.engine.state import keyed_store
+from penstock.engine.state import state_part
 from penstock.engine.state.fold import FoldContext
 from penstock.engine.state.restore_query import RECORD_COLUMNS, RestoreQuery, UnreadableOutput, check_unique_keys
 from penstock.engine.state.restore_rules import restorable_fold, restore_query_of
@@ -202,10 +202,10 @@ def test_a_part_that_is_laid_is_found(tmp_path: Path) -> None:
     kinds: dict[str, pa.DataType] = {"_hash": pa.int64(), "who": pa.string()}
     layout = pa.schema(kinds)
     tables = [pa.table({"_hash": [n, n + 1], "who": ["a", "b"]}, layout) for n in (-5, 7)]
-    laid = keyed_store.write_part(tmp_path / "0", layout, tables)
+    laid = state_part.write_part(tmp_path / "0", layout, tables)
     assert laid.keys == 4
 
-    found = keyed_store.StatePart(tmp_path / "0", layout, laid).find(np.array([-5, 8], np.int64))
+    found = state_part.StatePart(tmp_path / "0", layout, laid).find(np.array([-5, 8], np.int64))
     assert sorted(found.to_pylist(), key=lambda row: row["_hash"]) == [
         {"_hash": -5, "who": "a"},
         {"_hash": 8, "who": "b"},
