@@ -90,7 +90,7 @@ class FakeMessage:
 class Unread(DigestIndex):
     """Knows of the topic what was told of it."""
 
-    def follow(self) -> bool:
+    def follow_topic(self) -> bool:
         return True
 
 
@@ -124,5 +124,5 @@ def _opened(text: str, file: Path, output: Kept, position: Position | None) -> P
     reconcile = Unread(file.with_suffix(".db"), capture.name, "id", f"127.0.0.1:{free_port()}")
     database = factory.database(capture)
     proof = PagingVerifier(capture, database)
-    proof.prove()
+    proof.verify()
     return Poller(CaptureSession(capture, database, cast(Any, output), position or fresh, reconcile, proof))

@@ -39,7 +39,7 @@ class Table:
 
     def proven(self, select: str = "SELECT id, c FROM paged", key: str = "id") -> PagingVerifier:
         made = PagingVerifier(self.declared(select, key), self.database)
-        made.prove()
+        made.verify()
         return made
 
     def through(self, query: Callable[[Row | None], SourceQuery], behind: Callable[[Row], Row]) -> list[Row]:
@@ -64,7 +64,7 @@ class Table:
         assert len(set(keys)) == len(keys) == rows
         assert sorted(encode(["id"], [row[:1] for row in by_cursor])) == sorted(keys)
         for key in keys:
-            back = DigestIndex.key_of(key, ["id"], proof.types)
+            back = DigestIndex.decode_key(key, ["id"], proof.types)
             assert back is not None, key
             found = self.database.page(pages.rows_with_keys([back])).rows
             assert encode(["id"], [row[:1] for row in found]) == [key]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from penstock.capture import factory
 from penstock.capture.checks.caveats import COST, DELIVERY, statement_caveats, table_caveats
 from penstock.capture.checks.diagnostics import with_source_location
-from penstock.capture.checks.introspection import told
+from penstock.capture.checks.introspection import inspect_statement
 from penstock.capture.checks.ordering import PagingVerifier
 from penstock.capture.checks.table_structure import foreign_key_caveats
 from penstock.capture.checks.triggers import trigger_caveats
@@ -60,7 +60,7 @@ def explain(capture: Capture) -> Explanation:
 def _explained(capture: Capture, database: SourceDatabase, pages: PageQueries) -> Explanation:
     found, size = Explanation(), CaptureSession.PAGE
     proof = PagingVerifier(capture, database)
-    proof.prove()
+    proof.verify()
     found.warnings += proof.notes
     row = database.page(pages.by_key(None, 1))
     require(capture, row)
@@ -102,7 +102,7 @@ def _explained(capture: Capture, database: SourceDatabase, pages: PageQueries) -
         if scanned and query.sql != counted:
             found.warnings.append(f"{COST}: no index serves {', '.join(scanned)} in `{what}`; all of it is read")
     found.warnings += statement_caveats(capture)
-    about = told(capture, database)
+    about = inspect_statement(capture, database)
     found.warnings += table_caveats(capture, about)
     found.warnings += trigger_caveats(database, capture, about.tables)
     found.warnings += foreign_key_caveats(database, capture, about.tables)
@@ -139,9 +139,9 @@ def first_row(capture: Capture) -> str:
     with with_source_location(capture):
         database = factory.database(capture)
         try:
-            told(capture, database)
+            inspect_statement(capture, database)
             proof = PagingVerifier(capture, database)
-            proof.prove()
+            proof.verify()
             page = database.page(PageQueries(capture).by_key(None, 1))
         finally:
             database.close()

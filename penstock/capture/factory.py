@@ -86,26 +86,26 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
         reconcile = DigestIndex(file, topic, topic_id, bootstrap, rate)
         undo.callback(reconcile.close)
         if position.snapshot == fresh.snapshot:
-            reconcile.again()
+            reconcile.restart()
         asked = database(capture)
         undo.callback(asked.close)
         proof = PagingVerifier(capture, asked)
-        proof.prove(ask_rows=position.snapshot == fresh.snapshot)
+        proof.verify(ask_rows=position.snapshot == fresh.snapshot)
         for note in proof.notes:
             log.warning("capture %s: %s", capture.name, note)
-        fitting = proof.fitting(position)
+        fitting = proof.drop_mistyped(position)
         if fitting != position or not proof.key_matches_types(reconcile.behind):
             position = replace(fitting, reconcile="the type of key or cursor changed")
-            reconcile.again()
+            reconcile.restart()
         server = asked.server()
         if position.server and position.server != server:
             log.warning("capture %s: another database server, %s; table and topic are compared", capture.name, server)
             position = replace(position, reconcile=f"another server, {server}")
-            reconcile.again()
+            reconcile.restart()
         if position.fingerprint != capture.fingerprint:
             # It may say another thing of rows that do not change by themselves.
             position = replace(position, fingerprint=capture.fingerprint, reconcile="the statement was changed")
-            reconcile.again()
+            reconcile.restart()
         position = replace(position, server=server)
         if decision or kept is None:
             # Decided once: whoever opens it next finds it so.

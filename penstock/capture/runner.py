@@ -1,4 +1,4 @@
-"""One capture of a running driver: a thread that polls, what it tells the control database, what is asked of it."""
+"""One capture of a running driver: the polling thread, its progress reports and the requests of operators."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class CaptureSession:
 
     def read_page(self, query: SourceQuery) -> SourcePage:
         page = self.page_size.read(self.database, query)
-        if self.verifier.take(page):
+        if self.verifier.check_page(page):
             self._retyped()
         self.hook("after read")
         self.metrics.read += len(page.rows)
@@ -101,7 +101,7 @@ class CaptureSession:
         """Key or cursor are of another type: what was kept of them is no parameter any more."""
         why = "the type of key or cursor changed"
         log.warning("capture %s: %s; table and topic are compared", self.capture.name, why)
-        fitting = self.verifier.fitting(self.position)
+        fitting = self.verifier.drop_mistyped(self.position)
         if (fitting.low, fitting.debt) != (self.position.low, self.position.debt):
             raise SourceError(
                 f"the cursor of capture {self.capture.name} has another type than before",
@@ -109,7 +109,7 @@ class CaptureSession:
                 hint="nothing: the capture is opened again and reads all rows",
             )
         self.position = replace(fitting, reconcile=why)
-        self.index.again()
+        self.index.restart()
 
     def to_records(self, page: SourcePage) -> PageRecords:
         """A page's rows as keys and values, after its columns were taken in."""
@@ -119,7 +119,7 @@ class CaptureSession:
 
     def without_oversized(self, made: PageRecords) -> PageRecords:
         """What the topic takes of a page's records; the others are put aside, at the next commit."""
-        return self.oversized.without(made, self.index.scan)
+        return self.oversized.filter(made, self.index.scan)
 
     def set_columns(self, columns: tuple[tuple[str, str], ...]) -> None:
         """Take other columns over. Rows that do not change themselves are brought up by a reconcile."""
@@ -135,13 +135,13 @@ class CaptureSession:
             log.warning("capture %s: %s; table and topic are compared", self.capture.name, reason)
         self.position = replace(self.position, columns=columns, reconcile=reason or self.position.reconcile)
         if reason:
-            self.index.again()
+            self.index.restart()
             self.next_table_check = 0.0
 
     def commit(self, rows: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
         """Write keys with their values, a value None as a tombstone, and the position."""
         messages = [ProducerRecord(self.capture.topic.name, key, value) for key, value in rows]
-        if letters := self.oversized.letters:
+        if letters := self.oversized.dead_letters:
             ensure_topics([DEAD_LETTERS], self.output.bootstrap)
             messages += letters
         self.hook("before commit")
@@ -150,7 +150,7 @@ class CaptureSession:
         self.position = position
         self.metrics.written += len(messages) - len(letters)
         self.metrics.aside += len(letters)
-        self.oversized.told()
+        self.oversized.mark_committed()
         self.hook("after commit")
 
     def _hooked(self, messages: list[ProducerRecord]) -> Iterator[ProducerRecord]:

@@ -1,4 +1,4 @@
-"""Which part of which file an error of a capture is about: what only the database knew names its place too."""
+"""Adds file, line and column of the capture's declaration to errors, those that come from the database included."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OTHERS = (BrokerError, ControlError, LeaseHeld, LeaseLost)
 
 @contextmanager
 def with_source_location(capture: Capture) -> Iterator[None]:
-    """An error that leaves names the capture, file, line and column."""
+    """Add the capture, file, line and column to an error that is raised inside."""
     try:
         yield
     except _OTHERS:

@@ -55,9 +55,16 @@ ROW_IDS = frozenset({"rowid", "oid", "_rowid_"})
 
 @dataclass
 class StatementInfo:
-    """views: with their kinds; generated: columns; functions: which may say another thing; elsewhere: foreign tables;
-    unknown: views whose text is not understood. Each as it is written. tables: all that
-    the SELECT reads, its views' too."""
+    """What the database tells of a statement; each name as it is written.
+
+    Attributes:
+        tables: All tables that the SELECT reads, those of its views too.
+        views: Views, with their kinds.
+        generated: Generated columns.
+        functions: Functions that may return another value at each call.
+        elsewhere: Foreign tables.
+        unknown: Views whose text cannot be parsed.
+    """
 
     tables: list[exp.Table] = field(default_factory=list)
     views: dict[str, str] = field(default_factory=dict)
@@ -67,7 +74,7 @@ class StatementInfo:
     unknown: list[str] = field(default_factory=list)
 
 
-def told(capture: Capture, database: SourceDatabase) -> StatementInfo:
+def inspect_statement(capture: Capture, database: SourceDatabase) -> StatementInfo:
     """Ask. SourceError if pages of the capture would not be rows of its tables."""
     found, dialect = StatementInfo(), capture.dialect
     _functions(capture, database, f"{capture.sql} {capture.deleted_sql}", found)

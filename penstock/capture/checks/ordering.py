@@ -34,7 +34,7 @@ FEW = 3
 
 
 class PagingVerifier:
-    """What is proven of one capture. notes: what only the rows of today say."""
+    """Verifies that one capture can be paged by key and cursor. `notes`: what holds for the present rows only."""
 
     def __init__(self, capture: Capture, database: SourceDatabase) -> None:
         self._capture, self._database, self._pages = capture, database, PageQueries(capture)
@@ -53,7 +53,7 @@ class PagingVerifier:
         found = {name: self._orders[name].types for name in self._capture.key}
         return {name: types[0] for name, types in found.items() if types}
 
-    def prove(self, *, ask_rows: bool = True) -> None:
+    def verify(self, *, ask_rows: bool = True) -> None:
         """Ask all of it, and all rows for their keys if no index tells. Unproven says what is not as it must be."""
         page = self._database.page(self._pages.by_key(None, FEW))
         found, self._about = orderings(self._capture, self._database.order, page), self._described(page)
@@ -63,17 +63,17 @@ class PagingVerifier:
         self._steady()
         self._try()
 
-    def take(self, page: SourcePage) -> bool:
+    def check_page(self, page: SourcePage) -> bool:
         """See that a page is of the types that are proven, or prove what it is; True if it was another."""
         require(self._capture, page)
         before, known = self._orders, self._described(page) == self._about
         if not known or (page.rows and not self._tried) or not self._fits(page):
-            self.prove(ask_rows=False)
+            self.verify(ask_rows=False)
             check_values(self._capture, page, self._orders)
         self._found_again(page)
         return bool(before) and (not known or before != self._orders)
 
-    def fits(self, name: str, value: Any) -> bool:
+    def matches_type(self, name: str, value: Any) -> bool:
         """Whether a value that was kept of a column is of the type it has now."""
         order = self._orders[name]
         zoned = getattr(value, "tzinfo", None) is not None
@@ -87,14 +87,14 @@ class PagingVerifier:
             for value, most in zip(key, longest, strict=True)
         )
 
-    def fitting(self, position: Position) -> Position:
+    def drop_mistyped(self, position: Position) -> Position:
         """A position without what it kept of columns that are of another type now."""
         cursor, row = self._capture.cursor, (self._capture.cursor, *self._capture.key)
-        low = position.low if self.fits(cursor, position.low) else None
+        low = position.low if self.matches_type(cursor, position.low) else None
         begun, debt, snapshot = position.catch_up, position.debt, position.snapshot
-        if begun and not all(map(self.fits, (*row, cursor, cursor), (*begun.behind, begun.low, begun.high))):
+        if begun and not all(map(self.matches_type, (*row, cursor, cursor), (*begun.behind, begun.low, begun.high))):
             begun = None
-        if debt and not self.fits(cursor, debt.low):
+        if debt and not self.matches_type(cursor, debt.low):
             debt = replace(debt, low=None)
         if snapshot and not all(
             self.key_matches_types(r.behind) and self.key_matches_types(r.upto) for r in snapshot.ranges
@@ -103,7 +103,7 @@ class PagingVerifier:
         return replace(position, low=low, catch_up=begun, debt=debt, snapshot=snapshot)
 
     def key_matches_types(self, key: tuple[Any, ...] | None) -> bool:
-        return key is None or all(map(self.fits, self._capture.key, key))
+        return key is None or all(map(self.matches_type, self._capture.key, key))
 
     def _described(self, page: SourcePage) -> dict[str, Hashable]:
         about = dict(zip(page.names, page.about, strict=True))

@@ -19,7 +19,7 @@ SLOW = "no index serves that, so each query reads the whole table"
 
 
 class PagingError(SourceError):
-    """A capture cannot be paged by its key or its cursor, or nothing shows that it can. columns: which of them."""
+    """A capture cannot be paged by its key or its cursor, or nothing proves that it can; `columns` says by which."""
 
     columns: tuple[str, ...] = ()
 

@@ -1,9 +1,8 @@
-"""Rows whose records are larger than their topic takes, or hold text that is none in its encoding: each has a letter,
-no record in the topic, and is counted.
+"""Rows whose record is larger than the topic takes, or holds text that is invalid in its encoding.
 
-Such a row has no record at all, whatever it had before: an older value would be wrong and look right, and whether there
-is one would depend on what happened and not on the table. So all that is in the topic is true, and what is missing
-there is told here. The letters lie in the topic of all that is put aside; a crash at the wrong moment writes one twice.
+No record is written for such a row: a tombstone and a dead letter are, and the row is counted. An older value would be
+wrong and look right, and whether there is one would depend on history instead of the table. A crash between commit and
+bookkeeping may write a dead letter twice.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ class Row:
 
 
 class OversizedRows:
-    """The rows of one capture that are put aside now.
+    """The rows of one capture that have no record now.
 
-    They are kept in the file of the comparison: if that is lost, the next comparison tells of each once more.
+    They are kept in the file of the digest index. If that is lost, the next reconcile writes their dead letters again.
     """
 
     def __init__(self, db: sqlite3.Connection, capture: Capture, limit: SizeLimit | None) -> None:
@@ -56,7 +55,7 @@ class OversizedRows:
         return len(self._known)
 
     @property
-    def letters(self) -> list[ProducerRecord]:
+    def dead_letters(self) -> list[ProducerRecord]:
         """Of rows that are not told of yet."""
         return [letter for _, letter in self._found.values()]
 
@@ -71,7 +70,7 @@ class OversizedRows:
         limit = self._limit
         return limit is not None and any(row.largest < limit.max_bytes for row in self._known.values())
 
-    def without(self, made: PageRecords, scan: int) -> PageRecords:
+    def filter(self, made: PageRecords, scan: int) -> PageRecords:
         """The records, those that the topic does not take as tombstones. scan: the number of the comparison."""
         pairs = list(zip(made.keys, made.values, strict=True))
         why = {**self._too_large(pairs), **made.unreadable}
@@ -103,13 +102,13 @@ class OversizedRows:
             if not limit.accepts(ProducerRecord(limit.topic, key, value))
         }
 
-    def told(self) -> None:
+    def mark_committed(self) -> None:
         """The letters are committed."""
         if self._found:
             self._keep({key: row for key, (row, _) in self._found.items()})
             self._found = {}
 
-    def compared(self, scan: int) -> None:
+    def forget_unmet(self, scan: int) -> None:
         """This comparison met all that there are."""
         self._forget([key for key, row in self._known.items() if row.scan != scan])
 

@@ -1,4 +1,4 @@
-"""How far a capture has come: a record in the compacted topic `penstock.captures`, written with what it stands for."""
+"""The position of a capture: a record in the topic `penstock.captures`, written in the transaction of the rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,12 @@ TAGS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Keys that a snapshot has yet to read. behind: key of the last row written; upto: the last key; None: no bound."""
+    """A range of keys that a snapshot has yet to read.
+
+    Attributes:
+        behind: Key of the last row written; None if no row was.
+        upto: Last key of the range; None if it has no bound.
+    """
 
     behind: tuple[Any, ...] | None = None
     upto: tuple[Any, ...] | None = None
@@ -41,7 +46,13 @@ class KeyRange:
 
 @dataclass(frozen=True)
 class SnapshotProgress:
-    """A snapshot. ranges: what is left of it, none before it begins; rows: so far; total: when it began."""
+    """Progress of a snapshot.
+
+    Attributes:
+        ranges: Key ranges left to read; empty before it begins.
+        rows: Rows written so far.
+        total: Rows of the table when it began.
+    """
 
     ranges: tuple[KeyRange, ...] = ()
     rows: int = 0
@@ -50,9 +61,12 @@ class SnapshotProgress:
 
 @dataclass(frozen=True)
 class CatchUp:
-    """A poll of many pages that has begun: it is the same poll, with a pause, if it goes on later.
+    """A poll of several pages that has begun, and is resumed after a pause or a restart.
 
-    low: from where it reads; behind: cursor and key of the last row written; high: the highest cursor it saw.
+    Attributes:
+        low: The cursor from which it reads.
+        behind: Cursor and key of the last row written.
+        high: The highest cursor it has read.
     """
 
     low: Any
@@ -62,9 +76,11 @@ class CatchUp:
 
 @dataclass(frozen=True)
 class SkippedTransactions:
-    """Transactions that were open too long and are not waited for.
+    """Transactions that were open longer than HOLD and are no longer waited for.
 
-    until: they began before this (database's clock, epoch seconds); low: from here all is read again when they ended.
+    Attributes:
+        low: Everything from this cursor on is read again when they have ended.
+        until: All of them began before this time, epoch seconds of the database's clock.
     """
 
     low: Any
@@ -73,13 +89,23 @@ class SkippedTransactions:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a capture goes on.
+    """Where a capture resumes.
 
-    fingerprint: of the statement it belongs to; rows: its KEY and CURSOR; topic_id, partitions: of the topic it belongs
-    to; server: which database server; columns: (name, type) of the SELECT; low: the cursor to read from; catch_up: a
-    poll that has begun; reconcile: why table and topic are to be compared, empty if not; shape: of the tables; clock:
-    the database's at the end of the poll that this position is of, epoch seconds, 0 if there was none; sees_all:
-    whether looks at the server saw all sessions, so that its transactions and not DELAY decide how far polls go.
+    Attributes:
+        fingerprint: Of the statement.
+        topic_id: Id of the topic.
+        partitions: Number of partitions of the topic.
+        rows: Columns of KEY and CURSOR.
+        server: The database server.
+        columns: (name, type) of the SELECT's columns.
+        low: The cursor from which polls read.
+        snapshot: Progress of the snapshot; None when it is done.
+        catch_up: A poll that has begun; None if none has.
+        debt: Transactions that are no longer waited for; None if there are none.
+        reconcile: Why table and topic are to be compared; empty if they are not.
+        shape: Fingerprint of the tables' structure.
+        clock: The database's clock at the end of the last poll, epoch seconds; 0 if there was none.
+        sees_all: All sessions of the server were visible, so its transactions and not DELAY bound the polls.
     """
 
     fingerprint: str

@@ -1,4 +1,4 @@
-"""What a capture remembers of the records it wrote, so that what is read again and has not changed is not written."""
+"""The last values that a capture wrote, so that a row that is read again unchanged is not written again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ MOST_KEYS = 500_000
 
 
 class LastValueCache:
-    """The last value of each key, the newest keys only.
+    """The last value of each key, for the newest keys only.
 
-    Hashes of both are kept: two rows would have to share both. Hardly a tenth of the bytes themselves, which moreover
-    hold the buffers that they were made in.
+    It keeps hashes of both: a wrong match needs both to collide. They take a tenth of the memory of the bytes, which
+    also hold the buffers that they were made in.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ def _before(at: datetime, by: timedelta) -> datetime:
 
 
 class CursorTracker:
-    """The cursors of one capture. mark: its low mark; low: where that was when the capture stopped."""
+    """The cursors of one capture: its low watermark (`mark`), and which cursors can be true at the database's clock."""
 
     def __init__(self, capture: Capture, low: Any) -> None:
         self._capture = capture

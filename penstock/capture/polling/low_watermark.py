@@ -35,16 +35,18 @@ WHOLE_SECOND = 1.0
 
 @dataclass
 class LowWatermark:
-    """The low mark of one capture.
+    """The low watermark of one capture.
 
-    value: None until a poll qualifies: then all rows are read; spent: rows of this very cursor, if it is a time, have
-    all been seen; late: the next look may come too late, so there must be one as soon as a poll has ended.
+    Attributes:
+        value: The cursor; None until a poll qualifies, and then all rows are read.
+        spent: All rows of this very cursor, if it is a time, have been read.
+        needs_look: The transactions must be queried as soon as a poll has ended, since the next query may be too late.
     """
 
     overlap: float
     value: Any = None
     spent: bool = False
-    late: bool = True
+    needs_look: bool = True
     # (end, highest cursor) of polls: those with a look behind them, and those that may have one yet.
     _ended: deque[tuple[float, Any]] = field(default_factory=deque)
     _waiting: deque[tuple[float, Any]] = field(default_factory=deque)
@@ -52,7 +54,7 @@ class LowWatermark:
     _since: float | None = None
 
     @property
-    def waits(self) -> bool:
+    def has_candidates(self) -> bool:
         """Whether there is a poll that may qualify yet."""
         return bool(self._ended or self._waiting)
 
@@ -62,14 +64,14 @@ class LowWatermark:
         newest = self._waiting or self._ended
         return newest[-1][1] if newest else self.value
 
-    def looked(self, at: float) -> None:
+    def observed(self, at: float) -> None:
         """Take a look at the server in: when it began."""
         while self._waiting and self._waiting[0][0] <= at:
             ended, value = self._waiting.popleft()
             if at <= ended + self.overlap:
                 self._ended.append((ended, value))
 
-    def polled(self, began: float, oldest: float | None, ended: float, high: Any) -> None:
+    def poll_ended(self, began: float, oldest: float | None, ended: float, high: Any) -> None:
         """Take a poll's end in.
 
         began: when the look before it began, which saw the oldest transaction open begin at `oldest`, None if none was;
@@ -77,11 +79,11 @@ class LowWatermark:
         """
         newest = self._waiting or self._ended
         if newest:
-            self.late = began - newest[-1][0] > self.overlap / 2
+            self.needs_look = began - newest[-1][0] > self.overlap / 2
             if ended < newest[-1][0]:
                 # The clock was set back: what was written by it since then may lie before everything seen.
                 self.reset_to(self.value)
-        self.looked(began)
+        self.observed(began)
         bound = (began if oldest is None else min(oldest, began)) - self.overlap
         while self._ended and self._ended[0][0] < bound:
             seen_at, value = self._ended.popleft()

@@ -1,7 +1,6 @@
-"""One capture at work: its snapshot, its polls and its reconcile, step by step in one thread.
+"""Runs one capture step by step in one thread: its snapshot, its polls and its reconcile.
 
-One thread is the proof that no older row is ever put over a newer one: whatever is read is written before anything else
-is read.
+One thread proves that no older row ever overwrites a newer one: what is read is written before anything else is read.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from penstock.capture.checks.caveats import table_caveats
-from penstock.capture.checks.introspection import StatementInfo, told
+from penstock.capture.checks.introspection import StatementInfo, inspect_statement
 from penstock.capture.checks.paging_checks import check_cursor_order
 from penstock.capture.checks.table_structure import foreign_key_caveats, table_fingerprint
 from penstock.capture.checks.triggers import trigger_caveats
@@ -89,7 +88,7 @@ class Poller:
 
     def compare(self, why: str) -> None:
         """Compare all of table and topic, from the next step on."""
-        self.session.index.again()
+        self.session.index.restart()
         self._comparison.pending_decision, self._next_chunk = "", 0.0
         self.session.commit([], replace(self.position, reconcile=why))
 
@@ -109,7 +108,7 @@ class Poller:
         position = replace(self.position, table_fingerprint=found)
         if why:
             log.warning("capture %s: %s; table and topic are compared", self.capture.name, why)
-            self.session.index.again()
+            self.session.index.restart()
             # Its last row may have a key that the table can no longer be asked for.
             position = replace(position, catch_up=None)
             # Columns that are others say more.
@@ -119,7 +118,7 @@ class Poller:
 
     def _inspect_statement(self) -> None:
         """Ask what is behind the names of the statement. SourceError if pages would not be rows of its tables."""
-        about = self._statement = told(self.capture, self.session.database)
+        about = self._statement = inspect_statement(self.capture, self.session.database)
         sentences = list(table_caveats(self.capture, about))
         for ask in (foreign_key_caveats, trigger_caveats):
             sentences += ask(self.session.database, self.capture, about.tables)
@@ -151,7 +150,7 @@ class Poller:
             self._cursors.blind = False
             self.session.commit([], replace(self.position, sees_all=False))
         if self.pending_since:
-            self.session.index.allow()
+            self.session.index.allow_removal()
             self._comparison.pending_decision, self._next_chunk = "", 0.0
 
     def poll_now(self) -> None:
@@ -168,7 +167,7 @@ class Poller:
         """Read what changed and write it; returns the number of records written."""
         session = self.session
         self._asks_topic = self._asks_topic and self._remembers()
-        moment, mark = session.database.moment(), self._cursors.mark
+        moment, mark = session.database.transactions(), self._cursors.mark
         session.hook("before read")
         kind = dict(self.position.columns).get(self.capture.cursor, "")
         if why := self._cursors.check_clock_at_start(moment.now, kind, self.position.clock):
@@ -199,14 +198,14 @@ class Poller:
             # What it saw may lie ahead of the clock.
             high = None
             self.compare(why)
-        looked = session.database.moment(ended).now if mark.late else None
+        looked = session.database.transactions(ended).now if mark.needs_look else None
         for page in self._through(
             lambda row: session.pages.without_cursor(row, session.page_size.rows), with_cursor=False
         ):
             written += self._write(page, seen)
-        mark.polled(moment.now, oldest, ended, high)
+        mark.poll_ended(moment.now, oldest, ended, high)
         if looked is not None:
-            mark.looked(looked)
+            mark.observed(looked)
         done = replace(self.position, low=mark.value, catch_up=None, debt=None if owed else self.position.debt)
         if done != self.position:
             session.commit([], replace(done, clock=ended))
@@ -223,7 +222,7 @@ class Poller:
         """
         end = time.monotonic() + self.TOPIC_READ_SECONDS
         while time.monotonic() < end:
-            if self.session.index.follow():
+            if self.session.index.follow_topic():
                 return True
         return False
 
@@ -264,7 +263,7 @@ class Poller:
             seen.note(key, value)
         for known in (seen, session.last_values):
             known.trim()
-        if changed or session.oversized.letters:
+        if changed or session.oversized.dead_letters:
             session.commit(changed, replace(self.position, catch_up=catch_up or self.position.catch_up))
         self.metrics.fresh += len(changed)
         return len(changed)

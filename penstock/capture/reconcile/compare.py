@@ -36,21 +36,21 @@ class Comparison:
     def step(self) -> bool:
         """Compare one chunk; True when all is compared."""
         session, index = self._session, self._session.index
-        if not index.follow():
+        if not index.follow_topic():
             return False
         if not index.scanned:
             self._rows()
             return False
-        if keys := index.unseen():
+        if keys := index.unmatched_keys():
             self._others(keys)
             return False
         if not self._may_remove():
             index.pause = DECISION_POLL_SECONDS
             return False
-        if keys := index.absent():
+        if keys := index.absent_keys():
             self._remove(keys)
             return False
-        session.oversized.compared(index.scan)
+        session.oversized.forget_unmet(index.scan)
         index.finish(session.position.reconcile)
         d, found = index.last, index.last.missing + index.last.differing + index.last.extra
         level = logging.WARNING if found and not d.explained else logging.INFO
@@ -67,10 +67,10 @@ class Comparison:
         before, self.pending_decision = self.pending_decision, ""
         if index.allowed:
             return True
-        gone, rows = index.removes()
+        gone, rows = index.removal_counts()
         share = session.capture.max_removed_percent
         if gone <= max(FEW, rows * share // 100) and (gone < rows or gone <= 1 or share >= 100):
-            index.allow()
+            index.allow_removal()
             return True
         name = session.capture.name
         self.pending_decision = (
@@ -99,7 +99,7 @@ class Comparison:
         for each in wrong:
             session.last_values.note(*each)
         session.commit(wrong, session.position)
-        index.compared(records.keys, last(session.capture, page, key) if page.more else None)
+        index.mark_compared(records.keys, last(session.capture, page, key) if page.more else None)
 
     def _others(self, keys: list[bytes]) -> None:
         """Keys of the topic that were met in no row: are they in the table? What can be no row's key is removed."""
@@ -108,7 +108,7 @@ class Comparison:
         if found is not None:
             foreign = [key for key in keys if self._key_of(key) is None]
             self._tombstones(foreign)
-            index.gone(foreign, len(foreign))
+            index.mark_removed(foreign, len(foreign))
             known = [key for key in keys if key not in foreign]
             index.mark_looked_up(known, [key for key in known if key not in found])
 
@@ -118,7 +118,7 @@ class Comparison:
         if found is not None:
             gone = [key for key in keys if key not in found]
             self._tombstones(gone)
-            self._session.index.gone(keys, len(gone))
+            self._session.index.mark_removed(keys, len(gone))
 
     def _in_table(self, keys: list[bytes]) -> set[bytes] | None:
         """Which of some records' keys the table has; None if its columns are others and all is compared anew."""
@@ -133,7 +133,7 @@ class Comparison:
 
     def _key_of(self, record: bytes) -> tuple[Any, ...] | None:
         session = self._session
-        key = session.index.key_of(record, session.capture.key, session.verifier.types)
+        key = session.index.decode_key(record, session.capture.key, session.verifier.types)
         return None if key is None or not session.verifier.can_be_key(key) else key
 
     def _tombstones(self, keys: list[bytes]) -> None:
@@ -182,5 +182,5 @@ class Comparison:
             if self._cursors.will_be_polled(row[at]) and not session.last_values.has(key, value):
                 continue
             wrong.append((key, value))
-            session.index.found(missing=known is None)
+            session.index.count_difference(missing=known is None)
         return wrong

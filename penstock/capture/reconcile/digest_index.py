@@ -1,7 +1,7 @@
-"""Table and topic compared: the topic's last digest per key, kept in a file on this machine and followed as it grows.
+"""The topic's last digest of each key, in a local SQLite file that follows the topic as it grows.
 
-The file may be lost: then the topic is read from its beginning. It holds the offsets it was read up to and how far the
-comparison has come, so that a process that starts again goes on where the last one was.
+If the file is lost, the topic is read from its beginning. It also holds the offsets read and the progress of the
+reconcile, so a restarted process resumes where the last one stopped.
 """
 
 from __future__ import annotations
@@ -43,10 +43,15 @@ UNEXPLAINED = ("", SCHEDULED, REQUESTED)
 
 @dataclass(frozen=True)
 class Drift:
-    """What a comparison found, and repaired: rows.
+    """Rows that a reconcile found to differ, and repaired.
 
-    missing: in the table only; differing: with another value in the topic; extra: in the topic only. ended: epoch
-    seconds of this machine; why: it was begun.
+    Attributes:
+        missing: Rows that are in the table only.
+        differing: Rows whose record in the topic has another value.
+        extra: Keys that are in the topic only.
+        rows: Rows compared.
+        ended: When it ended, epoch seconds of this machine; 0 if it has not.
+        why: Why it was started.
     """
 
     missing: int = 0
@@ -63,11 +68,17 @@ class Drift:
 
 
 class DigestIndex:
-    """rate: rows a second that are compared at most, so that the live polls and the database keep their breath.
+    """The last digest of each key in the topic, and the progress of a reconcile.
 
-    drift: of the comparison at work; allowed: whether it may remove the records of all rows that are gone; last: of
-    the last one that ended; same_at: when table and topic were last the same, epoch seconds, 0 if nobody knows; pause:
-    seconds until the next chunk.
+    Args:
+        rate: Rows compared per second at most, to leave capacity for polls and for the database.
+
+    Attributes:
+        drift: What the running reconcile has found.
+        last: What the last finished reconcile found.
+        allowed: The running reconcile may remove the records of all rows that are gone.
+        in_sync_at: When table and topic were last equal, epoch seconds; 0 if that is unknown.
+        pause: Seconds until the next chunk.
     """
 
     CHUNK = 2000
@@ -82,9 +93,9 @@ class DigestIndex:
         self._topic, self._rate = topic, rate
         file.parent.mkdir(parents=True, exist_ok=True)
         self.db = self._opened(file)
-        if self._about("topic id", "") != topic_id:
+        if self._load("topic id", "") != topic_id:
             self.db.executescript("DELETE FROM topic; DELETE FROM about; DELETE FROM aside;")
-            self._tell("topic id", topic_id)
+            self._store("topic id", topic_id)
         self._consumer = Consumer(
             {
                 **LARGE_FETCH,
@@ -98,16 +109,16 @@ class DigestIndex:
                 "log_level": 2,
             }
         )
-        self._offsets: dict[int, int] = {int(p): at for p, at in self._about("offsets", {}).items()}
+        self._offsets: dict[int, int] = {int(p): at for p, at in self._load("offsets", {}).items()}
         self._assigned: set[int] = set()
-        self.scan = int(self._about("scan", 1))
-        self.scanned = bool(self._about("scanned", False))
-        self.allowed = bool(self._about("allowed", False))
-        behind = read(self._about("behind", "null"))
+        self.scan = int(self._load("scan", 1))
+        self.scanned = bool(self._load("scanned", False))
+        self.allowed = bool(self._load("allowed", False))
+        behind = read(self._load("behind", "null"))
         self.behind: tuple[Any, ...] | None = None if behind is None else tuple(behind)
-        self.drift = Drift(**self._about("drift", {}))
-        self.last = Drift(**self._about("last", {}))
-        self.in_sync_at: float = self._about("same at", 0.0)
+        self.drift = Drift(**self._load("drift", {}))
+        self.last = Drift(**self._load("last", {}))
+        self.in_sync_at: float = self._load("same at", 0.0)
         if self.in_sync_at > time.time():
             self.in_sync_at = 0.0
         self.pause = 0.0
@@ -128,9 +139,7 @@ class DigestIndex:
         found.execute("PRAGMA synchronous = NORMAL")
         return found
 
-    # The topic
-
-    def follow(self) -> bool:
+    def follow_topic(self) -> bool:
         """Read on in the topic for a moment; True when its end is reached."""
         try:
             ends = self._ends()
@@ -153,7 +162,7 @@ class DigestIndex:
         for p in about.partitions:
             place = TopicPartition(self._topic, p)
             starts[p], ends[p] = self._consumer.get_watermark_offsets(place, timeout=15, cached=False)
-        known = {int(p): at for p, at in self._about("starts", {}).items()}
+        known = {int(p): at for p, at in self._load("starts", {}).items()}
         # Compaction leaves a topic's beginning where it is.
         if any(start > known.get(p, 0) or ends[p] < self._offsets.get(p, 0) for p, start in starts.items()):
             self._forget(starts)
@@ -168,9 +177,9 @@ class DigestIndex:
         self._offsets, self._assigned = dict(starts), set()
         with self._transaction():
             self.db.execute("DELETE FROM topic")
-            self._tell("offsets", self._offsets)
-            self._tell("starts", starts)
-            self.again()
+            self._store("offsets", self._offsets)
+            self._store("starts", starts)
+            self.restart()
 
     def _take(self, batch: Iterable[Any]) -> None:
         latest: dict[bytes, bytes | None] = {}
@@ -188,7 +197,7 @@ class DigestIndex:
                 "INSERT INTO topic VALUES (?, ?, 0) ON CONFLICT (key) DO UPDATE SET digest = excluded.digest",
                 [(k, d) for k, d in latest.items() if d is not None],
             )
-            self._tell("offsets", self._offsets)
+            self._store("offsets", self._offsets)
 
     def digests(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The digest of the last record of each of these keys; a key without one is left out."""
@@ -199,33 +208,31 @@ class DigestIndex:
             found.update(self.db.execute(f"SELECT key, digest FROM topic WHERE key IN ({marks})", some))
         return found
 
-    # The comparison
-
-    def again(self) -> None:
+    def restart(self) -> None:
         """Begin a comparison from the start."""
         self.scan += 1
         self.scanned, self.behind, self.drift, self.allowed = False, None, Drift(), False
-        self._keep()
+        self._save()
 
-    def found(self, *, missing: bool) -> None:
+    def count_difference(self, *, missing: bool) -> None:
         d = self.drift
         self.drift = replace(d, missing=d.missing + missing, differing=d.differing + (not missing))
 
-    def compared(self, keys: Sequence[bytes], behind: tuple[Any, ...] | None) -> None:
+    def mark_compared(self, keys: Sequence[bytes], behind: tuple[Any, ...] | None) -> None:
         """So many rows are compared. behind: the last one's key, None if there are no more."""
         with self._transaction():
             self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
             self.behind, self.scanned = behind, behind is None
             self.drift = replace(self.drift, rows=self.drift.rows + len(keys))
-            self._keep()
+            self._save()
         self.pause = len(keys) / self._rate
 
-    def unseen(self) -> list[bytes]:
+    def unmatched_keys(self) -> list[bytes]:
         """Keys of the topic that were neither met in the table nor looked up there, so many at a time."""
         query = "SELECT key FROM topic WHERE scan NOT IN (?, ?) ORDER BY key LIMIT ?"
         return self._few([key for (key,) in self.db.execute(query, (self.scan, -self.scan, self.FEW))])
 
-    def absent(self) -> list[bytes]:
+    def absent_keys(self) -> list[bytes]:
         """Keys of the topic that were looked up and are not in the table, so many at a time."""
         query = "SELECT key FROM topic WHERE scan = ? ORDER BY key LIMIT ?"
         return self._few([key for (key,) in self.db.execute(query, (-self.scan, self.FEW))])
@@ -242,23 +249,23 @@ class DigestIndex:
             self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(scan, key) for key, scan in marks.items()])
         self.pause = len(marks) / self._rate
 
-    def removes(self) -> tuple[int, int]:
+    def removal_counts(self) -> tuple[int, int]:
         """How many keys are not in the table, and how many keys the topic has."""
         query = "SELECT COALESCE(SUM(scan = ?), 0), COUNT(*) FROM topic"
         [found] = self.db.execute(query, (-self.scan,))
         return int(found[0]), int(found[1])
 
-    def allow(self) -> None:
+    def allow_removal(self) -> None:
         """Let the keys that are not in the table be removed, however many there are."""
         self.allowed = True
-        self._keep()
+        self._save()
 
-    def gone(self, keys: Sequence[bytes], gone: int) -> None:
+    def mark_removed(self, keys: Sequence[bytes], gone: int) -> None:
         """These keys were looked up in the table; so many of them were not there, and have their tombstones."""
         with self._transaction():
             self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
             self.drift = replace(self.drift, extra=self.drift.extra + gone)
-            self._keep()
+            self._save()
         self.pause = len(keys) / self._rate
 
     def finish(self, why: str) -> None:
@@ -266,19 +273,17 @@ class DigestIndex:
         self.drift = self.last = replace(self.drift, ended=time.time(), why=why)
         self.scan += 1
         self.scanned, self.behind, self.allowed = False, None, False
-        self._tell("last", asdict(self.last))
-        self._keep()
-        self.same()
+        self._store("last", asdict(self.last))
+        self._save()
+        self.mark_in_sync()
 
-    def same(self) -> None:
+    def mark_in_sync(self) -> None:
         """Table and topic are the same now."""
         self.in_sync_at = time.time()
-        self._tell("same at", self.in_sync_at)
-
-    # Keys as the database takes them
+        self._store("same at", self.in_sync_at)
 
     @staticmethod
-    def key_of(record: bytes, key: Sequence[str], types: Mapping[str, type]) -> tuple[Any, ...] | None:
+    def decode_key(record: bytes, key: Sequence[str], types: Mapping[str, type]) -> tuple[Any, ...] | None:
         """The key's columns of a record, None if no row of a table whose key has these types has such a key."""
         try:
             found = json.loads(record)
@@ -290,8 +295,6 @@ class DigestIndex:
         except (ValueError, TypeError, ArithmeticError, EncodingError, RecursionError):
             return None
 
-    # The file
-
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self.db.execute("BEGIN")
@@ -302,17 +305,17 @@ class DigestIndex:
             raise
         self.db.execute("COMMIT")
 
-    def _keep(self) -> None:
-        self._tell("scan", self.scan)
-        self._tell("scanned", self.scanned)
-        self._tell("allowed", self.allowed)
-        self._tell("behind", write(self.behind))
-        self._tell("drift", asdict(self.drift))
+    def _save(self) -> None:
+        self._store("scan", self.scan)
+        self._store("scanned", self.scanned)
+        self._store("allowed", self.allowed)
+        self._store("behind", write(self.behind))
+        self._store("drift", asdict(self.drift))
 
-    def _tell(self, name: str, value: Any) -> None:
+    def _store(self, name: str, value: Any) -> None:
         self.db.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, json.dumps(value)))
 
-    def _about(self, name: str, default: Any) -> Any:
+    def _load(self, name: str, default: Any) -> Any:
         row = self.db.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
         return default if row is None else json.loads(row[0])
 

@@ -87,7 +87,7 @@ class RangeReaders:
                 min(len(ranges), count),
                 multiprocessing.get_context("spawn"),
                 _open,
-                (capture, database.again(), low, limit),
+                (capture, database.connector(), low, limit),
             )
             self._read = _read
         for number in self._left:

@@ -57,7 +57,7 @@ class SnapshotRun:
         at = replace(at, ranges=self._readers.left, rows=at.rows + len(keys))
         session.commit(zip(keys, values, strict=True), replace(session.position, snapshot=at if at.ranges else None))
         if not at.ranges:
-            session.index.same()
+            session.index.mark_in_sync()
             self.close()
         session.metrics.rows, session.metrics.total = at.rows, at.total
         session.metrics.fresh += len(keys)
@@ -84,8 +84,8 @@ class SnapshotRun:
         It is the rule of the polls, with the highest cursor of now for what a poll saw.
         """
         session, mark = self._session, self._cursors.mark
-        moment, session.position = self._cursors.check_visibility(session.database.moment(), session.position)
-        if mark.value is None and not mark.waits:
+        moment, session.position = self._cursors.check_visibility(session.database.transactions(), session.position)
+        if mark.value is None and not mark.has_candidates:
             top = session.database.page(session.pages.highest())
             high = top.rows[0][0] if top.rows else None
             limit = self._cursors.limit(high, top.columns[0][1], moment.now)
@@ -93,9 +93,9 @@ class SnapshotRun:
                 high = session.database.value(session.pages.highest(limit))
             if high is None:
                 return True
-            mark.polled(moment.now, moment.oldest, self._cursors.clock(session.database)[0], high)
+            mark.poll_ended(moment.now, moment.oldest, self._cursors.clock(session.database)[0], high)
             return False
         oldest, session.position = self._cursors.apply_hold(moment, session.position)
-        mark.polled(moment.now, oldest, self._cursors.clock(session.database)[0], None)
+        mark.poll_ended(moment.now, oldest, self._cursors.clock(session.database)[0], None)
         session.metrics.waits_for = f"transactions that began before {moment.oldest:.0f}" if moment.oldest else ""
         return mark.value is not None

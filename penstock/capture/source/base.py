@@ -151,7 +151,7 @@ class SourceDatabase(ABC):
         self._look = _TRACKERS[url.render_as_string(hide_password=False), self._delay]
         event.listen(self._engine, "connect", self.connected)
 
-    def again(self) -> Callable[[], Self]:
+    def connector(self) -> Callable[[], Self]:
         """Makes another connection to the same database, in another process too."""
         return partial(type(self), self._url, timedelta(seconds=self._delay))
 
@@ -236,7 +236,7 @@ class SourceDatabase(ABC):
         with self._connected() as c:
             return float(c.execute(text(self.CLOCK)).scalar_one())
 
-    def moment(self, behind: float = -math.inf) -> TransactionSnapshot:
+    def transactions(self, behind: float = -math.inf) -> TransactionSnapshot:
         """The clock, and since when the oldest transaction is open; where that is unknown, `delay` ago.
 
         It may be a quarter of a second old, but not from before `behind`: all captures of a server in this process look
@@ -246,19 +246,19 @@ class SourceDatabase(ABC):
         with look.lock:
             if time.monotonic() - look.at >= SNAPSHOT_MAX_AGE or look.moment.now < behind:
                 with self._connected() as c:
-                    look.moment = self.looked(c)
+                    look.moment = self.read_transactions(c)
                 look.at = time.monotonic()
             return look.moment
 
-    def looked(self, c: Connection, /) -> TransactionSnapshot:
+    def read_transactions(self, c: Connection, /) -> TransactionSnapshot:
         """The moment as a look at the server gives it."""
         now = float(c.execute(text(self.CLOCK)).scalar_one())
-        return self.counted(now, self.sessions(c), tells=self.tells(c))
+        return self.summarize(now, self.sessions(c), complete=self.sees_all(c))
 
-    def counted(self, now: float, sessions: Collection[ServerSession], *, tells: bool) -> TransactionSnapshot:
-        """The moment of a look that found these sessions; `tells`: and that it found all there are."""
+    def summarize(self, now: float, sessions: Collection[ServerSession], *, complete: bool) -> TransactionSnapshot:
+        """The moment of a look that found these sessions; complete: and that it found all there are."""
         found = self._look.taken(now, sessions)
-        if tells:
+        if complete:
             return found
         guess = now - self._delay
         return TransactionSnapshot(now, guess if found.oldest is None else min(guess, found.oldest), complete=False)
@@ -267,10 +267,10 @@ class SourceDatabase(ABC):
     def visibility_problem(self) -> str:
         """Empty if this login sees when every open transaction began, else why it does not."""
         with self._connected() as c:
-            return "" if self.tells(c) else self.WHY_NOT_VISIBLE
+            return "" if self.sees_all(c) else self.WHY_NOT_VISIBLE
 
     @abstractmethod
-    def tells(self, c: Connection, /) -> bool:
+    def sees_all(self, c: Connection, /) -> bool:
         """Whether `sessions` sees the transactions of all sessions."""
 
     @abstractmethod

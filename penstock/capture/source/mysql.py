@@ -33,7 +33,7 @@ from penstock.capture.source.base import (
     SourcePage,
     group_by_index,
 )
-from penstock.capture.source.mysql_rows import read_rows
+from penstock.capture.source.mysql_rows import read_rows, result_fields
 from penstock.capture.source.open_transactions import ServerSession, TransactionSnapshot
 
 log = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class MySQL(SourceDatabase):
             known = [name for name, _ in cursor.fetchall()]
             cursor.execute(f"SET {', '.join(f'{name} = {self.VARIABLES[name]}' for name in known)}")
 
-    def tells(self, c: Connection) -> bool:
+    def sees_all(self, c: Connection) -> bool:
         self._look.replays |= any(replays for *_, replays in c.execute(text(self.STATEMENTS)))
         return self._shows(c) and not self._look.replays
 
@@ -208,10 +208,10 @@ class MySQL(SourceDatabase):
                 c.info["looks"] = False
         return bool(c.info["looks"])
 
-    def looked(self, c: Connection) -> TransactionSnapshot:
+    def read_transactions(self, c: Connection) -> TransactionSnapshot:
         """InnoDB shows what it saw at the first of reads that follow closely, so a transaction of our own proves it."""
         if not self._shows(c):
-            return self.counted(float(c.execute(text(self.CLOCK)).scalar_one()), (), tells=False)
+            return self.summarize(float(c.execute(text(self.CLOCK)).scalar_one()), (), complete=False)
         c.execute(text("START TRANSACTION WITH CONSISTENT SNAPSHOT"))
         try:
             for attempt in range(RETRIES + 1):
@@ -219,7 +219,7 @@ class MySQL(SourceDatabase):
                 now = float(c.execute(text(self.CLOCK)).scalar_one())
                 sessions = self.sessions(c)
                 if self._fresh:
-                    return self.counted(now, sessions, tells=not self._look.replays)
+                    return self.summarize(now, sessions, complete=not self._look.replays)
         finally:
             c.execute(text("COMMIT"))
         log.warning("%s shows an old list of its transactions: others read it too often", self.place)
@@ -258,7 +258,7 @@ class MySQL(SourceDatabase):
             return str(c.execute(text("SELECT CONCAT(@@hostname, ':', @@port, ' ', @@server_id)")).scalar_one())
 
     def about(self, cursor: Any) -> Iterator[MySQLColumn]:
-        for field in cursor._result.fields:
+        for field in result_fields(cursor):
             yield field.type_code, field.flags & (FLAG.ENUM | FLAG.SET), field.charsetnr
 
     def order(self, about: MySQLColumn) -> Ordering:
@@ -328,7 +328,7 @@ class MySQL(SourceDatabase):
             return [(str(row["table"]), str(row["key"] or "")) for row in rows if row["table"]]
 
     def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
-        for described, about in zip(cursor.description, cursor._result.fields, strict=True):
+        for described, about in zip(cursor.description, result_fields(cursor), strict=True):
             name, kind = str(described[0]), described[1]
             if kind == FIELD_TYPE.FLOAT:
                 raise SourceError(

@@ -4,6 +4,8 @@ A row is its columns' values one after the other as text, each behind its length
 holds and its number before it:
 https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset_row.html
 https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_basic_packets.html
+
+The only module that uses private names of PyMySQL. Tested with PyMySQL 1.2.4.
 """
 
 from __future__ import annotations
@@ -52,6 +54,11 @@ def read_rows(cursor: Any) -> Iterator[tuple[Row, int]]:
             return
         yield _row(data, 0, forms), len(data)
         yield from _buffered(connection, forms)
+
+
+def result_fields(cursor: Any) -> list[Any]:
+    """The column descriptions of a cursor's result: type, flags and number of the character set."""
+    return list(cursor._result.fields)
 
 
 def _buffered(connection: Any, forms: Forms) -> list[tuple[Row, int]]:

@@ -1,4 +1,4 @@
-"""What a look at a server's sessions tells of its open transactions: since when they may have drawn cursors.
+"""Derives from a server's sessions the earliest time at which an open transaction may have assigned a cursor value.
 
 An engine says when a transaction touched its first row, or was prepared, not when the statement began from whose time
 the row has its cursor. What was seen at the look before makes up for it. All times are the database's clock, epoch
@@ -15,8 +15,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class TransactionSnapshot:
-    """now: the database's clock; oldest: when the oldest transaction now open began, None if there is none; complete:
-    whether the look saw all sessions, else `oldest` is a guess."""
+    """The open transactions of a server at one moment. Times are epoch seconds of the database's clock.
+
+    Attributes:
+        now: The database's clock.
+        oldest: When the oldest open transaction began; None if there is none.
+        complete: All sessions were visible; if not, `oldest` is a guess.
+    """
 
     now: float
     oldest: float | None
@@ -25,11 +30,13 @@ class TransactionSnapshot:
 
 @dataclass(frozen=True)
 class ServerSession:
-    """Somebody who may write, or a transaction that is prepared and has no session any more.
+    """A session that may write, or a prepared transaction without a session.
 
-    began: as far as the engine tells; connection: empty if there is none; shown: when its transaction began as the
-    engine shows it, None if it runs a statement without one; transaction: its number, which stays with it whatever
-    becomes of the session, empty until it has one.
+    Attributes:
+        began: When it began, as far as the engine tells.
+        connection: Number of its connection; empty if it has none.
+        shown: When its transaction began as the engine shows it; None if it runs a statement without one.
+        transaction: Number of its transaction, which outlives the session; empty until it has one.
     """
 
     began: float
@@ -46,11 +53,14 @@ class ServerSession:
 
 @dataclass
 class TransactionTracker:
-    """What the captures of one server share of their looks at it.
+    """State of one server's open transactions between queries of them, shared by all captures of the server.
 
-    at: monotonic time of the last one. What it saw: starts, when transactions began, by name; nameless: which of these
-    had no number; statements: when sessions without a transaction began theirs, by connection; replays: whether one saw
-    the server write what others had written: it may do so again.
+    Attributes:
+        at: Monotonic time of the last query.
+        starts: When each transaction began, by name.
+        nameless: Names of those transactions that had no number.
+        statements: When sessions without a transaction began their statements, by connection.
+        replays: The server was seen to apply writes of another server, and may do so again.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)

@@ -130,15 +130,15 @@ class PostgreSQL(SourceDatabase):
         postgres_datetimes.register(connection)
         postgres_encodings.register(connection, *self.AS_TEXT)
 
-    def tells(self, c: Connection) -> bool:
+    def sees_all(self, c: Connection) -> bool:
         tells = bool(c.execute(text(self.VISIBILITY)).one()[1])
         self.sessions(c)
         return tells and not self._hidden
 
-    def looked(self, c: Connection) -> TransactionSnapshot:
+    def read_transactions(self, c: Connection) -> TransactionSnapshot:
         now, tells = c.execute(text(self.VISIBILITY)).one()
         sessions = self.sessions(c)
-        return self.counted(float(now), sessions, tells=bool(tells) and not self._hidden)
+        return self.summarize(float(now), sessions, complete=bool(tells) and not self._hidden)
 
     def sessions(self, c: Connection) -> list[ServerSession]:
         found = list[ServerSession]()

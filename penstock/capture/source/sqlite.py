@@ -25,7 +25,7 @@ class SQLite(SourceDatabase):
         # Nobody has looked whether a text is UTF-8.
         connection.text_factory = text_of
 
-    def tells(self, _: Connection) -> bool:
+    def sees_all(self, _: Connection) -> bool:
         return False
 
     def sessions(self, _: Connection) -> list[ServerSession]:

@@ -198,19 +198,19 @@ def test_mariadb_tells_since_when_a_transaction_is_open(mariadb: MariaDB, mysql:
     assert abs(mysql.clock() - time.time()) < 2
     # What an earlier test left in the server may take a moment to end.
     time.sleep(0.4)
-    assert mysql.moment().oldest is None
+    assert mysql.transactions().oldest is None
     connection = in_mysql(mariadb)
     with connection.cursor() as cursor:
         before = mysql.clock()
         cursor.execute("BEGIN")
         cursor.execute("INSERT INTO open VALUES (1)")
         time.sleep(1.5)
-        oldest = mysql.moment().oldest
+        oldest = mysql.transactions().oldest
         assert oldest is not None
         assert before - 1 <= oldest <= before + 0.5
         cursor.execute("ROLLBACK")
     time.sleep(0.4)
-    assert mysql.moment().oldest is None
+    assert mysql.transactions().oldest is None
     connection.close()
 
 
@@ -227,7 +227,7 @@ def test_a_statement_that_runs_counts_from_its_beginning(mariadb: MariaDB, mysql
     sleeper = threading.Thread(target=run)
     sleeper.start()
     time.sleep(1.2)
-    oldest = mysql.moment().oldest
+    oldest = mysql.transactions().oldest
     sleeper.join()
     assert oldest is not None
     assert before - 2 <= oldest <= before + 0.5
@@ -241,7 +241,7 @@ def test_without_the_privilege_there_is_a_delay(tmp_path: Path) -> None:
     with Strict(home=tmp_path, port=free_port()) as strict:
         database = MySQL(make_url(strict.url_of("demo")), DELAY)
         assert "the login lacks the privilege PROCESS" in database.visibility_problem
-        found = database.moment()
+        found = database.transactions()
         assert found.oldest is not None
         assert 4.9 < found.now - found.oldest < 5.1
         database.close()
@@ -263,7 +263,7 @@ def test_a_server_in_another_time_zone_tells_the_same(tmp_path: Path) -> None:
             cursor.execute("CREATE TABLE open (id INT PRIMARY KEY)")
             cursor.execute("BEGIN")
             cursor.execute("INSERT INTO open VALUES (1)")
-            found = database.moment()
+            found = database.transactions()
         assert found.oldest is not None
         assert -0.5 < found.now - found.oldest < 3
         database.close()
@@ -275,21 +275,21 @@ def test_postgresql_tells_since_when_a_transaction_is_open(postgres: Postgres, p
         c.execute("DROP TABLE IF EXISTS open")
         c.execute("CREATE TABLE open (id int)")
     assert pg.visibility_problem == ""
-    assert pg.moment().oldest is None
+    assert pg.transactions().oldest is None
     with psycopg.connect(postgres.url) as c:
         before = pg.clock()
         c.execute("INSERT INTO open VALUES (1)")
         time.sleep(0.4)
-        oldest = pg.moment().oldest
+        oldest = pg.transactions().oldest
         assert oldest is not None
         assert abs(oldest - before) < 0.2
         c.execute("PREPARE TRANSACTION 'two phases'")
     time.sleep(0.4)
-    assert pg.moment().oldest == oldest, "it is prepared, and as old as before"
+    assert pg.transactions().oldest == oldest, "it is prepared, and as old as before"
     with psycopg.connect(postgres.url, autocommit=True) as c:
         c.execute("ROLLBACK PREPARED 'two phases'")
     time.sleep(0.4)
-    assert pg.moment().oldest is None
+    assert pg.transactions().oldest is None
 
 
 def test_a_prepared_transaction_is_as_old_as_any_that_may_have_become_it(postgres: Postgres, pg: PostgreSQL) -> None:
@@ -300,21 +300,21 @@ def test_a_prepared_transaction_is_as_old_as_any_that_may_have_become_it(postgre
         c.commit()
         before = pg.clock()
         c.execute("SELECT 1")
-        pg.moment(before)
+        pg.transactions(before)
         c.execute("INSERT INTO open VALUES (1)")
         c.execute("PREPARE TRANSACTION 'unseen'")
         prepared = pg.clock()
-    found = pg.moment(prepared)
+    found = pg.transactions(prepared)
     # Another delay is another look.
     late = PostgreSQL(make_url(postgres.url).set(drivername="postgresql+psycopg"), timedelta(seconds=7))
-    first = late.moment()
+    first = late.transactions()
     late.close()
     with psycopg.connect(postgres.url, autocommit=True) as c:
         c.execute("ROLLBACK PREPARED 'unseen'")
     assert found.oldest is not None
     assert first.oldest is not None
     assert before <= found.oldest < first.oldest <= prepared
-    assert pg.moment(pg.clock()).oldest is None
+    assert pg.transactions(pg.clock()).oldest is None
 
 
 def test_mariadbs_list_of_transactions_is_seen_to_be_old(mariadb: MariaDB, mysql: MySQL) -> None:
@@ -331,7 +331,7 @@ def test_mariadbs_list_of_transactions_is_seen_to_be_old(mariadb: MariaDB, mysql
     with in_mysql(mariadb).cursor() as cursor:
         cursor.execute("CREATE OR REPLACE TABLE open (id INT PRIMARY KEY)")
     time.sleep(0.4)
-    before = mysql.moment()
+    before = mysql.transactions()
     asker = threading.Thread(target=ask)
     asker.start()
     time.sleep(2.5)
@@ -340,7 +340,7 @@ def test_mariadbs_list_of_transactions_is_seen_to_be_old(mariadb: MariaDB, mysql
         cursor.execute("BEGIN")
         cursor.execute("INSERT INTO open VALUES (1)")
         time.sleep(0.4)
-        found = mysql.moment()
+        found = mysql.transactions()
     over.set()
     asker.join()
     connection.close()
@@ -354,7 +354,7 @@ def test_a_login_that_cannot_see_others_has_a_delay(postgres: Postgres) -> None:
     url = make_url(postgres.url).set(drivername="postgresql+psycopg", username="plain")
     database = PostgreSQL(url, DELAY)
     assert "no rights of pg_read_all_stats" in database.visibility_problem
-    found = database.moment()
+    found = database.transactions()
     assert found.oldest == found.now - 5
     database.close()
 
@@ -362,7 +362,7 @@ def test_a_login_that_cannot_see_others_has_a_delay(postgres: Postgres) -> None:
 def test_sqlite_has_a_delay(tmp_path: Path) -> None:
     database = SQLite(make_url(f"sqlite:///{tmp_path / 'x.db'}"), DELAY)
     assert database.visibility_problem == "SQLite does not tell"
-    found = database.moment()
+    found = database.transactions()
     assert found.oldest == found.now - 5
     assert abs(found.now - time.time()) < 1
     database.close()

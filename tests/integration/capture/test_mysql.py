@@ -88,12 +88,12 @@ def test_it_tells_since_when_a_transaction_is_open(mysql_server: Server, mysql: 
         before = mysql.clock()
         cursor.execute("INSERT INTO open VALUES (1)")
         time.sleep(1.5)
-        oldest = mysql.moment().oldest
+        oldest = mysql.transactions().oldest
         assert oldest is not None
         assert before - 2 <= oldest <= before + 0.5
         connection.rollback()
     time.sleep(0.4)
-    assert mysql.moment().oldest is None
+    assert mysql.transactions().oldest is None
     connection.close()
 
 

@@ -207,7 +207,7 @@ def test_an_old_list_of_transactions_is_not_taken_for_a_new_one(
 ) -> None:
     """Made within the same second, with our own transaction of the look before in it."""
     with opened(mariadb, timedelta(seconds=8)) as database, database._connected() as c:
-        first = database._look.moment = database.looked(c)
+        first = database._look.moment = database.read_transactions(c)
         assert first.now
         monkeypatch.setattr(mysql, "RETRIES", 0)
-        assert database.looked(c) is first
+        assert database.read_transactions(c) is first

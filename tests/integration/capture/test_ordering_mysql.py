@@ -195,12 +195,12 @@ def test_a_text_without_a_limit_may_be_a_key_of_limited_length(maria: Table) -> 
 def test_a_column_that_is_given_another_type_is_proven_anew(maria: Table) -> None:
     maria.filled("id CHAR(5) PRIMARY KEY, c INT", ["'z', 1", "'a', 2"])
     proof, pages = maria.proven(), PageQueries(maria.declared())
-    assert not proof.take(maria.database.page(pages.by_key(None, 5)))
+    assert not proof.check_page(maria.database.page(pages.by_key(None, 5)))
     maria.execute("ALTER TABLE paged MODIFY id VARCHAR(5)")
-    assert proof.take(maria.database.page(pages.by_key(None, 5)))
+    assert proof.check_page(maria.database.page(pages.by_key(None, 5)))
     maria.execute("ALTER TABLE paged MODIFY id ENUM('z', 'a')")
     with pytest.raises(PagingError, match="type ENUM; got: id"):
-        proof.take(maria.database.page(pages.by_key(None, 5)))
+        proof.check_page(maria.database.page(pages.by_key(None, 5)))
 
 
 # PostgreSQL
@@ -237,7 +237,7 @@ def test_a_key_whose_text_is_another_in_utf8(maria: Table, name: str, values: li
         maria.proven()
     if name not in ("cp932", "sjis"):
         with pytest.raises(PagingError, match="cannot be asked for"):
-            proof.take(maria.database.page(PageQueries(maria.declared()).by_key(None, 99)))
+            proof.check_page(maria.database.page(PageQueries(maria.declared()).by_key(None, 99)))
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_subscriber_has_a_delay_while_its_worker_is_away_too(own: Postgres) ->
         )
         try:
             assert "subscription" in database.visibility_problem
-            moment = database.moment(database.clock())
+            moment = database.transactions(database.clock())
             assert moment.oldest is not None
             assert moment.oldest <= moment.now - 5
         finally:
@@ -114,7 +114,7 @@ def test_a_standby_has_a_delay_and_is_another_server_once_promoted(own: Postgres
             shutil.chown(data / name, "nobody")
     with Standby(own, data) as standby, opened(own.url) as first, opened(standby.url) as second:
         assert "standby" in second.visibility_problem
-        moment = second.moment(second.clock())
+        moment = second.transactions(second.clock())
         assert moment.oldest is not None
         assert moment.oldest <= moment.now - 5
         assert first.server() == second.server()
@@ -169,7 +169,7 @@ def test_bytes_that_are_no_character_leave_the_other_rows(
     with opened(url) as database:
         declared = of("SELECT id, v, a FROM t")
         proof = PagingVerifier(declared, database)
-        proof.prove()
+        proof.verify()
         for most in (None, 1000):
             made = records(declared, database.page(PageQueries(declared).by_key(None, 9), most))
             assert list(made.unreadable) == [b'{"id":1}']
@@ -183,7 +183,7 @@ def test_bytes_that_are_no_character_leave_the_other_rows(
         by = of("SELECT id, k FROM t", "k")
         assert [row[0] for row in database.page(PageQueries(by).rows_with_keys([(text,)])).rows] == [0]
         with pytest.raises(PagingError, match="met a value of k that has no place in its order"):
-            PagingVerifier(by, database).prove()
+            PagingVerifier(by, database).verify()
         if encoding != "SQL_ASCII":
             with pytest.raises(SourceError) as e:
                 database.page(PageQueries(by).rows_with_keys([("漢",)]))

@@ -99,7 +99,7 @@ def test_a_versioned_table_is_read_as_it_is_now(odd: Odd) -> None:
 def test_a_look_leaves_no_transaction_open(odd: Odd) -> None:
     made = in_odd(odd, "CREATE OR REPLACE TABLE settings (id INT PRIMARY KEY)")
     with opened(odd) as database:
-        database.moment()
+        database.transactions()
         assert rows(database) == []
         with made.cursor() as cursor:
             cursor.execute("INSERT INTO settings VALUES (1)")
@@ -140,8 +140,8 @@ def test_statements_of_the_event_scheduler_count(odd: Odd) -> None:
     with opened(odd) as database:
         before = database.clock()
         made = in_odd(odd, "DROP EVENT IF EXISTS sleeps", "CREATE EVENT sleeps ON SCHEDULE AT NOW() DO DO SLEEP(3)")
-        wait_until(lambda: database.moment().oldest is not None, every=0.1, what="the event is seen")
-        oldest = database.moment().oldest
+        wait_until(lambda: database.transactions().oldest is not None, every=0.1, what="the event is seen")
+        oldest = database.transactions().oldest
         made.close()
         assert oldest is not None
         assert before - 2.5 <= oldest <= before + 1.5
@@ -183,7 +183,7 @@ def test_statements_of_the_bulk_protocol_count(mariadb: MariaDB) -> None:
         running = "SELECT COUNT(*) FROM information_schema.processlist WHERE COMMAND = 'Bulk_execute'"
         with connect(mariadb, autocommit=True).cursor() as cursor:
             wait_until(lambda: cursor.execute(running) and cursor.fetchone() == (1,), every=0.05, what="it runs")
-        oldest = database.moment(before).oldest
+        oldest = database.transactions(before).oldest
         thread.join()
         assert oldest is not None
         assert before - 2.5 <= oldest <= before + 0.5
@@ -197,7 +197,7 @@ def test_an_engine_whose_transactions_cannot_be_seen_has_a_delay(
     monkeypatch.setattr(MySQL, "OTHERS", MySQL.OTHER_ENGINES.replace("'SEQUENCE'", "'ROCKSDB'"))
     with opened(mariadb, timedelta(seconds=6)) as database:
         assert "another engine with transactions" in database.visibility_problem
-        found = database.moment()
+        found = database.transactions()
         assert found.oldest == found.now - 6
 
 
@@ -226,7 +226,7 @@ def test_a_replica_has_a_delay_while_it_is_stopped_too(tmp_path: Path) -> None:
             cursor.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE USER = 'system user'")
             assert cursor.fetchone() == (0,)
         assert "replica" in database.visibility_problem
-        moment = database.moment(database.clock())
+        moment = database.transactions(database.clock())
         assert moment.oldest is not None
         assert moment.oldest <= moment.now - 5
 
@@ -262,9 +262,9 @@ def test_a_session_that_does_not_show_what_it_does_means_a_delay(postgres: Postg
     assert database.visibility_problem == ""
     with psycopg.connect(postgres.url) as c:
         c.execute("SET track_activities = off")
-        found = database.moment(database.clock())
+        found = database.transactions(database.clock())
         assert found.oldest is not None
         assert found.oldest <= found.now - 5
     wait_until(lambda: database.visibility_problem == "", what="it has ended")
-    assert database.moment(database.clock()).oldest is None
+    assert database.transactions(database.clock()).oldest is None
     database.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.checks.introspection import told
+from penstock.capture.checks.introspection import inspect_statement
 from penstock.capture.checks.table_structure import foreign_key_caveats, table_fingerprint
 from penstock.capture.polling.poller import Poller
 from penstock.capture.source.base import SourceDatabase, SourceError
@@ -57,7 +57,7 @@ def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 def seen(at: Place, declared: Capture) -> str:
-    return table_fingerprint(at.database, declared, told(declared, at.database).tables)
+    return table_fingerprint(at.database, declared, inspect_statement(declared, at.database).tables)
 
 
 SWAP = (
@@ -206,17 +206,17 @@ def test_keys_that_act_behind_the_cursor_are_told(at: Place, rule: str, said: li
         f"CREATE TABLE child (id INT PRIMARY KEY, a INT, b INT, c INT, FOREIGN KEY (a) REFERENCES parent (id) {rule})",
     )
     declared = at.capture(table="child")
-    found = list(foreign_key_caveats(at.database, declared, told(declared, at.database).tables))
+    found = list(foreign_key_caveats(at.database, declared, inspect_statement(declared, at.database).tables))
     at.sql("CREATE VIEW v AS SELECT id, a, b, c FROM child")
     view = at.capture(table="v")
-    assert list(foreign_key_caveats(at.database, view, told(view, at.database).tables)) == found
+    assert list(foreign_key_caveats(at.database, view, inspect_statement(view, at.database).tables)) == found
     assert len(found) == len(said)
     for sentence, part in zip(found, said, strict=True):
         assert sentence.startswith("child: foreign key ")
         assert "to parent " in sentence
         assert part in sentence
     parent = at.capture(table="parent", columns="id, id AS c")
-    assert list(foreign_key_caveats(at.database, parent, told(parent, at.database).tables)) == []
+    assert list(foreign_key_caveats(at.database, parent, inspect_statement(parent, at.database).tables)) == []
 
 
 def two(source: Source) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.checks.introspection import told
+from penstock.capture.checks.introspection import inspect_statement
 from penstock.capture.checks.triggers import trigger_caveats
 from penstock.capture.source.base import SourceDatabase
 from penstock.capture.source.engines import ENGINES
@@ -61,7 +61,7 @@ class Place:
     def said(self, select: str = "SELECT * FROM tr") -> list[str]:
         text = f"CAPTURE INTO t FROM {self.dialect} x KEY (id) CURSOR changed AS {select}"
         capture = parse(text, Path("t.sql"))
-        tables = told(capture, self.database).tables
+        tables = inspect_statement(capture, self.database).tables
         return [found.split(": ", 1)[1] for found in trigger_caveats(self.database, capture, tables)]
 
     def clear(self) -> None:

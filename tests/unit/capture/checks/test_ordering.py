@@ -45,7 +45,7 @@ def declared(select: str = "SELECT * FROM t", key: str = "id") -> Capture:
 
 def proven(database: SQLite, capture: Capture | None = None) -> PagingVerifier:
     made = PagingVerifier(capture or declared(), database)
-    made.prove()
+    made.verify()
     return made
 
 
@@ -188,14 +188,14 @@ def page(*rows: tuple[Any, ...]) -> SourcePage:
 def test_a_page_of_another_type_is_proven_anew(database: SQLite) -> None:
     filled(database, "id PRIMARY KEY NOT NULL, c INT", [(1, 1), (2, 2)])
     found = proven(database)
-    assert not found.take(page((3, 3)))
+    assert not found.check_page(page((3, 3)))
     filled(database, "id PRIMARY KEY NOT NULL, c INT", [("1", 1), ("2", 2)])
-    assert found.take(page(("1", 1), ("2", 2)))
+    assert found.check_page(page(("1", 1), ("2", 2)))
     assert found.types == {"id": str}
     with pytest.raises(
         PagingError, match="a value of id that has no place in its order; got: 2 in a column of type text"
     ):
-        found.take(page(("1", 1), (2, 2)))
+        found.check_page(page(("1", 1), (2, 2)))
 
 
 def test_an_empty_table_is_proven_when_it_has_rows(database: SQLite) -> None:
@@ -204,7 +204,7 @@ def test_an_empty_table_is_proven_when_it_has_rows(database: SQLite) -> None:
     assert found.types == {}
     filled(database, "id PRIMARY KEY NOT NULL, c", [(1, 1), ("x", 2)])
     with pytest.raises(PagingError, match="several types"):
-        found.take(page((1, 1)))
+        found.check_page(page((1, 1)))
 
 
 def test_what_was_kept_in_another_type_is_left_out(database: SQLite) -> None:
@@ -218,10 +218,10 @@ def test_what_was_kept_in_another_type_is_left_out(database: SQLite) -> None:
         debt=SkippedTransactions("a", 1.0),
         snapshot=SnapshotProgress((KeyRange((1,), (2,)),), 1, 2),
     )
-    assert found.fitting(kept) == kept
+    assert found.drop_mistyped(kept) == kept
     filled(database, "id TEXT PRIMARY KEY NOT NULL, c INT", [("1", 1), ("2", 2)])
-    found.prove()
-    fitting = found.fitting(kept)
+    found.verify()
+    fitting = found.drop_mistyped(kept)
     assert (fitting.low, fitting.catch_up, fitting.debt) == (None, None, SkippedTransactions(None, 1.0))
     assert fitting.snapshot == SnapshotProgress()
 
@@ -230,7 +230,7 @@ def test_a_time_with_a_zone_is_another_type_than_one_without() -> None:
     found = PagingVerifier.__new__(PagingVerifier)
     plain, zoned = datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)
     found._orders = {"a": postgres_ordering("timestamp", "b"), "b": postgres_ordering("timestamptz", "b")}
-    assert [found.fits(name, at) for name in "ab" for at in (plain, zoned, date(2026, 1, 1))] == [
+    assert [found.matches_type(name, at) for name in "ab" for at in (plain, zoned, date(2026, 1, 1))] == [
         True, False, False, False, True, False,
     ]  # fmt: skip
 
@@ -258,6 +258,6 @@ def test_a_cursor_that_is_ordered_otherwise_here_is_refused() -> None:
     ],
 )
 def test_a_key_is_turned_back_into_its_type(record: bytes, kind: type, key: tuple[Any, ...] | None) -> None:
-    found = DigestIndex.key_of(record, ["id"], {"id": kind})
+    found = DigestIndex.decode_key(record, ["id"], {"id": kind})
     assert found == key
     assert found is None or encode(["id"], [found]) == [record]

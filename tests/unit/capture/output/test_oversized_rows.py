@@ -41,8 +41,8 @@ def given(**values: bytes | None) -> PageRecords:
 
 def test_what_is_too_large_becomes_a_tombstone_and_a_letter(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    assert aside.without(given(a=SMALL, b=LARGE, c=None), 1) == given(a=SMALL, b=None, c=None)
-    [letter] = aside.letters
+    assert aside.filter(given(a=SMALL, b=LARGE, c=None), 1) == given(a=SMALL, b=None, c=None)
+    [letter] = aside.dead_letters
     said = dict(letter.headers)
     assert (letter.topic, letter.key, said["penstock.stream"], said["penstock.output"]) == (
         "penstock.dead-letters", b"b", b"shop", b"out",
@@ -52,65 +52,65 @@ def test_what_is_too_large_becomes_a_tombstone_and_a_letter(db: sqlite3.Connecti
 
 def test_what_is_compressed_enough_is_no_large_row(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    assert aside.without(given(a=b"x" * 10_000), 1) == given(a=b"x" * 10_000)
-    assert aside.letters == []
+    assert aside.filter(given(a=b"x" * 10_000), 1) == given(a=b"x" * 10_000)
+    assert aside.dead_letters == []
 
 
 def test_each_version_of_a_row_is_told_once_also_by_the_next_process(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    aside.without(given(a=LARGE), 1)
+    aside.filter(given(a=LARGE), 1)
     assert len(aside) == 0, "nothing is committed yet"
-    aside.told()
+    aside.mark_committed()
     assert (len(aside), aside.first) == (1, b"a")
     for again in (aside, opened(db)):
-        assert again.without(given(a=LARGE), 1) == given(a=None)
-        assert (again.letters, len(again)) == ([], 1)
-    aside.without(given(a=OTHER), 1)
-    assert len(aside.letters) == 1
+        assert again.filter(given(a=LARGE), 1) == given(a=None)
+        assert (again.dead_letters, len(again)) == ([], 1)
+    aside.filter(given(a=OTHER), 1)
+    assert len(aside.dead_letters) == 1
 
 
 def test_what_is_not_told_yet_is_kept_until_it_is_or_fits(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    aside.without(given(a=LARGE), 1)
-    aside.without(given(b=LARGE, c=SMALL), 1)
-    assert [letter.key for letter in aside.letters] == [b"a", b"b"]
-    aside.without(given(a=SMALL), 1)
-    assert [letter.key for letter in aside.letters] == [b"b"]
+    aside.filter(given(a=LARGE), 1)
+    aside.filter(given(b=LARGE, c=SMALL), 1)
+    assert [letter.key for letter in aside.dead_letters] == [b"a", b"b"]
+    aside.filter(given(a=SMALL), 1)
+    assert [letter.key for letter in aside.dead_letters] == [b"b"]
 
 
 @pytest.mark.parametrize("value", [SMALL, None], ids=["small", "deleted"])
 def test_a_row_that_fits_again_is_no_longer_aside(db: sqlite3.Connection, value: bytes | None) -> None:
     aside = opened(db)
-    aside.without(given(a=LARGE, b=LARGE), 1)
-    aside.told()
-    assert aside.without(given(a=value), 1) == given(a=value)
+    aside.filter(given(a=LARGE, b=LARGE), 1)
+    aside.mark_committed()
+    assert aside.filter(given(a=value), 1) == given(a=value)
     assert (len(aside), opened(db).first) == (1, b"b")
 
 
 def test_rows_that_a_comparison_did_not_meet_are_gone(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    aside.without(given(a=LARGE, b=LARGE), 1)
-    aside.told()
-    aside.without(given(b=LARGE), 2)
-    opened(db).compared(2)
+    aside.filter(given(a=LARGE, b=LARGE), 1)
+    aside.mark_committed()
+    aside.filter(given(b=LARGE), 2)
+    opened(db).forget_unmet(2)
     assert (len(opened(db)), opened(db).first) == (1, b"b")
 
 
 def test_a_topic_that_takes_more_is_worth_a_look(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    aside.without(given(a=LARGE), 1)
-    aside.told()
+    aside.filter(given(a=LARGE), 1)
+    aside.mark_committed()
     assert not opened(db).may_fit_now
     raised = opened(db, 6_000)
     assert raised.may_fit_now
-    raised.without(given(a=LARGE), 1)
+    raised.filter(given(a=LARGE), 1)
     assert not raised.may_fit_now, "it is still too large"
 
 
 def test_a_letter_of_a_long_row_is_cut(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    aside.without(given(a=LARGE * 10), 1)
-    [letter] = aside.letters
+    aside.filter(given(a=LARGE * 10), 1)
+    [letter] = aside.dead_letters
     assert letter.size <= 64 * 1024
     assert dict(letter.headers)["penstock.cut"] == b"value"
 

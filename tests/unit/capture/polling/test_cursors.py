@@ -97,7 +97,7 @@ def test_a_local_time_of_before_does_not_hide_those_of_after(clocks: Clocks) -> 
     """A cursor without a zone may be fourteen hours ahead, so which is true must be known from before."""
     made, now = cursors(), clocks.database
     read(made, clocks)
-    made.mark.polled(now, None, now, NOON + HOUR)
+    made.mark.poll_ended(now, None, now, NOON + HOUR)
     assert made.limit(NOON, "12", clocks.database) > NOON + 14 * HOUR
     clocks.database -= 1800
     read(made, clocks)
@@ -165,7 +165,7 @@ def test_looks_that_do_not_see_all_any_more_hold_the_low_mark() -> None:
     # Another process knows when the last poll of the one before ended.
     assert cursors(7).check_visibility(guess, replace(position, clock=90.0))[0].oldest == 90.0
     # Polls that ended meanwhile had no look behind them, so they do not count.
-    made.mark.polled(110.0, 95.0, 111.0, 8)
-    assert made.mark.waits
+    made.mark.poll_ended(110.0, 95.0, 111.0, 8)
+    assert made.mark.has_candidates
     assert made.check_visibility(TransactionSnapshot(120.0, None), position)[0].oldest is None
-    assert (made.blind, made.mark.waits, made.mark.value) == (False, False, 7)
+    assert (made.blind, made.mark.has_candidates, made.mark.value) == (False, False, 7)

@@ -88,7 +88,7 @@ def careful(table: Table, rounds: int) -> dict[int, int]:
     for _ in range(rounds):
         began, oldest = table.clock, min((t.started for t in table.open), default=None)
         high = polled(table, low_of(mark), seen)
-        mark.polled(began, oldest, table.clock, high)
+        mark.poll_ended(began, oldest, table.clock, high)
         table.goes_on()
     table.end()
     polled(table, low_of(mark), seen)
@@ -136,49 +136,49 @@ def test_it_comes_on_behind_what_was_read() -> None:
     """All is not read again for ever."""
     mark = LowWatermark(overlap=10.0)
     for second in range(100):
-        mark.polled(second, None, second + 0.1, 1000 + second)
+        mark.poll_ended(second, None, second + 0.1, 1000 + second)
     assert mark.value == 1088
     for second in range(100, 200):
-        mark.polled(second, 150.0, second + 0.1, 1000 + second)
+        mark.poll_ended(second, 150.0, second + 0.1, 1000 + second)
     assert mark.value == 1139
 
 
 def test_rows_of_one_cursor_are_not_read_for_ever() -> None:
     mark = LowWatermark(overlap=2.0)
     for second in range(8):
-        mark.polled(second, None, second + 0.1, 1000)
+        mark.poll_ended(second, None, second + 0.1, 1000)
     assert (mark.value, mark.spent) == (1000, True)
-    mark.polled(8, None, 8.1, None)
+    mark.poll_ended(8, None, 8.1, None)
     assert mark.spent
-    mark.polled(9, None, 9.1, 1001)
+    mark.poll_ended(9, None, 9.1, 1001)
     for second in range(10, 13):
-        mark.polled(second, None, second + 0.1, None)
+        mark.poll_ended(second, None, second + 0.1, None)
     assert (mark.value, mark.spent) == (1001, False)
 
 
 def test_rows_of_one_cursor_are_read_while_a_transaction_may_write_more() -> None:
     mark = LowWatermark(overlap=2.0)
     for second in range(20):
-        mark.polled(second, 4.0, second + 0.1, 1000)
+        mark.poll_ended(second, 4.0, second + 0.1, 1000)
     assert (mark.value, mark.spent) == (1000, False)
 
 
 def test_after_a_clock_was_set_back_rows_of_the_low_mark_are_read_again() -> None:
     mark = LowWatermark(overlap=2.0)
     for second in range(20):
-        mark.polled(second, None, second + 0.1, 1000)
-    mark.polled(10, None, 10.1, None)
+        mark.poll_ended(second, None, second + 0.1, 1000)
+    mark.poll_ended(10, None, 10.1, None)
     assert (mark.value, mark.spent) == (1000, False)
 
 
 def test_a_clock_that_was_set_back_is_waited_for() -> None:
     mark = LowWatermark(overlap=1.0)
     for second in range(10):
-        mark.polled(second, None, second, second)
+        mark.poll_ended(second, None, second, second)
     assert mark.value == 7
-    mark.polled(3.0, None, 3.0, 9)
+    mark.poll_ended(3.0, None, 3.0, 9)
     for second in (4, 5):
-        mark.polled(second, None, second, second)
+        mark.poll_ended(second, None, second, second)
     assert mark.value == 9
 
 
@@ -244,12 +244,12 @@ def missed(seed: int, *, looks: bool) -> int:
             server.passes(server.chance.choice((0.05, 0.5)))
             high = read()
         ended = server.clock
-        at = server.looked()[0] if looks and mark.late else None
-        mark.polled(began, oldest, ended, high)
+        at = server.looked()[0] if looks and mark.needs_look else None
+        mark.poll_ended(began, oldest, ended, high)
         if not looks:
-            mark.looked(ended)
+            mark.observed(ended)
         elif at is not None:
-            mark.looked(at)
+            mark.observed(at)
         server.passes(server.chance.choice((0.05, 1.0, 10.0)))
     assert server.clock - (mark.value or 0.0) < 90, "it comes on"
     server.rows.update({one.name: one.began for one in server.writers})
