@@ -26,7 +26,7 @@ from penstock.testing import create
 from tests import archived
 from tests.archived import Answer, Between, holds, where
 from tests.backfills import AGAIN, ALL, PER_PART, again, do, event, filled, job, leads_to, places
-from tests.integration.test_archive_verify import change, cut, files, of_another_hour, strange, twice
+from tests.integration.archive.test_verify import change, cut, files, of_another_hour, strange, twice
 
 pytestmark = pytest.mark.integration
 

@@ -140,7 +140,7 @@ def test_a_stream_waits_while_the_store_is_paused(
     assert places(there(store)) == places(sent)
 
 
-# After each call to the store without Spark: tests/integration/test_archive_writer.py.
+# After each call to the store without Spark: tests/integration/archive/test_writer.py.
 @pytest.mark.parametrize("at", [6, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 7, 8, 10, 13))])
 def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
     spark: SparkSession,
@@ -174,7 +174,7 @@ def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
 def test_the_command_line_shows_and_verifies(store: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.archive.writer import ArchiveWriter
     from penstock.model.output import CommitMarker
-    from tests.integration.test_archive_writer import batch
+    from tests.integration.archive.test_writer import batch
 
     system = tmp_path / "jobs" / "shop"
     system.mkdir(parents=True)

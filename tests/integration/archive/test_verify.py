@@ -20,7 +20,7 @@ from penstock.errors import SinkError
 from penstock.object_store.bucket import Bucket
 from tests import archived
 from tests.archived import where
-from tests.integration.test_archive_writer import HOUR, batch, give, keeper, output
+from tests.integration.archive.test_writer import HOUR, batch, give, keeper, output
 
 pytestmark = pytest.mark.integration
 
