@@ -63,7 +63,9 @@ def test_rooms_import_only_what_lies_below_them() -> None:
 
 @pytest.mark.processes
 def test_what_runs_without_spark_imports_none() -> None:
-    names = [name for path in MODULES if (name := name_of(path)).partition(".")[2].partition(".")[0] in WITHOUT_SPARK]
+    # Alembic alone can import its scripts.
+    modules = [name_of(path) for path in MODULES if "migrations" not in path.parts]
+    names = [name for name in modules if name.split(".")[1:2] and name.split(".")[1] in WITHOUT_SPARK]
     assert len(names) > len(WITHOUT_SPARK)
     said = fresh(sys.executable, "-c", PROBE, *names)
     assert not said, f"\n{said}"
