@@ -67,7 +67,7 @@ test: lint ## ruff, mypy and all tests but the long ones (forty minutes); one fo
 	wait $$types && exit $$tests
 
 chaos: test-env ## fuzz, the long tests, then kill and cut a whole platform for hours and compare all it wrote; goes on where it was
-	FUZZ=10000 .venv/bin/python -m pytest tests/unit/test_records_fuzz.py tests/unit/model/test_declarations_fuzz.py \
+	FUZZ=10000 .venv/bin/python -m pytest tests/unit/codec/test_columnar_fuzz.py tests/unit/model/test_declarations_fuzz.py \
 		tests/unit/model/test_sink_fuzz.py tests/browser/test_page_fuzz.py tests/integration/views/test_callers.py
 	KILLS=10 .venv/bin/python -m pytest -m 'long or chaos' tests
 	.venv/bin/python -m tests.chaos.histories $(HISTORIES)
