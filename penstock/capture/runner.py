@@ -209,7 +209,7 @@ class CaptureRun:
         row.low = None if p.low is None else str(p.low)
         row.snapshot_rows, row.snapshot_total = f.rows, f.total
         row.oldest_at = None if f.oldest is None else int(f.oldest * 1000)
-        row.debt_until = None if p.debt is None else int(p.debt.until * 1000)
+        row.debt_until = None if p.skipped is None else int(p.skipped.until * 1000)
         row.reconcile = p.reconcile or None
         rows, first = len(poller.session.oversized), poller.session.oversized.first
         row.aside = {"rows": rows, "first": first.decode(errors="replace")} if first is not None else None

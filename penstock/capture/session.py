@@ -102,7 +102,7 @@ class CaptureSession:
         why = "the type of key or cursor changed"
         log.warning("capture %s: %s; table and topic are compared", self.capture.name, why)
         fitting = self.verifier.drop_mistyped(self.position)
-        if (fitting.low, fitting.debt) != (self.position.low, self.position.debt):
+        if (fitting.low, fitting.skipped) != (self.position.low, self.position.skipped):
             raise SourceError(
                 f"the cursor of capture {self.capture.name} has another type than before",
                 got=self.capture.cursor,

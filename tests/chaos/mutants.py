@@ -122,7 +122,7 @@ MUTANTS = [
     ),
     Mutant("no change of captures", histories=12),
     Mutant(
-        "the low mark ignores open transactions",
+        "the low watermark ignores open transactions",
         "penstock/capture/polling/low_watermark.py",
         "bound = (began if oldest is None else min(oldest, began)) - self.overlap",
         "bound = began - self.overlap",

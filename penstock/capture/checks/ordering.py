@@ -91,16 +91,16 @@ class PagingVerifier:
         """A position without what it kept of columns that are of another type now."""
         cursor, row = self._capture.cursor, (self._capture.cursor, *self._capture.key)
         low = position.low if self.matches_type(cursor, position.low) else None
-        begun, debt, snapshot = position.catch_up, position.debt, position.snapshot
+        begun, skipped, snapshot = position.catch_up, position.skipped, position.snapshot
         if begun and not all(map(self.matches_type, (*row, cursor, cursor), (*begun.behind, begun.low, begun.high))):
             begun = None
-        if debt and not self.matches_type(cursor, debt.low):
-            debt = replace(debt, low=None)
+        if skipped and not self.matches_type(cursor, skipped.low):
+            skipped = replace(skipped, low=None)
         if snapshot and not all(
             self.key_matches_types(r.behind) and self.key_matches_types(r.upto) for r in snapshot.ranges
         ):
             snapshot = SnapshotProgress()
-        return replace(position, low=low, catch_up=begun, debt=debt, snapshot=snapshot)
+        return replace(position, low=low, catch_up=begun, skipped=skipped, snapshot=snapshot)
 
     def key_matches_types(self, key: tuple[Any, ...] | None) -> bool:
         return key is None or all(map(self.matches_type, self._capture.key, key))

@@ -101,7 +101,7 @@ class Position:
         low: The cursor from which polls read.
         snapshot: Progress of the snapshot; None when it is done.
         catch_up: A poll that has begun; None if none has.
-        debt: Transactions that are no longer waited for; None if there are none.
+        skipped: Transactions that are no longer waited for; None if there are none.
         reconcile: Why table and topic are to be compared; empty if they are not.
         shape: Fingerprint of the tables' structure.
         clock: The database's clock at the end of the last poll, epoch seconds; 0 if there was none.
@@ -117,7 +117,7 @@ class Position:
     low: Any = None
     snapshot: SnapshotProgress | None = None
     catch_up: CatchUp | None = None
-    debt: SkippedTransactions | None = None
+    skipped: SkippedTransactions | None = None
     reconcile: str = ""
     table_fingerprint: str = ""
     clock: float = 0.0
@@ -138,8 +138,8 @@ class Position:
                 found["snapshot"] = SnapshotProgress(ranges, **snapshot)
             if (begun := found.get("catch_up")) is not None:
                 found["catch_up"] = CatchUp(begun["low"], tuple(begun["behind"]), begun["high"])
-            if (debt := found["debt"]) is not None:
-                found["debt"] = SkippedTransactions(**debt)
+            if (skipped := found["skipped"]) is not None:
+                found["skipped"] = SkippedTransactions(**skipped)
             return cls(**found)
         except (ValueError, KeyError, TypeError) as e:
             raise PenstockError(

@@ -48,7 +48,7 @@ class CursorTracker:
 
     @property
     def spent(self) -> bool:
-        """Whether rows of the low mark itself need not be read again: a number or a day may be drawn for long."""
+        """Whether rows of the low watermark itself need not be read again: a number or a day may be drawn for long."""
         return self.mark.spent and isinstance(self.mark.value, datetime)
 
     def will_be_polled(self, cursor: Any) -> bool:
@@ -84,9 +84,15 @@ class CursorTracker:
         return min(plain, top - timedelta(seconds=clock - now)) if now < clock and isinstance(top, datetime) else plain
 
     def check_clock_at_start(self, now: float, kind: str, before: float) -> str:
-        """Say that the clock was set back while nobody polled, or nothing; a low mark that is yet to come is lowered.
+        """Lower a low watermark that lies in the future, because the clock was set back while nobody polled.
 
-        kind: the type of the cursor's column; before: the clock when the position was written, 0 if that is not known.
+        Args:
+            now: The database's clock, epoch seconds.
+            kind: Type of the cursor's column.
+            before: The clock when the position was written; 0 if that is unknown.
+
+        Returns:
+            A message that says so; empty if the clock was not set back.
         """
         low = self.mark.value
         if low is None:
@@ -105,8 +111,11 @@ class CursorTracker:
         return self._says(low - here)
 
     def clock(self, database: SourceDatabase) -> tuple[float, str]:
-        """The database's clock. If it was set back since it was last read, the low mark is lowered by as much, and it
-        is said, else nothing is."""
+        """Read the database's clock; lower the low watermark if it was set back since the last read.
+
+        Returns:
+            The clock, and a message if it was set back, else an empty one.
+        """
         asked = time.monotonic()
         now = database.clock()
         before, self._read = self._read, (now, time.monotonic())
@@ -128,45 +137,47 @@ class CursorTracker:
         log.warning("capture %s: %s; table and topic are compared", self._capture.name, why)
         return why
 
-    def check_visibility(self, moment: TransactionSnapshot, position: Position) -> tuple[TransactionSnapshot, Position]:
+    def check_visibility(
+        self, transactions: TransactionSnapshot, position: Position
+    ) -> tuple[TransactionSnapshot, Position]:
         """A look as polls may take it, and the position with whether looks see all sessions.
 
         Where they did once and do not any more, e.g. as a right was taken away, whatever was open at the last look that
         did, or began behind it, may be open still.
         """
-        was_blind, self.blind = self.blind, position.sees_all and not moment.complete
-        if moment.complete:
+        was_blind, self.blind = self.blind, position.sees_all and not transactions.complete
+        if transactions.complete:
             if was_blind:
                 # Polls that ended meanwhile had no look behind them.
                 self.mark.reset_to(self.mark.value)
-            self._complete = moment
-            return moment, replace(position, sees_all=True)
+            self._complete = transactions
+            return transactions, replace(position, sees_all=True)
         if not self.blind:
-            return moment, position
+            return transactions, position
         if self._complete is None:
-            self._complete = TransactionSnapshot(position.clock or moment.now, None)
-        known = (self._complete.now, self._complete.oldest, moment.oldest)
-        return replace(moment, oldest=min(at for at in known if at is not None)), position
+            self._complete = TransactionSnapshot(position.clock or transactions.now, None)
+        known = (self._complete.now, self._complete.oldest, transactions.oldest)
+        return replace(transactions, oldest=min(at for at in known if at is not None)), position
 
-    def apply_hold(self, moment: TransactionSnapshot, position: Position) -> tuple[float | None, Position]:
+    def apply_hold(self, transactions: TransactionSnapshot, position: Position) -> tuple[float | None, Position]:
         """The oldest transaction to wait for, and the position with what is owed to those no longer waited for."""
         # Polls that are far apart see it late.
-        bound = moment.now - (self._capture.hold + self._capture.every).total_seconds()
-        debt = position.debt
-        if debt and self._opened:
+        bound = transactions.now - (self._capture.hold + self._capture.every).total_seconds()
+        skipped = position.skipped
+        if skipped and self._opened:
             # What was known of transactions open now went with the process before: what began until now is waited for.
-            debt = replace(debt, until=max(debt.until, moment.now))
-            position = replace(position, debt=debt)
+            skipped = replace(skipped, until=max(skipped.until, transactions.now))
+            position = replace(position, skipped=skipped)
         self._opened = False
-        if moment.oldest is None or moment.oldest >= bound:
-            return moment.oldest, position
-        if debt is None:
+        if transactions.oldest is None or transactions.oldest >= bound:
+            return transactions.oldest, position
+        if skipped is None:
             if not self.blind:
                 log.warning(
                     "capture %s: a transaction is open for %.0f s; it is no longer waited for, and what lies behind "
                     "its beginning is read again when it has ended. To mend it: end the transaction",
                     self._capture.name,
-                    moment.now - moment.oldest,
+                    transactions.now - transactions.oldest,
                 )
-            debt = SkippedTransactions(self.mark.value, bound)
-        return bound, replace(position, debt=replace(debt, until=max(debt.until, bound)))
+            skipped = SkippedTransactions(self.mark.value, bound)
+        return bound, replace(position, skipped=replace(skipped, until=max(skipped.until, bound)))

@@ -4,7 +4,7 @@ A row gets its cursor while its transaction is open, and is seen when that commi
 before rows that were seen already. A poller that goes on behind the last cursor it saw loses them.
 
 The rule: of the polls that had **ended `overlap` before the oldest transaction now open began**, and `overlap` before
-now, take the newest; the highest cursor it saw is the low mark, and the next poll reads from there, that value
+now, take the newest; the highest cursor it saw is the low watermark, and the next poll reads from there, that value
 included. Why it holds: a row that is still unseen belongs to a transaction that is open now, or began later. Either
 began behind the end of that poll, so its cursor was drawn behind every cursor that poll saw. A transaction that began
 while a poll read is no exception, for it is the poll's end that counts.
@@ -17,10 +17,10 @@ row, so is shown to have begun less than `overlap` behind that end; or was done,
 It asks of cursors only that later draws give greater values; `overlap` makes up for clocks that differ or step back by
 less. All times are those of the database's clock, in seconds since the epoch.
 
-Rows of the low mark itself are read at each poll, for another draw may give the same value: of a time, as long as its
-clocks and its whole seconds allow. When all transactions that began until then have ended before a poll, that poll was
-the last that had to read them: the mark is `spent`. Else a table whose rows were all changed by one statement, so with
-one cursor, would be read whole at each poll for ever.
+Rows of the low watermark itself are read at each poll, for another draw may give the same value: of a time, as long as
+its clocks and its whole seconds allow. When all transactions that began until then have ended before a poll, that poll
+was the last that had to read them: the mark is `spent`. Else a table whose rows were all changed by one statement, so
+with one cursor, would be read whole at each poll for ever.
 """
 
 from __future__ import annotations

@@ -167,31 +167,33 @@ class Poller:
         """Read what changed and write it; returns the number of records written."""
         session = self.session
         self._asks_topic = self._asks_topic and self._remembers()
-        moment, mark = session.database.transactions(), self._cursors.mark
+        transactions, mark = session.database.transactions(), self._cursors.mark
         session.hook("before read")
         kind = dict(self.position.columns).get(self.capture.cursor, "")
-        if why := self._cursors.check_clock_at_start(moment.now, kind, self.position.clock):
-            session.position = replace(self.position, clock=moment.now)
+        if why := self._cursors.check_clock_at_start(transactions.now, kind, self.position.clock):
+            session.position = replace(self.position, clock=transactions.now)
             self.compare(why)
-        moment, position = self._cursors.check_visibility(moment, self.position)
-        oldest, position = self._cursors.apply_hold(moment, position)
-        owed = position.debt is not None and (moment.oldest is None or moment.oldest > position.debt.until)
-        low = position.debt.low if owed and position.debt else mark.value
+        transactions, position = self._cursors.check_visibility(transactions, self.position)
+        oldest, position = self._cursors.apply_hold(transactions, position)
+        owed = position.skipped is not None and (
+            transactions.oldest is None or transactions.oldest > position.skipped.until
+        )
+        low = position.skipped.low if owed and position.skipped else mark.value
         itself = owed or not self._cursors.spent
         if position != self.position:
             session.commit([], position)
         seen = LastValueCache()
         written = 0
         begun = position.catch_up
-        goes_on = begun is not None and begun.low == low and not position.debt
+        goes_on = begun is not None and begun.low == low and not position.skipped
         high, behind_at = (begun.high, begun.behind) if begun and goes_on else (None, None)
         for page in self._through(
             lambda row: session.pages.since(low, row, session.page_size.rows, itself=itself), behind_at
         ):
             check_cursor_order(self.capture, page)
-            pages_high = self._cursors.highest(page, moment.now)
+            pages_high = self._cursors.highest(page, transactions.now)
             high = high if pages_high is None else pages_high
-            more = page.more and not position.debt
+            more = page.more and not position.skipped
             written += self._write(page, seen, CatchUp(low, self._last(page), high) if more else None)
         ended, why = self._cursors.clock(session.database)
         if why:
@@ -203,15 +205,15 @@ class Poller:
             lambda row: session.pages.without_cursor(row, session.page_size.rows), with_cursor=False
         ):
             written += self._write(page, seen)
-        mark.poll_ended(moment.now, oldest, ended, high)
+        mark.poll_ended(transactions.now, oldest, ended, high)
         if looked is not None:
             mark.observed(looked)
-        done = replace(self.position, low=mark.value, catch_up=None, debt=None if owed else self.position.debt)
+        done = replace(self.position, low=mark.value, catch_up=None, skipped=None if owed else self.position.skipped)
         if done != self.position:
             session.commit([], replace(done, clock=ended))
         # A poll that goes on has not met the rows that were written before it.
         session.last_values, self._asks_topic = seen, self._asks_topic and behind_at is not None
-        self.metrics.current, self.metrics.oldest = moment.now, moment.oldest
+        self.metrics.current, self.metrics.oldest = transactions.now, transactions.oldest
         self.metrics.polls += 1
         return written
 

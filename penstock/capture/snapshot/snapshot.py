@@ -14,7 +14,7 @@ from penstock.settings import settings
 
 
 class SnapshotRun:
-    """Takes the snapshot, or the rest of it; `step` writes a page. It and the polls read from the same low mark."""
+    """Takes the snapshot, or the rest of it. It and the polls start from the same low watermark."""
 
     # Rows from which on several readers are worth their start.
     LARGE: ClassVar[int] = 200_000
@@ -84,18 +84,22 @@ class SnapshotRun:
         It is the rule of the polls, with the highest cursor of now for what a poll saw.
         """
         session, mark = self._session, self._cursors.mark
-        moment, session.position = self._cursors.check_visibility(session.database.transactions(), session.position)
+        transactions, session.position = self._cursors.check_visibility(
+            session.database.transactions(), session.position
+        )
         if mark.value is None and not mark.has_candidates:
             top = session.database.page(session.pages.highest())
             high = top.rows[0][0] if top.rows else None
-            limit = self._cursors.limit(high, top.columns[0][1], moment.now)
+            limit = self._cursors.limit(high, top.columns[0][1], transactions.now)
             if limit is not None and high > limit:
                 high = session.database.value(session.pages.highest(limit))
             if high is None:
                 return True
-            mark.poll_ended(moment.now, moment.oldest, self._cursors.clock(session.database)[0], high)
+            mark.poll_ended(transactions.now, transactions.oldest, self._cursors.clock(session.database)[0], high)
             return False
-        oldest, session.position = self._cursors.apply_hold(moment, session.position)
-        mark.poll_ended(moment.now, oldest, self._cursors.clock(session.database)[0], None)
-        session.metrics.waits_for = f"transactions that began before {moment.oldest:.0f}" if moment.oldest else ""
+        oldest, session.position = self._cursors.apply_hold(transactions, session.position)
+        mark.poll_ended(transactions.now, oldest, self._cursors.clock(session.database)[0], None)
+        session.metrics.waits_for = (
+            f"transactions that began before {transactions.oldest:.0f}" if transactions.oldest else ""
+        )
         return mark.value is not None

@@ -78,14 +78,14 @@ def test_a_transaction_longer_than_the_overlap(source: Source) -> None:
     _, poller = opened(source, more="HOLD 2 SECONDS DELAY 1 SECOND")
     naive = Naive(source, overlap=timedelta(seconds=1))
     slow = source.begun("slow")
-    wait_until(lambda: poller.poll() >= 0 and poller.position.debt is not None, every=0.2, what="it is too long")
+    wait_until(lambda: poller.poll() >= 0 and poller.position.skipped is not None, every=0.2, what="it is too long")
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('fast')")
     naive.poll()
     poller.poll()
     slow.commit()
     naive.poll()
     assert naive.lost() == {"slow"}
-    wait_until(lambda: poller.poll() >= 0 and poller.position.debt is None, every=0.2, what="it is read")
+    wait_until(lambda: poller.poll() >= 0 and poller.position.skipped is None, every=0.2, what="it is read")
     assert source.same()
 
 

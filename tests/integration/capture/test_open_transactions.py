@@ -68,7 +68,7 @@ def until_passed(source: Source, seconds: float, poller: Poller | None = None) -
 
 
 def low(poller: Poller, beyond: Any) -> Callable[[], bool]:
-    """Whether a poll more leaves the low mark beyond a cursor."""
+    """Whether a poll more leaves the low watermark beyond a cursor."""
     return lambda: poller.poll() >= 0 and poller.position.low is not None and poller.position.low > beyond
 
 
@@ -109,7 +109,7 @@ def test_a_prepared_transaction_that_outlives_its_server_is_owed_still(
         connection = connect(server, autocommit=True)
         executed(connection, "XA START 'x'", "INSERT INTO outlives (name) VALUES ('x')", "XA END 'x'", "XA PREPARE 'x'")
         connection.close()
-        wait_until(lambda: poller.poll() >= 0 and poller.position.debt is not None, every=0.2, what="it is too long")
+        wait_until(lambda: poller.poll() >= 0 and poller.position.skipped is not None, every=0.2, what="it is too long")
         source.sql("INSERT INTO outlives (name) VALUES ('later')")
         [(later,)] = source.rows("SELECT changed FROM outlives")
         wait_until(low(poller, later - timedelta(microseconds=1)), every=0.2, what="polls have passed it")
@@ -117,9 +117,9 @@ def test_a_prepared_transaction_that_outlives_its_server_is_owed_still(
     with MariaDB(home=tmp_path / "server", port=port):
         poller = source.poller(more="HOLD 2 SECONDS DELAY 1 SECOND")
         poller.poll()
-        assert poller.position.debt is not None
+        assert poller.position.skipped is not None
         ended(source, "XA COMMIT 'x'")
-        wait_until(lambda: poller.poll() >= 0 and poller.position.debt is None, every=0.2, what="it is read")
+        wait_until(lambda: poller.poll() >= 0 and poller.position.skipped is None, every=0.2, what="it is read")
         assert source.same()
         poller.close()
 
@@ -188,7 +188,7 @@ def test_a_clock_set_back_while_nobody_polled_asks_for_a_reconcile(
         hour = "SET timestamp = UNIX_TIMESTAMP() + 3600"
         source.sql(hour, f"INSERT INTO {source.name} (name) VALUES ('ahead')")
         [(cursor,)] = source.rows(f"SELECT changed FROM {source.name}")
-        wait_until(low(poller, cursor - timedelta(microseconds=1)), every=0.2, what="it is the low mark")
+        wait_until(low(poller, cursor - timedelta(microseconds=1)), every=0.2, what="it is the low watermark")
         source.pollers.pop().close()
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('behind')")
     until_passed(source, 3)

@@ -82,7 +82,7 @@ def test_a_transaction_open_too_long_is_read_when_it_ends(source: Source, caplog
     polled(poller)
     slow = source.begun("slow")
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('before')")
-    until(poller, lambda: poller.position.debt is not None, "it is no longer waited for")
+    until(poller, lambda: poller.position.skipped is not None, "it is no longer waited for")
     assert "is open for" in caplog.text
     for i in range(40):
         source.sql(f"INSERT INTO {source.name} (name) VALUES ('fast {i}')")
@@ -90,7 +90,7 @@ def test_a_transaction_open_too_long_is_read_when_it_ends(source: Source, caplog
         time.sleep(0.1)
     low = poller.position.low
     slow.commit()
-    until(poller, lambda: poller.position.debt is None, "what it owed is read")
+    until(poller, lambda: poller.position.skipped is None, "what it owed is read")
     assert low is not None
     assert source.same()
 
@@ -99,7 +99,7 @@ def test_a_long_poll_goes_on_where_it_was_killed(source: Source, monkeypatch: py
     monkeypatch.setattr("penstock.capture.session.CaptureSession.PAGE", 10)
     poller = source.poller()
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('before')")
-    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    until(poller, lambda: poller.position.low is not None, "the low watermark comes on")
     source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_500")
     pages = 0
 
@@ -207,7 +207,7 @@ def test_a_cursor_that_is_yet_to_come_hides_nothing(source: Source) -> None:
     poller = source.poller()
     source.sql(f"INSERT INTO {source.name} (name, changed) VALUES ('early', '2037-01-01')")
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('now')")
-    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    until(poller, lambda: poller.position.low is not None, "the low watermark comes on")
     polled(poller, 15)
     assert poller.position.low.year < 2037
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('later')")
@@ -221,7 +221,7 @@ def test_a_cursor_that_is_yet_to_come_hides_nothing(source: Source) -> None:
 def test_a_clock_that_was_set_back_while_nobody_polled(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a')")
     poller = source.poller()
-    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    until(poller, lambda: poller.position.low is not None, "the low watermark comes on")
     # What is kept of a time when the clock was an hour ahead.
     ahead = replace(poller.position, low=poller.position.low + timedelta(hours=1))
     poller.session.output.commit([], ahead.value())

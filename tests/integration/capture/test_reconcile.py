@@ -35,7 +35,7 @@ def test_a_reconcile_finds_and_repairs(source: Source) -> None:
         f"UPDATE {source.name} SET name = 'unseen', changed = '2020-01-01' WHERE id = 8",
         f"UPDATE {source.name} SET id = 1000, changed = '2020-01-01' WHERE id = 9",
     )
-    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    until(poller, lambda: poller.position.low is not None, "the low watermark comes on")
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('later')")
     polled(poller, 2)
     assert not source.same()
@@ -210,7 +210,7 @@ def test_a_cursor_that_is_given_another_type(source: Source) -> None:
     source.sql(f"ALTER TABLE {source.name} MODIFY changed BIGINT")
     source.sql(*(f"INSERT INTO {source.name} (name, changed) VALUES ('{i}', {20260101 + i})" for i in range(9)))
     poller = source.poller()
-    until(poller, lambda: poller.position.low is not None and poller.metrics.polls > 1, "a low mark")
+    until(poller, lambda: poller.position.low is not None and poller.metrics.polls > 1, "a low watermark")
     source.sql(f"ALTER TABLE {source.name} MODIFY changed DATE")
     with pytest.raises(SourceError, match=r"cursor of capture .* has another type than before; got: changed"):
         polled(poller)

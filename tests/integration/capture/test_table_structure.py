@@ -236,7 +236,9 @@ def test_columns_that_swap_their_names(
     monkeypatch.setattr(Poller, "LOOK", 0.0)
     two(source)
     poller = source.poller("snapshot", columns=columns)
-    until(poller, lambda: poller.position.low is not None and not poller.position.reconcile, "the low mark comes on")
+    until(
+        poller, lambda: poller.position.low is not None and not poller.position.reconcile, "the low watermark comes on"
+    )
     before = source.topic()
     if restarted:
         source.close(poller)
@@ -255,7 +257,7 @@ def test_a_table_that_was_emptied_or_exchanged(source: Source, monkeypatch: pyte
     monkeypatch.setattr(Poller, "LOOK", 0.0)
     two(source)
     poller = source.poller()
-    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    until(poller, lambda: poller.position.low is not None, "the low watermark comes on")
     source.sql(f"CREATE TABLE {source.name}_new LIKE {source.name}")
     source.sql(f"INSERT INTO {source.name}_new (id, a, changed) VALUES (1, 7, '2020-01-01')")
     source.sql(f"RENAME TABLE {source.name} TO {source.name}_old, {source.name}_new TO {source.name}")
@@ -292,7 +294,7 @@ def test_a_statement_that_goes_on_as_another_brings_up_older_rows(source: Source
     two(source)
     columns = "id, gone, changed, {} AS name"
     poller = source.poller(columns=columns.format("name"))
-    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    until(poller, lambda: poller.position.low is not None, "the low watermark comes on")
     source.close(poller)
     poller = source.poller("continue", columns=columns.format("UPPER(name)"))
     until(poller, lambda: poller.metrics.polls > 0 and not poller.position.reconcile, "all is compared")
@@ -309,7 +311,7 @@ def written_after_a_restart(source: Source, poller: Poller, **options: Any) -> P
 def test_a_release_writes_no_row_that_is_the_same(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name, gone) SELECT seq, seq = 7 FROM seq_1_to_100")
     poller = source.poller()
-    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    until(poller, lambda: poller.position.low is not None, "the low watermark comes on")
     poller = written_after_a_restart(source, poller)
     assert (poller.metrics.written, poller.metrics.read >= 100) == (0, True)
     # What changed meanwhile is written, whatever the file of the comparison knew.
@@ -329,7 +331,7 @@ def test_a_release_writes_no_row_that_is_the_same(source: Source) -> None:
 def test_a_release_that_lost_its_file_reads_the_topic(source: Source, home: Path) -> None:
     source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_100")
     poller = source.poller()
-    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    until(poller, lambda: poller.position.low is not None, "the low watermark comes on")
     source.close(poller)
     for file in (home / "captures").glob("*"):
         file.unlink()

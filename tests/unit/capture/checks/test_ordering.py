@@ -215,14 +215,14 @@ def test_what_was_kept_in_another_type_is_left_out(database: SQLite) -> None:
         "t",
         low="b",
         catch_up=CatchUp("a", ("a", 1), "b"),
-        debt=SkippedTransactions("a", 1.0),
+        skipped=SkippedTransactions("a", 1.0),
         snapshot=SnapshotProgress((KeyRange((1,), (2,)),), 1, 2),
     )
     assert found.drop_mistyped(kept) == kept
     filled(database, "id TEXT PRIMARY KEY NOT NULL, c INT", [("1", 1), ("2", 2)])
     found.verify()
     fitting = found.drop_mistyped(kept)
-    assert (fitting.low, fitting.catch_up, fitting.debt) == (None, None, SkippedTransactions(None, 1.0))
+    assert (fitting.low, fitting.catch_up, fitting.skipped) == (None, None, SkippedTransactions(None, 1.0))
     assert fitting.snapshot == SnapshotProgress()
 
 

@@ -138,9 +138,9 @@ def test_what_is_owed_is_owed_until_all_have_ended_that_a_new_process_finds() ->
     """A transaction may have looked older to the process before: its statement was seen to wait, or the server was
     started since then."""
     made = cursors(more="HOLD 10 SECONDS")
-    owes = replace(POSITION, debt=SkippedTransactions(5, 100.0))
+    owes = replace(POSITION, skipped=SkippedTransactions(5, 100.0))
     oldest, position = made.apply_hold(TransactionSnapshot(200.0, 195.0), owes)
-    assert (oldest, position.debt) == (195.0, SkippedTransactions(5, 200.0))
+    assert (oldest, position.skipped) == (195.0, SkippedTransactions(5, 200.0))
     # Those that begin later change nothing.
     assert made.apply_hold(TransactionSnapshot(250.0, 245.0), position)[1] == position
     # And what is too old does not shorten it.
@@ -151,7 +151,7 @@ def test_a_transaction_is_too_long_when_two_polls_far_apart_show_it_so() -> None
     made = cursors(7, more="HOLD 10 SECONDS EVERY 1 HOUR")
     assert made.apply_hold(TransactionSnapshot(10_000.0, 10_000.0 - 3600), POSITION) == (6400.0, POSITION)
     oldest, position = made.apply_hold(TransactionSnapshot(10_000.0, 10_000.0 - 3620), POSITION)
-    assert (oldest, position.debt) == (6390.0, SkippedTransactions(7, 6390.0))
+    assert (oldest, position.skipped) == (6390.0, SkippedTransactions(7, 6390.0))
 
 
 def test_looks_that_do_not_see_all_any_more_hold_the_low_mark() -> None:

@@ -65,7 +65,7 @@ def once(poller: Poller, rows: int) -> None:
 def test_a_poll(db: sqlite3.Connection, tmp_path: Path) -> None:
     filled(db, 1)
     poller = poller_of(DECLARED, tmp_path)
-    until(poller, lambda: poller.position.low == 1, "the low mark comes on")
+    until(poller, lambda: poller.position.low == 1, "the low watermark comes on")
     for number, step in enumerate((2, 5, 6, 7, 9, 12, 15), start=2):
         filled(db, number)
         poller = killed(poller, tmp_path, step)
