@@ -77,7 +77,7 @@ def test_a_tombstone_of_a_compacted_topic_must_say_its_key(project: Path) -> Non
     with pytest.raises(DeclarationError) as e:
         load(project)
     assert str(e.value).startswith(f"{place}:1:65: a tombstone of topic orders has no id; got: TOMBSTONES DELETE")
-    assert "TOMBSTONES DELETE (an expression over record.key, for each), or TOMBSTONES IGNORE" in e.value.hint
+    assert "TOMBSTONES DELETE (an expression over record.key for each), or TOMBSTONES IGNORE" in e.value.hint
 
 
 @pytest.mark.parametrize(
