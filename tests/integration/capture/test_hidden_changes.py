@@ -47,7 +47,7 @@ def poller(session: psycopg.Connection, tmp_path: Path) -> Iterator[Poller]:  # 
 
 def all_read(session: psycopg.Connection, poller: Poller) -> bool:
     [rows] = session.execute("SELECT count(*) FROM hard").fetchone() or ()
-    return bool(len(poller.output.rows) == rows)  # type: ignore[attr-defined]
+    return bool(len(poller.session.output.rows) == rows)  # type: ignore[attr-defined]
 
 
 def test_a_statement_that_commits_inside_counts_from_its_own_beginning(
@@ -89,7 +89,7 @@ def test_a_right_that_is_taken_away_leaves_the_low_mark_where_it_is(
         database = poller.session.database
         wait_until(lambda: poller.poll() >= 0 and database.clock() > end, every=0.1, what="the overlap passes")
         assert "pg_read_all_stats" in poller.pending_decision
-        assert len(poller.output.rows) == 1, "what can be seen is delivered"  # type: ignore[attr-defined]
+        assert len(poller.session.output.rows) == 1, "what can be seen is delivered"  # type: ignore[attr-defined]
         # Nor does another process forget that it saw more.
         poller.close()
         poller = poller_of(DECLARED.format(more=more), tmp_path, cast(Kept, poller.session.output))

@@ -194,7 +194,7 @@ def test_statements_of_the_bulk_protocol_count(mariadb: MariaDB) -> None:
 def test_an_engine_whose_transactions_cannot_be_seen_has_a_delay(
     mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MySQL, "OTHERS", MySQL.OTHER_ENGINES.replace("'SEQUENCE'", "'ROCKSDB'"))
+    monkeypatch.setattr(MySQL, "OTHER_ENGINES", MySQL.OTHER_ENGINES.replace("'SEQUENCE'", "'ROCKSDB'"))
     with opened(mariadb, timedelta(seconds=6)) as database:
         assert "another engine with transactions" in database.visibility_problem
         found = database.transactions()

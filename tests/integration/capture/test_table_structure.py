@@ -233,7 +233,7 @@ def two(source: Source) -> None:
 def test_columns_that_swap_their_names(
     source: Source, monkeypatch: pytest.MonkeyPatch, columns: str, restarted: bool
 ) -> None:
-    monkeypatch.setattr(Poller, "LOOK", 0.0)
+    monkeypatch.setattr(Poller, "TABLE_CHECK_SECONDS", 0.0)
     two(source)
     poller = source.poller("snapshot", columns=columns)
     until(
@@ -254,7 +254,7 @@ def test_columns_that_swap_their_names(
 
 
 def test_a_table_that_was_emptied_or_exchanged(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Poller, "LOOK", 0.0)
+    monkeypatch.setattr(Poller, "TABLE_CHECK_SECONDS", 0.0)
     two(source)
     poller = source.poller()
     until(poller, lambda: poller.position.low is not None, "the low watermark comes on")
@@ -268,7 +268,7 @@ def test_a_table_that_was_emptied_or_exchanged(source: Source, monkeypatch: pyte
 def test_a_view_that_leaves_rows_out_is_refused_before_any_is_taken_for_gone(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Poller, "LOOK", 0.0)
+    monkeypatch.setattr(Poller, "TABLE_CHECK_SECONDS", 0.0)
     two(source)
     view = f"CREATE OR REPLACE VIEW {source.name}_v AS SELECT * FROM {source.name}"
     source.sql(view)
@@ -341,7 +341,7 @@ def test_a_release_that_lost_its_file_reads_the_topic(source: Source, home: Path
     # And one that has no time for that writes again.
     source.close(poller)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Poller, "REMEMBER", 0.0)
+        patch.setattr(Poller, "TOPIC_READ_SECONDS", 0.0)
         poller = source.poller()
         polled(poller, 3)
     assert poller.metrics.written == 100
