@@ -31,7 +31,7 @@ SHOWN = 100
 
 
 @dataclass(frozen=True)
-class Row:
+class OversizedRow:
     """A row put aside. digest: of its value; scan: the comparison that met it last; largest: what its topic took."""
 
     digest: bytes
@@ -48,8 +48,8 @@ class OversizedRows:
     def __init__(self, db: sqlite3.Connection, capture: Capture, limit: SizeLimit | None) -> None:
         self._db, self._limit = db, limit
         self._capture = (capture.name, capture.topic.name)
-        self._known = {key: Row(*about) for key, *about in db.execute("SELECT * FROM aside")}
-        self._found: dict[bytes, tuple[Row, ProducerRecord]] = {}
+        self._known = {key: OversizedRow(*about) for key, *about in db.execute("SELECT * FROM aside")}
+        self._found: dict[bytes, tuple[OversizedRow, ProducerRecord]] = {}
 
     def __len__(self) -> int:
         return len(self._known)
@@ -81,7 +81,10 @@ class OversizedRows:
         for key, value in pairs:
             if value is None or key not in why:
                 continue
-            row, known = Row(digest(value), scan, self._limit.max_bytes if self._limit else 0), self._known.get(key)
+            row, known = (
+                OversizedRow(digest(value), scan, self._limit.max_bytes if self._limit else 0),
+                self._known.get(key),
+            )
             if known is None or known.digest != row.digest:
                 self._found[key] = row, self._letter(key, value, why[key])
             elif known != row:
@@ -119,7 +122,7 @@ class OversizedRows:
         headers = tuple((f"penstock.{what}", text.encode()) for what, text in said.items())
         return DEAD_LETTER_LIMIT.truncate(ProducerRecord(DEAD_LETTERS.name, key, value, headers))
 
-    def _keep(self, rows: Mapping[bytes, Row]) -> None:
+    def _keep(self, rows: Mapping[bytes, OversizedRow]) -> None:
         self._known |= rows
         made = [(key, row.digest, row.scan, row.largest) for key, row in rows.items()]
         self._db.executemany("INSERT OR REPLACE INTO aside VALUES (?, ?, ?, ?)", made)

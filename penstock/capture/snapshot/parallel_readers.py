@@ -36,7 +36,7 @@ def split_key_ranges(database: SourceDatabase, pages: PageQueries, total: int, c
 
 
 @dataclass(frozen=True)
-class Read:
+class RangePage:
     """A page of a range. behind: the key of its last row, None if the range ends with it; again: which of its rows the
     polls will read too, by number."""
 
@@ -53,7 +53,7 @@ class RangeReader:
         self._capture, self._database, self._low, self._size = capture, database, low, PageSize(limit)
         self._pages = PageQueries(capture)
 
-    def read(self, part: KeyRange) -> Read:
+    def read(self, part: KeyRange) -> RangePage:
         query = self._pages.by_key(part.behind, self._size.rows, upto=part.upto)
         page = self._size.read(self._database, query)
         check_values(self._capture, page, orderings(self._capture, self._database.order, page))
@@ -61,7 +61,7 @@ class RangeReader:
         cursors = enumerate(row[at] for row in page.rows)
         again = [number for number, cursor in cursors if low is None or cursor is None or cursor >= low]
         behind = last(self._capture, page, self._capture.key) if page.more else None
-        return Read(columns_of(page), records(self._capture, page), behind, again)
+        return RangePage(columns_of(page), records(self._capture, page), behind, again)
 
 
 class RangeReaders:
@@ -75,9 +75,9 @@ class RangeReaders:
     ) -> None:
         self._capture = capture
         self._left = dict(enumerate(ranges))
-        self._coming: dict[Future[Read], int] = {}
+        self._coming: dict[Future[RangePage], int] = {}
         self._pool: Executor
-        self._read: Callable[[KeyRange], Read]
+        self._read: Callable[[KeyRange], RangePage]
         if min(len(ranges), count) == 1:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"reader-{capture.name}")
             self._read = RangeReader(capture, database, low, limit).read
@@ -97,7 +97,7 @@ class RangeReaders:
     def left(self) -> tuple[KeyRange, ...]:
         return tuple(self._left.values())
 
-    def next(self) -> Read:
+    def next(self) -> RangePage:
         """A page of any range, whichever is there first. The one behind it is read while this one is written."""
         done, _ = wait(self._coming, return_when=FIRST_COMPLETED)
         first = min(done, key=self._coming.__getitem__)
@@ -151,6 +151,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _read(part: KeyRange) -> Read:
+def _read(part: KeyRange) -> RangePage:
     assert _reader is not None
     return _reader.read(part)

@@ -15,7 +15,7 @@ from psycopg.pq import Format
 TYPES = ("date", "time", "timestamp", "timestamptz")
 
 
-class Wide(Loader):
+class WideDatetimeLoader(Loader):
     """A value as psycopg has it, or as text if it has none."""
 
     name = ""
@@ -35,4 +35,6 @@ class Wide(Loader):
 
 def register(connection: Connection[Any]) -> None:
     for name in TYPES:
-        connection.adapters.register_loader(name, type(f"Wide{name}", (Wide,), {"name": name}))
+        connection.adapters.register_loader(
+            name, type(f"WideDatetimeLoader{name}", (WideDatetimeLoader,), {"name": name})
+        )
