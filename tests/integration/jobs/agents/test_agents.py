@@ -152,7 +152,7 @@ def test_matching_is_what_the_model_says(spark: SparkSession) -> None:
     }
     of_tables = {name: [{"key": str(n), **row} for n, row in enumerate(of)] for name, of in tables.items()}
     said = [Record("active-agents", one["agent"], json.dumps(one)) for one in agents]
-    found = rows(spark, assignments.STREAM, agents=said, again=agents[200:], **of_tables)
+    found = rows(spark, assignments.STREAM, agents=said, rechecks=agents[200:], **of_tables)
     ids = {row["agent"]: [test["id"] for test in row["tests"]] for row in found}
     assert ids == {one["agent"]: model.assigned(one, *(tables[name] for name in TABLES)) for one in agents}
     assert sum(map(bool, ids.values())) > 100
