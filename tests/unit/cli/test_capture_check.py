@@ -13,6 +13,8 @@ from penstock.host.ports import free_port
 from penstock.model.capture import Capture, parse
 from tests.chaos.projects import other_project
 
+pytestmark = pytest.mark.processes
+
 TEXT = "CAPTURE INTO {name} FROM {engine} {name} KEY (id) CURSOR at AS SELECT id, at FROM {table}"
 
 

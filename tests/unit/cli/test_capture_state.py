@@ -71,7 +71,7 @@ def test_each_says_how_far_it_is_and_what_was_found() -> None:
         assert said in lines["accounts"]
     for said in ("snapshot 36 %", "reconcile: it is due", "ignores transactions that are open too long"):
         assert said in lines["tests"]
-    assert "the control database does not know it yet" in lines["young"]
+    assert "not in the control database yet" in lines["young"]
     assert "accounts" not in asked("tests")
 
 

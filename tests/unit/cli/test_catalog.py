@@ -20,6 +20,8 @@ from penstock.settings import PROJECT
 from tests.chaos.projects import other_project
 from tests.unit.catalog.test_catalog import DECLARED
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(autouse=True)
 def project() -> Iterator[None]:

@@ -22,6 +22,8 @@ DATABASE = {"sqlalchemy", "pymysql"}
 SCRIPT = """
 import sys
 from penstock.cli import app
+
+pytestmark = pytest.mark.processes
 try:
     app(sys.argv[1:], prog_name="penstock")
 finally:

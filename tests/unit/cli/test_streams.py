@@ -109,7 +109,7 @@ def test_show_tells_all_of_an_app() -> None:
 
 
 def test_status_fails_while_a_wanted_stream_does(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_usage, "parts", lambda *_: [])
+    monkeypatch.setattr(resource_usage, "measure", lambda *_: [])
 
     def status(code: int) -> dict[str, str]:
         result = CliRunner().invoke(penstock, ["status", "--json"])
@@ -244,6 +244,7 @@ def test_follow_stays_while_the_database_is_away(tmp_path: Path) -> None:
     assert next(followed(log, away, every=0.01)) == "still here\n"
 
 
+@pytest.mark.processes
 def test_a_platform_that_is_down_is_told_with_the_way_to_start_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_CONTROL_URL", raising=False)
     port = str(ports.free_port(3))
