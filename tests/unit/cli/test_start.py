@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+pytestmark = pytest.mark.processes
+
 from penstock.cli import COMMANDS, app, load
 from penstock.control import Control
 
@@ -22,8 +24,6 @@ DATABASE = {"sqlalchemy", "pymysql"}
 SCRIPT = """
 import sys
 from penstock.cli import app
-
-pytestmark = pytest.mark.processes
 try:
     app(sys.argv[1:], prog_name="penstock")
 finally:

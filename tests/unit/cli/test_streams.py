@@ -114,7 +114,7 @@ def test_status_fails_while_a_wanted_stream_does(control: Control, monkeypatch: 
     def status(code: int) -> dict[str, str]:
         result = CliRunner().invoke(penstock, ["status", "--json"])
         assert result.exit_code == code, result.output
-        found: dict[str, str] = json.loads(result.output)["ill"]
+        found: dict[str, str] = json.loads(result.output)["unhealthy"]
         return found
 
     assert status(1) == {"summaries": "failing: no broker", "topic-quality": "down: no driver was launched yet"}
