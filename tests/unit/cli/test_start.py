@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-pytestmark = pytest.mark.processes
-
 from penstock.cli import COMMANDS, app, load
 from penstock.control import Control
+
+pytestmark = pytest.mark.processes
 
 # Each takes a tenth of a second and more to import.
 HEAVY = {
