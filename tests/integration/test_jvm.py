@@ -24,9 +24,9 @@ pytestmark = pytest.mark.integration
 ENDS = """
 import sys
 import time
-from penstock.engine import jvm
+from penstock.engine.jvm import bridge
 from penstock.engine.session import open_session
-sys.exit(jvm.end(open_session("ends")))
+sys.exit(bridge.stop_jvm(open_session("ends")))
 """
 
 
