@@ -141,7 +141,7 @@ def test_what_a_sink_put_aside_is_given_to_its_store_again(
         return asks
 
     asks = replay()
-    expect(asks.get_by_role("alert")).to_contain_text("InfluxDB takes nothing for the moment", timeout=240_000)
+    expect(asks.get_by_role("alert")).to_contain_text("InfluxDB cannot take anything at present", timeout=240_000)
     asks.get_by_role("button", name="Cancel").click()
     with influx:
         replay()

@@ -152,7 +152,7 @@ def test_through_every_fault_both_places_hold_what_the_rows_say(
         # The server is killed in the middle of things, and is away for a while.
         influx.kill()
         history.more(30)
-        told = "InfluxDB takes nothing for the moment"
+        told = "InfluxDB cannot take anything at present"
         wait_until(lambda: tended(run.reconcile, lambda: told in (run.figures.error or "")), what="it says so")
         influx.start()
         influx.wait()
