@@ -1,7 +1,7 @@
 """The operator page: a FastAPI app inside Airflow's api-server, shown as a view of its UI.
 
-Airflow does not authenticate plugin apps: every route here depends on Airflow's own checks, the static files too. No
-route declares a body, as FastAPI would read that first: `action_of` does, behind the checks.
+Airflow does not authenticate plugin apps, so every route depends on Airflow's checks. No route declares a body, because
+FastAPI would read it before the checks: `action_of` reads it after them.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ log = logging.getLogger(__name__)
 # Each reads from the broker for seconds: more at once would leave the api-server without threads.
 reading = BoundedSemaphore(2)
 cataloguing = Lock()
-# Each starts a JVM.
-trying = BoundedSemaphore(1)
+trying = BoundedSemaphore(1)  # each starts a JVM
 # The code of one app is tried at a time.
 releasing = release.ReleaseQueue()
 # Each waits for the views, for seconds where they are slow.
@@ -65,9 +64,8 @@ looking = BoundedSemaphore(4)
 
 OPERATE_DAG = "operate_streams"  # who may trigger this DAG may start, stop and release here
 PREFIX = "/penstock"
-CATALOG_PATIENCE = 60.0
-TRYING_PATIENCE = 5.0
-"""Seconds for which one waits for another's explanation, replay or look to end."""
+# Seconds that a request waits for another one to end.
+CATALOG_TIMEOUT, EXCLUSIVE_TIMEOUT = 60.0, 5.0
 LOG_LINES = 200
 HASH_EVERY = 10.0
 """Seconds for which the hash of the files on disk is kept."""
@@ -240,7 +238,7 @@ def get_fleet() -> JSONResponse:
 @app.get("/api/agent", dependencies=[Depends(may_act)])
 def get_agent(key: Annotated[str, Query(min_length=1, max_length=4096)]) -> JSONResponse:
     """What the views have of an agent. That is data: not for every viewer."""
-    if not looking.acquire(timeout=TRYING_PATIENCE):
+    if not looking.acquire(timeout=EXCLUSIVE_TIMEOUT):
         raise HTTPException(503, "others are asking; try again")
     try:
         return JSONResponse(agent(connect(), key))
@@ -304,9 +302,9 @@ def _read_catalog(spec: str) -> bytes:  # noqa: ARG001
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "penstock.catalog"]
     try:
-        done = subprocess.run(command, env=env, capture_output=True, check=True, timeout=CATALOG_PATIENCE)
+        done = subprocess.run(command, env=env, capture_output=True, check=True, timeout=CATALOG_TIMEOUT)
     except subprocess.TimeoutExpired as e:
-        raise DeclarationError(f"the declarations were not read within {CATALOG_PATIENCE:g} s") from e
+        raise DeclarationError(f"the declarations were not read within {CATALOG_TIMEOUT:g} s") from e
     except subprocess.CalledProcessError as e:
         raise DeclarationError("the declarations cannot be read", got=e.stderr.decode(errors="replace").strip()) from e
     if done.stderr:
@@ -332,7 +330,7 @@ def _explained(sink: str, spec: str) -> str:  # noqa: ARG001
 
 @contextmanager
 def _tried() -> Iterator[None]:
-    if not trying.acquire(timeout=TRYING_PATIENCE):
+    if not trying.acquire(timeout=EXCLUSIVE_TIMEOUT):
         raise HTTPException(503, "another sink is being explained or replayed; try again")
     try:
         yield

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import re
 import shutil
 import socket
 import ssl
@@ -20,7 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from penstock.archive import parquet
 from penstock.archive.layout import Span
@@ -37,6 +35,7 @@ from penstock.backfill.preflight import (
     row_extent,
 )
 from penstock.backfill.progress import BackfillProgress, BackfillStatus
+from penstock.backfill.result_text import no_rows_text, row_text, unchanged_text
 from penstock.backfill.skipped_records import SkippedRecords
 from penstock.backfill.source import BackfillSource
 from penstock.backfill.transform import Recompute
@@ -56,8 +55,8 @@ from penstock.supervision.launch import spec_hash
 
 log = logging.getLogger(__name__)
 
-# Rows that are shown of a dry run, and how much of each.
-DRY_RUN_ROWS, DRY_RUN_CHARS = 5, 300
+# Rows that a dry run shows.
+DRY_RUN_ROWS = 5
 # Types of whole numbers.
 INTEGER_TYPES = ("tinyint", "smallint", "int", "bigint")
 # Seconds between two looks at the readers' lag, and for which they may hold a run up without a pause.
@@ -169,7 +168,7 @@ class _Run:
             writer.close()
         assert done is not None
         shutil.rmtree(self._folder, ignore_errors=True)
-        said = self._said or _unchanged_text(source, done)
+        said = self._said or unchanged_text(source, done)
         self._progress.update(state="done", rows=done.rows, rows_done=done.rows, verified=said)
         return BackfillResult(rows, said)
 
@@ -194,7 +193,7 @@ class _Run:
         if plan.written:
             log.info("backfill %s: goes on behind %d of %d rows", job.id, plan.written, plan.rows)
         if not plan.rows:
-            self._said = self._said or _no_rows_text(source)
+            self._said = self._said or no_rows_text(source)
             log.warning("backfill %s: %s", job.id, self._said)
         self._keeps(plan, path)
         self._progress.update(rows=plan.rows, rows_done=plan.written)
@@ -368,14 +367,14 @@ class _Run:
             done = BackfillMarker.read(read_marker_value(self._job.marker_key, self._bootstrap))
             if (plan := self._planned(source, done)) is None:
                 assert done is not None
-                count, said = done.rows, _unchanged_text(source, done)
+                count, said = done.rows, unchanged_text(source, done)
             else:
                 path = self._made(source, plan)
                 count = making.count_rows(path)
                 self._keeps(plan, path)
                 said = f"{count - plan.written:,} rows would be written to {self._job.target}; nothing was"
                 said = f"{said}; {plan.written:,} of {count:,} are there already" if plan.written else said
-                said = f"{said}: {_no_rows_text(source)}" if not count else said
+                said = f"{said}: {no_rows_text(source)}" if not count else said
                 said += self._left_out(source).summary
                 self._show(path, plan.written)
         finally:
@@ -385,23 +384,4 @@ class _Run:
 
     def _show(self, path: Path, skip: int) -> None:
         for row in next(making.read_rows(path, skip, DRY_RUN_ROWS), parquet.SCHEMA.empty_table()).to_pylist():
-            log.info("%s: would write %s", self._job.id, _row_text(row))
-
-
-def _unchanged_text(source: BackfillSource, done: BackfillMarker) -> str:
-    if not done.rows:
-        return _no_rows_text(source)
-    left_out = f"; {done.skipped:,} records of the source gave none" if done.skipped else ""
-    return f"nothing is new: {done.rows:,} rows were written and verified by an earlier run{left_out}"
-
-
-def _no_rows_text(source: BackfillSource) -> str:
-    """Why nothing is written."""
-    if not (count := sum(span.rows for span in source.spans.values())):
-        return source.nothing
-    return f"none of the {count:,} records of the source, or of its hours, gives a row of this interval"
-
-
-def _row_text(row: Mapping[str, Any]) -> str:
-    key, value = ((row[name] or b"").decode(errors="replace") for name in ("key", "value"))
-    return re.sub(r"\s+", " ", f"{key[:DRY_RUN_CHARS]}: {value[:DRY_RUN_CHARS]}")
+            log.info("%s: would write %s", self._job.id, row_text(row))

@@ -1,8 +1,7 @@
-"""What a backfill writes, made of what it has read: one Parquet file with the columns of an archive.
+"""The rows that a backfill writes, computed from what it has read: one Parquet file with the columns of an archive.
 
-Of records that are written as they are, `topic`, `partition` and `offset` say where each was; else they number the
-rows: the backfill's name, the hundred thousands, and the number. So one hash serves for what an archive says, for what
-is here and for what the target holds.
+For unchanged records, `topic`, `partition` and `offset` are the record's position; other rows are numbered: the name of
+the backfill, the hundred thousands, and the number. So one hash compares archive, file and target.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from penstock.model.stream import Stream
 
 log = logging.getLogger(__name__)
 
-# RowsQuery whose hashes are compared together, where there are no partitions to go by.
+# Rows whose hashes are compared together if there are no partitions.
 ROWS_PER_HASH = 100_000
 MEMORY_LIMIT = "1GB"
 # Of rows that are held, hashed or written together: a value may be a megabyte.
@@ -47,8 +46,7 @@ JSON_SAFE_TYPE = re.compile(
     r"(VARCHAR|BOOLEAN|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|DECIMAL\([0-9, ]+\)|STRUCT"
     r"|\"[^\"]*\"|\w+ |[(),\[\] ])+"
 )
-
-# Of the folder of a run: what of the source gives no row.
+# In the folder of a run: the records of the source that give no row.
 SKIPPED_FILE = "left-out.json"
 
 Recompute = Callable[[Sequence[Stream], Sequence[str], datetime, datetime], Iterator[pa.Table]]

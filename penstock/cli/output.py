@@ -36,7 +36,7 @@ class Safe(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else shown(text), style, control)
+            yield Segment(text if control else printable_text(text), style, control)
 
 
 def console() -> Console:
@@ -44,14 +44,14 @@ def console() -> Console:
     return Safe(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False, emoji=False)
 
 
-def shown(text: str) -> str:
-    """A text as it may be shown: its own lines, and no code that a terminal would obey."""
+def printable_text(text: str) -> str:
+    """Returns a text with its line breaks and without control codes of a terminal."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def echo(text: str, *, err: bool = False) -> None:
     """Print a text that may hold what came from outside."""
-    typer.echo(shown(text), err=err)
+    typer.echo(printable_text(text), err=err)
 
 
 def emit(data: Any) -> None:

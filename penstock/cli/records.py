@@ -98,15 +98,15 @@ def read(
     heartbeats: Annotated[bool, typer.Option("--heartbeats", help="Include Penstock's own heartbeats.")] = False,
 ) -> None:
     """Print the committed records of a topic: time (UTC), partition, offset, key, value."""
-    from penstock.kafka.console import newest
     from penstock.kafka.console import read as records
+    from penstock.kafka.console import read_newest
 
     wanted = None if key is None else key.encode()
     shown = _json if as_json else _line
     found: Iterator[TopicRecord]
     with clear_errors():
         if start is None and not follow:
-            found = iter(newest(topic, settings().bootstrap, count or NEWEST, key=wanted, heartbeats=heartbeats))
+            found = iter(read_newest(topic, settings().bootstrap, count or NEWEST, key=wanted, heartbeats=heartbeats))
         else:
             found = records(
                 topic, settings().bootstrap, _start(start or "end"), key=wanted, count=count, follow=follow,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from penstock.cli.output import actor, clear_errors, console, count, echo, emit, shown, state, table, unknown
+from penstock.cli.output import actor, clear_errors, console, count, echo, emit, printable_text, state, table, unknown
 from penstock.control import Control, Desired, connect
 from penstock.errors import PenstockError
 from penstock.host import session
@@ -151,7 +151,7 @@ def logs(
             return
         try:
             for text in followed(path, lambda: _log(control, app_name)):
-                typer.echo(shown(text), nl=False)
+                typer.echo(printable_text(text), nl=False)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from penstock.codec import event_time as times
 from penstock.codec import json_sql, rejection_reasons
 from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
+from penstock.codec.text import as_text
 from penstock.errors import DeclarationError
 from penstock.model.input import Combiner, Input
 from penstock.model.schema import Field, Type, schema
@@ -395,18 +396,3 @@ def _validated_sql(reading: RecordDecoder) -> str:
         f"SELECT *, {values} FROM ("
         f"SELECT *, {IS_HEARTBEAT} AS _beat, {json_sql.parse_record('_text', fields)} AS _k FROM records_in)))"
     )
-
-
-def as_text(values: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    """Returns values as text; NULL where they are not UTF-8."""
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.chunked_array([pa.array([_decode_utf8(v) for v in values.to_pylist()], pa.string())])
-
-
-def _decode_utf8(value: bytes | None) -> str | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return None

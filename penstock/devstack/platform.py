@@ -7,15 +7,16 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import psutil
 
 from penstock.catalog import BrokenFile, Catalog, load_partial, mistakes_of_app
 from penstock.control import Actor, Control, connect
 from penstock.devstack.demo_database import DemoDatabase
+from penstock.devstack.progress import ProgressReporter, ProgressStep
 from penstock.devstack.servers import mariadb_binaries, stores
 from penstock.devstack.servers.airflow import Airflow, ApiServer
 from penstock.devstack.servers.base import ManagedServer, stop_together
@@ -47,22 +48,6 @@ FAILING_TIMEOUT = 45.0
 """Seconds after which streams that fail are no longer waited for, if all others run."""
 FRESH_MS = 60_000
 """Age of a last batch up to which it counts as of now."""
-
-
-class ProgressStep(Protocol):
-    """Where a step tells how far it is."""
-
-    def tick(self, done: int, total: int) -> None:
-        """Bytes so far, of about so many."""
-
-    def say(self, text: str) -> None:
-        """What is going on, or what came out."""
-
-
-class ProgressReporter(Protocol):
-    """Shows the steps to somebody."""
-
-    def step(self, title: str) -> AbstractContextManager[ProgressStep]: ...
 
 
 class MetricsCollectorServer(ManagedServer):

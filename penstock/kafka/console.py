@@ -127,7 +127,7 @@ def read(
                 return
 
 
-def newest(
+def read_newest(
     topic: str, bootstrap: str, count: int, *, key: bytes | None = None, heartbeats: bool = False
 ) -> list[TopicRecord]:
     """The newest committed records of a topic by timestamp, oldest first; arguments and errors are those of `read`."""

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
 
-from penstock.codec.columnar import BAD_COLUMN, SOURCE_RECORD_COLUMN, RecordDecoder, arrow_type, as_text
+from penstock.codec.columnar import BAD_COLUMN, SOURCE_RECORD_COLUMN, RecordDecoder, arrow_type
 from penstock.codec.heartbeat import HEARTBEAT_KEY, heartbeat_signer
+from penstock.codec.text import as_text
 from penstock.errors import BrokerError, BrokerRefused, LeaseLost
 from penstock.kafka.admin import LARGE_FETCH, REQUEST_TIMEOUT, TOPIC_UNAVAILABLE, admin, await_result
 from penstock.kafka.client import assign, client_config

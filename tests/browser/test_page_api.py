@@ -33,15 +33,14 @@ STOP = {"verb": "stop", "kind": "stream", "name": "bundles", "note": "by test"}
 
 @pytest.fixture
 def olga(server: Server, scene: Scene) -> Iterator[httpx.Client]:
-    """As Olga's browser would: with Airflow's cookie."""
+    """Requests with Olga's cookie."""
     assert scene.live
     with httpx.Client(base_url=server.url, cookies={"_token": server.token("olga")}) as client:
         yield client
 
 
 @pytest.fixture
-def vera(server: Server, scene: Scene) -> Iterator[httpx.Client]:
-    assert scene.live
+def vera(server: Server, scene: Scene) -> Iterator[httpx.Client]:  # noqa: ARG001
     with httpx.Client(base_url=server.url, cookies={"_token": server.token("vera")}) as client:
         yield client
 
@@ -390,8 +389,8 @@ def test_a_drivers_log_is_read_from_its_end_and_from_the_folder_of_logs_only(
 
 
 def test_records_and_logs_are_not_for_every_viewer(vera: httpx.Client) -> None:
-    for path in ("letters?stream=bundles&kind=dead", "log?app=metrics"):
-        assert vera.get(f"/penstock/api/{path}").status_code == 403
+    paths = ("letters?stream=bundles&kind=dead", "log?app=metrics")
+    assert [vera.get(f"/penstock/api/{path}").status_code for path in paths] == [403, 403]
 
 
 def test_the_code_that_runs_and_the_code_on_disk_are_both_told(vera: httpx.Client) -> None:

@@ -175,7 +175,7 @@ class CursorTracker:
             if not self.blind:
                 log.warning(
                     "capture %s: a transaction is open for %.0f s; it is no longer waited for, and what lies behind "
-                    "its beginning is read again when it has ended. To mend it: end the transaction",
+                    "its beginning is read again when it has ended. hint: end the transaction",
                     self._capture.name,
                     transactions.now - transactions.oldest,
                 )

@@ -134,7 +134,7 @@ class Poller:
         if self._cursors.blind:
             return (
                 "looks at the server do not see all transactions any more, so polls read from where they did: "
-                f"{self.session.database.WHY_NOT_VISIBLE}. To mend it: give the right back; or `penstock capture ask "
+                f"{self.session.database.WHY_NOT_VISIBLE}. hint: give the right back; or `penstock capture ask "
                 f"{self.capture.name} continue`, and DELAY stands in for what is not seen"
             )
         return self._comparison.pending_decision if self.position.reconcile else ""

@@ -33,12 +33,7 @@ from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
 STREAM = Stream("{name}", "{app}", {{"rows": Input(Topic("in"))}}, lambda rows: rows,
                 TopicOutput(Topic("{name}-out"), value="value"), Stateless())
 """
-CAPTURE = """CAPTURE INTO {name}
-FROM sqlite demo
-KEY (id)
-CURSOR at
-AS SELECT id, at FROM t
-"""
+CAPTURE = "CAPTURE INTO {name} FROM sqlite demo KEY (id) CURSOR at AS SELECT id, at FROM t"
 ME = Actor("me", "cli")
 BROKEN = "def f(:\n"
 
@@ -209,15 +204,12 @@ def test_a_driver_says_that_memory_was_full_before_it(control: Control) -> None:
         made._report(keep=False)
         return {row.error for row in control.progress("shop").values()}
 
-    first = control.claim("shop", None, host="h", spec_hash="", owner="me", log="")
-    assert first
+    first = control.claim("shop", None, host="h", spec_hash="", owner="me", log="") or ""
     control.end_driver(first, "its JVM ran out of memory: Java heap space", "memory")
-    second = control.claim("shop", first, host="h", spec_hash="", owner="me", log="")
-    assert second
+    second = control.claim("shop", first, host="h", spec_hash="", owner="me", log="") or ""
     assert errors(second) == {"its JVM ran out of memory: Java heap space"}
     control.end_driver(second, "its process is gone")
-    third = control.claim("shop", second, host="h", spec_hash="", owner="me", log="")
-    assert third
+    third = control.claim("shop", second, host="h", spec_hash="", owner="me", log="") or ""
     assert errors(third) == {None}
 
 
@@ -226,8 +218,7 @@ def test_a_driver_without_anything_to_run_says_why(project: Path, control: Contr
     made = driver(control, "bank")
     assert made.run() == 78
     row = control.driver(made.incarnation)
-    assert row
-    assert row.state == "ended"
+    assert row is not None and row.state == "ended"  # noqa: PT018
     assert "rates.py cannot be imported" in (row.reason or "")
 
 
@@ -378,9 +369,8 @@ def test_what_a_file_prints_is_no_part_of_the_catalog(project: Path, capsys: pyt
 
 
 def test_a_thread_that_a_file_starts_keeps_no_command_from_its_end(project: Path) -> None:
-    (project / "jobs" / "shop" / "odd.py").write_text(
-        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
-    )
+    text = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
+    (project / "jobs" / "shop" / "odd.py").write_text(text)
     command = [sys.executable, "-c", "from penstock.catalog import load_partial; print(len(load_partial()[0].apps))"]
     done = subprocess.run(command, env=launch.environment(), capture_output=True, check=True, timeout=20)
     assert done.stdout == b"3\n"

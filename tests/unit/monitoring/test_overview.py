@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.control import Actor, AppRow, Control, Desired, DriverRow, ProgressRow
+from penstock.control import Actor, AppRow, Control, Desired
 from penstock.control.repositories.captures import CaptureRow
 from penstock.errors import ControlError
 from penstock.monitoring.dashboard.history import POINTS, downsample
-from penstock.monitoring.dashboard.model import CaptureView, Overview
+from penstock.monitoring.dashboard.model import CaptureView
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.remediation import REMEDIES
 from penstock.monitoring.dashboard.snapshot import Snapshot, read
@@ -22,50 +21,7 @@ from penstock.monitoring.dashboard.states import STATES, State, StateLimits
 from penstock.monitoring.humanize import duration, first_line
 from penstock.settings import PROJECT, Settings
 from penstock.supervision.decision.decide import START_TIMEOUT
-
-NOW = 1_800_000_000_000
-APP = AppRow("metrics", release_seq=0, incarnation="d1", restarts=2)
-DRIVER = DriverRow(
-    incarnation="d1", app="metrics", host="pond/5d1c/4026531836", pid=7, pid_started=1.0, release_seq=0, spec_hash="x",
-    owner="o", state="running", launched_at=NOW - 60_000, alive_at=NOW - 1_000, ended_at=None, reason=None, log="/l",
-)  # fmt: skip
-ROW = ProgressRow(
-    "bundles", "metrics", "d1", state="running", reported_at=NOW - 1_500, batch_id=9, batch_at=NOW - 2_000,
-    batch_ms=300, rows_per_s=120.0, rows_in=1000, rows_out=40, late=3, dead=1, watermark=NOW - 9_000, state_rows=5,
-    state_bytes=500, lag=17, topics={"receipts": {"lag": 17, "offsets": {"10": 5, "2": 4}}}, restarts=1,
-)  # fmt: skip
-
-
-def seen(
-    *,
-    app: AppRow = APP,
-    driver: DriverRow | None = DRIVER,
-    row: ProgressRow | None = ROW,
-    desired: Mapping[str, Desired] | None = None,
-    before: Mapping[str, int] | None = None,
-) -> Overview:
-    wanted: dict[str, Desired] = dict(desired or {"bundles": "on"})
-    drivers = {driver.incarnation: driver} if driver else {}
-    progress = {row.name: row} if row else {}
-    known = {} if before is None else {"bundles": before}
-    return overview(Snapshot(NOW, [app], {app.name: wanted}, drivers, progress, before=known), StateLimits())
-
-
-def state_of(view: Overview, name: str = "bundles") -> tuple[State, str]:
-    stream = next(s for s in view.apps[0].streams if s.name == name)
-    return stream.state, stream.why
-
-
-def driver(**changes: Any) -> DriverRow:
-    return replace(DRIVER, **changes)
-
-
-def row(**changes: Any) -> ProgressRow:
-    return replace(ROW, **changes)
-
-
-OFF: dict[str, Desired] = {"bundles": "off"}
-ENDED = driver(state="ended", ended_at=NOW - 4_000, reason="exit code 137\nsecond line")
+from tests.unit.monitoring.overviews import APP, DRIVER, ENDED, NOW, OFF, ROW, driver, row, seen, state_of
 
 
 @pytest.mark.parametrize(

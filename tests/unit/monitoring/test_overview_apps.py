@@ -12,7 +12,7 @@ from penstock.monitoring.dashboard.model import Overview
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.snapshot import Snapshot
 from penstock.monitoring.dashboard.states import State, StateLimits
-from tests.unit.monitoring.test_overview import APP, DRIVER, NOW, OFF, ROW, driver, row, seen, state_of
+from tests.unit.monitoring.overviews import APP, DRIVER, NOW, OFF, ROW, driver, row, seen, state_of
 
 
 def fleet(

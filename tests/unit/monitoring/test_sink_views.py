@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.monitoring.dashboard.model import SinkView
-from tests.unit.monitoring.test_overview import NOW, ROW, row, seen
+from tests.unit.monitoring.overviews import NOW, ROW, row, seen
 
 STORE = {
     "place": "elasticsearch:tests", "written": 40, "conflicts": 7, "retried": 3, "waits": 2, "written_per_s": 12.0,
