@@ -281,7 +281,7 @@ def _json_sql(columns: Columns) -> str:
 
 
 def _sort_by_key(connection: duckdb.DuckDBPyConnection, job: BackfillJob, source: str, target: Path) -> None:
-    """RowsQuery in order of their keys, each key once."""
+    """Rows in order of their keys, each key once."""
     numbered = f"SELECT key, value, row_number() OVER (ORDER BY key, value) - 1 AS n FROM ({source})"
     place = f"""'{job.name}' AS topic, (n // {ROWS_PER_HASH})::INT AS partition, n AS "offset\""""
     columns = f"{place}, key, value, NULL AS timestamp, NULL AS headers, NULL AS event_time"

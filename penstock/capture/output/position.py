@@ -103,7 +103,7 @@ class Position:
         catch_up: A poll that has begun; None if none has.
         skipped: Transactions that are no longer waited for; None if there are none.
         reconcile: Why table and topic are to be compared; empty if they are not.
-        shape: Fingerprint of the tables' structure.
+        table_fingerprint: Fingerprint of the tables' structure.
         clock: The database's clock at the end of the last poll, epoch seconds; 0 if there was none.
         sees_all: All sessions of the server were visible, so its transactions and not DELAY bound the polls.
     """

@@ -69,7 +69,7 @@ def decode_records(
         # Spark judges the time of what was decoded, and needs the record's own for it.
         reading = replace(reading, whole_record=True)
     if not given.schema and not reading.combine:
-        return _decode_decode_raw(source, given, F.timestamp_micros(horizon), ours)
+        return _decode_raw_records(source, given, F.timestamp_micros(horizon), ours)
     if reading.combine:
         check_combiner(given)
     clock = horizon if given.schema else F.least(F.unix_micros(_record_time()), horizon)
@@ -119,7 +119,7 @@ def _with_time(rows: DataFrame) -> DataFrame:
     return rows.withColumn(RECORD_COLUMN, F.col(RECORD_COLUMN).withField(EVENT_TIME, F.col(EVENT_TIME)))
 
 
-def _decode_decode_raw(source: DataFrame, given: Input, horizon: Column, ours: HeartbeatSigner) -> DataFrame:
+def _decode_raw_records(source: DataFrame, given: Input, horizon: Column, ours: HeartbeatSigner) -> DataFrame:
     """Undecoded records. One without a declared event time has its own; one too far in the future is capped."""
     whole = [F.struct(*RAW, *OWN_COLUMNS).alias(RECORD_COLUMN)] if given.record else []
     rows = source.select(*RAW, "timestamp", *whole, _heartbeat_time(source.sparkSession, ours).alias(HEARTBEAT_COLUMN))

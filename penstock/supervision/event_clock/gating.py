@@ -53,7 +53,7 @@ class HeartbeatGate:
     """How far the streams are that feed topics. Not thread-safe.
 
     Args:
-        windowed: What `Catalog.windowed` returns.
+        windowed: What `Catalog.heartbeat_topics` returns.
         control: None if the progress of streams cannot be read; then nothing is held.
         progress_every: Seconds between two reports of a driver.
         clock: Monotonic seconds.

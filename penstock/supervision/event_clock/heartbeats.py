@@ -55,7 +55,7 @@ class HeartbeatSender:
     """Sends every topic's heartbeats when they are due. Not thread-safe; `close` when done.
 
     Args:
-        windowed: What `Catalog.windowed` returns.
+        windowed: What `Catalog.heartbeat_topics` returns.
         control: Records each heartbeat and says how far streams are; None if there is none, and nothing is held then.
         bootstrap: Brokers.
         clock: Epoch seconds.

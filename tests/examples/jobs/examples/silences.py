@@ -30,7 +30,7 @@ def transform(signs: DataFrame) -> DataFrame:
             if newest <= at:
                 return
             if silent:
-                yield Row(machine=key[0], since=newest, silent_for=False)
+                yield Row(machine=key[0], since=newest, silent=False)
             elif at:
                 self._handle.deleteTimer(at + SILENCE)
             self._handle.registerTimer(newest + SILENCE)
@@ -39,7 +39,7 @@ def transform(signs: DataFrame) -> DataFrame:
         def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
             at = self._last.get()[0]
             self._last.update((at, True))
-            yield Row(machine=key[0], since=at, silent_for=True)
+            yield Row(machine=key[0], since=at, silent=True)
 
         def close(self) -> None:
             pass
