@@ -203,7 +203,7 @@ def test_who_does_the_same_job_elsewhere_is_fenced(kept: Archive, fresh_broker: 
 def test_a_dry_run_writes_nothing(kept: Archive, fresh_broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     create(fresh_broker.bootstrap, AGAIN)
     with caplog.at_level("INFO"):
-        done = do(job(again(kept), dry=True), fresh_broker)
+        done = do(job(again(kept), dry_run=True), fresh_broker)
     assert done.rows == 0
     assert "80 rows would be written to again" in done.summary
     assert "would write k" in caplog.text

@@ -162,7 +162,7 @@ def test_readers_do_not_hold_it_up_for_ever(
     monkeypatch.setattr(running, "MAX_LAG_WAIT", 0.5)
     told: list[BackfillStatus] = []
     with pytest.raises(
-        InputNotReady, match=r"its readers were too far behind.*counts is 90 s behind.*goes on where it was"
+        InputNotReady, match=r"its readers had too much lag.*counts is 90 s behind.*goes on where it was"
     ):
         do(job(again(kept)), fresh_broker, told, behind=lambda: {"counts": 90.0})
     assert {f.state for f in told} >= {"waiting", "failed"}
@@ -171,7 +171,7 @@ def test_readers_do_not_hold_it_up_for_ever(
 
 def test_a_dry_run_goes_on_from_the_mark_and_is_in_nobodys_way(kept: Archive, fresh_broker: Broker) -> None:
     create(fresh_broker.bootstrap, AGAIN)
-    dry = job(again(kept), dry=True)
+    dry = job(again(kept), dry_run=True)
     said: list[str] = []
 
     def beside() -> dict[str, float]:
@@ -233,7 +233,7 @@ def test_nothing_in_the_archive(kept: Archive, endpoint: Endpoint, fresh_broker:
     holds(kept, endpoint, [{**event(1, 40), "event_time": HOUR + timedelta(hours=9)}])
     # Between two hours, and behind the last of a topic that is there: it had none.
     for one in (of(5, 6), of(12, 13)):
-        dry = do(replace(one, dry=True), fresh_broker).summary
+        dry = do(replace(one, dry_run=True), fresh_broker).summary
         done = do(one, fresh_broker)
         assert dry == f"0 rows would be written to again; nothing was: {done.summary}"
         assert (done.rows, done.summary) == (
