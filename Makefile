@@ -53,7 +53,7 @@ doctor: env ## check Java, ports, versions, broker, database
 
 check: lint ## ruff, mypy and the unit tests that start no process: under a minute
 	@.venv/bin/mypy $(SOURCES) & types=$$!; \
-	.venv/bin/python -m pytest -q -n 2 --dist worksteal -m 'not processes' tests/unit; tests=$$?; \
+	.venv/bin/python -m pytest -q -n 2 --dist worksteal -m 'not processes and not long' tests/unit; tests=$$?; \
 	wait $$types && exit $$tests
 
 docs: test-env ## the documentation site, written to docs/_build

@@ -131,7 +131,7 @@ def test_going_on_is_one_command(blocked: Control) -> None:
     blocked.pass_data_loss("s", [REMOVED])
     assert "there is no gap for s to go on behind" in run("go-on", "s", code=1)
     shown = run("show", "s")
-    assert "let by" in shown
+    assert "accepted" in shown
     assert [line.split()[-1] for line in shown.splitlines() if line.startswith("lost")] == ["7"]
     blocked.report_data_loss("s", [AGAIN])
     blocked.pass_data_loss("s", [AGAIN])
