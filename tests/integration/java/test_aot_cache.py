@@ -15,9 +15,9 @@ pytestmark = pytest.mark.integration
 
 DRIVER = """
 import sys
-from penstock.host import aot
+from penstock.java import aot_cache
 from penstock.engine.session import open_session
-spark = open_session("test", java_options=[*aot.options(), f"-Xlog:class+load:file={sys.argv[1]}"])
+spark = open_session("test", java_options=[*aot_cache.options(), f"-Xlog:class+load:file={sys.argv[1]}"])
 source = spark.read.format("kafka").option("kafka.bootstrap.servers", "127.0.0.1:1").option("subscribe", "x")
 print(source.load().schema.simpleString())
 spark.stop()

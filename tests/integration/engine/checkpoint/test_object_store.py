@@ -77,7 +77,7 @@ for text in ("{}", '{"starts": {}}'):
     said.append(checkpoint.active_reset() == waits == text and checkpoint.pending_reset() is None)
 said.append(Folder(spark, f"{sys.argv[1]}/sums.before").read("penstock-reset.json"))
 sys.stdout.write("\\n" + json.dumps(said))
-bridge.end(spark)
+bridge.stop_jvm(spark)
 """
 
 
