@@ -65,14 +65,14 @@ class Mutant:
 
 AGENTS = "tests/chaos/test_agents_kills.py"
 COMMIT = "self._producer.commit_transaction(TIMEOUT)"
-SENT = "yield Message(topic, _bytes(key), _bytes(value), tuple(more))"
+SENT = "yield ProducerRecord(topic, as_bytes(key), as_bytes(value), tuple(more))"
 MUTANTS = [
     Mutant("no change"),
     Mutant(
         "a mark is not compared",
         OUTPUT,
         "return NO_COMMIT if found is None else CommitMarker.read(found)",
-        "return NOTHING",
+        "return NO_COMMIT",
         kills=4,
         kinds="aimed",
     ),
@@ -97,8 +97,8 @@ MUTANTS = [
     Mutant(
         "offsets are published instead of a mark",
         TRANSACTIONS,
-        "self._send(Message(self._place.topic, self.name.encode(), mark, partition=self._place.partition))",
-        "self.what",
+        "                ProducerRecord(\n                    self._marker_partition.topic, self.name.encode(), mark, ",
+        "                ProducerRecord(\n                    self._marker_partition.topic, b'none', mark, ",
         kills=4,
         kinds="aimed",
     ),
@@ -192,8 +192,8 @@ MUTANTS = [
     Mutant(
         "an absence that was told is told again when it ends",
         "jobs/agents/active.py",
-        "moment - earlier >= {AFTER} AND NOT returns)",
-        "moment - earlier >= {AFTER})",
+        "(WHERE earlier IS NOT NULL AND (apart OR missed) AND NOT returns AND NOT open)",
+        "(WHERE earlier IS NOT NULL AND (apart OR missed) AND NOT open)",
         # Long enough for agents to come back.
         kills=3,
         test=AGENTS,
@@ -201,8 +201,8 @@ MUTANTS = [
     Mutant(
         "a window that is told stays in the state",
         "jobs/agents/alerts.py",
-        "f\"{COUNTED} WHERE ended > getvariable('time') GROUP BY ALL\"",
-        'f"{COUNTED} GROUP BY ALL"',
+        "FROM counted WHERE ended > getvariable('time') GROUP BY account",
+        "FROM counted GROUP BY account",
         test=AGENTS,
     ),
     Mutant(

@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_other_processes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """In `make check`, which leaves out what is marked `processes`, a test starts no process and opens no connection."""
+    """In `make check`, which leaves out the marker `processes`, a test starts no process and opens no connection."""
     if "not processes" in request.config.option.markexpr:
         _pure[:] = [request.node.nodeid]
     yield
