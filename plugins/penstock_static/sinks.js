@@ -157,10 +157,10 @@ export class SinkTable {
   known({ apps, sinks }) {
     const found = new Map(sinks.map((sink) => [sink.name, { ...sink, runs: true }]));
     const streams = new Map(apps.flatMap((app) => app.streams).map((stream) => [stream.name, stream]));
-    for (const { name, app, writes, runs, where } of this.declared) {
+    for (const { name, app, writes, runs, location } of this.declared) {
       const place = writes.filter(({ kind }) => kind === "store").map((one) => one.name).join(", ");
       const known = found.get(name) ?? { health: "unknown", ...streams.get(name), name, app, place, runs };
-      found.set(name, { ...known, stated: where.startsWith("sql/sinks/") });
+      found.set(name, { ...known, stated: location.startsWith("sql/sinks/") });
     }
     return [...found.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
   }
