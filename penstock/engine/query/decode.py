@@ -238,7 +238,7 @@ def _counts(given: Input) -> list[Column]:
     """The number of heartbeats, the time of the latest, and the number of records where each row is one: Spark's own
     count is of what it read, once for each branch of its plan, and a sink has a branch for tombstones."""
     rows = [F.count(F.lit(1)).alias("values" if given.splits_tombstones else "rows")] if given.record else []
-    latest = F.max(F.when(F.col(HEARTBEAT_COLUMN), F.unix_millis(EVENT_TIME))).alias("alive_at")
+    latest = F.max(F.when(F.col(HEARTBEAT_COLUMN), F.unix_millis(EVENT_TIME))).alias("heartbeat_at")
     return [F.count_if(HEARTBEAT_COLUMN).alias("beats"), latest, *rows]
 
 

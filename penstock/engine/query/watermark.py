@@ -81,7 +81,7 @@ class Watermark:
             self._stream.output_mode.heartbeat_schedule
             and (metric := execution.observed_metric(self._metric(name))) is not None
         ):
-            upto = max(upto, metric.getAs("alive_at") or 0)
+            upto = max(upto, metric.getAs("heartbeat_at") or 0)
         return min(batch.at_ms, upto) or None
 
     def _cut(self, batch: PlannedBatch) -> bool:
