@@ -68,6 +68,7 @@ def test_commands_in_the_docs_exist(page: str, arguments: list[str]) -> None:
         pytest.fail(f"{page}: penstock {' '.join(arguments)}: {e.format_message()}")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("page", "text"), list(snippets("python")), ids=lambda x: x.split("\n")[0][:40])
 def test_python_in_the_docs_compiles(page: str, text: str) -> None:
     compile(text, page, "exec")

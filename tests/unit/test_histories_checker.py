@@ -84,6 +84,7 @@ def test_each_other_topic_has(filled: History, server: Server) -> None:
     assert f"{count} of 0 extra" in mistakes(filled, server, topic)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("engine", DIALECTS)
 def test_histories_are_captures_of_all_kinds(engine: str) -> None:
     made = [history(2, n, engine, frozenset()) for n in range(300)]

@@ -119,6 +119,7 @@ def test_only_two_places_reach_into_sparks_jvm() -> None:
     assert {name for name in found if not name.startswith("engine/jvm/")} == {"model/checks/spark_plan.py"}
 
 
+@pytest.mark.processes
 def test_every_module_can_be_read_at_a_sitting() -> None:
     files = [
         path for room in ("penstock", "plugins", "dags", "jobs", "tests") for path in (PROJECT / room).rglob("*.py")

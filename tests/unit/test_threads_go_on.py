@@ -51,6 +51,7 @@ def test_delays_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert odd.calls == 2
 
 
+@pytest.mark.processes
 def test_hours_of_an_archive_go_on_being_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     made = HourCloser(SimpleNamespace(), SimpleNamespace(archive="a"), SimpleNamespace(), time.time)  # type: ignore[arg-type]
     odd = Odd(made._stop)

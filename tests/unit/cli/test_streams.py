@@ -264,6 +264,7 @@ def test_completion_offers_streams_and_apps(catalog: Catalog, monkeypatch: pytes
     assert [name for name, _ in complete("")] == ["bundles", "metrics", "quality", "summaries", "topic-quality"]
 
 
+@pytest.mark.processes
 def test_the_error_of_a_stream_that_is_well_again_is_told_as_past(control: Control) -> None:
     assert "last error, " in run("show", "summaries")
     (row,) = (row for row in control.progress().values() if row.name == "summaries")

@@ -81,6 +81,7 @@ def test_what_was_removed_need_not_be_older_than_what_is_left(removed: Retention
     assert rebuild_from_inputs.removed_before(removed, 1000) is older
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("until", "floor"), [(None, 1000 + 60_000), (5000, 5000 + 60_000)])
 def test_windows_of_what_was_removed_for_its_age_are_left_as_they_are(
     monkeypatch: pytest.MonkeyPatch, until: int | None, floor: int

@@ -87,6 +87,7 @@ def attach(clock: list[float]) -> Iterator[Callable[..., tuple[logging.Logger, A
     log.propagate = True
 
 
+@pytest.mark.processes
 def test_warnings_reach_the_channel_with_their_place(channel: Channel, attach: Any) -> None:
     log, handler = attach(channel.url)
     log.info("not for the channel")
@@ -101,6 +102,7 @@ def test_warnings_reach_the_channel_with_their_place(channel: Channel, attach: A
     }  # fmt: skip
 
 
+@pytest.mark.processes
 def test_the_same_alert_is_posted_once_and_then_with_its_count(
     channel: Channel, attach: Any, clock: list[float]
 ) -> None:
@@ -117,6 +119,7 @@ def test_the_same_alert_is_posted_once_and_then_with_its_count(
     ]
 
 
+@pytest.mark.processes
 def test_a_flood_is_limited_and_counted(channel: Channel, attach: Any, clock: list[float]) -> None:
     log, handler = attach(channel.url, per_minute=3)
     for i in range(10):
@@ -128,6 +131,7 @@ def test_a_flood_is_limited_and_counted(channel: Channel, attach: Any, clock: li
     assert channel.posts[-1]["text"] == "WARNING runner: later (7 other alerts were not posted)"
 
 
+@pytest.mark.processes
 def test_a_slow_channel_blocks_nobody_and_the_queue_is_bounded(channel: Channel, attach: Any) -> None:
     log, handler = attach(channel.url, per_minute=1000, waiting=5)
     channel.open.clear()
@@ -145,6 +149,7 @@ def test_a_slow_channel_blocks_nobody_and_the_queue_is_bounded(channel: Channel,
     assert sum(post["suppressed"] for post in channel.posts) == 200 - (len(channel.posts) - 1)
 
 
+@pytest.mark.processes
 def test_a_channel_that_stumbles_is_tried_again(channel: Channel, attach: Any) -> None:
     channel.statuses = [503, 429]
     log, handler = attach(channel.url)
@@ -153,6 +158,7 @@ def test_a_channel_that_stumbles_is_tried_again(channel: Channel, attach: Any) -
     assert len(channel.posts) == 1
 
 
+@pytest.mark.processes
 def test_a_channel_that_refuses_is_not_asked_again_and_its_url_is_kept(
     channel: Channel, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,6 +171,7 @@ def test_a_channel_that_refuses_is_not_asked_again_and_its_url_is_kept(
     assert "secret" not in caplog.text
 
 
+@pytest.mark.processes
 def test_a_channel_that_is_away_ends_quickly(attach: Any) -> None:
     log, handler = attach(f"http://127.0.0.1:{free_port()}/", attempts=50)
     log.warning("trouble")
@@ -187,6 +194,7 @@ def root() -> Iterator[None]:
     settings.cache_clear()
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("root")
 def test_setup_writes_text_or_json_and_finds_the_webhook(
     channel: Channel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

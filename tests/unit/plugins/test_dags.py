@@ -261,6 +261,7 @@ def test_the_reaper_knows_nothing_without_the_database(control: Control, monkeyp
             EndOrphanedDrivers(task_id="reap").execute(context())
 
 
+@pytest.mark.processes
 def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,7 @@ def test_a_secret_may_be_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         settings.cache_clear()
 
 
+@pytest.mark.processes
 def test_what_is_misspelt_is_told_with_what_it_may_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     import_module("jobs.metrics")
     assert misspelled_variables() == {}

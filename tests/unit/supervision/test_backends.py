@@ -141,6 +141,7 @@ def test_a_heap_that_is_no_size_is_told() -> None:
         ClusterSubmission("a", "i", MASTER, {"spark.driver.memory": "much"}).submit(Path("/none"))
 
 
+@pytest.mark.processes
 def test_the_operator_gives_it_to_the_cluster(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     from penstock_operators import SuperviseStreams
 

@@ -212,6 +212,7 @@ def test_a_part_that_is_laid_is_found(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.processes
 def test_a_state_is_made_of_inputs_only_where_nothing_would_be_told_twice() -> None:
     told = replace(SUMS, restore_sql="", input_retention=timedelta(hours=4))
     place = FoldContext(False, {"sums": told}, {"sums": KEY})
