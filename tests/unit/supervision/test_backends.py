@@ -136,6 +136,7 @@ def test_memory_in_mebibytes(given: str, found: int) -> None:
     assert cluster_drivers._mebibytes(given) == found
 
 
+@pytest.mark.processes
 def test_a_heap_that_is_no_size_is_told() -> None:
     with pytest.raises(SettingError, match="PENSTOCK_DRIVER_MEMORY is no size of a heap; got: much"):
         ClusterSubmission("a", "i", MASTER, {"spark.driver.memory": "much"}).submit(Path("/none"))
