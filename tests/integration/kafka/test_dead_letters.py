@@ -229,7 +229,7 @@ def test_the_command_line_tells_and_sends(bootstrap: str, monkeypatch: pytest.Mo
     for place in ("0:3", "sales[0]@3"):
         assert "1 records would be sent" in told("replay", DEAD.name, "--place", place, "--dry-run")
     nothing = told("replay", DEAD.name, "--place", "0:3", "--place", "0:7", code=1)
-    assert "nothing of that place lies in sales-dead-letter; got: 0:7" in nothing
+    assert "no dead letter of sales-dead-letter has this origin; got: 0:7" in nothing
     assert "1 records are sent" in told("replay", DEAD.name, "--place", "0:3")
     # The other one is of a stream that is no more: stream a has taken it.
     assert "sales[0]@4 is not: it would be read twice by a" in told("replay", DEAD.name, code=1)

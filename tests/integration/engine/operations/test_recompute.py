@@ -228,7 +228,7 @@ def overlapping(given: DataFrame) -> DataFrame:
 
 BY_SECOND = stream(counted("1 second"), output=BETWEEN)
 REFUSED = {
-    "of groups without event time": [stream(for_ever)],
+    "for groups without event time": [stream(for_ever)],
     "groups by windows that overlap": [stream(overlapping)],
     "puts records of several topics together": [
         replace(stream(counted("1 second")), inputs={"given": Input(pattern="again-i.")})
