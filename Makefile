@@ -51,7 +51,7 @@ clean: env ## stop everything and remove the data
 doctor: env ## check Java, ports, versions, broker, database
 	@$(PENSTOCK) doctor
 
-check: lint ## ruff, mypy and the unit tests that start no process: under a minute
+check: lint ## ruff, mypy and the unit tests that start no process
 	@.venv/bin/mypy $(SOURCES) & types=$$!; \
 	.venv/bin/python -m pytest -q -n 2 --dist worksteal -m 'not processes and not long' tests/unit; tests=$$?; \
 	wait $$types && exit $$tests
