@@ -75,12 +75,22 @@ def client_config(bootstrap: str) -> dict[str, str]:
 def assign(consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
     """Assign partitions, their leaders looked up before: librdkafka looks for unknown leaders only once a second.
 
-    A broker that does not answer within two seconds is left to the consumer's own retries.
+    A partition that this consumer has fetched from before is not looked up again. A broker that does not answer within
+    two seconds is left to the consumer's own retries.
     """
-    for topic in {p.topic for p in partitions}:
+    for topic in {p.topic for p in partitions if not _fetched_before(consumer, p)}:
         with suppress(KafkaException):
             consumer.list_topics(topic, timeout=2.0)
     consumer.assign(list(partitions))
+
+
+def _fetched_before(consumer: Consumer, partition: TopicPartition) -> bool:
+    """Whether the consumer knows the partition's end from a fetch; asks no broker."""
+    try:
+        _, end = consumer.get_watermark_offsets(partition, cached=True)
+    except KafkaException:
+        return False
+    return bool(end >= 0)
 
 
 def spark_client_config(bootstrap: str) -> dict[str, str]:
