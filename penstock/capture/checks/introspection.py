@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from penstock.capture.polling.keyset_queries import PARAMETER, SourceQuery
+from penstock.capture.checks.catalog_query import catalog_rows
+from penstock.capture.polling.keyset_queries import SourceQuery
 from penstock.capture.source.base import SourceDatabase, SourceError
-from penstock.capture.source.statement_sql import POSTGRES_TABLE, folded_name
+from penstock.capture.source.statement_sql import folded_name
 from penstock.model.capture import Capture
 from penstock.model.checks.capture_checks import LEAVE_OUT, MOMENT, check_query
 from penstock.model.sql.volatile_functions import NAMES, called, momentary
@@ -90,14 +90,14 @@ def inspect_statement(capture: Capture, database: SourceDatabase) -> StatementIn
         found.tables.append(table)
         name, schema = (folded_name(part, dialect) for part in (table.this, table.args.get("db")))
         values = {"name": name, "schema": schema, "written": written}
-        for kind, text in _rows(database, _TABLES[dialect], values):
+        for kind, text in catalog_rows(database, _TABLES[dialect], values):
             if kind == "FOREIGN TABLE":
                 found.elsewhere.append(written)
             if "VIEW" in kind:
                 found.views[written] = kind
                 inner = _view(capture, database, f"'{written}'" + (f" of '{of}'" if of else ""), str(text or ""), found)
                 tables += [(one, of or written) for one in inner]
-        for column, text in _rows(database, _GENERATED[dialect], values):
+        for column, text in catalog_rows(database, _GENERATED[dialect], values):
             if not (of or capture.columns is None or column in used):
                 continue
             found.generated.append(f"{written}.{column}")
@@ -162,14 +162,10 @@ def _functions(capture: Capture, database: SourceDatabase, text: str, found: Sta
     names -= {name for name in names if name.upper() in NAMES[capture.dialect]}
     values = {f"n{i}": name for i, name in enumerate(sorted(names))}
     marks = ", ".join(f"{{m}}{mark}" for mark in values)
-    for name, built in _rows(database, _VOLATILE[capture.dialect].replace("{names}", marks), values) if names else ():
+    for name, built in (
+        catalog_rows(database, _VOLATILE[capture.dialect].replace("{names}", marks), values) if names else ()
+    ):
         if built:
             raise SourceError(f"capture {capture.name}: {MOMENT}", got=f"{name}(...)", hint=LEAVE_OUT)
         if str(name) not in found.functions:
             found.functions.append(str(name))
-
-
-def _rows(database: SourceDatabase, sql: str, values: Mapping[str, str | None]) -> Iterator[tuple[str, ...]]:
-    sql = sql.replace("{found}", POSTGRES_TABLE)
-    used = {name: values[name] for name in re.findall(r"\{m\}(\w+)", sql)}
-    yield from database.page(SourceQuery(sql.replace("{m}", PARAMETER), used)).rows

@@ -6,16 +6,16 @@ A trigger's text is searched for what it sets; functions that it calls are not.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
 
+from penstock.capture.checks.catalog_query import catalog_rows
 from penstock.capture.checks.caveats import DELIVERY, REMOVAL, UNTIL
-from penstock.capture.polling.keyset_queries import PARAMETER, SourceQuery
 from penstock.capture.source.base import SourceDatabase
-from penstock.capture.source.statement_sql import POSTGRES_TABLE, folded_name
+from penstock.capture.source.statement_sql import folded_name
 from penstock.model.capture import Capture
 from penstock.model.sql.lexer import excerpt
 from penstock.model.sql.volatile_functions import BARE, NAMES
@@ -104,10 +104,14 @@ def trigger_caveats(database: SourceDatabase, capture: Capture, tables: Iterable
         written = ".".join(part.sql(capture.dialect) for part in table.parts)
         values = {"name": name, "schema": schema, "written": written}
         about = [
-            row for column in columns for row in _rows(database, _COLUMN[capture.dialect], {**values, "column": column})
+            row
+            for column in columns
+            for row in catalog_rows(database, _COLUMN[capture.dialect], {**values, "column": column})
         ]
         if about:
-            found = [_trigger(row, capture.dialect) for row in _rows(database, _TRIGGERS[capture.dialect], values)]
+            found = [
+                _trigger(row, capture.dialect) for row in catalog_rows(database, _TRIGGERS[capture.dialect], values)
+            ]
             yield from _said(capture, table.name, columns, found, by_column=any(itself for (itself,) in about))
 
 
@@ -176,9 +180,3 @@ def _trigger(row: tuple[Any, ...], dialect: str) -> Trigger:
         event, partly = head[1].upper(), bool(head[2]) or _names("WHEN", head[3])
         text = text[head.end() :]
     return Trigger(str(name), str(table), bool(here), event == "UPDATE", bool(off), bool(partly), str(text))
-
-
-def _rows(database: SourceDatabase, sql: str, values: Mapping[str, str | None]) -> list[tuple[Any, ...]]:
-    sql = sql.replace("{found}", POSTGRES_TABLE)
-    used = {name: values[name] for name in re.findall(r"\{m\}(\w+)", sql)}
-    return list(database.page(SourceQuery(sql.replace("{m}", PARAMETER), used)).rows)
