@@ -1,7 +1,8 @@
 """Typed settings, a class per concern, read from the environment once.
 
-Each field is the variable ``PENSTOCK_<FIELD>`` in capitals, e.g. ``PENSTOCK_KAFKA_PORT=19092``, or what is in the file
-of that name in the folder that ``PENSTOCK_SECRETS_DIR`` names; a variable goes before a file.
+Each field is the variable ``PENSTOCK_<FIELD>`` in capitals, e.g. ``PENSTOCK_KAFKA_PORT=19092``, or the content of the
+file of that name in the folder that ``PENSTOCK_SECRETS_DIR`` names. A variable takes precedence over a file.
+docs/settings.md lists them all.
 """
 
 from penstock.settings.process_settings import (

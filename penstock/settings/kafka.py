@@ -1,4 +1,4 @@
-"""Settings: brokers: where they are, how they are reached, and the embedded ones."""
+"""Settings of the Kafka brokers."""
 
 import ssl
 from typing import Literal, Self
@@ -9,67 +9,70 @@ from penstock.settings.types import Absolute, Authority
 
 
 class KafkaSettings(BaseModel):
-    """Brokers: where they are, how they are reached, and the embedded ones."""
+    """The Kafka brokers and the connection to them."""
 
     kafka_port: int = Field(
         19092,
         ge=1,
         le=65530,
-        description="embedded broker; its controller takes the next port, two more brokers of a cluster the next four",
+        description="port of the embedded broker; its controller uses the next one, two more brokers of a cluster the "
+        "next four",
     )
-    kafka_bootstrap: str = Field("", description="brokers; empty means the embedded one")
+    kafka_bootstrap: str = Field("", description="bootstrap servers; empty: the embedded broker")
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="how the brokers of `kafka_bootstrap` are reached"
+        "PLAINTEXT", description="security protocol of the brokers in `PENSTOCK_KAFKA_BOOTSTRAP`"
     )
-    kafka_ca: Authority = Field("", description="PEM file of the CAs of brokers; empty: those of the system")
+    kafka_ca: Authority = Field("", description="PEM file of the CAs of the brokers; empty: those of the system")
     kafka_certificate: Absolute = Field(
-        "", description="PEM file of a client's certificate, for brokers that ask for one"
+        "", description="PEM file of the client certificate, for brokers that require one"
     )
-    kafka_key: Absolute = Field("", description="PEM file (PKCS#8) of that certificate's key")
-    kafka_key_password: SecretStr = Field(SecretStr(""), description="of the key, if it has one")
-    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
-    kafka_username: str = ""
-    kafka_password: SecretStr = SecretStr("")
-    replication: int = Field(1, ge=1, description="replicas of declared topics; 3 on the brokers of `cluster`")
+    kafka_key: Absolute = Field("", description="PEM file (PKCS#8) of the client certificate's key")
+    kafka_key_password: SecretStr = Field(SecretStr(""), description="password of that key, if it has one")
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        "SCRAM-SHA-512", description="SASL mechanism"
+    )
+    kafka_username: str = Field("", description="SASL user")
+    kafka_password: SecretStr = Field(SecretStr(""), description="SASL password")
+    replication: int = Field(1, ge=1, description="replicas of declared topics; 3 by default on the embedded cluster")
 
     @model_validator(mode="after")
     def _connection_is_complete(self) -> Self:
-        """How brokers are reached, and what that needs."""
         protocol = self.kafka_security_protocol
-        sasl = bool(self.kafka_username or self.kafka_password.get_secret_value())
         tls = bool(self.kafka_ca or self.kafka_certificate or self.kafka_key)
-        given = {"PENSTOCK_KAFKA_USERNAME": self.kafka_username}
-        given["PENSTOCK_KAFKA_PASSWORD"] = self.kafka_password.get_secret_value()
+        login = {
+            "PENSTOCK_KAFKA_USERNAME": self.kafka_username,
+            "PENSTOCK_KAFKA_PASSWORD": self.kafka_password.get_secret_value(),
+        }
         if protocol != "PLAINTEXT" and not self.kafka_bootstrap:
             raise ValueError(
-                f"PENSTOCK_KAFKA_SECURITY_PROTOCOL={protocol} is of brokers elsewhere: set PENSTOCK_KAFKA_BOOTSTRAP"
+                f"PENSTOCK_KAFKA_SECURITY_PROTOCOL={protocol} is for external brokers: set PENSTOCK_KAFKA_BOOTSTRAP"
             )
         if protocol.startswith("SASL_"):
-            for name, value in given.items():
+            for name, value in login.items():
                 if not value:
                     raise ValueError(f"PENSTOCK_KAFKA_SECURITY_PROTOCOL={protocol} needs {name}")
-        elif sasl:
+        elif any(login.values()):
             raise ValueError(
                 f"PENSTOCK_KAFKA_USERNAME or PENSTOCK_KAFKA_PASSWORD is set, and PENSTOCK_KAFKA_SECURITY_PROTOCOL is "
-                f"{protocol}, which sends neither: set it to SASL_SSL"
+                f"{protocol}, which does not log in: set it to SASL_SSL"
             )
         if tls and not protocol.endswith("SSL"):
             raise ValueError(
                 f"PENSTOCK_KAFKA_CA, _CERTIFICATE or _KEY is set, and PENSTOCK_KAFKA_SECURITY_PROTOCOL is {protocol}, "
-                "which is without TLS: set it to SSL or SASL_SSL"
+                "which does not use TLS: set it to SSL or SASL_SSL"
             )
         if bool(self.kafka_certificate) != bool(self.kafka_key):
-            raise ValueError("PENSTOCK_KAFKA_CERTIFICATE and PENSTOCK_KAFKA_KEY go together")
+            raise ValueError("PENSTOCK_KAFKA_CERTIFICATE and PENSTOCK_KAFKA_KEY must be set together")
         if self.kafka_certificate:
-            # Never asks a terminal for a password.
+            # Given as a function, so that ssl does not ask for a password on the terminal.
             password = self.kafka_key_password.get_secret_value()
             try:
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
                 context.load_cert_chain(self.kafka_certificate, self.kafka_key, lambda: password)
             except (OSError, ValueError) as e:
-                said = getattr(e, "strerror", None) or e
+                reason = getattr(e, "strerror", None) or e
                 raise ValueError(
                     f"PENSTOCK_KAFKA_CERTIFICATE and PENSTOCK_KAFKA_KEY (with PENSTOCK_KAFKA_KEY_PASSWORD) are no "
-                    f"certificate and its key, as PEM files: {said}"
+                    f"certificate and its key, as PEM files: {reason}"
                 ) from None
         return self

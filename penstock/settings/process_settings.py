@@ -20,9 +20,9 @@ from penstock.settings.views import ViewSettings
 SECRETS = "PENSTOCK_SECRETS_DIR"
 PROJECT = Path(__file__).resolve().parent.parent.parent
 CLUSTER_MARK = "cluster"
-"""A file of a home: who comes without the variable finds the brokers and the master that its data lies on."""
+"""A file in the home of an embedded cluster, so that commands need no ``PENSTOCK_CLUSTER``."""
 BROKERS = 3
-"""Embedded brokers of a cluster."""
+"""Number of brokers of the embedded cluster."""
 
 
 class Settings(
@@ -39,33 +39,35 @@ class Settings(
     model_config = SettingsConfigDict(env_prefix="PENSTOCK_", frozen=True)
 
     project: Path = Field(PROJECT, description="folder that holds jobs/, sql/ and dags/")
-    home: Path = Field(PROJECT / ".penstock", description="data, logs and checkpoints of this machine")
+    home: Path = Field(PROJECT / ".penstock", description="folder of data, logs and checkpoints of this machine")
     cache: Path = Field(
-        Path.home() / ".cache" / "penstock", description="downloaded jars and binaries, shared by checkouts"
+        Path.home() / ".cache" / "penstock", description="folder of downloaded jars and binaries, shared by checkouts"
     )
-    environment: str = Field("local", description="the `environment` of the platform's own receipts")
+    environment: str = Field("local", description="field `environment` of the receipts that the meter writes")
     cluster: bool = Field(
         default=False,
-        description="`make up` starts three brokers, a Spark master and workers here, not one broker; a home keeps to "
-        "what it was first started with",
+        description="embedded cluster: `make up` starts three brokers, a Spark master and workers instead of one "
+        "broker; "
+        "a home keeps the form in which it was first started",
     )
-    mariadb_port: int = Field(13306, ge=1, le=65535)
-    airflow_port: int = Field(18080, ge=1, le=65535)
+    mariadb_port: int = Field(13306, ge=1, le=65535, description="port of the embedded MariaDB")
+    airflow_port: int = Field(18080, ge=1, le=65535, description="port of Airflow's API server")
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_of_a_cluster(cls, given: Any) -> Any:
-        """Of what is not given, what follows from `cluster`, and that from the home."""
-        if not isinstance(given, dict):
-            return given
-        home = Path(given.get("home") or cls.model_fields["home"].default)
-        marked = {"cluster": (home / CLUSTER_MARK).exists()}
-        given = marked | given
-        if str(given["cluster"]).strip().lower() in ("true", "1", "yes", "on", "t", "y"):
-            port = given.get("spark_port") or cls.model_fields["spark_port"].default
-            follows = {"spark_master": local_master_url(port)}
-            given = follows | ({} if given.get("kafka_bootstrap") else {"replication": BROKERS}) | given
-        return given
+    def _add_cluster_defaults(cls, values: Any) -> Any:
+        """Take `cluster` from the home if it is not set; with it, change the defaults of master and replication."""
+        if not isinstance(values, dict):
+            return values
+        home = Path(values.get("home") or cls.model_fields["home"].default)
+        values = {"cluster": (home / CLUSTER_MARK).exists()} | values
+        if str(values["cluster"]).strip().lower() in ("true", "1", "yes", "on", "t", "y"):
+            port = values.get("spark_port") or cls.model_fields["spark_port"].default
+            defaults: dict[str, Any] = {"spark_master": local_master_url(port)}
+            if not values.get("kafka_bootstrap"):
+                defaults["replication"] = BROKERS
+            values = defaults | values
+        return values
 
     @property
     def broker_ports(self) -> list[int]:
@@ -99,49 +101,58 @@ class Settings(
 
 @cache
 def settings() -> Settings:
-    """The settings of this process. SettingError, without the value of one that is secret."""
+    """The settings of this process.
+
+    Raises:
+        SettingError: A setting has no valid value. The message does not contain the values of secrets.
+    """
     folder = os.environ.get(SECRETS) or None
     if folder and not (Path(folder).is_absolute() and Path(folder).is_dir()):
-        hint = "give the whole path of the folder of the secrets, or unset it"
-        raise SettingError(f"{SECRETS} is no folder", got=folder, hint=hint)
+        hint = "give the whole path of the folder with the secrets, or unset it"
+        raise SettingError(f"{SECRETS} is not a folder", got=folder, hint=hint)
     try:
         return Settings(_secrets_dir=folder)
     except ValidationError as e:
-        if together := [one["msg"].removeprefix("Value error, ") for one in e.errors() if not one["loc"]]:
-            raise SettingError(together[0]) from None
-        wrong = [(str(one["loc"][0]), one["msg"].removeprefix("Value error, "), one["input"]) for one in e.errors()]
+        errors = [(error["loc"], error["msg"].removeprefix("Value error, "), error["input"]) for error in e.errors()]
+        # An error of a model validator has no location: it concerns several settings.
+        for location, message, _ in errors:
+            if not location:
+                raise SettingError(message) from None
+        invalid = [(str(location[0]), message, value) for location, message, value in errors]
         secret = {name for name, field in Settings.model_fields.items() if field.annotation is SecretStr}
         raise SettingError(
-            "; ".join(f"PENSTOCK_{name.upper()}: {said}" for name, said, _ in wrong),
-            got=", ".join("(a secret)" if name in secret else repr(value) for name, _, value in wrong),
-            hint="set it anew, or unset it for what it is by default",
+            "; ".join(f"PENSTOCK_{name.upper()}: {message}" for name, message, _ in invalid),
+            got=", ".join("(a secret)" if name in secret else repr(value) for name, _, value in invalid),
+            hint="correct it, or unset it to use the default",
         ) from None
     except SettingsError as e:
         raise SettingError(
             str(e),
-            got="no JSON",
+            got="not JSON",
             hint="""write it as JSON, such as PENSTOCK_SPARK_CONF='{"spark.ui.enabled": "true"}'""",
         ) from None
 
 
 def misspelled_variables() -> dict[str, str]:
-    """Variables of the environment that are no setting of what is loaded and look as if they were meant to be one, with
-    the name of it. Those of a system, as `PENSTOCK_METRICS_...`, are known once its declarations are."""
-    known, families = {SECRETS}, list[str]()
+    """Variables of the environment that look like a misspelled setting, each with the setting it resembles.
+
+    Settings of a system, such as `PENSTOCK_METRICS_...`, are only considered if its module is imported.
+    """
+    names, system_prefixes = {SECRETS}, list[str]()
     models: list[type[BaseSettings]] = BaseSettings.__subclasses__()
     for model in models:
         prefix = str(model.model_config.get("env_prefix") or "")
         if prefix.startswith("PENSTOCK_"):
-            known |= {f"{prefix}{field}".upper() for field in model.model_fields}
-            families += [prefix] if model is not Settings else []
-    found = {}
+            names |= {f"{prefix}{field}".upper() for field in model.model_fields}
+            system_prefixes += [prefix] if model is not Settings else []
+    misspelled = {}
     for name in sorted(os.environ):
-        if not name.startswith("PENSTOCK_") or name in known:
+        if not name.startswith("PENSTOCK_") or name in names:
             continue
-        family = next((prefix for prefix in families if name.startswith(prefix)), "PENSTOCK_")
-        # Of a system's own nothing else can be meant; of the rest a project may have variables of its own.
-        cutoff = 0.0 if family in families else 0.84
-        near = {one.removeprefix(family): one for one in known if one.startswith(family)}
-        if close := get_close_matches(name.removeprefix(family), near, 1, cutoff):
-            found[name] = near[close[0]]
-    return found
+        prefix = next((prefix for prefix in system_prefixes if name.startswith(prefix)), "PENSTOCK_")
+        # With a system's prefix it can only be meant as a setting; without, it may be a variable of the project.
+        cutoff = 0.0 if prefix in system_prefixes else 0.84
+        candidates = {other.removeprefix(prefix): other for other in names if other.startswith(prefix)}
+        if matches := get_close_matches(name.removeprefix(prefix), candidates, 1, cutoff):
+            misspelled[name] = candidates[matches[0]]
+    return misspelled

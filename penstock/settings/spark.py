@@ -1,4 +1,4 @@
-"""Settings: the master, executors and drivers, and their checkpoints."""
+"""Settings of Spark: master, executors, drivers, checkpoints."""
 
 import sys
 from typing import Annotated, Literal
@@ -9,21 +9,21 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from penstock.settings.types import MEMORY, Absolute
 
 
-def _checkpoint_root(given: str) -> str:
-    url = urlparse(given)
+def _checkpoint_root(location: str) -> str:
+    url = urlparse(location)
     if url.scheme in ("s3", "s3n"):
-        raise ValueError("write s3a:// for an object store")
+        raise ValueError("use s3a:// for an object store")
     if url.scheme == "s3a" and not url.netloc:
         raise ValueError("name a bucket: s3a://bucket/path")
-    return given
+    return location
 
 
 class ExecutorResources(BaseModel):
-    """What one app asks of a cluster. What is not given is as for all apps.
+    """The resources that one app requests of a cluster. A field that is None has the value of all apps.
 
     Attributes:
-        cores: Of all its executors.
-        executor_cores: Of one executor.
+        cores: Cores of all executors together.
+        executor_cores: Cores of one executor.
         memory: JVM heap of one executor.
     """
 
@@ -35,64 +35,81 @@ class ExecutorResources(BaseModel):
 
 
 def local_master_url(port: object) -> str:
-    """The embedded Spark master."""
+    """URL of the embedded Spark master."""
     return f"spark://127.0.0.1:{port}"
 
 
 def executors_here(master: str) -> bool:
-    """Whether the executors of a Spark master run on this host: it is a local one, or listens on loopback only."""
+    """Whether the executors of a Spark master run on this host: it is local, or listens on loopback only."""
     return master.startswith("local") or urlparse(master).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 class SparkSettings(BaseModel):
-    """The master, executors and drivers, and their checkpoints."""
+    """Spark's master, executors, drivers and checkpoints."""
 
     checkpoints: Annotated[str, AfterValidator(_checkpoint_root)] = Field(
         "",
-        description="folder of checkpoints, or `s3a://bucket/path` in the object store; empty means <home>/checkpoints",
+        description="folder of checkpoints, or `s3a://bucket/path` in the object store; empty: `checkpoints` in the "
+        "home",
     )
-    spark_master: str = Field("local[2]", description="Spark master; 2 cores by default, the one here with `cluster`")
-    deploy: Literal["client", "cluster"] = Field("client", description="`cluster`: drivers of streams live on workers")
+    spark_master: str = Field(
+        "local[2]", description="Spark master; the embedded one by default if there is an embedded cluster"
+    )
+    deploy: Literal["client", "cluster"] = Field(
+        "client", description="where drivers of streams run: `client`, beside their supervisor; `cluster`, on workers"
+    )
     spark_secret: SecretStr = Field(
         SecretStr(""),
-        description="what Spark's processes on several hosts know each other by; empty means what <home>/spark.secret "
-        "keeps",
+        description="shared secret of Spark's processes on several hosts; empty: the one in `spark.secret` of the home",
     )
     spark_port: int = Field(
-        17077, ge=1, le=65500, description="embedded Spark master; its page takes the next port, each worker two more"
+        17077,
+        ge=1,
+        le=65500,
+        description="port of the embedded Spark master; its web page uses the next one, each worker two more",
     )
-    workers: int = Field(2, ge=1, le=16, description="embedded Spark workers")
+    workers: int = Field(2, ge=1, le=16, description="number of embedded Spark workers")
     worker_cores: int = Field(
-        8, ge=1, description="cores that each embedded worker hands out; it may be more than there are"
+        8, ge=1, description="cores that each embedded worker offers; they may be more than the machine has"
     )
-    worker_memory: str = Field("6g", pattern=MEMORY, description="memory that each embedded worker hands out")
-    app_cores: int = Field(2, ge=1, description="cores of all executors of one app, where the master is no local one")
+    worker_memory: str = Field("6g", pattern=MEMORY, description="memory that each embedded worker offers")
+    app_cores: int = Field(2, ge=1, description="cores of all executors of one app, unless the master is local")
     executor_cores: int = Field(1, ge=1, description="cores of one executor")
     executor_memory: str = Field("512m", pattern=MEMORY, description="JVM heap of one executor")
-    executor_python: str = Field("", description="Python of executors; empty means the driver's path of it")
-    executor_image: str = Field("", description="image of executors, where the master is Kubernetes")
-    executor_template: Absolute = Field("", description="file of a pod that they are made after there; empty: none")
-    kubernetes_namespace: str = Field("default", description="namespace of executors there")
-    driver_host: str = Field("", description="where executors elsewhere reach this host; empty leaves it to Spark")
+    executor_python: str = Field("", description="path of Python on executors; empty: the path of the driver's")
+    executor_image: str = Field(
+        "", description="container image of executors, required if the master is Kubernetes (`k8s://`)"
+    )
+    executor_template: Absolute = Field(
+        "", description="file of the pod template of executors in Kubernetes; empty: none"
+    )
+    kubernetes_namespace: str = Field("default", description="namespace of executors in Kubernetes")
+    driver_host: str = Field(
+        "", description="address at which executors on other hosts reach this driver; empty: Spark decides"
+    )
     placement: dict[str, ExecutorResources] = Field(
-        {}, description="cores and memory of single apps, instead of the three above, as JSON"
+        {},
+        description='cores and memory of single apps, as JSON: `{"metrics": {"cores": 4, "executor_cores": 2, '
+        '"memory": "1g"}}`',
     )
     driver_memory: str = Field("768m", description="JVM heap of one driver")
-    java_options: str = Field("", description="options of a driver's JVM, instead of those that were measured best")
-    spark_conf: dict[str, str] = Field({}, description="Spark settings over those that were measured best, as JSON")
+    java_options: str = Field("", description="options of a driver's JVM, which replace the defaults")
+    spark_conf: dict[str, str] = Field(
+        {}, description="Spark settings of drivers, which override single defaults, as JSON"
+    )
 
     @property
     def own_master(self) -> str:
-        """The embedded Spark master, whether it is used or not."""
+        """URL of the embedded Spark master, even if another one is configured."""
         return local_master_url(self.spark_port)
 
     @property
     def worker_python(self) -> str:
-        """The Python that runs what Spark's workers are sent."""
+        """Path of the Python that runs Python functions on executors."""
         return ("" if self.spark_master.startswith("local") else self.executor_python) or sys.executable
 
     def executor_resources(self, app: str) -> ExecutorResources:
-        """What an app asks of a cluster."""
+        """The resources that an app requests of a cluster."""
         own = self.placement.get(app, ExecutorResources())
         cores = own.cores or self.app_cores
         return ExecutorResources(

@@ -1,4 +1,4 @@
-"""Types of settings: what a variable's text may be."""
+"""Types of settings."""
 
 import re
 import ssl
@@ -9,26 +9,26 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator
 
 MEMORY = r"^[1-9][0-9]*[mgMG]$"
-"""A size as Java takes that of a heap."""
+"""Pattern of a heap size, as Java writes it."""
 
 
-def _seconds(given: object) -> object:
-    return float(given) if isinstance(given, str) and re.fullmatch(r"\s*\d{1,12}(\.\d*)?\s*", given) else given
+def _seconds(value: object) -> object:
+    return float(value) if isinstance(value, str) and re.fullmatch(r"\s*\d{1,12}(\.\d*)?\s*", value) else value
 
 
-def _absolute(given: str) -> str:
-    if given and not Path(given).is_absolute():
-        raise ValueError("parts and drivers run in folders of their own: give the whole path")
-    return given
+def _absolute(path: str) -> str:
+    if path and not Path(path).is_absolute():
+        raise ValueError("servers and drivers run in folders of their own: give the whole path")
+    return path
 
 
-def _authority(given: str) -> str:
-    if _absolute(given):
+def _authority(path: str) -> str:
+    if _absolute(path):
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(given)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
         except OSError as e:
             raise ValueError(f"no PEM file of certificates: {e.strerror or e}") from None
-    return given
+    return path
 
 
 Absolute = Annotated[str, AfterValidator(_absolute)]
@@ -36,4 +36,4 @@ Absolute = Annotated[str, AfterValidator(_absolute)]
 Authority = Annotated[str, AfterValidator(_authority)]
 """The path of a CA's certificates; empty for none."""
 Duration = Annotated[timedelta, BeforeValidator(_seconds)]
-"""ISO 8601 (`PT25M`), or seconds, which pydantic takes of numbers only."""
+"""ISO 8601 (`PT25M`) or seconds. pydantic accepts seconds as numbers only, not as text."""

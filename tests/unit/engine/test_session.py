@@ -105,7 +105,7 @@ def test_an_object_store_for_checkpoints_must_be_told(monkeypatch: pytest.Monkey
         session.submit_conf("shop")
 
 
-@pytest.mark.parametrize(("given", "said"), [("s3://bucket/x", "write s3a://"), ("s3a:///x", "name a bucket")])
+@pytest.mark.parametrize(("given", "said"), [("s3://bucket/x", "use s3a://"), ("s3a:///x", "name a bucket")])
 def test_a_place_of_checkpoints_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, given: str, said: str) -> None:
     monkeypatch.setenv("PENSTOCK_CHECKPOINTS", given)
     settings.cache_clear()

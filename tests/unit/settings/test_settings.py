@@ -1,4 +1,4 @@
-"""What is mistyped in the environment is told by its name, and no secret with it."""
+"""Invalid settings are reported by name and without secrets; the reference lists every setting."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ WRONG = {
     "METRICS_PORT": ("99999", "PENSTOCK_METRICS_PORT: Input should be less than or equal to 65535", "'99999'"),
     "LEASE_TTL": ("1", "PENSTOCK_LEASE_TTL: Input should be greater than 3", "'1'"),
     "LOG_JSON": ("ja", "PENSTOCK_LOG_JSON: Input should be a valid boolean", "'ja'"),
-    "SPARK_CONF": ("{a:1}", 'error parsing value for field "spark_conf"', "no JSON"),
+    "SPARK_CONF": ("{a:1}", 'error parsing value for field "spark_conf"', "not JSON"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_mistyped_setting_is_one_sentence(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_invalid_setting_is_one_error_line(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     value, said, got = WRONG[name]
     monkeypatch.setenv(f"PENSTOCK_{name}", value)
     settings.cache_clear()
@@ -53,7 +53,7 @@ def test_a_mistyped_setting_is_one_sentence(monkeypatch: pytest.MonkeyPatch, nam
         ("mysql+secret://u:b@127.0.0.1/db", "NoSuchModuleError"),
     ],
 )
-def test_a_control_database_that_is_none_is_told_without_its_password(
+def test_an_invalid_control_url_is_reported_without_its_password(
     monkeypatch: pytest.MonkeyPatch, place: str, got: str
 ) -> None:
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", place)
@@ -71,30 +71,30 @@ def test_a_control_database_that_is_none_is_told_without_its_password(
     )
 
 
-TOGETHER: dict[str, tuple[dict[str, str], str]] = {
+INVALID_COMBINATIONS: dict[str, tuple[dict[str, str], str]] = {
     "KAFKA_CA": ({"KAFKA_CA": "/nowhere.pem"}, "PENSTOCK_KAFKA_CA: no PEM file of certificates"),
     "CONTROL_CA": ({"CONTROL_CA": __file__}, "PENSTOCK_CONTROL_CA: no PEM file of certificates"),
     "embedded": ({"KAFKA_SECURITY_PROTOCOL": "SSL"}, "set PENSTOCK_KAFKA_BOOTSTRAP"),
     "no user": ({"KAFKA_SECURITY_PROTOCOL": "SASL_SSL", "KAFKA_BOOTSTRAP": "b:1"}, "needs PENSTOCK_KAFKA_USERNAME"),
-    "plain": ({"KAFKA_PASSWORD": "hidden"}, "PENSTOCK_KAFKA_SECURITY_PROTOCOL is PLAINTEXT, which sends neither"),
+    "plain": ({"KAFKA_PASSWORD": "hidden"}, "PENSTOCK_KAFKA_SECURITY_PROTOCOL is PLAINTEXT, which does not log in"),
     "half": (
         {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_BOOTSTRAP": "b:1", "KAFKA_KEY": "/k"},
-        "PENSTOCK_KAFKA_CERTIFICATE and PENSTOCK_KAFKA_KEY go together",
+        "PENSTOCK_KAFKA_CERTIFICATE and PENSTOCK_KAFKA_KEY must be set together",
     ),
     "no key": (
         {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_BOOTSTRAP": "b:1", "KAFKA_KEY": "/k", "KAFKA_CERTIFICATE": "/c"},
         "are no certificate and its key, as PEM files: No such file",
     ),
-    "of parts elsewhere": ({"KAFKA_CA": "ca.pem"}, "PENSTOCK_KAFKA_CA: parts and drivers run in folders of their own"),
-    "embedded database": ({"CONTROL_CA": certifi.where()}, "PENSTOCK_CONTROL_CA is of a database elsewhere"),
-    "relative folder": ({"SECRETS_DIR": "secrets"}, "give the whole path of the folder of the secrets"),
-    "folder": ({"SECRETS_DIR": "/nowhere"}, "PENSTOCK_SECRETS_DIR is no folder; got: /nowhere"),
+    "relative path": ({"KAFKA_CA": "ca.pem"}, "PENSTOCK_KAFKA_CA: servers and drivers run in folders of their own"),
+    "embedded database": ({"CONTROL_CA": certifi.where()}, "PENSTOCK_CONTROL_CA is for an external database"),
+    "relative folder": ({"SECRETS_DIR": "secrets"}, "give the whole path of the folder with the secrets"),
+    "folder": ({"SECRETS_DIR": "/nowhere"}, "PENSTOCK_SECRETS_DIR is not a folder; got: /nowhere"),
 }
 
 
-@pytest.mark.parametrize("name", TOGETHER)
-def test_what_does_not_go_together_is_one_sentence(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    given, said = TOGETHER[name]
+@pytest.mark.parametrize("name", INVALID_COMBINATIONS)
+def test_settings_that_exclude_each_other_are_one_error(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    given, said = INVALID_COMBINATIONS[name]
     for variable, value in given.items():
         monkeypatch.setenv(f"PENSTOCK_{variable}", value)
     settings.cache_clear()
@@ -130,7 +130,7 @@ def test_a_secret_may_be_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 @pytest.mark.processes
-def test_what_is_misspelt_is_told_with_what_it_may_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelled_variable_is_reported_with_the_setting_it_resembles(monkeypatch: pytest.MonkeyPatch) -> None:
     import_module("jobs.metrics")
     assert misspelled_variables() == {}
     wrong = {
@@ -150,13 +150,13 @@ def test_what_is_misspelt_is_told_with_what_it_may_mean(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1.5", 1.5), ("PT25M", 1500), ("P30D", 30 * 86_400)])
-def test_a_length_of_time_is_seconds_or_iso(monkeypatch: pytest.MonkeyPatch, text: str, seconds: float) -> None:
+def test_a_duration_is_seconds_or_iso(monkeypatch: pytest.MonkeyPatch, text: str, seconds: float) -> None:
     monkeypatch.setenv("PENSTOCK_AGENTS_OFFLINE_AFTER", text)
     assert AgentsSettings().offline_after.total_seconds() == seconds
 
 
 @pytest.mark.parametrize("text", ["-5", "0", "0.0001", "soon", "nan", "25m", ""])
-def test_what_is_no_length_of_time_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_an_invalid_duration_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("PENSTOCK_AGENTS_OFFLINE_AFTER", text)
     with pytest.raises(ValidationError):
         AgentsSettings()
