@@ -252,12 +252,12 @@ def get_letters(stream: Annotated[str, Query(max_length=120)], kind: dead_letter
     row = connect().progress().get(stream)
     if row is None:
         raise HTTPException(404, "there is no such stream, or it has not begun")
-    aside = (row.store or {}).get("aside", ())
+    own = (row.store or {}).get("dead_letter_topics", ())
     if not reading.acquire(timeout=dead_letters.PATIENCE):
         raise HTTPException(503, "others are reading; try again")
     try:
         found = dead_letters.read_newest(
-            settings().bootstrap, stream, dead_letters.topics(kind, stream, row.topics, aside)
+            settings().bootstrap, stream, dead_letters.topics(kind, stream, row.topics, own)
         )
     except BrokerError as e:
         log.error("%s", e)

@@ -88,7 +88,7 @@ def holds(
         # Later than any hour that was closed by now.
         late = datetime(2027, 1, 1, tzinfo=UTC).timestamp() + 10_000 * next(looks)
         asked: TopicEnds = ({}, {(topic, p): end for p, end in ends.items()})
-        HourCloser(writer, to, lambda _: asked, lambda: late).reconcile()
+        HourCloser(writer, to, lambda _: asked, lambda: late).close_due_hours()
 
 
 Answer = Literal["pass", "500", "slow", "expired"]

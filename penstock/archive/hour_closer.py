@@ -95,7 +95,7 @@ class HourCloser:
     def stop(self) -> None:
         self._stop.set()
 
-    def reconcile(self) -> None:
+    def close_due_hours(self) -> None:
         """Close the hours that are due, and remove what nobody needs any more.
 
         The first error of an hour that cannot be closed is raised when the others are.
@@ -118,7 +118,7 @@ class HourCloser:
     def _run(self) -> None:
         while not self._stop.wait(CHECK_INTERVAL):
             try:
-                self.reconcile()
+                self.close_due_hours()
                 self._last_error = ""
             except LeaseLost as e:
                 log.info("archive %s: %s", self._output.archive, e)

@@ -41,7 +41,7 @@ def control_reporter(control: BackfillRepository, job: BackfillJob, owner: str) 
                 return
             control.report_backfill(
                 job.status_key, state=now.state, why=now.why, files=now.files, files_done=now.files_done, rows=now.rows,
-                rows_done=now.rows_done, verified=now.verified, rate=now.rate, left_ms=left,
+                rows_done=now.rows_done, verified=now.verified, rate=now.rate, remaining_ms=left,
             )  # fmt: skip
         except ControlError as e:
             log.warning("backfill %s: the control database is not told of it: %s", job.id, e)

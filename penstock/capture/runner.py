@@ -209,15 +209,15 @@ class CaptureRun:
         row.low = None if p.low is None else str(p.low)
         row.snapshot_rows, row.snapshot_total = f.rows, f.total
         row.oldest_at = None if f.oldest is None else int(f.oldest * 1000)
-        row.debt_until = None if p.skipped is None else int(p.skipped.until * 1000)
+        row.skipped_until = None if p.skipped is None else int(p.skipped.until * 1000)
         row.reconcile = p.reconcile or None
         rows, first = len(poller.session.oversized), poller.session.oversized.first
-        row.aside = {"rows": rows, "first": first.decode(errors="replace")} if first is not None else None
+        row.dead_letter_rows = {"rows": rows, "first": first.decode(errors="replace")} if first is not None else None
         if (drift := poller.session.index.last).ended:
             row.drift = {**asdict(drift), "explained": drift.explained}
         mine = self.figures
         mine.rows_in, mine.rows_out, mine.dead = (
-            before + now for before, now in zip(self._before, (f.fresh, f.written, f.aside), strict=True)
+            before + now for before, now in zip(self._before, (f.fresh, f.written, f.dead_letters), strict=True)
         )
         mine.state_rows = len(poller.session.last_values)
         if f.current is not None:

@@ -37,7 +37,7 @@ class CaptureMetrics:
         read: Rows read.
         fresh: Rows read that differ from the last known value of their key.
         written: Records written.
-        aside: Dead letters written for rows that have no record.
+        dead_letters: Dead letters written for rows that have no record.
         polls: Polls that ended.
         total: Rows of the table when the snapshot began.
         waits_for: What the snapshot waits for before it begins.
@@ -50,7 +50,7 @@ class CaptureMetrics:
     read: int = 0
     fresh: int = 0
     written: int = 0
-    aside: int = 0
+    dead_letters: int = 0
     polls: int = 0
     total: int = 0
     waits_for: str = ""
@@ -149,7 +149,7 @@ class CaptureSession:
             self.output.commit(self._hooked(messages), position.value())
         self.position = position
         self.metrics.written += len(messages) - len(letters)
-        self.metrics.aside += len(letters)
+        self.metrics.dead_letters += len(letters)
         self.oversized.mark_committed()
         self.hook("after commit")
 

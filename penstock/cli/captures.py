@@ -130,11 +130,13 @@ def _cells(name: str, s: StreamView | None, rows: dict[str, Any], now: int) -> l
         found = f"{drift['missing'] + drift['differing'] + drift['extra']} of {count(drift['rows'])}, {age} ago"
     oldest = "-" if not row or row.oldest_at is None else duration(max(0, now - row.oldest_at))
     said = []
-    if row and row.aside:
-        said.append(f"{count(row.aside['rows'])} rows are dead letters, e.g. {row.aside['first']}")
+    if row and row.dead_letter_rows:
+        said.append(
+            f"{count(row.dead_letter_rows['rows'])} rows are dead letters, e.g. {row.dead_letter_rows['first']}"
+        )
     if row and row.reconcile:
         said.append(f"reconcile: {row.reconcile}")
-    if row and row.debt_until:
+    if row and row.skipped_until:
         said.append("ignores transactions that are open too long")
     why = "; ".join(filter(None, [*said, (row and row.why) or s.why]))
     return [

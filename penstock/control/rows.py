@@ -113,7 +113,7 @@ class Lease:
 class ProgressRow:
     """What a driver reports of one stream; times are epoch ms, rows are counts since the first start.
 
-    store: of a sink, since its driver began: `place`, `aside` (topics of dead letters), the counts of its
+    store: of a sink, since its driver began: `destination`, `dead_letter_topics`, the counts of its
     writer (`written`, `conflicts`, `retried`, `refused`, `bytes`), `written_per_s`, `retried_per_s`, `waits` and
     `answered_at`, when the store last took rows.
     """

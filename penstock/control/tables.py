@@ -226,7 +226,7 @@ data_loss = Table(
     Column("id", String(32), primary_key=True),  # digest of what follows, so that a gap is told and accepted once
     _name(nullable=False, index=True),  # stream
     Column("topic", String(249), nullable=False),
-    Column("what", String(12), nullable=False),  # removed | cut | made again | deleted | unmarked
+    Column("kind", String(12), nullable=False),  # see data_loss.DataLossKind
     Column("partition", Integer, nullable=False),  # -1 for the whole topic
     Column("start", BigInteger, nullable=False),  # offsets; the end is not part of it
     Column("end", BigInteger, nullable=False),
@@ -251,10 +251,10 @@ capture = Table(
     Column("snapshot_rows", BigInteger, nullable=False, default=0),
     Column("snapshot_total", BigInteger, nullable=False, default=0),
     Column("oldest_at", BigInteger),  # when the oldest transaction open in the captured database began
-    Column("debt_until", BigInteger),  # transactions that began before this are no longer waited for
+    Column("skipped_until", BigInteger),  # polls do not wait for transactions that began before this
     Column("reconcile", Text),  # why table and topic are being compared, empty if they are not
     Column("drift", JSON),  # what the last comparison found: missing, differing, extra, rows, ended, why, explained
-    Column("aside", JSON),  # rows put aside now: rows, first
+    Column("dead_letter_rows", JSON),  # rows that have no record in the topic: how many, key of the first
     # What somebody asked for, and what came of it.
     Column("requested", String(12)),  # poll | snapshot | reconcile | continue
     Column("request_id", String(32)),
@@ -291,9 +291,9 @@ backfill_run = Table(
     Column("rows", BigInteger, nullable=False),
     Column("rows_done", BigInteger, nullable=False),
     Column("rate", Double, nullable=False),
-    Column("left_ms", BigInteger),
+    Column("remaining_ms", BigInteger),
     Column("verified", Text, nullable=False),
-    Column("tries", Integer, nullable=False),
+    Column("attempts", Integer, nullable=False),
     Column("owner", BoundedText(500), nullable=False),
     Column("started_at", BigInteger, nullable=False),  # when it was last begun
     Column("reported_at", BigInteger, nullable=False),

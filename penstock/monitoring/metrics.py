@@ -62,8 +62,8 @@ class BackfillRuns(NamedTuple):
         return sum(getattr(run, field) or 0 for run in live) if live else None
 
     @property
-    def left_ms(self) -> int | None:
-        return max((run.left_ms for run in self.live if run.left_ms is not None), default=None)
+    def remaining_ms(self) -> int | None:
+        return max((run.remaining_ms for run in self.live if run.remaining_ms is not None), default=None)
 
 
 def _streams(status: PlatformStatus, *, reported: bool = False) -> Iterator[tuple[tuple[str, ...], StreamView]]:
@@ -186,12 +186,12 @@ CAPTURE = (
     Reading(
         "ignores_open_transactions",
         "1 if transactions open longer than HOLD are not waited for.",
-        lambda of: of[0].debt_until is not None,
+        lambda of: of[0].skipped_until is not None,
     ),
     Reading(
         "dead_letter_rows",
         "Rows that are dead letters now: too large for the topic, or not valid text.",
-        lambda of: of[0].aside["rows"] if of[0].aside else 0,
+        lambda of: of[0].dead_letter_rows["rows"] if of[0].dead_letter_rows else 0,
     ),
     Reading("compared_rows", "Rows that the last reconcile compared.", _drift("rows")),
     Reading("compared_time_seconds", "When the last reconcile ended, Unix time.", _drift("ended")),
@@ -238,7 +238,7 @@ BACKFILL = (
     Reading("rows", "Rows that the runs in progress are to read, as far as known.", lambda b: b.total("rows")),
     Reading("rows_done", "Rows that they have read.", lambda b: b.total("rows_done")),
     Reading("rows_per_second", "Rows that they read per second.", lambda b: b.total("rate")),
-    Reading("remaining_seconds", "Estimated time until the last of them is done.", lambda b: _seconds(b.left_ms)),
+    Reading("remaining_seconds", "Estimated time until the last of them is done.", lambda b: _seconds(b.remaining_ms)),
 )
 
 # Beside the metrics of a stream, which each view has in each instance.

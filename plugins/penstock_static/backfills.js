@@ -64,7 +64,7 @@ class RunRow {
     attr(this.node, "data-state", run.state);
     attr(this.node, "data-alarm", Boolean(run.alarm));
     this.state.show(run.state, run.why, { states, remedies });
-    text(this.again, [run.dry && "dry run", run.tries > 1 && `try ${run.tries}`].filter(Boolean).join(", "));
+    text(this.again, [run.dry && "dry run", run.attempts > 1 && `attempt ${run.attempts}`].filter(Boolean).join(", "));
     text(c.Files.first, of(run.files_done, run.files));
     attr(c.Files.cell, "title", exactly(run.files_done, run.files));
     attr(this.bar, "hidden", run.done == null);
@@ -74,7 +74,7 @@ class RunRow {
     text(c.Rows.second, run.rows ? part : "");
     attr(c.Rows.cell, "title", exactly(run.rows_done, run.rows));
     text(c["Rows/s"].first, f.count(run.rate));
-    text(c["Time left"].first, f.age(run.left_ms));
+    text(c["Time left"].first, f.age(run.remaining_ms));
     text(c["Time left"].second, `${run.ended_age_ms == null ? "for" : "took"} ${f.age(run.took_ms)}`);
     text(c.Begun.first, f.moment(run.started_at, now));
     text(c.Begun.second, run.owner);

@@ -54,8 +54,8 @@ class CaptureRow {
       capture.asked && `${capture.asked} is asked for`,
       capture.answer && `could not: ${capture.answer}`,
       capture.waits,
-      capture.debt && "transactions are open too long to be waited for",
-      capture.aside && `${f.count(capture.aside.rows)} rows are too large for its topic, e.g. ${capture.aside.first}`,
+      capture.skipped_transactions && "transactions are open too long to be waited for",
+      capture.dead_letter_rows && `${f.count(capture.dead_letter_rows.rows)} rows are too large for its topic, e.g. ${capture.dead_letter_rows.first}`,
       capture.why,
     ].filter(Boolean);
     text(this.why, said.join("; "));

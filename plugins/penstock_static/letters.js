@@ -16,7 +16,7 @@ const card = (one) =>
     "article",
     { class: "letter" },
     h("h4", {}, one.reason || "no reason is said"),
-    h("p", { class: "muted" }, `from ${one.place} · kept ${new Date(one.at).toISOString().slice(0, 19).replace("T", " ")} UTC in ${one.topic}, partition ${one.partition}, offset ${one.offset} · ${f.bytes(one.size)}`),
+    h("p", { class: "muted" }, `from ${one.source} · kept ${new Date(one.at).toISOString().slice(0, 19).replace("T", " ")} UTC in ${one.topic}, partition ${one.partition}, offset ${one.offset} · ${f.bytes(one.size)}`),
     one.key == null ? null : h("p", {}, h("span", { class: "muted" }, "key "), h("code", {}, one.key)),
     text(one.value, "no value: a tombstone"),
     one.replay ? h("p", {}, h("span", { class: "muted" }, "behind a fix "), h("code", {}, one.replay)) : null,

@@ -74,8 +74,8 @@ class SinkRow {
 
   show(sink, { viewer, states, remedies }) {
     const c = this.cells;
-    text(this.place, [sink.place, sink.app].filter(Boolean).join(" · "));
-    attr(this.place, "title", sink.place);
+    text(this.place, [sink.destination, sink.app].filter(Boolean).join(" · "));
+    attr(this.place, "title", sink.destination);
     const idle = sink.state ? "" : sink.runs ? NOT_BEGUN : NOT_RUN;
     text(this.why, idle || sink.why || f.failed(sink));
     attr(this.why, "title", idle || sink.why || sink.error);

@@ -68,7 +68,7 @@ def filled(store: Bucket, count: int) -> None:
             writer.write({to.name: made.cast(parquet.SCHEMA)}, CommitMarker("query", number, {TOPIC.name: ends}))
     asked: TopicEnds = ({}, {(TOPIC.name, p): end for p, end in ends.items()})
     later = (START + timedelta(days=2)).timestamp()
-    HourCloser(writer, to, lambda _: asked, lambda: later).reconcile()
+    HourCloser(writer, to, lambda _: asked, lambda: later).close_due_hours()
 
 
 def bare(store: Bucket, bootstrap: str, topic: str) -> float:

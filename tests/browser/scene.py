@@ -39,11 +39,13 @@ AWAY = "shop-search"
 REFUSES = "Elasticsearch at es:9200 does not answer; got: <img src=x onerror=alert(1)> " + "x" * 400
 STORES: dict[str, dict[str, Any]] = {
     "shop-points": {
-        "place": "influxdb:shop.names", "aside": ["shop-points-dead-letter"], "written": 41_200_000, "conflicts": 613,
+        "destination": "influxdb:shop.names", "dead_letter_topics": ["shop-points-dead-letter"],
+        "written": 41_200_000, "conflicts": 613,
         "retried": 12, "refused": 3, "bytes": 6_100_000_000, "waits": 2, "written_per_s": 1_240.0, "retried_per_s": 0.0,
     },
     AWAY: {
-        "place": "elasticsearch:shops-of-all-towns", "aside": ["unfit-shops"], "written": 900, "conflicts": 0,
+        "destination": "elasticsearch:shops-of-all-towns", "dead_letter_topics": ["unfit-shops"],
+        "written": 900, "conflicts": 0,
         "retried": 4_410, "refused": 0, "bytes": 120_000, "waits": 31, "written_per_s": 0.0, "retried_per_s": 31.0,
         "answered_at": None,
     },
@@ -185,7 +187,7 @@ class Scene:
         c.begin_backfill(FAILED, name="first-year", target="order-minutes", owner="olga@pond", dry=True, files=3)
         c.end_backfill(FAILED, "failed", REFUSED, files_done=1, rows_done=40_000)
         c.begin_backfill(SILENT, **of, begin=day + 24 * hour, files=24, rows=790_000)
-        c.report_backfill(SILENT, files_done=7, rows_done=230_000, rate=9_000.0, left_ms=60_000)
+        c.report_backfill(SILENT, files_done=7, rows_done=230_000, rate=9_000.0, remaining_ms=60_000)
         ages = {DONE: (26 * hour, 25 * hour), FAILED: (12 * 60_000, 10 * 60_000), SILENT: (20 * 60_000, 5 * 60_000)}
         t = s.backfill_run
         with c.engine.begin() as connection:
@@ -195,7 +197,7 @@ class Scene:
                 connection.execute(mine.where(t.c.ended_at.is_not(None)).values(ended_at=now - heard))
         for _ in range(2):
             c.begin_backfill(RUNNING, **of, begin=day - 24 * hour, end=day, files=24, rows=804_000)
-        c.report_backfill(RUNNING, files_done=9, rows_done=301_500, rate=11_240.0, left_ms=45_000)
+        c.report_backfill(RUNNING, files_done=9, rows_done=301_500, rate=11_240.0, remaining_ms=45_000)
         c.begin_backfill(WAITS, name="first-year", target="order-minutes", owner="tomas@pond", end=day, files=400)
         c.report_backfill(WAITS, state="waiting", why="for order-minutes to be stopped", files_done=2, rows_done=1_204)
 

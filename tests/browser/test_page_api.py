@@ -351,7 +351,7 @@ def test_the_newest_letters_of_a_stream_are_shown_as_text(olga: httpx.Client, fr
     assert len(first["value"]) < 2_010
     assert (first["size"], first["reason"]) == (800_002, "\\x1b[2J")
     assert [one["value"] for one in rest] == [f"v{n}" for n in range(29, 0, -2)]
-    assert rest[0]["place"] == "bundles-in, partition 0, offset 29"
+    assert rest[0]["source"] == "bundles-in, partition 0, offset 29"
     assert rest[0]["replay"] == f"penstock dead-letters replay {dead} --place 0:29"
     assert first["replay"] == "", "what was forged is no command"
     assert rest[0]["reason"] == "no number <b>29</b>"

@@ -118,7 +118,14 @@ def test_backfills_say_how_far_they_are_and_lead_to_their_dags(visit: Visit, scr
     for one in ("order-archive archive", "orders topic", "Orders of a day that is computed again.", "running"):
         expect(replay).to_contain_text(one)
     told = {
-        RUNNING: ("running", "2025-12-31 00:00 to 2026-01-01 00:00 UTC", "9 of 24", "302k of 804k", "37 %", "try 2"),
+        RUNNING: (
+            "running",
+            "2025-12-31 00:00 to 2026-01-01 00:00 UTC",
+            "9 of 24",
+            "302k of 804k",
+            "37 %",
+            "attempt 2",
+        ),
         WAITS: ("waiting", "until 2026-01-01 00:00 UTC", "for order-minutes to be stopped", "2 of 400", "tomas@pond"),
         SILENT: ("silent", "since 2026-01-02 00:00 UTC", "its process has said nothing for", "it goes on where it was"),
         FAILED: ("failed", "all that is there · to order-minutes", "dry run", "<img src=x onerror=alert(1)>"),

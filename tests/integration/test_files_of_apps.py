@@ -176,7 +176,7 @@ def test_files_that_come_fail_and_break(platform: Platform, project: Path) -> No
 
     def asks() -> bool:
         rows = p.control.progress("shop") | p.control.progress("bank")
-        return all("made again" in (rows[name].error or "") for name in names)
+        return all("recreated" in (rows[name].error or "") for name in names)
 
     wait_until(asks, PATIENCE, every=1, what="all streams ask how to go on")
     for name in names:

@@ -59,7 +59,7 @@ def test_one_that_is_stopped_is_no_fault(running: Control) -> None:
     [
         (60.0, {}, "it is 60 s behind its database"),
         (0.0, {"oldest_at": 1}, "a transaction is open for"),
-        (0.0, {"debt_until": 1}, "open longer than HOLD"),
+        (0.0, {"skipped_until": 1}, "open longer than HOLD"),
         (0.0, {"phase": "waiting", "why": "others"}, "its snapshot waits for others"),
         (
             0.0,
@@ -80,7 +80,7 @@ def test_one_that_is_stopped_is_no_fault(running: Control) -> None:
             },
             "2 differing and 0 extra of 9 rows; why it was begun: a new snapshot",
         ),
-        (0.0, {"aside": {"rows": 3, "first": '{"id":7}'}}, "3 rows are put aside and not in its topic"),
+        (0.0, {"dead_letter_rows": {"rows": 3, "first": '{"id":7}'}}, "3 rows are dead letters and not in its topic"),
     ],
 )
 def test_what_is_not_as_it_should_be_warns(running: Control, behind: float, row: dict[str, Any], warning: str) -> None:

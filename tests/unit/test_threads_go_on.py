@@ -56,7 +56,7 @@ def test_hours_of_an_archive_go_on_being_closed(monkeypatch: pytest.MonkeyPatch)
     made = HourCloser(SimpleNamespace(), SimpleNamespace(archive="a"), SimpleNamespace(), time.time)  # type: ignore[arg-type]
     odd = Odd(made._stop)
     monkeypatch.setattr(hour_closer, "CHECK_INTERVAL", 0.01)
-    monkeypatch.setattr(made, "reconcile", odd)
+    monkeypatch.setattr(made, "close_due_hours", odd)
     made._run()
     assert odd.calls == 2
 

@@ -21,10 +21,19 @@ KEEP_MS = 90 * 24 * 3600 * 1000
 class BackfillRow:
     """A run of a backfill. Times are epoch ms by the database's clock, but for the interval, which is of event time.
 
-    run: the backfill's name, interval and target; a run that is taken up again has the same row. begin, end: None for
-    open; why: what it waits for, or the error; files, rows: how many there are to be read, rows 0 if nobody knows;
-    rate: rows a second, lately; left_ms: estimated; verified: what the verification found, in a sentence; tries: how
-    often it was begun; owner: task instance or user@host; started_at: when it was last begun.
+    Attributes:
+        run: The backfill's name, interval and target; a run that is resumed has the same row.
+        begin: Start of the interval; None if it is open.
+        end: End of the interval; None if it is open.
+        why: What the run waits for, or the error.
+        files: Number of files to read.
+        rows: Number of rows to read; 0 if it is unknown.
+        rate: Rows per second, lately.
+        remaining_ms: Estimated.
+        verified: Result of the verification, in a sentence.
+        attempts: How often the run was started.
+        owner: Task instance or user@host.
+        started_at: Start of the last attempt.
     """
 
     run: str
@@ -40,9 +49,9 @@ class BackfillRow:
     rows: int
     rows_done: int
     rate: float
-    left_ms: int | None
+    remaining_ms: int | None
     verified: str
-    tries: int
+    attempts: int
     owner: str
     started_at: int
     reported_at: int
@@ -50,7 +59,7 @@ class BackfillRow:
 
 
 class BackfillCounts(TypedDict, total=False):
-    """How far a run is; see `BackfillRow`. What is not given stays as it was."""
+    """How far a run is; see `BackfillRow`. A key that is missing leaves its column unchanged."""
 
     files: int
     files_done: int
@@ -60,12 +69,12 @@ class BackfillCounts(TypedDict, total=False):
 
 
 class BackfillReport(BackfillCounts, total=False):
-    """What a run says of itself while it goes on. A state that is given without a why has none."""
+    """The report of an open run. A state without a `why` clears it."""
 
     state: OpenRunState
     why: str
     rate: float
-    left_ms: int | None
+    remaining_ms: int | None
 
 
 class BackfillRepository(ControlDatabase):
@@ -86,39 +95,47 @@ class BackfillRepository(ControlDatabase):
         rows: int = 0,
         rows_done: int = 0,
     ) -> int:
-        """Say that a run begins, or is taken up again; how often it has begun by now. Old ones are forgotten."""
+        """Record that a run starts or is resumed, and delete the rows of runs older than `KEEP_MS`.
+
+        Returns:
+            The number of attempts, this one included.
+        """
         t = s.backfill_run
-        of_run = {"name": name, "begin": begin, "end": end, "target": target, "dry": dry, "owner": owner}
-        counts = {"files": files, "files_done": files_done, "rows": rows, "rows_done": rows_done}
-        anew = {"state": "running", "why": "", "rate": 0.0, "left_ms": None, "verified": "", "ended_at": None}
+        values = {
+            "name": name, "begin": begin, "end": end, "target": target, "dry": dry, "owner": owner,
+            "files": files, "files_done": files_done, "rows": rows, "rows_done": rows_done,
+            "state": "running", "why": "", "rate": 0.0, "remaining_ms": None, "verified": "", "ended_at": None,
+        }  # fmt: skip
         with self.begin() as c:
             c.execute(delete(t).where(t.c.reported_at < s.now_ms() - KEEP_MS))
-            insert_if_new(c, t, run=run, tries=0, started_at=0, reported_at=0, **of_run, **counts, **anew)
-            now = {"started_at": s.now_ms(), "reported_at": s.now_ms()}
-            c.execute(update(t).where(t.c.run == run).values(tries=t.c.tries + 1, **of_run, **counts, **anew, **now))
-            return int(c.execute(select(t.c.tries).where(t.c.run == run)).scalar_one())
+            insert_if_new(c, t, run=run, attempts=0, started_at=0, reported_at=0, **values)
+            attempt = {"attempts": t.c.attempts + 1, "started_at": s.now_ms(), "reported_at": s.now_ms()}
+            c.execute(update(t).where(t.c.run == run).values(**values, **attempt))
+            return int(c.execute(select(t.c.attempts).where(t.c.run == run)).scalar_one())
 
     def report_backfill(self, run: str, **figures: Unpack[BackfillReport]) -> None:
-        """Say how far a run is, and that it lives: every few seconds, else it counts as silent after two minutes
-        (observe.alarms). Of a run that has ended nothing is changed."""
+        """Report how far a run is. A run that does not report for two minutes counts as silent.
+
+        The row of a run that has ended is not changed.
+        """
         values = {"why": "", **figures} if "state" in figures else {**figures}
         self._set(run, values)
 
     def end_backfill(self, run: str, state: FinalRunState, why: str = "", **counts: Unpack[BackfillCounts]) -> None:
-        """Say how a run ended; the first end stands until it is begun again."""
-        values = {**counts, "state": state, "why": why, "rate": 0.0, "left_ms": None, "ended_at": s.now_ms()}
+        """Record how a run ended; a second call changes nothing until the run is started again."""
+        values = {**counts, "state": state, "why": why, "rate": 0.0, "remaining_ms": None, "ended_at": s.now_ms()}
         self._set(run, values)
 
     def backfill_runs(self, limit: int = 50) -> list[BackfillRow]:
-        """The runs that were heard of last; of these the newest first."""
+        """The runs that reported last, in descending order of their start."""
         t = s.backfill_run
         query = select(t).order_by(t.c.reported_at.desc(), t.c.run).limit(limit)
         with self.begin() as c:
-            found = rows(BackfillRow, c.execute(query).mappings())
-        return sorted(found, key=lambda row: row.started_at, reverse=True)
+            latest = rows(BackfillRow, c.execute(query).mappings())
+        return sorted(latest, key=lambda row: row.started_at, reverse=True)
 
     def _set(self, run: str, values: dict[str, object]) -> None:
         t = s.backfill_run
         with self.begin() as c:
-            going = (t.c.run == run) & t.c.ended_at.is_(None)
-            c.execute(update(t).where(going).values(reported_at=s.now_ms(), **bounded(t, values)))
+            is_open = (t.c.run == run) & t.c.ended_at.is_(None)
+            c.execute(update(t).where(is_open).values(reported_at=s.now_ms(), **bounded(t, values)))

@@ -21,11 +21,21 @@ CaptureRequest = Literal["poll", "snapshot", "reconcile", "continue"]
 
 @dataclass
 class CaptureRow:
-    """One capture, beside its row of progress. Times are epoch ms by the captured database's clock.
+    """The state of a capture. Times are epoch ms by the captured database's clock.
 
-    phase: one of PHASES; why: what it waits for or was refused for; oldest_at: when the oldest open transaction began;
-    debt_until: those that began before are no longer waited for; drift: what the last comparison found; aside: how many
-    rows are put aside now, and the key of the first. requested, request_id, answered_request_id, answer: see `ask`.
+    Attributes:
+        phase: One of PHASES.
+        why: What the capture waits for, or why it was refused.
+        low: The cursor value that the next poll reads from, as text.
+        oldest_at: When the oldest open transaction began.
+        skipped_until: Polls do not wait for transactions that began before this time.
+        reconcile: Why table and topic are being compared; empty if they are not.
+        drift: What the last reconcile found.
+        dead_letter_rows: `rows`, the number of rows that have no record in the topic, and `first`, the key of one.
+        requested: The last request; see `Captures.ask`.
+        request_id: The id of that request.
+        answered_request_id: The id of the last request that was answered.
+        answer: Empty if it was done, else why it was not.
     """
 
     name: str
@@ -38,10 +48,10 @@ class CaptureRow:
     snapshot_rows: int = 0
     snapshot_total: int = 0
     oldest_at: int | None = None
-    debt_until: int | None = None
+    skipped_until: int | None = None
     reconcile: str | None = None
     drift: dict[str, Any] | None = None
-    aside: dict[str, Any] | None = None
+    dead_letter_rows: dict[str, Any] | None = None
     requested: CaptureRequest | None = None
     request_id: str | None = None
     answered_request_id: str | None = None

@@ -16,7 +16,7 @@ from penstock.control.rows import Actor
 
 # Removed before they were read; the log's end lies before what was read or planned; another topic of the same name;
 # no topic of the name; and of the topic of marks: batches that ended and have none.
-DataLossKind = Literal["removed", "cut", "made again", "deleted", "unmarked"]
+DataLossKind = Literal["removed", "cut", "recreated", "deleted", "unmarked"]
 WHOLE = -1
 
 
@@ -29,7 +29,7 @@ class DataLoss:
     """
 
     topic: str
-    what: DataLossKind
+    kind: DataLossKind
     partition: int = WHOLE
     start: int = 0
     end: int = 0
@@ -41,15 +41,15 @@ class DataLoss:
         return self.topic if self.partition == WHOLE else f"{self.topic}[{self.partition}]"
 
     def __str__(self) -> str:
-        if self.what == "removed":
+        if self.kind == "removed":
             return f"{self.place}: offsets {self.start} to {self.end - 1} were removed before they were read"
-        if self.what == "cut":
+        if self.kind == "cut":
             return (
                 f"{self.place}: its log was cut at offset {self.start}, and had been read or planned up to {self.end}"
             )
-        if self.what == "made again":
-            return f"{self.topic}: it was deleted and made again; nobody knows what of the old one was not read"
-        if self.what == "unmarked":
+        if self.kind == "recreated":
+            return f"{self.topic}: it was deleted and recreated; nobody knows what of the old one was not read"
+        if self.kind == "unmarked":
             return (
                 f"{self.topic}: it has no mark of batches up to {self.end - 1}; what they wrote may be lost, or twice"
             )
@@ -63,7 +63,7 @@ class DataLossRow:
     id: str
     name: str
     topic: str
-    what: DataLossKind
+    kind: DataLossKind
     partition: int
     start: int
     end: int
@@ -76,7 +76,7 @@ class DataLossRow:
 
     @property
     def gap(self) -> DataLoss:
-        return DataLoss(self.topic, self.what, self.partition, self.start, self.end, self.records, self.topic_id)
+        return DataLoss(self.topic, self.kind, self.partition, self.start, self.end, self.records, self.topic_id)
 
 
 class DataLossLog(Protocol):
@@ -166,5 +166,5 @@ def lost(found: Sequence[DataLossRow]) -> Mapping[str, int]:
 
 
 def _id(name: str, gap: DataLoss) -> str:
-    said = "\n".join(map(str, (name, gap.topic, gap.what, gap.partition, gap.start, gap.end, gap.topic_id)))
+    said = "\n".join(map(str, (name, gap.topic, gap.kind, gap.partition, gap.start, gap.end, gap.topic_id)))
     return hashlib.sha256(said.encode()).hexdigest()[:32]

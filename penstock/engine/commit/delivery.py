@@ -95,8 +95,8 @@ class BatchDelivery:
         if not outputs:
             return None
         return {
-            "place": ", ".join(output.name for output in outputs),
-            "aside": [output.dead_letter_topic.name for output in outputs],
+            "destination": ", ".join(output.name for output in outputs),
+            "dead_letter_topics": [output.dead_letter_topic.name for output in outputs],
             **counts,
             "waits": self.waits,
             "answered_at": self.answered_at,

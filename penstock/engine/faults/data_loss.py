@@ -103,8 +103,8 @@ class InputCheck:
         there, gaps = self._look(starts, ends, known, [topic for topic in known if self._readers(topic)])
         self._decide(gaps, at_start=True)
         self._passed(gaps)
-        gone = frozenset(gap.topic for gap in gaps if gap.what in ("made again", "deleted"))
-        places = [(gap.topic, gap.partition) for gap in gaps if gap.what in ("removed", "cut")]
+        gone = frozenset(gap.topic for gap in gaps if gap.kind in ("recreated", "deleted"))
+        places = [(gap.topic, gap.partition) for gap in gaps if gap.kind in ("removed", "cut")]
         tables = {table.source for table in self._stream.tables.values()}
         ids = {**{t: i for t, i in mark.topic_ids.items() if t in tables}, **there.ids}
         return InputChanges(gone, {place: there.logs[place] for place in places}, ids)
@@ -124,7 +124,7 @@ class InputCheck:
         gaps = [_within_batch(gap, batch.ends) for gap in found]
         if gaps:
             self._decide(gaps)
-        changed = [gap for gap in gaps if gap.what != "removed" and gap.topic in batch.ends]
+        changed = [gap for gap in gaps if gap.kind != "removed" and gap.topic in batch.ends]
         if changed:
             raise DeclarationError(
                 f"stream {self._stream.name} reads topics that are not what they were",
@@ -134,7 +134,7 @@ class InputCheck:
         self._passed(gaps)
         self._starts = {topic: dict(parts) for topic, parts in self._starts.items() if topic in there.ids}
         for gap in gaps:
-            if gap.what == "removed":
+            if gap.kind == "removed":
                 self._starts.setdefault(gap.topic, {})[gap.partition] = gap.end
         self._ids = there.ids
         return {topic: there.ids[topic] for topic in batch.ends if topic in there.ids}
@@ -154,7 +154,7 @@ class InputCheck:
                     got=", ".join(sorted(f"{topic}[{p}]" for topic, p in silent)[:SHOWN]),
                     hint="nothing, if the broker comes back: it is tried again",
                 )
-            if late or not (silent or any(gap.what in ("cut", "deleted") for gap in gaps)):
+            if late or not (silent or any(gap.kind in ("cut", "deleted") for gap in gaps)):
                 return there, gaps
             time.sleep(0.2)
 
@@ -173,7 +173,7 @@ class InputCheck:
 
     def _decide(self, gaps: list[DataLoss], *, at_start: bool = False) -> None:
         """Blocked if a gap must be accepted and is not. at_start: also withdraw gaps reported before."""
-        needed = {gap for gap in gaps if gap.what == "deleted" and any(i.topic for i in self._readers(gap.topic))}
+        needed = {gap for gap in gaps if gap.kind == "deleted" and any(i.topic for i in self._readers(gap.topic))}
         asked = [g for g in gaps if g not in needed and any(i.fails_on_data_loss for i in self._readers(g.topic))]
         accepted: set[DataLoss] = set()
         if asked or at_start:
@@ -212,7 +212,7 @@ def _find_gaps(starts: TopicOffsets, ends: TopicOffsets, known: TopicIds, there:
             continue
         # Also where it is only planned: its offsets are of the old topic.
         if known.get(topic, now) != now:
-            yield DataLoss(topic, "made again", topic_id=now)
+            yield DataLoss(topic, "recreated", topic_id=now)
             continue
         begun, wanted = starts.get(topic), ends.get(topic, {})
         for partition in sorted((begun or {}).keys() | wanted.keys()):
@@ -241,7 +241,7 @@ def _offsets_read(starts: TopicOffsets, ends: TopicOffsets) -> tuple[TopicOffset
 def _within_batch(gap: DataLoss, ends: TopicOffsets) -> DataLoss:
     """The part of a gap that is within a batch; the next batch finds the rest."""
     end = ends.get(gap.topic, {}).get(gap.partition)
-    if gap.what != "removed" or end is None or not gap.start < end < gap.end:
+    if gap.kind != "removed" or end is None or not gap.start < end < gap.end:
         return gap
     return replace(gap, end=end, records=end - gap.start)
 

@@ -61,7 +61,7 @@ def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]
         found.append(
             f"a transaction is open for {duration(now - row.oldest_at)}: everything since is read at each poll"
         )
-    if row and row.debt_until:
+    if row and row.skipped_until:
         found.append("transactions were open longer than HOLD; what they wrote is read when they have ended")
     if row and row.phase == "waiting":
         found.append(f"its snapshot waits for {row.why or 'its overlap to pass'}")
@@ -78,9 +78,10 @@ def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]
             f"table and topic were last compared {duration(since)} ago, not {duration(often // MS)}: "
             "if it does not come to its end, give RECONCILE a higher RATE"
         )
-    if row and row.aside:
+    if row and row.dead_letter_rows:
         found.append(
-            f"{row.aside['rows']} rows are put aside and not in its topic, e.g. {row.aside['first']}: see why by "
+            f"{row.dead_letter_rows['rows']} rows are dead letters and not in its topic, "
+            f"e.g. {row.dead_letter_rows['first']}: see why by "
             f"`penstock dead-letters show {DEAD_LETTERS.name} --stream {row.name}`"
         )
     return found

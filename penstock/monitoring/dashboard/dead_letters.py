@@ -28,14 +28,14 @@ SHOWN = 2000
 
 @dataclass(frozen=True)
 class DeadLetterView:
-    """One record that was put aside. at: epoch ms; place: where it came from; key, value: their
+    """A dead letter or late record. at: epoch ms; source: the record or output that it came from; key, value: their
     texts, cut; None is none. size: of the value, bytes. replay: the command that sends it again, empty if none does."""
 
     topic: str
     partition: int
     offset: int
     at: int
-    place: str
+    source: str
     reason: str
     key: str | None
     value: str | None
@@ -43,10 +43,10 @@ class DeadLetterView:
     replay: str = ""
 
 
-def topics(kind: Kind, stream: str, read: Iterable[str], aside: Iterable[str] = ()) -> list[str]:
-    """Where the letters of a stream may lie; read: the topics that it reads; aside: those of a sink's own."""
+def topics(kind: Kind, stream: str, read: Iterable[str], own: Iterable[str] = ()) -> list[str]:
+    """Where the letters of a stream may lie; read: the topics that it reads; own: those of a sink."""
     # Records of raw inputs and rows that no output takes have a topic for all streams.
-    dead = [*(Topic(topic).dead_letters for topic in read), *(aside or [f"{stream}-dead-letter"]), DEAD_LETTERS.name]
+    dead = [*(Topic(topic).dead_letters for topic in read), *(own or [f"{stream}-dead-letter"]), DEAD_LETTERS.name]
     return [f"{stream}-late"] if kind == "late" else dead
 
 

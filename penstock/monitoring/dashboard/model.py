@@ -103,10 +103,15 @@ class DriverView:
 class CaptureView:
     """What a capture says of itself, beside its figures as a stream.
 
-    waits: for what, or why it was refused; snapshot: rows read of about so many, while it takes one; open_ms: age of
-    the oldest open transaction; debt: transactions are open that are no longer waited for; drift: rows that the last
-    comparison found missing, differing or extra, of how many; aside: rows put aside, and the key of one; asked: what is
-    asked and not answered yet; answer: why what was asked last could not be done, empty if it was.
+    Attributes:
+        waits: What it waits for, or why it was refused.
+        snapshot: Rows read and the estimated total, during a snapshot.
+        open_ms: Age of the oldest open transaction.
+        skipped_transactions: Whether transactions are open for which polls do not wait.
+        drift: Rows that the last reconcile found missing, differing or extra, of how many.
+        dead_letter_rows: The number of rows without a record, and the key of one.
+        asked: The request that is not answered yet.
+        answer: Why the last request could not be done; empty if it was.
     """
 
     name: str
@@ -122,9 +127,9 @@ class CaptureView:
     poll_age_ms: int | None
     snapshot: tuple[int, int] | None
     open_ms: int | None
-    debt: bool
+    skipped_transactions: bool
     drift: Mapping[str, Any] | None
-    aside: Mapping[str, Any] | None
+    dead_letter_rows: Mapping[str, Any] | None
     asked: str | None
     answer: str
 
@@ -136,7 +141,7 @@ StoreHealth = Literal["reachable", "away", "unknown"]
 class SinkView:
     """What a sink writes and how its store is, beside its figures as a stream.
 
-    place: of its documents, with the name of the store; health: `reachable` if it took the last documents it was given,
+    destination: the store and the name in it; health: `reachable` if it took the last documents it was given,
     `away` while the sink waits for it, `unknown` if nobody asks it, or nobody has yet; health_age_ms: since it last
     took documents, or for how long it has been away; reason: why it is. written, conflicts, retried, refused, bytes and
     waits: counts since the driver began.
@@ -148,7 +153,7 @@ class SinkView:
     desired: Desired
     stale: bool
     why: str
-    place: str
+    destination: str
     health: StoreHealth
     health_age_ms: int | None
     reason: str
@@ -171,8 +176,8 @@ class BackfillRunView:
     """A run of a backfill; see `control.backfills.BackfillRow` for what is as it was reported.
 
     state: `silent` if nothing was heard of a run that has not ended; done: how much of it, 0 to 1, None if nobody
-    knows; rate, left_ms: None unless it goes on; took_ms: since it was last begun, until it ended or was last heard of;
-    alarm: see `observe.alarms`.
+    knows; rate, remaining_ms: None unless it goes on; took_ms: since it was last begun, until it ended or was last
+    heard of; alarm: see `observe.alarms`.
     """
 
     run: str
@@ -190,9 +195,9 @@ class BackfillRunView:
     rows_done: int
     done: float | None
     rate: float | None
-    left_ms: int | None
+    remaining_ms: int | None
     verified: str
-    tries: int
+    attempts: int
     owner: str
     started_at: int
     took_ms: int

@@ -129,9 +129,9 @@ def _capture(snap: Snapshot, s: StreamView) -> CaptureView:
         s.batch_age_ms,
         (row.snapshot_rows, row.snapshot_total) if reading else None,
         None if row.oldest_at is None else max(0, snap.now - row.oldest_at),
-        row.debt_until is not None,
+        row.skipped_until is not None,
         row.drift,
-        row.aside,
+        row.dead_letter_rows,
         row.requested if waiting else None,
         "" if waiting else row.answer or "",
     )
@@ -152,7 +152,7 @@ def _sink(snap: Snapshot, s: StreamView, store: Mapping[str, Any]) -> SinkView:
         s.desired,
         s.stale,
         s.why,
-        place=store.get("place", ""),
+        destination=store.get("destination", ""),
         health=health,
         health_age_ms=since,
         reason=(s.error or "") if health == "away" else "",
@@ -229,7 +229,7 @@ def _stream(
 
 
 def _gap(row: DataLossRow, now: int) -> DataLossView:
-    place = (row.topic, row.what, row.partition, row.start, row.end, row.records)
+    place = (row.topic, row.kind, row.partition, row.start, row.end, row.records)
     age = max(0, now - row.found_at)
     return DataLossView(str(row.gap), *place, age, row.accepted_by, row.passed_at is not None)
 

@@ -189,7 +189,7 @@ def test_the_command_line_shows_and_verifies(store: Bucket, tmp_path: Path, monk
     opened = ArchiveWriter(output, store)  # type: ignore[arg-type]
     opened.write({output.name: batch(0, 1, 2)}, CommitMarker("q", 0, {}))
     opened.write({output.name: batch(3, 4, hour=11)}, CommitMarker("q", 1, {}))
-    hour_closer.HourCloser(opened, output, lambda _: ({}, {})).reconcile()  # type: ignore[arg-type]
+    hour_closer.HourCloser(opened, output, lambda _: ({}, {})).close_due_hours()  # type: ignore[arg-type]
     opened.write({output.name: batch(5, hour=11)}, CommitMarker("q", 2, {}))
 
     def asked(*words: str) -> tuple[int, str]:

@@ -42,7 +42,7 @@ def store(part: S3Server, request: pytest.FixtureRequest) -> Bucket:
     writer = ArchiveWriter(to, made)
     give(writer, to, batch(0, 1, 2), 0)
     give(writer, to, batch(3, 4), 1)
-    keeper(writer, to, 5).reconcile()
+    keeper(writer, to, 5).close_due_hours()
     give(writer, to, batch(5, hour=11), 2)
     assert all(one.ok for one in verify_archive(made))
     return made

@@ -91,10 +91,10 @@ def work(store: Bucket) -> None:
     writer = ArchiveWriter(to, store)
     for number, one in enumerate(BATCHES[:2]):
         give(writer, to, one, number)
-    keeper(writer, to, 17).reconcile()
+    keeper(writer, to, 17).close_due_hours()
     give(writer, to, BATCHES[2], 2)
-    keeper(writer, to, 19, LATER + 2000).reconcile()
-    keeper(writer, to, 19, LATER + 2000 + GARBAGE_GRACE + 1).reconcile()
+    keeper(writer, to, 19, LATER + 2000).close_due_hours()
+    keeper(writer, to, 19, LATER + 2000 + GARBAGE_GRACE + 1).close_due_hours()
 
 
 @pytest.mark.parametrize("effect", ["before", pytest.param("after", marks=pytest.mark.long)])
@@ -140,7 +140,7 @@ def test_who_opens_later_shuts_the_other_out(store: Bucket) -> None:
     with pytest.raises(LeaseLost, match="has a newer writer"):
         give(old, to, batch(2, 3))
     with pytest.raises(LeaseLost):
-        keeper(old, to, 2).reconcile()
+        keeper(old, to, 2).close_due_hours()
     assert give(new, to, batch(2, 3)) in (0, 2)
     with pytest.raises(LeaseLost):
         give(old, to, batch(4))
@@ -153,11 +153,11 @@ def test_an_hour_is_closed_when_all_of_it_is_archived_and_opened_by_what_is_late
     writer = ArchiveWriter(to, store)
     give(writer, to, batch(0, 1, 2))
     give(writer, to, batch(3, 4))
-    keeper(writer, to, 5, LATER - 4000).reconcile()
+    keeper(writer, to, 5, LATER - 4000).close_due_hours()
     assert not read_hour(store, writer.state, HOUR).closed, "it has not ended long enough"
-    keeper(writer, to, 6).reconcile()
+    keeper(writer, to, 6).close_due_hours()
     assert not read_hour(store, writer.state, HOUR).closed, "the topic holds more"
-    keeper(writer, to, 5).reconcile()
+    keeper(writer, to, 5).close_due_hours()
     hour = read_hour(store, state_log.latest_state(store), HOUR)
     assert hour.closed
     assert hour.manifest is not None
@@ -166,14 +166,14 @@ def test_an_hour_is_closed_when_all_of_it_is_archived_and_opened_by_what_is_late
     give(writer, to, batch(5))
     late = read_hour(store, state_log.latest_state(store), HOUR)
     assert (late.closed, len(late.files), [r["offset"] for r in there(store)]) == (False, 2, [*range(6)])
-    keeper(writer, to, 6, LATER + 1).reconcile()
+    keeper(writer, to, 6, LATER + 1).close_due_hours()
     assert not read_hour(store, writer.state, HOUR).closed, "it was closed a second ago"
-    keeper(writer, to, 6, LATER + 900).reconcile()
+    keeper(writer, to, 6, LATER + 900).close_due_hours()
     again = read_hour(store, state_log.latest_state(store), HOUR)
     assert again.manifest is not None
     assert (again.closed, again.manifest.revision, again.manifest.rows) == (True, 2, 6)
     before = {one.key for one in store.list_objects("")}
-    keeper(writer, to, 6, LATER + 900 + GARBAGE_GRACE + 1).reconcile()
+    keeper(writer, to, 6, LATER + 900 + GARBAGE_GRACE + 1).close_due_hours()
     assert (
         len(before - {one.key for one in store.list_objects("")} - {o.key for o in store.list_objects(layout.STATES)})
         >= 5
@@ -187,7 +187,7 @@ def test_files_are_joined_up_to_their_target(store: Bucket) -> None:
     writer = ArchiveWriter(to, store)
     for n in range(12):
         give(writer, to, batch(*range(n * 5, n * 5 + 5)), n)
-    keeper(writer, to, 60).reconcile()
+    keeper(writer, to, 60).close_due_hours()
     hour = read_hour(store, state_log.latest_state(store), HOUR)
     assert 1 < len(hour.files) < 12
     assert there(store) == batch(*range(60)).to_pylist()
@@ -200,5 +200,5 @@ def test_a_file_that_was_changed_is_never_joined(store: Bucket) -> None:
     give(writer, to, batch(2))
     store.put(writer.state.open[HOUR][0].key, parquet.to_parquet(batch(0, 7)))
     with pytest.raises(PenstockError, match=r"do not hold what was written.*archives verify kept"):
-        keeper(writer, to, 3).reconcile()
+        keeper(writer, to, 3).close_due_hours()
     assert not read_hour(store, state_log.latest_state(store), HOUR).closed

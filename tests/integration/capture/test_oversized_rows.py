@@ -67,7 +67,7 @@ def test_a_row_beyond_the_limit_is_put_aside_and_the_others_go_on(source: Source
         (b'{"id":2}', "its record is larger than its topic takes"),
         (b'{"id":1}', "its record is larger than its topic takes"),
     ]
-    assert (len(poller.session.oversized), poller.metrics.aside) == (2, 2)
+    assert (len(poller.session.oversized), poller.metrics.dead_letters) == (2, 2)
     # It is no drift, is told once, and is known after a restart.
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")

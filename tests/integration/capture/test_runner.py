@@ -79,7 +79,7 @@ def test_it_tells_how_far_it_is(running: Running) -> None:
     assert found.state in ("running", "idle")
     assert found.watermark is not None
     assert running.captures._control.now() - found.watermark < 5_000
-    assert (row.snapshot_rows, row.snapshot_total, row.drift, row.debt_until) == (3, 3, None, None)
+    assert (row.snapshot_rows, row.snapshot_total, row.drift, row.skipped_until) == (3, 3, None, None)
     assert found.behind_ms is not None
     assert found.behind_ms < 5_000
     running.stop()
@@ -214,5 +214,5 @@ def test_a_row_that_is_put_aside_is_told(running: Running) -> None:
     with running.source.cursor() as cursor:
         cursor.execute(f"INSERT INTO {name} (body) VALUES (%s)", (random.Random(7).randbytes(100_000).hex(),))
     running.start(more="LARGEST 64 KB")
-    running.until(lambda row, f: row.aside == {"rows": 1, "first": '{"id":2}'} and f.dead == 1, "it is told")
+    running.until(lambda row, f: row.dead_letter_rows == {"rows": 1, "first": '{"id":2}'} and f.dead == 1, "it is told")
     assert len(running.source.topic()) == 1

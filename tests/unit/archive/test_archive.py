@@ -214,7 +214,7 @@ def tending(monkeypatch: pytest.MonkeyPatch, *hours: str, broken: str = "") -> t
 
 def test_the_last_hour_of_the_calendar_keeps_no_other_open(monkeypatch: pytest.MonkeyPatch) -> None:
     made, closed = tending(monkeypatch, LAST_HOUR, "2026-01-01T10", "2026-01-01T11", "2026-01-31T23", "1970-01-01T00")
-    made.reconcile()
+    made.close_due_hours()
     assert closed == ["1970-01-01T00", "2026-01-01T10", "2026-01-01T11"], "the newest has yet to wait"
     held = ArchiveState(open={LAST_HOUR: (), "2026-01-01T10": ()})
     assert reader.hours_between(held, datetime(9000, 1, 1, tzinfo=UTC)) == [LAST_HOUR]
@@ -227,7 +227,7 @@ def test_the_last_hour_of_the_calendar_keeps_no_other_open(monkeypatch: pytest.M
 def test_an_hour_that_cannot_be_closed_keeps_no_other_open(monkeypatch: pytest.MonkeyPatch) -> None:
     made, closed = tending(monkeypatch, "2026-01-01T10", "2026-01-01T11", broken="2026-01-01T10")
     with pytest.raises(SinkError, match="files of hour 2026-01-01T10"):
-        made.reconcile()
+        made.close_due_hours()
     assert closed == ["2026-01-01T11"]
 
 
@@ -235,14 +235,14 @@ def test_a_keeper_goes_on_behind_an_error_that_nobody_foresaw(monkeypatch: pytes
     monkeypatch.setattr(hour_closer, "CHECK_INTERVAL", 0.01)
     made, closed = tending(monkeypatch, "2026-01-01T10")
     looks = iter([OverflowError("date value out of range")])
-    tend = made.reconcile
+    tend = made.close_due_hours
 
     def look() -> None:
         for error in looks:
             raise error
         tend()
 
-    monkeypatch.setattr(made, "reconcile", look)
+    monkeypatch.setattr(made, "close_due_hours", look)
     made.start()
     try:
         wait_until(lambda: closed[:1] == ["2026-01-01T10"])

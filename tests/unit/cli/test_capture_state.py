@@ -47,12 +47,14 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
         rows = [ProgressRow(name, "captures", incarnation, **given) for name in ("accounts", "tests")]
         made.report(rows, keep=False)
         drift = {"missing": 1, "differing": 2, "extra": 4, "rows": 41_200, "ended": now / 1000 - 7200}
-        aside = {"rows": 3, "first": '{"id":9}'}
+        unsendable = {"rows": 3, "first": '{"id":9}'}
         known = Captures(made)
-        known.report(CaptureRow("accounts", phase="polling", oldest_at=now - 400_000, drift=drift, aside=aside))
+        known.report(
+            CaptureRow("accounts", phase="polling", oldest_at=now - 400_000, drift=drift, dead_letter_rows=unsendable)
+        )
         known.report(
             CaptureRow("tests", phase="snapshot", snapshot_rows=9_000, snapshot_total=25_000, reconcile="it is due",
-                       debt_until=now)
+                       skipped_until=now)
         )  # fmt: skip
         yield made
         made.engine.dispose()

@@ -71,8 +71,8 @@ HUGE = 2**70
         ({"lag": float("nan")}, {"lag": None}),
         ({"rows_in": HUGE, "batch_ms": -HUGE}, {"rows_in": 2**63 - 1, "batch_ms": 1 - 2**31}),
         (
-            {"store": {"place": "p" * 5000, "written_per_s": float("inf")}},
-            {"store": {"place": "p" * 4000, "written_per_s": None}},
+            {"store": {"destination": "p" * 5000, "written_per_s": float("inf")}},
+            {"store": {"destination": "p" * 4000, "written_per_s": None}},
         ),
     ],
     ids=["a long text", "no character", "inf", "nan", "no lag", "huge", "a store"],

@@ -22,7 +22,7 @@ NOW = 1_800_000_000_000
 RUN = "counts 2026-01-01T00..2026-01-02T00 -> counts"
 ROW = BackfillRow(
     RUN, "counts", 1_767_225_600_000, 1_767_312_000_000, "counts", dry=False, state="running", why="", files=24,
-    files_done=6, rows=1000, rows_done=400, rate=12.5, left_ms=48_000, verified="", tries=1, owner="me@pond",
+    files_done=6, rows=1000, rows_done=400, rate=12.5, remaining_ms=48_000, verified="", attempts=1, owner="me@pond",
     started_at=NOW - 90_000, reported_at=NOW - 2_000, ended_at=None,
 )  # fmt: skip
 
@@ -39,7 +39,7 @@ def only(control: Control) -> BackfillRow:
 
 def test_a_run_is_reported_ended_and_taken_up_again_in_one_row(control: Control) -> None:
     assert begin(control, begin=ROW.begin, end=ROW.end) == 1
-    control.report_backfill(RUN, files_done=6, rows_done=400, rate=12.5, left_ms=48_000)
+    control.report_backfill(RUN, files_done=6, rows_done=400, rate=12.5, remaining_ms=48_000)
     at = only(control)
     times: dict[str, Any] = {"started_at": at.started_at, "reported_at": at.reported_at}
     assert at == replace(ROW, **times)
@@ -65,12 +65,12 @@ def test_a_run_is_reported_ended_and_taken_up_again_in_one_row(control: Control)
         "2 records differ",
         401,
     )
-    assert (failed.rate, failed.left_ms) == (0.0, None)
+    assert (failed.rate, failed.remaining_ms) == (0.0, None)
     assert failed.ended_at is not None
     assert begin(control, owner="backfill_counts/run", dry=True, files_done=6, rows_done=400) == 2
     again = only(control)
     assert (again.state, again.why, again.verified, again.ended_at) == ("running", "", "", None)
-    assert (again.tries, again.owner, again.dry, again.rows_done) == (2, "backfill_counts/run", True, 400)
+    assert (again.attempts, again.owner, again.dry, again.rows_done) == (2, "backfill_counts/run", True, 400)
 
 
 def test_the_last_heard_of_are_given_newest_first_and_old_ones_forgotten(control: Control) -> None:
@@ -118,7 +118,7 @@ def test_states_and_alarms_of_a_run(changes: dict[str, Any], state: str, why: st
     assert (view.state, view.why[: len(why)]) == (state, why)
     assert view.alarm == (view.why if alarm == "y" else alarm)
     goes_on = state in ("running", "waiting")
-    assert (view.rate, view.left_ms) == ((12.5, 48_000) if goes_on else (None, None))
+    assert (view.rate, view.remaining_ms) == ((12.5, 48_000) if goes_on else (None, None))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_times_of_a_run() -> None:
 def test_the_overview_has_the_runs(control: Control) -> None:
     begin(control)
     [run] = asdict(overview(read(control), StateLimits()))["runs"]
-    assert (run["run"], run["state"], run["done"], run["tries"]) == (RUN, "running", 0.0, 1)
+    assert (run["run"], run["state"], run["done"], run["attempts"]) == (RUN, "running", 0.0, 1)
 
 
 def test_what_to_do_in_a_state_is_what_the_docs_say() -> None:

@@ -337,13 +337,13 @@ def test_a_capture_is_shown_with_what_it_says_of_itself() -> None:
         1000,
         40,
     )
-    assert (plain.snapshot, plain.open_ms, plain.debt, plain.poll_age_ms) == (None, None, False, 2_000)
+    assert (plain.snapshot, plain.open_ms, plain.skipped_transactions, plain.poll_age_ms) == (None, None, False, 2_000)
     assert plain.drift
     assert plain.drift["differing"] == 2
-    assert plain.aside is None
-    assert captured(aside={"rows": 2, "first": "k"}).aside == {"rows": 2, "first": "k"}
-    reading = captured(phase="snapshot", snapshot_rows=5, snapshot_total=20, oldest_at=NOW - 90_000, debt_until=NOW)
-    assert (reading.snapshot, reading.open_ms, reading.debt) == ((5, 20), 90_000, True)
+    assert plain.dead_letter_rows is None
+    assert captured(dead_letter_rows={"rows": 2, "first": "k"}).dead_letter_rows == {"rows": 2, "first": "k"}
+    reading = captured(phase="snapshot", snapshot_rows=5, snapshot_total=20, oldest_at=NOW - 90_000, skipped_until=NOW)
+    assert (reading.snapshot, reading.open_ms, reading.skipped_transactions) == ((5, 20), 90_000, True)
     assert captured(phase="snapshot", snapshot_rows=5).snapshot is None, "of how many is not known yet"
 
 

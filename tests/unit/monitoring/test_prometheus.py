@@ -99,7 +99,7 @@ def test_captures_are_shown(control: Control) -> None:
     Captures(control).report(
         CaptureRow(
             "orders", phase="reconciling", polls=7, snapshot_rows=90, snapshot_total=100, oldest_at=now_ms() - 30_000,
-            debt_until=5, aside={"rows": 4, "first": '{"id":7}'},
+            skipped_until=5, dead_letter_rows={"rows": 4, "first": '{"id":7}'},
             drift={"missing": 1, "differing": 2, "extra": 3, "rows": 100, "ended": 1.5e9, "explained": True},
         )
     )  # fmt: skip
@@ -161,7 +161,13 @@ def test_sinks_are_shown(control: Control) -> None:
     def sink(**given: Any) -> Series:
         incarnation = control.apps()[0].incarnation
         assert incarnation
-        store = {"place": "elasticsearch:tests", "written": 40, "conflicts": 7, "bytes": 900, "written_per_s": 2.5}
+        store = {
+            "destination": "elasticsearch:tests",
+            "written": 40,
+            "conflicts": 7,
+            "bytes": 900,
+            "written_per_s": 2.5,
+        }
         row = ProgressRow(STREAM, APP, incarnation, store=store | {"retried": 3, "refused": 1, "waits": 2}, **given)
         control.report([row], keep=False)
         return series(scrape(PlatformCollector(PlatformStatusCache(control))))
@@ -187,7 +193,7 @@ def test_backfills_are_shown(control: Control) -> None:
     filled(control)
     for day, rows in ((1, 900), (2, 0)):
         control.begin_backfill(f"orders {day}", name="orders", target="orders", owner="me", files=24, rows=rows)
-        control.report_backfill(f"orders {day}", files_done=day, rows_done=50, rate=2.5, left_ms=day * 1500)
+        control.report_backfill(f"orders {day}", files_done=day, rows_done=50, rate=2.5, remaining_ms=day * 1500)
     control.report_backfill("orders 2", state="waiting", why="for its target")
     control.begin_backfill("years", name="years", target="orders", owner="me", files=3)
     control.end_backfill("years", "failed", "no such bucket")

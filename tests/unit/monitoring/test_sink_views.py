@@ -10,8 +10,8 @@ from penstock.monitoring.dashboard.model import SinkView
 from tests.unit.monitoring.overviews import NOW, ROW, row, seen
 
 STORE = {
-    "place": "elasticsearch:tests", "written": 40, "conflicts": 7, "retried": 3, "waits": 2, "written_per_s": 12.0,
-    "retried_per_s": 0.5, "answered_at": NOW - 4_000,
+    "destination": "elasticsearch:tests", "written": 40, "conflicts": 7, "retried": 3, "waits": 2,
+    "written_per_s": 12.0, "retried_per_s": 0.5, "answered_at": NOW - 4_000,
 }  # fmt: skip
 
 
@@ -23,7 +23,7 @@ def sunk(store: dict[str, Any] | None = STORE, **given: Any) -> SinkView:
 def test_a_sink_is_shown_with_what_it_writes_and_how_its_store_is() -> None:
     assert seen().sinks == [], "a stream into topics is none"
     well = sunk()
-    assert (well.name, well.app, well.place, well.health, well.health_age_ms, well.reason) == (
+    assert (well.name, well.app, well.destination, well.health, well.health_age_ms, well.reason) == (
         "bundles", "metrics", "elasticsearch:tests", "reachable", 4_000, "",
     )  # fmt: skip
     figures = (well.written_per_s, well.retried_per_s, well.written, well.conflicts, well.retried, well.refused)
@@ -36,7 +36,7 @@ def test_a_sink_is_shown_with_what_it_writes_and_how_its_store_is() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"store": {"place": "elasticsearch:tests", "answered_at": None}},
+        {"store": {"destination": "elasticsearch:tests", "answered_at": None}},
         {"state": "failing", "error": "not let in"},
         {"reported_at": NOW - 250_000},
         {"state": "starting"},

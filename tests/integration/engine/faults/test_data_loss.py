@@ -111,9 +111,9 @@ def test_what_is_left_is_read_and_what_is_not_is_counted(
         made_again(bootstrap, *range(10, 25))
         wait_until(lambda: tended(run.reconcile, lambda: seen(bootstrap) == [1, 2, 5, *range(10, 25)]))
     gaps = book.passed["gaps"]
-    assert [(gap.what, gap.start, gap.end, gap.records) for gap in gaps] == [
+    assert [(gap.kind, gap.start, gap.end, gap.records) for gap in gaps] == [
         ("removed", 2, 4, 2),
-        ("made again", 0, 0, None),
+        ("recreated", 0, 0, None),
     ]
 
 
@@ -161,7 +161,7 @@ def test_a_running_stream_blocks_and_waits_for_a_topic_that_is_gone(
         )
     create(bootstrap, EVENTS)
     send(bootstrap, events(4))
-    assert "made again" in refused(given, spark, bootstrap, tmp_path, book)
+    assert "recreated" in refused(given, spark, bootstrap, tmp_path, book)
     accept(book)
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:
         run.process_all_available()

@@ -257,7 +257,7 @@ def test_a_store_that_hangs_stalls_nobody_else(
         assert "memory:slow has not answered for a batch of 1 rows" in (slow.figures.error or "")
         assert slow.write_seconds() == 0, "no driver ends for it"
         store = slow.report().store or {}
-        assert (store["place"], store["aside"]) == ("memory:slow", ["slow-dead-letter"])
+        assert (store["destination"], store["dead_letter_topics"]) == ("memory:slow", ["slow-dead-letter"])
         assert (store["waits"] >= 1, store["answered_at"]) == (True, None)
         for n in (2, 3, 4):
             send(bootstrap, [order(1)])

@@ -127,7 +127,7 @@ def test_a_text_that_is_no_utf_8_stops_no_other_row(tmp_path: Path, monkeypatch:
     until(poller, lambda: poller.metrics.polls > 1, "polls")
     kept: Any = poller.session.output
     assert kept.rows == {b'{"id":1}': b'{"id":1,"c":1,"name":"one"}', b'{"id":3}': b'{"id":3,"c":1,"name":"three"}'}
-    assert (kept.letters, len(poller.session.oversized), poller.metrics.aside) == ([b'{"id":2}'], 1, 1)
+    assert (kept.letters, len(poller.session.oversized), poller.metrics.dead_letters) == ([b'{"id":2}'], 1, 1)
     with sqlite3.connect(file) as c:
         c.execute("UPDATE t SET c = 2, name = 'two' WHERE id = 2")
     polled(poller)

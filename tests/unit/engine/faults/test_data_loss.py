@@ -20,7 +20,7 @@ from tests.support import forget
 
 ME = Actor("ann", "cli")
 REMOVED = DataLoss("t", "removed", 0, 5, 12, 7, "x")
-AGAIN = DataLoss("t", "made again", topic_id="y")
+AGAIN = DataLoss("t", "recreated", topic_id="y")
 
 LOGS = {("t", 0): (10, 30), ("t", 1): (0, 4)}
 
@@ -35,8 +35,8 @@ LOGS = {("t", 0): (10, 30), ("t", 1): (0, 4)}
         # A partition that came later is read from its beginning; a topic that came later from what it has.
         ({"t": {1: 4}}, {"t": {0: 30, 1: 4}}, {}, [DataLoss("t", "removed", 0, 0, 10, 10, "x")]),
         ({}, {"t": {0: 30, 1: 4}}, {}, []),
-        ({"t": {0: 3, 1: 0}}, {"t": {0: 9, 1: 0}}, {"t": "old"}, [DataLoss("t", "made again", topic_id="x")]),
-        ({}, {"t": {0: 30, 1: 4}}, {"t": "old"}, [DataLoss("t", "made again", topic_id="x")]),
+        ({"t": {0: 3, 1: 0}}, {"t": {0: 9, 1: 0}}, {"t": "old"}, [DataLoss("t", "recreated", topic_id="x")]),
+        ({}, {"t": {0: 30, 1: 4}}, {"t": "old"}, [DataLoss("t", "recreated", topic_id="x")]),
         ({"gone": {0: 3}}, {"gone": {0: 3}}, {"gone": "z"}, [DataLoss("gone", "deleted", topic_id="z")]),
     ],
     ids=[
@@ -46,7 +46,7 @@ LOGS = {("t", 0): (10, 30), ("t", 1): (0, 4)}
         "cut before it was read",
         "new partition",
         "new topic",
-        "made again",
+        "recreated",
         "made again since it was planned",
         "deleted",
     ],

@@ -47,9 +47,9 @@ def test_what_a_sink_writes_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures.snapshot().store is None, "it is no sink"
     found = []
     for written, retried in ((0, 0), (300, 60), (300, 60)):
-        figures.set(store={"place": "shelf:search", "written": written, "retried": retried})
+        figures.set(store={"destination": "shelf:search", "written": written, "retried": retried})
         store = figures.snapshot().store or {}
-        found.append((store["place"], store["written_per_s"], store["retried_per_s"]))
+        found.append((store["destination"], store["written_per_s"], store["retried_per_s"]))
         now[0] += 10.0
     assert found == [("shelf:search", *rates) for rates in ((0.0, 0.0), (30.0, 6.0), (0.0, 0.0))]
 
