@@ -1,1 +1,1 @@
-"""Topics kept in an object store: written exactly once, closed hour by hour, read again and verified."""
+"""Archives: topics kept in an object store. Records are written exactly once, in Parquet files by hour."""

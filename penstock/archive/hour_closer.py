@@ -1,12 +1,13 @@
-"""Closes an archive's hours: a manifest that says what each holds, in few files instead of many.
+"""Closes the hours of an archive: joins small files and writes a manifest of the hour.
 
-An hour is closed once it ended longer ago than the archive waits, by the clock, and all that lay in the topic then is
-archived. That needs neither records nor beats: a thread beside the writer looks every few seconds. A record that comes
-later opens its hour again, and a manifest of the next revision follows, after as long a wait.
+An hour is closed when its end is longer ago than `ArchiveOutput.wait` by the clock, and all records that the topic held
+at that time are archived. A thread beside the writer checks this every few seconds. A record that arrives later opens
+its hour again; after the same wait a manifest with the next revision is written.
 
-Small files are joined into new ones first; then the manifest is put, and then the state that names it and no more the
-joined files. The state is one object, so a reader sees the old files or the new ones. Cut off before it, the new ones
-count nowhere. What is named no more is removed an hour later, for readers that began before.
+The order of writes is: joined files, manifest, state. The state refers to the manifest and no longer to the small
+files. It is one object, so a reader sees either the old files or the new ones. After a crash before the state is
+written, the new objects are not referenced. Objects that are no longer referenced are deleted an hour later, because
+readers may still use an older state.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -35,56 +35,64 @@ log = logging.getLogger(__name__)
 
 TopicIds = Mapping[str, str]
 TopicEnds = tuple[TopicIds, Mapping[tuple[str, int], int]]
-"""The broker's ids of topics, and where each of their partitions ends, open transactions included: what is in one may
-have been sent long before it can be read."""
+"""Topic ids by topic, and log end offsets by partition.
+
+They include open transactions: a record of one may be much older than the commit that makes it readable.
+"""
 TopicEndsReader = Callable[[Sequence[str]], TopicEnds]
 
-# Seconds between two looks.
 CHECK_INTERVAL = 10.0
-# Seconds for which readers may go on reading what a newer state names no more.
+"""Seconds between two checks."""
 GARBAGE_GRACE = 3600.0
-
-
-def broker_topic_ends(bootstrap: str) -> TopicEndsReader:
-    """As the broker says. BrokerError if a partition does not answer."""
-    return partial(read_topic_ends, bootstrap=bootstrap)
+"""Seconds for which readers may use objects that the newest state no longer refers to."""
 
 
 def read_topic_ends(topics: Sequence[str], bootstrap: str) -> TopicEnds:
-    """Where topics end now; those that are not there have no end. BrokerError if a partition does not answer."""
+    """The present ends of topics; a topic that does not exist has none.
+
+    Raises:
+        BrokerError: A partition does not answer.
+    """
     client = admin(bootstrap)
-    there = partition_counts(client, bootstrap)
-    places = {(t, p) for t in topics for p in range(there.get(t, 0))}
-    ends = log_end_offsets(client, places, bootstrap)
-    if silent := sorted(places - ends.keys()):
-        raise BrokerError("partitions do not answer", got=", ".join(f"{t}[{p}]" for t, p in silent[:5]))
-    # Behind the offsets: so those of a topic that is made again meanwhile count for nothing.
-    return topic_ids(client, {t for t, _ in places}, bootstrap), ends
+    counts = partition_counts(client, bootstrap)
+    partitions = {(t, p) for t in topics for p in range(counts.get(t, 0))}
+    ends = log_end_offsets(client, partitions, bootstrap)
+    if missing := sorted(partitions - ends.keys()):
+        raise BrokerError("partitions do not answer", got=", ".join(f"{t}[{p}]" for t, p in missing[:5]))
+    # The ids are read after the offsets: if a topic is recreated in between, the offsets do not match its id.
+    return topic_ids(client, {t for t, _ in partitions}, bootstrap), ends
 
 
 def unarchived(state: ArchiveState, ends: TopicEnds) -> list[str]:
-    """What a topic's ends have that is not archived, for people, a partition each."""
-    ids, found = ends[0], []
+    """The gaps between a state and the ends of the topic, a text for each partition."""
+    ids, gaps = ends[0], []
     for (topic, p), end in sorted(ends[1].items()):
-        known = state.ids.get(topic, "")
-        anew = known not in ("", ids.get(topic, known))
-        have = 0 if anew else state.positions.get(topic, {}).get(p, 0)
-        if have < end:
-            found.append(f"{topic}[{p}] up to {have} of {end}{' of the topic as it was made again' if anew else ''}")
-    return found
+        archived_id = state.ids.get(topic, "")
+        recreated = archived_id not in ("", ids.get(topic, archived_id))
+        position = 0 if recreated else state.positions.get(topic, {}).get(p, 0)
+        if position < end:
+            gaps.append(f"{topic}[{p}] up to {position} of {end}{' of the recreated topic' if recreated else ''}")
+    return gaps
 
 
 class HourCloser:
-    """Closes the hours of a writer's archive. clock: epoch seconds."""
+    """Closes the hours of a writer's archive, in a thread of its own.
+
+    Args:
+        writer: The writer, whose state is changed.
+        output: The archive.
+        read_topic_ends: Reads the ends of topics.
+        clock: Returns epoch seconds.
+    """
 
     def __init__(
         self,
         writer: ArchiveWriter,
         output: ArchiveOutput,
-        reached: TopicEndsReader,
+        read_topic_ends: TopicEndsReader,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._writer, self._output, self._read_topic_ends, self._clock = writer, output, reached, clock
+        self._writer, self._output, self._read_topic_ends, self._clock = writer, output, read_topic_ends, clock
         self._ends: dict[str, TopicEnds] = {}
         self._stop = threading.Event()
         self._last_error = ""
@@ -96,12 +104,12 @@ class HourCloser:
         self._stop.set()
 
     def close_due_hours(self) -> None:
-        """Close the hours that are due, and remove what nobody needs any more.
+        """Close the hours that are due, and delete unreferenced objects.
 
-        The first error of an hour that cannot be closed is raised when the others are.
+        An hour that cannot be closed does not stop the others; the first error is raised in the end.
         """
         due = list(self._due_hours())
-        failed = list[Exception]()
+        errors = list[Exception]()
         for hour in self._fully_archived(due) if due else ():
             if self._stop.is_set():
                 break
@@ -110,10 +118,10 @@ class HourCloser:
             except (LeaseLost, Wait):
                 raise
             except Exception as e:
-                failed.append(e)
+                errors.append(e)
         self._delete_garbage()
-        if failed:
-            raise failed[0]
+        if errors:
+            raise errors[0]
 
     def _run(self) -> None:
         while not self._stop.wait(CHECK_INTERVAL):
@@ -124,112 +132,121 @@ class HourCloser:
                 log.info("archive %s: %s", self._output.archive, e)
                 return
             except Exception as e:
-                # The next look tries again; until then hours stay open, and nothing is lost by that.
+                # The next check tries again; an hour that stays open loses nothing.
                 if str(e) != self._last_error and not isinstance(e, Wait):
-                    foreseen = isinstance(e, PenstockError | pa.ArrowException | OSError)
-                    said = "archive %s: an hour cannot be closed: %s"
-                    log.warning(said, self._output.archive, e, exc_info=not foreseen)
+                    expected = isinstance(e, PenstockError | pa.ArrowException | OSError)
+                    message = "archive %s: an hour cannot be closed: %s"
+                    log.warning(message, self._output.archive, e, exc_info=not expected)
                 self._last_error = str(e)
 
     def _due_hours(self) -> Iterator[str]:
         state, now = self._writer.state, self._clock()
         for hour in sorted(state.open):
-            ended = layout.hour_end(hour).timestamp()
+            end = layout.hour_end(hour).timestamp()
             closed = state.closed.get(hour)
-            if now >= max(ended, closed.at if closed else 0.0) + self._output.wait:
+            if now >= max(end, closed.at if closed else 0.0) + self._output.wait:
                 yield hour
             else:
                 self._ends.pop(hour, None)
 
-    def _fully_archived(self, due: Sequence[str]) -> list[str]:
-        """The hours up to whose due time all is archived."""
-        now = self._read_topic_ends(self._output.topics_read)
-        for hour in due:
-            # A topic that was made again never comes to where the one before ended.
-            if hour not in self._ends or self._ends[hour][0] != now[0]:
-                self._ends[hour] = now
-        return [hour for hour in due if not unarchived(self._writer.state, self._ends[hour])]
+    def _fully_archived(self, hours: Sequence[str]) -> list[str]:
+        """The hours for which all records that the topics held when the hour became due are archived."""
+        ends = self._read_topic_ends(self._output.topics_read)
+        for hour in hours:
+            # A recreated topic may never reach the end offsets of the topic before it.
+            if hour not in self._ends or self._ends[hour][0] != ends[0]:
+                self._ends[hour] = ends
+        return [hour for hour in hours if not unarchived(self._writer.state, self._ends[hour])]
 
     def _close(self, hour: str) -> None:
         writer, state = self._writer, self._writer.state
-        fresh, before = state.open[hour], state.closed.get(hour)
-        had = read_manifest(writer.store, before).files if before else ()
-        files, replaced = self._join_small_files(hour, [*had, *fresh])
-        revision = before.revision + 1 if before else 1
+        new_files, previous = state.open[hour], state.closed.get(hour)
+        closed_files = read_manifest(writer.store, previous).files if previous else ()
+        files, replaced = self._join_small_files(hour, [*closed_files, *new_files])
+        revision = previous.revision + 1 if previous else 1
         manifest = HourManifest(
             self._output.archive, hour, revision, merge_spans(file.spans for file in files), tuple(files)
         )
         key = layout.manifest_name(hour, f"{writer.claim}-{writer.next_serial():09}", revision)
         writer.store.put(key, manifest.write())
         size, now = sum(file.size for file in files), self._clock()
-        gone = [*(file.key for file in replaced), *([before.key] if before else [])]
+        unreferenced = [*(file.key for file in replaced), *([previous.key] if previous else [])]
         with writer.lock:
             state = writer.state
-            left = tuple(file for file in state.open[hour] if file not in fresh)
-            hours = {**{h: f for h, f in state.open.items() if h != hour}, **({hour: left} if left else {})}
+            open_files = tuple(file for file in state.open[hour] if file not in new_files)
+            open_hours = {
+                **{h: f for h, f in state.open.items() if h != hour},
+                **({hour: open_files} if open_files else {}),
+            }
             closed = {**state.closed, hour: ClosedHour(key, revision, manifest.rows, size, len(files), now)}
             writer.commit(
-                replace(state, open=hours, closed=closed, garbage={**state.garbage, **dict.fromkeys(gone, now)})
+                replace(
+                    state, open=open_hours, closed=closed, garbage={**state.garbage, **dict.fromkeys(unreferenced, now)}
+                )
             )
             writer.counters.closed += 1
         self._ends.pop(hour, None)
 
     def _join_small_files(self, hour: str, files: Sequence[ArchiveFile]) -> tuple[list[ArchiveFile], list[ArchiveFile]]:
-        """The files of an hour, small ones joined; and those that were."""
-        kept: list[ArchiveFile] = []
+        """Join the small files of an hour; returns its files, and the files that were joined."""
+        joined: list[ArchiveFile] = []
         replaced: list[ArchiveFile] = []
-        for part in group_small_files(files, self._output.target):
-            if len(part) == 1:
-                kept += part
+        for group in group_small_files(files, self._output.target):
+            if len(group) == 1:
+                joined += group
                 continue
-            kept.append(self._join_files(hour, part))
-            replaced += part
-        return kept, replaced
+            joined.append(self._join_files(hour, group))
+            replaced += group
+        return joined, replaced
 
     def _join_files(self, hour: str, files: Sequence[ArchiveFile]) -> ArchiveFile:
         store, key = self._writer.store, self._writer.new_file_name(hour)
 
-        def all_of() -> Iterator[pa.Table]:
+        def tables() -> Iterator[pa.Table]:
             for file in files:
                 with store.open_input(file.key) as source:
                     yield from parquet.read_tables(source)
 
         with store.open_output(key) as out:
-            found = parquet.copy_records(all_of(), out)
+            spans = parquet.copy_records(tables(), out)
             size = out.tell()
-        if found != merge_spans(file.spans for file in files):
+        if spans != merge_spans(file.spans for file in files):
             raise SinkError(
                 f"files of hour {hour} do not hold what was written to them",
                 got=", ".join(store.url(file.key) for file in files[:5]),
-                hint=f"`penstock archives verify {self._output.archive}` tells which; bring it back from a version or "
-                "backup of the bucket. The hour stays open",
+                hint=f"find the file with `penstock archives verify {self._output.archive}`, and restore it from a "
+                "version or backup of the bucket; the hour stays open",
             )
-        return ArchiveFile(key, size, found)
+        return ArchiveFile(key, size, spans)
 
     def _delete_garbage(self) -> None:
         writer, now = self._writer, self._clock()
-        old = [key for key, since in writer.state.garbage.items() if now - since > GARBAGE_GRACE]
-        if not old:
+        expired = [key for key, since in writer.state.garbage.items() if now - since > GARBAGE_GRACE]
+        if not expired:
             return
-        for key in old:
+        for key in expired:
             writer.store.delete(key)
         with writer.lock:
-            left = {key: since for key, since in writer.state.garbage.items() if key not in old}
-            writer.commit(replace(writer.state, garbage=left))
+            garbage = {key: since for key, since in writer.state.garbage.items() if key not in expired}
+            writer.commit(replace(writer.state, garbage=garbage))
 
 
 def read_manifest(store: Bucket, closed: ClosedHour) -> HourManifest:
-    """The manifest of a closed hour. SinkError if it is none."""
+    """The manifest of a closed hour.
+
+    Raises:
+        SinkError: The object is no manifest.
+    """
     return HourManifest.read(store.get(closed.key), store.url(closed.key))
 
 
 def group_small_files(files: Sequence[ArchiveFile], target: int) -> list[list[ArchiveFile]]:
-    """Files that are to become one, in order of name; those of half the target's size and more stay as they are."""
-    found = [[file] for file in files if file.size * 2 >= target]
-    part: list[ArchiveFile] = []
+    """Groups of files to join, in order of name; a file of at least half the target's size is a group of its own."""
+    groups = [[file] for file in files if file.size * 2 >= target]
+    group: list[ArchiveFile] = []
     for file in sorted((file for file in files if file.size * 2 < target), key=lambda file: file.key):
-        part.append(file)
-        if sum(one.size for one in part) >= target:
-            found.append(part)
-            part = []
-    return [*found, part] if part else found
+        group.append(file)
+        if sum(member.size for member in group) >= target:
+            groups.append(group)
+            group = []
+    return [*groups, group] if group else groups

@@ -1,14 +1,14 @@
-"""What lies where in an archive, and what its objects of JSON say.
+"""Names and JSON formats of an archive's objects.
 
 ::
 
-    <prefix>/date=2026-01-31/hour=23/00000004-9f3c01-000000017.parquet   records; they count where they are named
-    <prefix>/_penstock/claims/00000004-9f3c01                            who opened it, in order
-    <prefix>/_penstock/states/00000004-9f3c01-000000017.json.gz          what is archived; the greatest name counts
+    <prefix>/date=2026-01-31/hour=23/00000004-9f3c01-000000017.parquet   records; valid if the state refers to it
+    <prefix>/_penstock/claims/00000004-9f3c01                            one object for each writer
+    <prefix>/_penstock/states/00000004-9f3c01-000000017.json.gz          what is archived; the greatest name is valid
     <prefix>/_penstock/hours/date=2026-01-31/hour=23/…json               manifests of closed hours
 
-A name begins with its writer's claim: a number above all that were there, and something random. So no two writers ever
-write one object, and none is written over.
+A name starts with the claim of its writer: a number greater than all before, and a random part. So two writers never
+write the same object, and no object is overwritten.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,7 +30,7 @@ HASH_MODULUS = 2**64
 
 @dataclass(frozen=True)
 class Span:
-    """The records of one partition: how many, the first and last offset, and the sum of their hashes modulo 2^64."""
+    """Records of one partition: their number, first and last offset, and the sum of their hashes modulo 2^64."""
 
     rows: int
     first: int
@@ -47,17 +47,17 @@ Spans = Mapping[str, Span]
 
 
 def merge_spans(spans: Iterable[Spans]) -> dict[str, Span]:
-    """All together."""
-    found: dict[str, Span] = {}
-    for one in spans:
-        for place, span in one.items():
-            found[place] = found[place] + span if place in found else span
-    return found
+    """The union of records that do not overlap."""
+    merged: dict[str, Span] = {}
+    for by_partition in spans:
+        for partition, span in by_partition.items():
+            merged[partition] = merged[partition] + span if partition in merged else span
+    return merged
 
 
 @dataclass(frozen=True)
 class ArchiveFile:
-    """A Parquet file. key: below the archive's prefix."""
+    """A Parquet file. `key` is relative to the archive's prefix."""
 
     key: str
     size: int
@@ -70,7 +70,7 @@ class ArchiveFile:
 
 @dataclass(frozen=True)
 class ClosedHour:
-    """Where the manifest of a closed hour is, and what it comes to. at: when it was closed, epoch seconds."""
+    """Reference to the manifest of a closed hour, with its totals. `at` is when it was closed, in epoch seconds."""
 
     key: str
     revision: int
@@ -82,7 +82,7 @@ class ClosedHour:
 
 @dataclass(frozen=True)
 class HourManifest:
-    """A closed hour: its files, and what they hold together."""
+    """The manifest of a closed hour: its files, and the sum of their records."""
 
     archive: str
     hour: str
@@ -100,26 +100,32 @@ class HourManifest:
         )
 
     @classmethod
-    def read(cls, data: bytes, place: str) -> HourManifest:
-        """SinkError if it is none."""
-        with_it = from_gzip_json(data, place)
+    def read(cls, data: bytes, url: str) -> HourManifest:
+        """Parse an object; SinkError if it is invalid."""
+        fields = from_gzip_json(data, url)
         try:
             return cls(
-                str(with_it["archive"]), str(with_it["hour"]), int(with_it["revision"]),
-                _spans_from_json(with_it["spans"]), tuple(_file_from_json(f) for f in with_it["files"]),
+                str(fields["archive"]), str(fields["hour"]), int(fields["revision"]),
+                _spans_from_json(fields["spans"]), tuple(_file_from_json(f) for f in fields["files"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise invalid_object(place, e) from e
+            raise invalid_object(url, e) from e
 
 
 @dataclass(frozen=True)
 class ArchiveState:
-    """All that an archive holds: the greatest one counts, and nothing that it does not name.
+    """The contents of an archive. The state with the greatest name is valid.
 
-    claim, number: whose state it is, and which. positions: by topic and partition, the offset behind the last record
-    archived; ids: the broker's ids of the topics. begins: the offset from which on, up to the position, the archive was
-    given all records; of partitions of which it is known. open: files by hour that no manifest has; closed: by hour.
-    garbage: objects that nothing names any more, and since when, epoch seconds.
+    Attributes:
+        claim: The claim of its writer.
+        number: Number of the state among those of its writer.
+        positions: Offset after the last archived record, by topic and partition.
+        ids: Topic ids by topic.
+        open: Files that no manifest contains, by hour.
+        closed: Manifests by hour.
+        garbage: Objects that are no longer referenced, and since when, in epoch seconds.
+        begins: Offset from which the archive was given all records up to the position. Partitions for which it is
+            unknown are missing.
     """
 
     claim: str = ""
@@ -135,10 +141,6 @@ class ArchiveState:
     def name(self) -> str:
         return f"{STATES}/{self.claim}-{self.number:09}.json.gz"
 
-    def follows(self, **changes: Any) -> ArchiveState:
-        """The next one of the same writer."""
-        return replace(self, number=self.number + 1, **changes)
-
     @property
     def hours(self) -> list[str]:
         return sorted({*self.open, *self.closed})
@@ -148,28 +150,28 @@ class ArchiveState:
         return to_gzip_json({**asdict(self), "open": hours})
 
     @classmethod
-    def read(cls, data: bytes, place: str) -> ArchiveState:
-        """SinkError if it is none."""
-        found = from_gzip_json(data, place)
+    def read(cls, data: bytes, url: str) -> ArchiveState:
+        """Parse an object; SinkError if it is invalid."""
+        fields = from_gzip_json(data, url)
         try:
             return cls(
-                str(found["claim"]), int(found["number"]),
-                _offsets_from_json(found["positions"]),
-                dict(found["ids"]),
-                {hour: tuple(_file_from_json(f) for f in files) for hour, files in found["open"].items()},
-                {hour: ClosedHour(**one) for hour, one in found["closed"].items()},
-                dict(found["garbage"]),
-                _offsets_from_json(found.get("begins", {})),
+                str(fields["claim"]), int(fields["number"]),
+                _offsets_from_json(fields["positions"]),
+                dict(fields["ids"]),
+                {hour: tuple(_file_from_json(f) for f in files) for hour, files in fields["open"].items()},
+                {hour: ClosedHour(**hour_fields) for hour, hour_fields in fields["closed"].items()},
+                dict(fields["garbage"]),
+                _offsets_from_json(fields.get("begins", {})),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise invalid_object(place, e) from e
+            raise invalid_object(url, e) from e
 
 
-def invalid_object(place: str, e: object) -> SinkError:
+def invalid_object(url: str, cause: object) -> SinkError:
     return SinkError(
-        f"{place} is not what an archive writes",
-        got=f"{type(e).__name__}: {e}",
-        hint="bring the object back from a version or backup of the bucket; nothing was changed",
+        f"{url} is no valid object of an archive",
+        got=f"{type(cause).__name__}: {cause}",
+        hint="restore the object from a version or backup of the bucket; nothing was changed",
     )
 
 
@@ -177,38 +179,38 @@ def to_gzip_json(data: object) -> bytes:
     return gzip.compress(json.dumps(data, sort_keys=True).encode(), mtime=0)
 
 
-def from_gzip_json(data: bytes, place: str) -> dict[str, Any]:
+def from_gzip_json(data: bytes, url: str) -> dict[str, Any]:
     try:
-        found = json.loads(gzip.decompress(data))
+        content = json.loads(gzip.decompress(data))
     except (OSError, EOFError, ValueError) as e:
-        raise invalid_object(place, e) from e
-    if not isinstance(found, dict):
-        raise invalid_object(place, type(found).__name__)
-    return found
+        raise invalid_object(url, e) from e
+    if not isinstance(content, dict):
+        raise invalid_object(url, type(content).__name__)
+    return content
 
 
 def _file_to_json(file: ArchiveFile) -> dict[str, Any]:
     return {"key": file.key, "size": file.size, "spans": _spans_to_json(file.spans)}
 
 
-def _file_from_json(given: Mapping[str, Any]) -> ArchiveFile:
-    return ArchiveFile(str(given["key"]), int(given["size"]), _spans_from_json(given["spans"]))
+def _file_from_json(fields: Mapping[str, Any]) -> ArchiveFile:
+    return ArchiveFile(str(fields["key"]), int(fields["size"]), _spans_from_json(fields["spans"]))
 
 
 def _spans_to_json(spans: Spans) -> dict[str, list[int]]:
-    return {place: [s.rows, s.first, s.last, s.sum] for place, s in spans.items()}
+    return {partition: [s.rows, s.first, s.last, s.sum] for partition, s in spans.items()}
 
 
-def _offsets_from_json(given: Mapping[str, Any]) -> dict[str, dict[int, int]]:
-    return {topic: {int(p): int(at) for p, at in parts.items()} for topic, parts in given.items()}
+def _offsets_from_json(offsets: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    return {topic: {int(p): int(offset) for p, offset in partitions.items()} for topic, partitions in offsets.items()}
 
 
-def _spans_from_json(given: Mapping[str, Any]) -> dict[str, Span]:
-    return {str(place): Span(*map(int, numbers)) for place, numbers in given.items()}
+def _spans_from_json(spans: Mapping[str, Any]) -> dict[str, Span]:
+    return {str(partition): Span(*map(int, numbers)) for partition, numbers in spans.items()}
 
 
 def hour_of(at: datetime) -> str:
-    """The name of the hour that a time lies in: `2026-01-31T23`."""
+    """The hour of a time, as `2026-01-31T23`."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H")
 
 
@@ -217,12 +219,12 @@ def hour_start(hour: str) -> datetime:
 
 
 def hour_end(hour: str) -> datetime:
-    """The last moment of an hour: behind the last hour of all there is no other."""
+    """The last microsecond of an hour; its exclusive end would overflow for the last hour of year 9999."""
     return hour_start(hour) + (HOUR - datetime.resolution)
 
 
 def hour_folder(hour: str) -> str:
-    """Where the records of an hour lie."""
+    """The folder of an hour's records."""
     date, _, number = hour.partition("T")
     return f"date={date}/hour={number}"
 
@@ -232,11 +234,11 @@ def manifest_name(hour: str, claim: str, revision: int) -> str:
 
 
 def claim_of_name(name: str) -> str:
-    """The claim that a name begins with, and the random part of it."""
+    """The claim that a name starts with: number and random part."""
     return "-".join(name.rpartition("/")[2].split("-")[:2])
 
 
 def claim_number(claim: str) -> int:
-    """Which claim it is; 0 for what is none."""
+    """The number of a claim; 0 if it is none."""
     head = claim.partition("-")[0]
     return int(head) if head.isdecimal() else 0

@@ -1,10 +1,10 @@
-"""Records as Parquet, and the hash by which two sets of them are compared.
+"""Records as Parquet, and the hash that compares two sets of records.
 
 Columns: `topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP, headers
 ARRAY<STRUCT<key STRING, value BINARY>>, event_time TIMESTAMP`, times in microseconds UTC.
 
-The hash of a record is the first half of the MD5 of its topic, partition, offset, key and value, least byte first; that
-of a set is the sum modulo 2^64, so neither order nor files matter. It tells damage and mistakes, not forgery.
+The hash of a record is the first half of the MD5 of its topic, partition, offset, key and value, little-endian. The
+hash of a set is the sum modulo 2^64, so it does not depend on order or files. It detects damage, not forgery.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ COLUMNS: list[tuple[str, Any]] = [
     ("event_time", TIMESTAMP_TYPE),
 ]
 SCHEMA = pa.schema(COLUMNS)
-# What a folder can be named after.
+# Times that can name a folder.
 MIN_TIME, MAX_TIME = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 ROW_GROUP_ROWS = 65_536
-# Topics have no colon: so no two records have one text. The first half of an MD5 is what DuckDB calls the upper one.
+# A topic's name has no colon, so two records never have the same text. DuckDB calls the first half of an MD5 the upper.
 SPANS_SQL = """
 SELECT topic, partition, count(*), min("offset"), max("offset"),
     (sum(md5_number_upper(
@@ -49,20 +49,25 @@ FROM rows GROUP BY ALL
 
 
 def spans_of(rows: pa.Table, connection: duckdb.DuckDBPyConnection | None = None) -> dict[str, Span]:
-    """What some records come to, by partition. connection: of who asks often; to open one takes milliseconds."""
+    """The spans of records, by partition.
+
+    Args:
+        rows: The records.
+        connection: For callers that call often, since opening a connection takes milliseconds.
+    """
     with nullcontext(connection) if connection else duckdb.connect() as database:
         database.register("rows", rows.select(["topic", "partition", "offset", "key", "value"]))
-        found = database.execute(SPANS_SQL).fetchall()
-    return {f"{topic}/{partition}": Span(*numbers) for topic, partition, *numbers in found}
+        result = database.execute(SPANS_SQL).fetchall()
+    return {f"{topic}/{partition}": Span(*numbers) for topic, partition, *numbers in result}
 
 
 def to_archive_schema(rows: pa.Table) -> pa.Table:
-    """Rows with the columns above; one whose event time no folder can be named after has its own timestamp instead."""
+    """Rows as `SCHEMA`. An event time that cannot name a folder is replaced by the record's timestamp."""
     rows = rows.select(SCHEMA.names).cast(SCHEMA)
-    time, own = rows["event_time"], rows["timestamp"]
+    time, timestamp = rows["event_time"], rows["timestamp"]
     first = pa.scalar(MIN_TIME, TIMESTAMP_TYPE)
-    told = pc.if_else(_in_time_range(time), time, pc.if_else(_in_time_range(own), own, first))
-    return rows.set_column(SCHEMA.get_field_index("event_time"), SCHEMA.field("event_time"), told)
+    event_time = pc.if_else(_in_time_range(time), time, pc.if_else(_in_time_range(timestamp), timestamp, first))
+    return rows.set_column(SCHEMA.get_field_index("event_time"), SCHEMA.field("event_time"), event_time)
 
 
 def _in_time_range(time: Any) -> Any:
@@ -72,7 +77,7 @@ def _in_time_range(time: Any) -> Any:
 
 
 def clamped_time(micros: int) -> datetime:
-    """A time of a record in epoch microseconds; the nearest that a folder can be named after."""
+    """The time of epoch microseconds, clamped to the range that can name a folder."""
     span = MAX_TIME - MIN_TIME
     return MIN_TIME + min(max(timedelta(0), timedelta(microseconds=micros)), span)
 
@@ -83,8 +88,8 @@ def split_by_hour(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         return
     hours: Any = pc.strftime(rows["event_time"], "%Y-%m-%dT%H")
     for hour in sorted(map(str, hours.unique().to_pylist())):
-        found = rows.filter(pc.equal(hours, pa.scalar(hour)))
-        yield hour, found.sort_by([(name, "ascending") for name in ("topic", "partition", "offset")])
+        records = rows.filter(pc.equal(hours, pa.scalar(hour)))
+        yield hour, records.sort_by([(name, "ascending") for name in ("topic", "partition", "offset")])
 
 
 def to_parquet(rows: pa.Table) -> bytes:
@@ -94,19 +99,23 @@ def to_parquet(rows: pa.Table) -> bytes:
 
 
 def copy_records(sources: Iterator[pa.Table], target: Any) -> dict[str, Span]:
-    """Write records on, some at a time; what they come to."""
-    found: dict[str, Span] = {}
+    """Copy records into one Parquet file; returns their spans."""
+    spans: dict[str, Span] = {}
     with pq.ParquetWriter(target, SCHEMA, compression="zstd") as writer:
         for rows in sources:
             writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
-            found = merge_spans([found, spans_of(rows)])
-    return found
+            spans = merge_spans([spans, spans_of(rows)])
+    return spans
 
 
 def read_tables(source: Any) -> Iterator[pa.Table]:
-    """The records of a file, some at a time. ArrowInvalid if it is no Parquet, or not of these columns."""
+    """Read the records of a file in batches.
+
+    Raises:
+        pyarrow.ArrowInvalid: The file is no Parquet, or has other columns.
+    """
     with pq.ParquetFile(source) as file:
         if not file.schema_arrow.equals(SCHEMA):
-            raise pa.ArrowInvalid(f"its columns are not those of an archive: {', '.join(file.schema_arrow.names)}")
+            raise pa.ArrowInvalid(f"the columns are not those of an archive: {', '.join(file.schema_arrow.names)}")
         for batch in file.iter_batches(ROW_GROUP_ROWS):
             yield pa.Table.from_batches([batch], SCHEMA)

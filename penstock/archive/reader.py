@@ -1,4 +1,4 @@
-"""Reads an archive: the records of some hours as Arrow tables, each file held against what the archive says of it."""
+"""Reads the records of an archive as Arrow tables, and compares each file with its entry in the state or manifest."""
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ from penstock.archive.state_log import latest_state
 from penstock.errors import SinkError
 from penstock.object_store.bucket import Bucket, ObjectNotFound
 
-RESTORE_HINT = "bring the object back from a version or backup of the bucket"
+RESTORE_HINT = "restore the object from a version or backup of the bucket"
 
 
 @dataclass(frozen=True)
 class ArchiveHour:
-    """An hour of an archive. manifest: None while it was never closed; late_files: files that the manifest lacks."""
+    """An hour of an archive.
+
+    Attributes:
+        name: The hour.
+        manifest: None if the hour was never closed.
+        late_files: Files that are not in the manifest.
+    """
 
     name: str
     manifest: HourManifest | None
@@ -47,18 +53,18 @@ class ArchiveHour:
 
     @property
     def inconsistencies(self) -> tuple[str, ...]:
-        """Contradictions within the manifest; normally none."""
-        twice = [key for key, count in Counter(file.key for file in self.files).items() if count > 1]
-        found = [f"{key} is named more than once, so its records would count more than once" for key in twice]
+        """Contradictions within the manifest; normally empty."""
+        duplicates = [key for key, count in Counter(file.key for file in self.files).items() if count > 1]
+        texts = [f"{key} is listed more than once, so its records would count more than once" for key in duplicates]
         if self.manifest and (
-            why := span_difference(self.manifest.spans, merge_spans(f.spans for f in self.manifest.files))
+            difference := span_difference(self.manifest.spans, merge_spans(f.spans for f in self.manifest.files))
         ):
-            found.append(f"the manifest says other than its files: {why}")
-        return tuple(found)
+            texts.append(f"the totals of the manifest differ from those of its files: {difference}")
+        return tuple(texts)
 
 
 def hours_between(state: ArchiveState, start: datetime | None = None, end: datetime | None = None) -> list[str]:
-    """The hours of a state that lie, in part at least, in an interval."""
+    """The hours of a state that overlap an interval."""
     return [
         hour
         for hour in state.hours
@@ -67,7 +73,11 @@ def hours_between(state: ArchiveState, start: datetime | None = None, end: datet
 
 
 def read_hour(store: Bucket, state: ArchiveState, name: str) -> ArchiveHour:
-    """SinkError if the hour's manifest is none, or says other than the state."""
+    """Read the manifest of an hour.
+
+    Raises:
+        SinkError: The manifest is invalid, or contradicts the state.
+    """
     closed = state.closed.get(name)
     manifest = read_manifest(store, closed) if closed else None
     if (
@@ -77,7 +87,7 @@ def read_hour(store: Bucket, state: ArchiveState, name: str) -> ArchiveHour:
     ):
         raise SinkError(
             f"the manifest {store.url(closed.key)} is not that of hour {name}",
-            got=f"hour {manifest.hour}, revision {manifest.revision}, {manifest.rows} rows; named are revision "
+            got=f"hour {manifest.hour}, revision {manifest.revision}, {manifest.rows} rows; the state has revision "
             f"{closed.revision}, {closed.rows} rows",
             hint=RESTORE_HINT,
         )
@@ -85,23 +95,27 @@ def read_hour(store: Bucket, state: ArchiveState, name: str) -> ArchiveHour:
 
 
 def read_consistent_hour(store: Bucket, state: ArchiveState, name: str) -> ArchiveHour:
-    """An hour whose files can be read; SinkError too if its manifest names one twice, or other records than they."""
-    found = read_hour(store, state, name)
-    if found.inconsistencies:
+    """As `read_hour`; SinkError also if the manifest contradicts itself."""
+    hour = read_hour(store, state, name)
+    if hour.inconsistencies:
         closed = state.closed.get(name)
         raise SinkError(
-            f"what the archive says of hour {name} cannot be: {store.url(closed.key if closed else state.name)}",
-            got="; ".join(found.inconsistencies)[:300],
+            f"the manifest of hour {name} contradicts itself: {store.url(closed.key if closed else state.name)}",
+            got="; ".join(hour.inconsistencies)[:300],
             hint=RESTORE_HINT,
         )
-    return found
+    return hour
 
 
 def read_interval(store: Bucket, start: datetime, end: datetime) -> Iterator[tuple[str, pa.Table]]:
-    """The hours of an interval with the records of each of their files, `records.SCHEMA`, as of now.
+    """Read the present records of an interval, each exactly once.
 
-    Each record once. A file is given only when all of it is as the archive says; SinkError if it is not, with the
-    object's name, and where one is gone: begin again at that hour, if the archive was joined meanwhile.
+    Yields:
+        An hour and the records of one of its files, as `records.SCHEMA`. A file is yielded after it is verified.
+
+    Raises:
+        SinkError: A file is not as the archive says, or is missing. If files were joined in the meantime, start again
+            at that hour.
     """
     state = latest_state(store)
     for name in hours_between(state, start, end):
@@ -110,51 +124,54 @@ def read_interval(store: Bucket, start: datetime, end: datetime) -> Iterator[tup
 
 
 def read_file(store: Bucket, file: ArchiveFile) -> pa.Table:
-    """The records of a file. SinkError if they are not what the archive says of them."""
-    place = store.url(file.key)
+    """Read and verify the records of a file.
+
+    Raises:
+        SinkError: They differ from what the archive says.
+    """
+    url = store.url(file.key)
     with _open_file(store, file) as source:
-        found = pa.concat_tables([records.SCHEMA.empty_table(), *records.read_tables(source)])
-    if why := span_difference(file.spans, records.spans_of(found)):
+        table = pa.concat_tables([records.SCHEMA.empty_table(), *records.read_tables(source)])
+    if difference := span_difference(file.spans, records.spans_of(table)):
         raise SinkError(
-            f"a file of the archive holds other records than were written: {place}", got=why, hint=RESTORE_HINT
+            f"a file of the archive holds other records than were written: {url}", got=difference, hint=RESTORE_HINT
         )
-    return found
+    return table
 
 
 def timestamp_range(store: Bucket, file: ArchiveFile) -> tuple[datetime, datetime] | None:
-    """The first and last `timestamp` of a file's records, by its footer alone; None if that does not say."""
-    column = records.SCHEMA.get_field_index("timestamp")
+    """The first and last `timestamp` of a file's records by its Parquet footer; None if that has no statistics."""
+    index = records.SCHEMA.get_field_index("timestamp")
     with _open_file(store, file) as source, pq.ParquetFile(source) as parquet:
         groups = [parquet.metadata.row_group(n) for n in range(parquet.num_row_groups)]
-        found: list[Any] = [group.column(column).statistics for group in groups if group.num_rows]
-        if any(one is None or not one.has_min_max for one in found):
+        statistics: list[Any] = [group.column(index).statistics for group in groups if group.num_rows]
+        if any(column is None or not column.has_min_max for column in statistics):
             return None
-        # As the file has them: not every one is a time that Python knows.
-        return records.clamped_time(min(one.min_raw for one in found)), records.clamped_time(
-            max(one.max_raw for one in found)
-        )
+        # The raw values: Python's datetime has no room for some of them.
+        first, last = min(s.min_raw for s in statistics), max(s.max_raw for s in statistics)
+        return records.clamped_time(first), records.clamped_time(last)
 
 
 @contextmanager
 def _open_file(store: Bucket, file: ArchiveFile) -> Iterator[Any]:
-    """A file of an archive. SinkError with its place if it is gone, or no such file."""
-    place = store.url(file.key)
+    """Open a file of an archive; SinkError with its URL if it is missing or not readable."""
+    url = store.url(file.key)
     try:
         with store.open_input(file.key) as source:
             yield source
     except ObjectNotFound as e:
-        e.restate(f"a file of the archive is gone: {place}")
+        e.restate(f"a file of the archive is missing: {url}")
         raise
     except (pa.ArrowException, OSError) as e:
-        raise SinkError(f"a file of the archive cannot be read: {place}", got=str(e)[:300], hint=RESTORE_HINT) from e
+        raise SinkError(f"a file of the archive cannot be read: {url}", got=str(e)[:300], hint=RESTORE_HINT) from e
 
 
-def span_difference(said: Spans, found: Spans) -> str:
-    """How what was found differs from what was said; empty if it does not."""
-    for place in sorted({*said, *found}):
-        one, other = said.get(place), found.get(place)
-        if one != other:
-            return f"{place}: {_span_text(other)}; said are {_span_text(one)}"
+def span_difference(expected: Spans, actual: Spans) -> str:
+    """The first difference of two sets of records as text; empty if there is none."""
+    for partition in sorted({*expected, *actual}):
+        stated, read = expected.get(partition), actual.get(partition)
+        if stated != read:
+            return f"{partition}: {_span_text(read)}; expected {_span_text(stated)}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""An archive as a stream: the raw records of its topic as input, and the object store as output."""
+"""An archive as a stream: its input is the raw records of a topic, its output an object store."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 RECORD_COLUMNS = ("topic", "partition", "offset", "key", "value", "timestamp", "headers")
-# Bytes of a file that many are joined to.
 TARGET_FILE_BYTES = 128 * 1024 * 1024
+"""Size to which small files are joined."""
 
 
 @dataclass(frozen=True)
 class ArchiveOutput(Output):
-    """A place in a bucket. topics_read: whose records it keeps; wait: seconds after its end until an hour is closed;
-    target: bytes of a file that small ones are joined to."""
+    """A folder of a bucket.
+
+    Attributes:
+        topics_read: Topics whose records it keeps.
+        wait: Seconds from the end of an hour until it is closed.
+        target: Bytes to which small files are joined.
+    """
 
     archive: str
     bucket: str
@@ -37,7 +42,7 @@ class ArchiveOutput(Output):
     target: int = TARGET_FILE_BYTES
 
     writer: ClassVar[str] = "penstock.archive.writer:open_archive"
-    # What is given twice is left out the second time, by its offsets.
+    # A record that is written again is recognised by its offset and left out.
     delivery: ClassVar[Delivery] = "upsert"
     empty_batches: ClassVar[bool] = True
 
@@ -47,7 +52,7 @@ class ArchiveOutput(Output):
 
     @property
     def keyed(self) -> bool:
-        """By topic, partition and offset."""
+        """The key of a row is topic, partition and offset."""
         return True
 
     @property
@@ -59,29 +64,37 @@ class ArchiveOutput(Output):
 
 
 def transform(records: DataFrame) -> DataFrame:
-    """`topic, partition, offset, key, value, timestamp, headers, event_time`: the records as they came."""
+    """`topic, partition, offset, key, value, timestamp, headers, event_time` of the unchanged records."""
     return records.select(*(F.col(f"record.{name}").alias(name) for name in RECORD_COLUMNS), "event_time")
 
 
 def archive_stream(archive: Archive, topics: Mapping[str, Topic] | None = None) -> Stream:
-    """The stream that runs it. topics: as the project declares them. DeclarationError with its place in the file."""
+    """The stream that runs an archive.
+
+    Args:
+        archive: The archive.
+        topics: Declared topics by name.
+
+    Raises:
+        DeclarationError: The archive is invalid; with its location in the file.
+    """
     name = topic_name(archive.topic)
     topic = (topics or {}).get(name) or (archive.topic if isinstance(archive.topic, Topic) else Topic(name))
     output = ArchiveOutput(archive.name, archive.bucket, archive.prefix, (name,), archive.close_delay.total_seconds())
     try:
-        found = Stream(
+        stream = Stream(
             name=archive.name, app=archive.app, inputs={"records": _archive_input(archive, topic)}, transform=transform,
             output=output, output_mode=Stateless(), every=archive.every.total_seconds(),
         max_records=archive.max_records, )  # fmt: skip
     except DeclarationError as e:
         raise DeclarationError(f"{archive.location}: archive {archive.name}: {e.what}", got=e.got, hint=e.hint) from e
-    # Not this file, but the declaration's.
-    object.__setattr__(found, "location", archive.location)
-    return found
+    # `Stream` sets the location to this file.
+    object.__setattr__(stream, "location", archive.location)
+    return stream
 
 
 def is_configured() -> bool:
-    """Whether it is known where the object store is; where that cannot be read, its driver says why."""
+    """Whether an object store is configured. An invalid setting counts as configured: the driver reports it."""
     try:
         return endpoint.find_endpoint() is not None
     except SinkError:

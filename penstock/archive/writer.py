@@ -1,20 +1,19 @@
 """Writes the batches of an archive's stream into the object store, each record exactly once.
 
-A record is known by its topic, partition and offset, and the state of the archive says up to which offset each
-partition is archived. A batch is written in this order, and may be cut off anywhere:
+A record is identified by topic, partition and offset, and the state of the archive has the position of each partition.
+A batch is written in these steps, and may fail after each of them:
 
-1. Records below the state's positions are left out: they are archived already. So a batch that comes again, cut
-   otherwise or under another number, adds nothing twice.
-2. A Parquet file for each hour of event time, under names that nobody has used. Cut off here, they are named by
-   nothing, and count nowhere.
-3. The state that names them, with the positions behind them, as one new object: S3 shows an object whole or not at all.
-   Cut off behind it, the batch comes again, and 1 leaves all of it out.
-4. A look for newer writers (`penstock.archive.state_log`). If there is one, the batch is not written: the newer writer
-   may not have seen the state, and the batch comes again by it.
+1. Records before the positions are left out, since they are archived. So a batch that is repeated with other limits or
+   another number adds no duplicates.
+2. One Parquet file for each hour of event time is written, under new names. After a failure here the files are not
+   referenced.
+3. The state that refers to the files, with the positions after them, is put as one object, which S3 does atomically.
+   After a failure here the batch is repeated, and step 1 leaves all of it out.
+4. The claims of newer writers are listed (`penstock.archive.state_log`). If there is one, the batch is not written: the
+   newer writer may not have seen the state, and writes the batch itself.
 
-The store keeps no mark of batches, for positions say more: the engine gives an output without marks its last batch
-again, and lets it write in a thread of its own, so that a slow store keeps nobody waiting
-(`penstock.engine.commit.async_writer`).
+The archive has no commit marker, since positions are more precise. The engine repeats the last batch of an output
+without markers, and lets it write in a thread of its own (`penstock.engine.commit.async_writer`).
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.archive import layout, parquet
-from penstock.archive.hour_closer import HourCloser, broker_topic_ends
+from penstock.archive.hour_closer import HourCloser, read_topic_ends
 from penstock.archive.layout import ArchiveFile, ArchiveState
 from penstock.archive.state_log import StateLog
 from penstock.archive.stream import ArchiveOutput
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ArchiveCounters:
-    """Counters since the writer was opened. duplicates: records that were archived already."""
+    """Counters since the writer was opened. `duplicates` are records that were already archived."""
 
     written: int = 0
     duplicates: int = 0
@@ -52,24 +52,33 @@ class ArchiveCounters:
 
 
 def open_archive(owner: WriterOwner, outputs: Sequence[Output]) -> ArchiveWriter:
-    """The writer of an archive. SinkError if its bucket or key is wrong, Wait if its store is away."""
+    """Open the writer of an archive; its hours are closed until it is closed.
+
+    Raises:
+        SinkError: The bucket or the access key is wrong.
+        Wait: The store does not answer.
+    """
     [output] = outputs
     assert isinstance(output, ArchiveOutput)
     writer = ArchiveWriter(output, archive_bucket(output.bucket, output.prefix))
-    writer.start_closer(HourCloser(writer, output, broker_topic_ends(owner.bootstrap)))
+    writer.start_closer(HourCloser(writer, output, partial(read_topic_ends, bootstrap=owner.bootstrap)))
     return writer
 
 
 def archive_bucket(bucket: str, prefix: str) -> Bucket:
-    """SinkError if nobody has said where the object store is."""
-    found = endpoint.find_endpoint()
-    if found is None:
+    """A folder of a bucket in the configured object store.
+
+    Raises:
+        SinkError: No object store is configured.
+    """
+    s3 = endpoint.find_endpoint()
+    if s3 is None:
         raise SinkError(
-            "nobody has said where the object store is",
+            "no object store is configured",
             got=f"bucket {bucket}",
-            hint="set PENSTOCK_S3_URL, or start one here: make up",
+            hint="set PENSTOCK_S3_URL, or start a store on this machine with `make up`",
         )
-    return Bucket(found, bucket, prefix)
+    return Bucket(s3, bucket, prefix)
 
 
 class ArchiveWriter:
@@ -94,35 +103,39 @@ class ArchiveWriter:
     def claim(self) -> str:
         return self._state_log.claim
 
-    def start_closer(self, keeper: HourCloser) -> None:
-        """Starts to close hours while batches are written."""
-        self._closer = keeper
-        keeper.start()
+    def start_closer(self, closer: HourCloser) -> None:
+        """Start to close hours, until `close`."""
+        self._closer = closer
+        closer.start()
 
     def committed(self) -> CommitMarker:
-        """NO_COMMIT: what is archived is known by offsets, not by batches."""
+        """Always NO_COMMIT: the state has offsets, not batches."""
         return NO_COMMIT
 
     def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
-        """Archive what is new of a batch; how many records. As `penstock.model.output.Writer` says."""
-        given = rows.get(self._output.name)
+        """Archive the records of a batch that are new; see `penstock.model.output.Writer`.
+
+        Returns:
+            Their number.
+        """
+        batch = rows.get(self._output.name)
         with self.lock:
-            known = self._known_state(mark)
-            fresh = (
+            state = self._known_state(mark)
+            by_hour = (
                 ()
-                if given is None
-                else parquet.split_by_hour(self._not_archived(known, parquet.to_archive_schema(given)))
+                if batch is None
+                else parquet.split_by_hour(self._not_archived(state, parquet.to_archive_schema(batch)))
             )
-            found = [(hour, self.write_file(hour, table)) for hour, table in fresh]
-            positions = _positions_after(known.positions, [file for _, file in found], mark, self._output.topics_read)
-            begins = _begin_offsets(known, mark, positions)
-            if found or (known.ids, positions, begins) != (self.state.ids, self.state.positions, self.state.begins):
-                hours = dict(known.open)
-                for hour, file in found:
+            files = [(hour, self.write_file(hour, table)) for hour, table in by_hour]
+            positions = _positions_after(state.positions, [file for _, file in files], mark, self._output.topics_read)
+            begins = _begin_offsets(state, mark, positions)
+            if files or (state.ids, positions, begins) != (self.state.ids, self.state.positions, self.state.begins):
+                hours = dict(state.open)
+                for hour, file in files:
                     hours[hour] = (*hours.get(hour, ()), file)
-                self.commit(replace(known, open=hours, positions=positions, begins=begins))
-            written = sum(file.rows for _, file in found)
-            self._count(given, written)
+                self.commit(replace(state, open=hours, positions=positions, begins=begins))
+            written = sum(file.rows for _, file in files)
+            self._count(batch, written)
             return written
 
     def write_file(self, hour: str, table: pa.Table) -> ArchiveFile:
@@ -133,21 +146,24 @@ class ArchiveWriter:
         return ArchiveFile(key, len(data), parquet.spans_of(table))
 
     def new_file_name(self, hour: str) -> str:
-        """A name that no file of this hour has, nor ever had."""
+        """A name that was never used for a file of this hour."""
         return f"{layout.hour_folder(hour)}/{self.claim}-{self.next_serial():09}.parquet"
 
     def next_serial(self) -> int:
-        """Returns a number that no object of this writer has."""
-        # Two threads name objects.
+        """A number that no object of this writer has. Thread-safe."""
         with self.lock:
             self._serial += 1
             return self._serial
 
     def commit(self, state: ArchiveState) -> None:
-        """Let a state count. LeaseLost, from then on, if there is a newer writer."""
+        """Make a state the valid one.
+
+        Raises:
+            LeaseLost: There is a newer writer. All later calls raise it too.
+        """
         if self._lost is not None:
             raise self._lost
-        # A put that failed may yet have been done: its number is never used again.
+        # A put that failed may have been executed, so its number is not used again.
         self._state_log.state = replace(self._state_log.state, number=self._state_log.state.number + 1)
         try:
             self._state_log.put(replace(state, number=self._state_log.state.number))
@@ -160,55 +176,54 @@ class ArchiveWriter:
             self._closer.stop()
 
     def _known_state(self, mark: CommitMarker) -> ArchiveState:
-        """The state, without the positions of topics that were deleted and made again."""
+        """The state, without the positions of topics that were recreated."""
         state = self.state
-        anew = {topic for topic, given in mark.topic_ids.items() if state.ids.get(topic, given) != given}
+        recreated = {topic for topic, topic_id in mark.topic_ids.items() if state.ids.get(topic, topic_id) != topic_id}
         ids = {
             **state.ids,
-            **{topic: given for topic, given in mark.topic_ids.items() if topic in self._output.topics_read},
+            **{topic: topic_id for topic, topic_id in mark.topic_ids.items() if topic in self._output.topics_read},
         }
-        return replace(state, ids=ids, positions={t: p for t, p in state.positions.items() if t not in anew})
+        return replace(state, ids=ids, positions={t: p for t, p in state.positions.items() if t not in recreated})
 
-    def _not_archived(self, known: ArchiveState, rows: pa.Table) -> pa.Table:
-        """The records that are not archived."""
-        for topic, parts in known.positions.items():
-            for partition, at in parts.items():
-                here = (pc.field("topic") == topic) & (pc.field("partition") == partition)
-                rows = rows.filter(~(here & (pc.field("offset") < at)))
+    def _not_archived(self, state: ArchiveState, rows: pa.Table) -> pa.Table:
+        for topic, offsets in state.positions.items():
+            for partition, position in offsets.items():
+                in_partition = (pc.field("topic") == topic) & (pc.field("partition") == partition)
+                rows = rows.filter(~(in_partition & (pc.field("offset") < position)))
         return rows
 
-    def _count(self, given: pa.Table | None, written: int) -> None:
+    def _count(self, batch: pa.Table | None, written: int) -> None:
         self.counters.written += written
-        self.counters.duplicates += (0 if given is None else given.num_rows) - written
+        self.counters.duplicates += (0 if batch is None else batch.num_rows) - written
 
 
 def _positions_after(
     known: Offsets, files: Sequence[ArchiveFile], mark: CommitMarker, topics: Sequence[str]
 ) -> dict[str, dict[int, int]]:
-    """The positions behind some files, and behind the batch of a mark. topics: that the archive reads."""
-    found = {**{topic: {} for topic in topics if topic in mark.offsets}, **{t: dict(p) for t, p in known.items()}}
-    reached = [(name, span.last + 1) for file in files for name, span in file.spans.items()]
-    for name, at in reached:
+    """The positions after some files and after the batch of a marker. `topics` are those that the archive reads."""
+    positions = {**{topic: {} for topic in topics if topic in mark.offsets}, **{t: dict(p) for t, p in known.items()}}
+    ends = [(name, span.last + 1) for file in files for name, span in file.spans.items()]
+    for name, position in ends:
         topic, _, partition = name.rpartition("/")
-        parts = found.setdefault(topic, {})
-        parts[int(partition)] = max(parts.get(int(partition), 0), at)
-    for topic, parts in found.items():
-        for number, at in mark.offsets.get(topic, {}).items():
-            parts[number] = max(parts.get(number, 0), at)
-    return found
+        offsets = positions.setdefault(topic, {})
+        offsets[int(partition)] = max(offsets.get(int(partition), 0), position)
+    for topic, offsets in positions.items():
+        for number, position in mark.offsets.get(topic, {}).items():
+            offsets[number] = max(offsets.get(number, 0), position)
+    return positions
 
 
 def _begin_offsets(known: ArchiveState, mark: CommitMarker, positions: Offsets) -> dict[str, dict[int, int]]:
-    """From where on the archive has all of each partition, behind the batch of a mark.
+    """The offsets from which the archive has all records of each partition, after the batch of a marker.
 
-    A batch that does not begin where the one before ended leaves records out, which were removed or passed over. Of a
-    partition that an earlier version has archived it is not known.
+    A batch that does not start at the end of the batch before lacks records that were deleted or skipped. For a
+    partition that an earlier version has archived the offset is unknown.
     """
-    found = {topic: dict(parts) for topic, parts in known.begins.items()}
+    begins = {topic: dict(offsets) for topic, offsets in known.begins.items()}
     for topic in positions.keys() & mark.start_offsets.keys():
         for p in positions[topic]:
-            start, at = mark.start_offsets[topic].get(p, 0), known.positions.get(topic, {}).get(p)
-            # What an earlier topic of the name lacked stays missing.
-            if at is None or (start > at and p in found.get(topic, {})):
-                found.setdefault(topic, {})[p] = max(start, found.get(topic, {}).get(p, 0))
-    return found
+            start, position = mark.start_offsets[topic].get(p, 0), known.positions.get(topic, {}).get(p)
+            # Records that an earlier topic of this name lacked stay missing.
+            if position is None or (start > position and p in begins.get(topic, {})):
+                begins.setdefault(topic, {})[p] = max(start, begins.get(topic, {}).get(p, 0))
+    return begins

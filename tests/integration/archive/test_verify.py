@@ -114,11 +114,11 @@ LIES: dict[Callable[[Bucket], None], list[str]] = {
     strange: ["its columns are not those of an archive: n"],
     changed: ["holds other records than were written", "3 records, offsets 0 to 2, sum"],
     fewer: ["holds other records than were written", "t/0: 1 records, offsets 3 to 3"],
-    gone: ["a file of the archive is gone: s3://lake/"],
-    twice: ["is named more than once, so its records would count more than once", "says other than its files"],
-    less_than_it_names: ["says other than its files: t/0: 3 records", "said are 5 records"],
+    gone: ["a file of the archive is missing: s3://lake/"],
+    twice: ["is listed more than once, so its records would count more than once", "differ from those of its files"],
+    less_than_it_names: ["differ from those of its files: t/0: 3 records", "expected 5 records"],
     of_another_hour: ["is not that of hour 2026-01-01T10; got: hour 2026-01-01T09"],
-    no_manifest: ["is not what an archive writes"],
+    no_manifest: ["is no valid object of an archive"],
     manifest_gone: ["an object is not there; got: s3://lake/"],
     foreign: ["part-00000.parquet is not of this archive"],
 }
@@ -149,7 +149,7 @@ def test_a_backfill_is_not_given_what_is_wrong(store: Bucket, lie: Callable[[Buc
 
 def test_a_state_that_is_none_is_told(store: Bucket) -> None:
     store.put(f"{layout.STATES}/99999999-00000000-000000001.json.gz", b"nothing")
-    with pytest.raises(SinkError, match=r"99999999-00000000-000000001.json.gz is not what an archive writes"):
+    with pytest.raises(SinkError, match=r"99999999-00000000-000000001.json.gz is no valid object of an archive"):
         list(verify_archive(store))
 
 

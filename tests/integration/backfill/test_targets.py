@@ -200,7 +200,7 @@ def test_an_archive_of_the_topic_before_it_was_made_again_tells_nothing_of_this_
     remade(fresh_broker, KEPT)
     send(fresh_broker.bootstrap, [Record("kept", "k", "v", 0)])
     later = replace(job(again(kept)), begin=HOUR + timedelta(hours=12), end=HOUR + timedelta(hours=13))
-    with pytest.raises(InputNotReady, match=r"kept\[0\] up to 0 of 1 of the topic as it was made again"):
+    with pytest.raises(InputNotReady, match=r"kept\[0\] up to 0 of 1 of the recreated topic"):
         do(later, fresh_broker)
     now = topic_ids(client, [KEPT.name], fresh_broker.bootstrap)[KEPT.name]
     holds(kept, endpoint, [{**event(0, 0), "event_time": HOUR + timedelta(hours=20)}], topic_id=now)

@@ -56,7 +56,7 @@ def test_a_state_and_a_manifest_are_read_as_they_were_written() -> None:
         state.write()[:-9],
         layout.to_gzip_json({"claim": 1}),
     ):
-        with pytest.raises(SinkError, match="s3://b/x is not what an archive writes"):
+        with pytest.raises(SinkError, match="s3://b/x is no valid object of an archive"):
             ArchiveState.read(broken, "s3://b/x")
 
 
@@ -65,7 +65,7 @@ def test_what_a_topic_has_that_an_archive_has_not() -> None:
     assert unarchived(state, ({"t": "id"}, {("t", 0): 5, ("t", 1): 7})) == []
     assert unarchived(state, ({"t": "id"}, {("t", 0): 6, ("t", 2): 1})) == ["t[0] up to 5 of 6", "t[2] up to 0 of 1"]
     # As many offsets of another topic are none of this one's.
-    assert unarchived(state, ({"t": "other"}, {("t", 0): 5})) == ["t[0] up to 0 of 5 of the topic as it was made again"]
+    assert unarchived(state, ({"t": "other"}, {("t", 0): 5})) == ["t[0] up to 0 of 5 of the recreated topic"]
     assert unarchived(state, ({"t": "other"}, {("t", 0): 0})) == []
 
 

@@ -136,7 +136,7 @@ def test_exactly_what_was_accepted_is_passed(spark: SparkSession, bootstrap: str
     assert seen(bootstrap) == [1, 2, 5, 6]
     assert [gap.records for gap in book.passed["gaps"]] == [2]
     made_again(bootstrap, *range(10, 25))
-    assert "gapped: it was deleted and made again" in refused(given, spark, bootstrap, tmp_path, book)
+    assert "gapped: it was deleted and recreated" in refused(given, spark, bootstrap, tmp_path, book)
     accept(book)
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:
         run.process_all_available()
