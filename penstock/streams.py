@@ -7,6 +7,7 @@ from penstock.model.input import Combiner, Input, Table
 from penstock.model.lazy_spark import F
 from penstock.model.output import TopicOutput
 from penstock.model.output_mode import EmitChanges, EmitFinal, KeyedState, Stateless, StreamJoin, Timers
+from penstock.model.panel import Panel, PanelCard, PanelValue
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic
 from penstock.model.view import View
@@ -22,6 +23,9 @@ __all__ = [
     "Fold",
     "Input",
     "KeyedState",
+    "Panel",
+    "PanelCard",
+    "PanelValue",
     "RowsQuery",
     "Stateless",
     "Stream",

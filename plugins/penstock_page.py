@@ -9,9 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
@@ -19,11 +16,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from threading import BoundedSemaphore, Lock
+from threading import BoundedSemaphore
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
 
-import orjson
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
 from airflow.configuration import conf
@@ -41,37 +37,29 @@ from penstock.errors import BrokerError, ControlError, DeclarationError, Release
 from penstock.host import process
 from penstock.logs import printable
 from penstock.model.capture import APP as CAPTURES
-from penstock.monitoring.dashboard import dead_letters, sink_actions
+from penstock.monitoring.dashboard import dead_letters, declarations, sink_actions
 from penstock.monitoring.dashboard.backfills import RUN_REMEDIES, RUN_STATES
 from penstock.monitoring.dashboard.dashboard_json import answer
-from penstock.monitoring.dashboard.fleet import Fleet, agent
 from penstock.monitoring.dashboard.history import HISTORY_MS, downsample
+from penstock.monitoring.dashboard.panels import PanelCounts, read_cards
 from penstock.monitoring.dashboard.remediation import REMEDIES
 from penstock.monitoring.dashboard.states import STATES, StateLimits
-from penstock.settings import PROJECT, settings
+from penstock.settings import settings
 from penstock.supervision import launch, release
 from penstock.web import access, json_body
 
 log = logging.getLogger(__name__)
-# Each reads from the broker for seconds: more at once would leave the api-server without threads.
-reading = BoundedSemaphore(2)
-cataloguing = Lock()
-trying = BoundedSemaphore(1)  # each starts a JVM
+# Requests of a kind at a time, as each keeps a thread of the api-server for seconds: reads of dead letters, searches in
+# views, JVMs for a sink.
+letter_reads, searches, sink_runs = BoundedSemaphore(2), BoundedSemaphore(4), BoundedSemaphore(1)
 # The code of one app is tried at a time.
 releasing = release.ReleaseQueue()
-# Each waits for the views, for seconds where they are slow.
-looking = BoundedSemaphore(4)
 
 OPERATE_DAG = "operate_streams"  # who may trigger this DAG may start, stop and release here
 PREFIX = "/penstock"
-# Seconds that a request waits for another one to end.
-CATALOG_TIMEOUT, EXCLUSIVE_TIMEOUT = 60.0, 5.0
-LOG_LINES = 200
-HASH_EVERY = 10.0
-"""Seconds for which the hash of the files on disk is kept."""
-BODY_LIMIT = 16 * 1024
-BODY_TIMEOUT = 10.0
-"""Seconds in which a body must be there."""
+# Seconds: how long a request waits for others, the hash of the files is cached, and a body may take.
+BUSY_TIMEOUT, HASH_EVERY, BODY_TIMEOUT = 5.0, 10.0, 10.0
+LOG_LINES, BODY_LIMIT = 200, 16 * 1024
 ROOT = Path(__file__).resolve().parent / "penstock_static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 FILES = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*")) if path.suffix in TYPES}
@@ -84,7 +72,7 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
 }
 
-fleet = Fleet(connect)
+panel_counts = PanelCounts(connect)
 may_see = requires_access_view(AccessView.PLUGINS)
 may_act = requires_access_dag("POST", DagAccessEntity.RUN, OPERATE_DAG)
 
@@ -92,7 +80,7 @@ app = FastAPI(title="Penstock", dependencies=[Depends(may_see)], docs_url=None, 
 
 
 def from_this_page(request: Request) -> None:
-    """Refuse what another site's page could send with the user's cookie."""
+    """Refuse requests that a page of another site could send with the user's cookie."""
     if not json_body.is_json(request):
         raise HTTPException(415, "send application/json")
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
@@ -106,7 +94,7 @@ def from_this_page(request: Request) -> None:
 
 
 class Action(BaseModel):
-    """What the operator asks for; `note` goes into the record."""
+    """An action of an operator; `note` is recorded with it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -117,13 +105,13 @@ class Action(BaseModel):
 
 
 async def action_of(request: Request) -> Action:
-    """The body of an action, read once its sender is known."""
+    """The body of an action, read after the checks of its sender."""
     return await json_body.read_json(request, Action, BODY_LIMIT, BODY_TIMEOUT)
 
 
-def own_host(given: str) -> bool:
+def own_host(header: str) -> bool:
     """Whether a Host header names this server."""
-    return access.is_own_host(given, [urlsplit(conf.get("api", "base_url", fallback="")).hostname])
+    return access.is_own_host(header, [urlsplit(conf.get("api", "base_url", fallback="")).hostname])
 
 
 @app.middleware("http")
@@ -131,46 +119,46 @@ async def add_headers(request: Request, call_next: Callable[[Request], Awaitable
     if own_host(request.headers.get("host", "")):
         response = await call_next(request)
     else:
-        detail = "This server is not known by that name: Airflow's setting [api] base_url says which it has."
+        detail = "This server has another name: see Airflow's setting [api] base_url."
         response = JSONResponse({"detail": detail}, 421)
     response.headers.update(HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")
     announced = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     if response.status_code >= 400 and announced:
-        # Else the server would take all of a body that nobody wants, to be ready for the next request.
+        # Otherwise the server reads all of a body that nobody needs, to be ready for the next request.
         response.headers["Connection"] = "close"
     return response
 
 
 @app.exception_handler(ControlError)
-async def control_away(_: Request, error: ControlError) -> JSONResponse:
+async def control_error(_: Request, error: ControlError) -> JSONResponse:
     # The whole message names hosts and users: it belongs in the log, not before every viewer.
     log.error("%s", error)
-    detail = "The control database does not answer. The streams go on by themselves; nothing can be shown or changed."
+    detail = "The control database does not answer. Streams continue; nothing can be shown or changed."
     return JSONResponse({"code": "control_away", "detail": detail}, 503)
 
 
 @app.exception_handler(DeclarationError)
-async def not_declared(_: Request, error: DeclarationError) -> JSONResponse:
+async def declaration_error(_: Request, error: DeclarationError) -> JSONResponse:
     log.error("%s", error)
-    detail = "What is declared cannot be read: `penstock catalog` says why."
+    detail = "The declarations cannot be read: `penstock catalog` says why."
     return JSONResponse({"code": "declarations", "detail": detail}, 500)
 
 
 @app.exception_handler(ReleaseRefused)
-async def not_released(_: Request, error: ReleaseRefused) -> JSONResponse:
+async def release_refused(_: Request, error: ReleaseRefused) -> JSONResponse:
     log.warning("%s", error)
     return JSONResponse({"code": "release_refused", "detail": str(error)}, 409)
 
 
 @app.exception_handler(SinkError)
-async def not_tried(_: Request, error: SinkError) -> JSONResponse:
+async def sink_error(_: Request, error: SinkError) -> JSONResponse:
     log.warning("%s", error)
     return JSONResponse({"code": "sink", "detail": str(error)}, 409)
 
 
 @app.exception_handler(AnyHTTPException)
-async def refused(request: Request, error: AnyHTTPException) -> Response:
+async def http_error(request: Request, error: AnyHTTPException) -> Response:
     """Send a person who opened the page itself to sign in; answer everything else as it is."""
     if error.status_code == 401 and request.headers.get("sec-fetch-dest") == "document":
         home = request.scope.get("root_path", "").removesuffix(PREFIX)
@@ -179,10 +167,10 @@ async def refused(request: Request, error: AnyHTTPException) -> Response:
 
 
 @app.exception_handler(RequestValidationError)
-async def not_understood(_: Request, error: RequestValidationError) -> JSONResponse:
-    """What is wrong, but not what was sent: that may be long, and is known to its sender."""
-    said = [{"loc": [str(at)[:40] for at in e["loc"]], "msg": e["msg"][:200]} for e in error.errors()[:5]]
-    return JSONResponse({"detail": said}, 422)
+async def invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
+    """The errors without the input, which may be long."""
+    details = [{"loc": [str(at)[:40] for at in e["loc"]], "msg": e["msg"][:200]} for e in error.errors()[:5]]
+    return JSONResponse({"detail": details}, 422)
 
 
 @app.get("/")
@@ -194,9 +182,9 @@ def page() -> HTMLResponse:
 def static(version: str, name: str) -> FileResponse:
     if name not in FILES:
         raise HTTPException(404, "no such file")
-    keep = "private, max-age=31536000, immutable" if version == VERSION else "no-store"
+    cache = "private, max-age=31536000, immutable" if version == VERSION else "no-store"
     path = FILES[name]
-    return FileResponse(path, media_type=TYPES[path.suffix], headers={"Cache-Control": keep})
+    return FileResponse(path, media_type=TYPES[path.suffix], headers={"Cache-Control": cache})
 
 
 @app.get("/api/overview")
@@ -210,14 +198,18 @@ def get_overview(request: Request, user: GetUserDep) -> Response:
             raise
         allowed = False
     viewer: dict[str, Any] = {"name": user.get_name(), "may_act": allowed}
-    words = {"states": STATES, "remedies": REMEDIES, "run_states": RUN_STATES, "run_remedies": RUN_REMEDIES}
-    disk_hash = _disk_hash(time.monotonic() // HASH_EVERY)
-    content = answer(connect(), StateLimits.of(settings()), viewer=viewer, disk_hash=disk_hash, **words)
+    texts = {"states": STATES, "remedies": REMEDIES, "run_states": RUN_STATES, "run_remedies": RUN_REMEDIES}
+    content = answer(connect(), StateLimits.of(settings()), viewer=viewer, disk_hash=_disk_hash(), **texts)
     return Response(content, media_type="application/json")
 
 
+def _disk_hash() -> str:
+    """The hash of the files on disk, at most HASH_EVERY seconds old."""
+    return _read_disk_hash(time.monotonic() // HASH_EVERY)
+
+
 @lru_cache(maxsize=1)
-def _disk_hash(_: float) -> str:
+def _read_disk_hash(_: float) -> str:
     return launch.spec_hash()
 
 
@@ -229,42 +221,42 @@ def get_history() -> JSONResponse:
     return JSONResponse(downsample(control.history(now - HISTORY_MS), now))
 
 
-@app.get("/api/fleet")
-def get_fleet() -> JSONResponse:
-    """The numbers of all agents; see penstock.monitoring.dashboard.fleet."""
-    return JSONResponse(fleet.counts())
+@app.get("/api/panels/{name}")
+def get_panel(name: str) -> JSONResponse:
+    """Counts of a panel; see penstock.monitoring.dashboard.panels."""
+    return JSONResponse(panel_counts.read(_panel(name)))
 
 
-@app.get("/api/agent", dependencies=[Depends(may_act)])
-def get_agent(key: Annotated[str, Query(min_length=1, max_length=4096)]) -> JSONResponse:
-    """What the views have of an agent. That is data: not for every viewer."""
-    if not looking.acquire(timeout=EXCLUSIVE_TIMEOUT):
-        raise HTTPException(503, "others are asking; try again")
-    try:
-        return JSONResponse(agent(connect(), key))
-    finally:
-        looking.release()
+@app.get("/api/panels/{name}/cards", dependencies=[Depends(may_act)])
+def get_cards(name: str, key: Annotated[str, Query(min_length=1, max_length=4096)]) -> JSONResponse:
+    """What a panel shows about a key. That is data, which not every viewer may see."""
+    panel = _panel(name)
+    with _limited(searches):
+        return JSONResponse(read_cards(connect(), panel, key))
+
+
+def _panel(name: str) -> dict[str, Any]:
+    """A declared panel; see penstock.catalog.listing."""
+    panel = declarations.panels(_disk_hash()).get(name)
+    if panel is None:
+        raise HTTPException(404, "no panel of this name is declared")
+    return panel
 
 
 @app.get("/api/letters", dependencies=[Depends(may_act)])
 def get_letters(stream: Annotated[str, Query(max_length=120)], kind: dead_letters.Kind) -> JSONResponse:
-    """A stream's dead letters, the newest first. They hold data: not for every viewer."""
+    """A stream's dead letters, newest first. They are data, which not every viewer may see."""
     row = connect().progress().get(stream)
     if row is None:
-        raise HTTPException(404, "there is no such stream, or it has not begun")
-    own = (row.store or {}).get("dead_letter_topics", ())
-    if not reading.acquire(timeout=dead_letters.PATIENCE):
-        raise HTTPException(503, "others are reading; try again")
-    try:
-        found = dead_letters.read_newest(
-            settings().bootstrap, stream, dead_letters.topics(kind, stream, row.topics, own)
-        )
-    except BrokerError as e:
-        log.error("%s", e)
-        raise HTTPException(503, "The broker does not answer.") from None
-    finally:
-        reading.release()
-    return JSONResponse({"letters": [asdict(one) for one in found]})
+        raise HTTPException(404, "there is no such stream, or it has not started yet")
+    topics = dead_letters.topics(kind, stream, row.topics, (row.store or {}).get("dead_letter_topics", ()))
+    with _limited(letter_reads):
+        try:
+            letters = dead_letters.read_newest(settings().bootstrap, stream, topics)
+        except BrokerError as e:
+            log.error("%s", e)
+            raise HTTPException(503, "The broker does not answer.") from None
+    return JSONResponse({"letters": [asdict(letter) for letter in letters]})
 
 
 @app.get("/api/log", dependencies=[Depends(may_act)])
@@ -276,7 +268,7 @@ def get_log(app: Annotated[str, Query(max_length=120)]) -> JSONResponse:
     if driver is None:
         raise HTTPException(404, "this app has had no driver yet")
     path = Path(driver.log).resolve()
-    # The database only says which of the logs it is.
+    # The path is from the database: only files of the logs' folder are read.
     if not path.is_relative_to(settings().logs.resolve()) or not path.is_file():
         raise HTTPException(404, "the log is not here: `penstock streams logs` on the driver's host shows it")
     lines = [printable(line) for line in process.tail(path, LOG_LINES).split("\n")]
@@ -285,79 +277,51 @@ def get_log(app: Annotated[str, Query(max_length=120)]) -> JSONResponse:
 
 @app.get("/api/catalog")
 def get_catalog() -> Response:
-    """What is declared, as the files now say, and its drawing; see penstock.catalog.listing."""
-    return Response(_catalog(launch.spec_hash()), media_type="application/json")
-
-
-def _catalog(spec: str) -> bytes:
-    # Who asks while it is being read gets what was read.
-    with cataloguing:
-        return _read_catalog(spec)
-
-
-@lru_cache(maxsize=1)
-def _read_catalog(spec: str) -> bytes:  # noqa: ARG001
-    """Read by a process of its own: a project's code has no place in the api-server, and would stay as first read."""
-    paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "penstock.catalog"]
-    try:
-        done = subprocess.run(command, env=env, capture_output=True, check=True, timeout=CATALOG_TIMEOUT)
-    except subprocess.TimeoutExpired as e:
-        raise DeclarationError(f"the declarations were not read within {CATALOG_TIMEOUT:g} s") from e
-    except subprocess.CalledProcessError as e:
-        raise DeclarationError("the declarations cannot be read", got=e.stderr.decode(errors="replace").strip()) from e
-    if done.stderr:
-        log.error("reading the declarations said: %s", done.stderr.decode(errors="replace").strip())
-    return done.stdout
+    """The declarations of the files on disk, and their graph; see penstock.catalog.listing."""
+    return Response(declarations.read_catalog(launch.spec_hash()), media_type="application/json")
 
 
 @app.get("/api/explain", dependencies=[Depends(may_act)])
 def get_explanation(sink: Annotated[str, Query(max_length=120)]) -> JSONResponse:
-    """What the statement of a sink makes of its records; it costs a JVM for some seconds: not for every viewer."""
+    """The statement of a sink, explained. It takes a JVM for seconds, so viewers may not start it."""
     spec = launch.spec_hash()
-    found = _sinks(spec).get(sink)
-    if found is None or not found["location"].startswith("sql/sinks/"):
-        raise HTTPException(404, "there is no such statement")
+    declared = declarations.sinks(spec).get(sink)
+    if declared is None or not declared["location"].startswith("sql/sinks/"):
+        raise HTTPException(404, "no sink of this name is declared in sql/sinks/")
     return JSONResponse({"text": _explained(sink, spec)})
 
 
 @lru_cache(maxsize=100)
 def _explained(sink: str, spec: str) -> str:  # noqa: ARG001
-    with _tried():
+    with _limited(sink_runs):
         return sink_actions.explained(sink)
 
 
 @contextmanager
-def _tried() -> Iterator[None]:
-    if not trying.acquire(timeout=EXCLUSIVE_TIMEOUT):
-        raise HTTPException(503, "another sink is being explained or replayed; try again")
+def _limited(semaphore: BoundedSemaphore) -> Iterator[None]:
+    if not semaphore.acquire(timeout=BUSY_TIMEOUT):
+        raise HTTPException(503, "other requests of this kind are in progress; try again")
     try:
         yield
     finally:
-        trying.release()
-
-
-def _sinks(spec: str) -> dict[str, dict[str, Any]]:
-    """The sinks that are declared; see penstock.catalog.listing."""
-    return {one["name"]: one for one in orjson.loads(_catalog(spec))["declared"] if one["kind"] == "sink"}
+        semaphore.release()
 
 
 @app.post("/api/actions", dependencies=[Depends(may_act), Depends(from_this_page)])
 async def act(action: Annotated[Action, Depends(action_of)], user: GetUserDep) -> JSONResponse:
-    """Start or stop a stream, or all streams of an app; release an app; ask something of a capture; replay a sink.
+    """Start or stop a stream or an app, release an app, send a request to a capture, or replay a sink.
 
-    404 for a name that is not declared.
+    404 if the name is not declared.
     """
     actor = Actor(user.get_name(), "page")
     if action.verb != "release":
         return await run_in_threadpool(_act, action, actor)
-    # It may take minutes: no thread of the api-server's waits for it.
-    asked = await run_in_threadpool(_ask_release, action, actor)
-    return JSONResponse({"release": await asyncio.shield(asyncio.wrap_future(asked))})
+    # It may take minutes, in which no thread of the api-server must wait.
+    release_seq = await run_in_threadpool(_request_release, action, actor)
+    return JSONResponse({"release": await asyncio.shield(asyncio.wrap_future(release_seq))})
 
 
-def _ask_release(action: Action, actor: Actor) -> Future[int]:
+def _request_release(action: Action, actor: Actor) -> Future[int]:
     control = connect()
     _desired(control, action)
     if action.kind != "app":
@@ -366,12 +330,12 @@ def _ask_release(action: Action, actor: Actor) -> Future[int]:
 
 
 def _desired(control: Control, action: Action) -> dict[str, Desired]:
-    """The desired state of the streams of an app, or of all; 404 if there is none of the name."""
+    """The desired state of the streams of an app, or of all; 404 if the name does not exist."""
     if action.kind in ("capture", "sink"):
         raise HTTPException(422, f"a {action.kind} is started and stopped as a stream")
     desired = control.desired(action.name if action.kind == "app" else None)
-    known = bool(desired) if action.kind == "app" else action.name in desired
-    if not known:
+    exists = bool(desired) if action.kind == "app" else action.name in desired
+    if not exists:
         raise HTTPException(404, f"there is no {action.kind} named {action.name!r}")
     return desired
 
@@ -380,16 +344,16 @@ def _act(action: Action, actor: Actor) -> JSONResponse:
     control = connect()
     if action.verb in ("poll", "reconcile", "snapshot", "continue"):
         if action.kind != "capture":
-            raise HTTPException(422, f"{action.verb} is asked of a capture")
+            raise HTTPException(422, f"{action.verb} is for captures only")
         if action.name not in control.desired(CAPTURES):
             raise HTTPException(404, f"there is no capture named {action.name!r}")
         return JSONResponse({"request": Captures(control).ask(action.name, action.verb, actor, action.note)})
     if action.verb == "replay":
         if action.kind != "sink":
-            raise HTTPException(422, "only what a sink put aside is replayed here")
-        if action.name not in _sinks(launch.spec_hash()):
+            raise HTTPException(422, "only sinks are replayed here")
+        if action.name not in declarations.sinks(launch.spec_hash()):
             raise HTTPException(404, f"there is no sink named {action.name!r}")
-        with _tried():
+        with _limited(sink_runs):
             control.record(actor, "replay", action.name, action.note)
             return JSONResponse(asdict(sink_actions.replayed(action.name)))
     desired = _desired(control, action)

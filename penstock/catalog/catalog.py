@@ -12,6 +12,7 @@ from penstock.model.archive import Archive
 from penstock.model.backfill import Backfill
 from penstock.model.declaration import Declared
 from penstock.model.output_mode import HeartbeatSchedule
+from penstock.model.panel import Panel
 from penstock.model.stream import Stream
 from penstock.model.topic import DEAD_LETTERS, Topic
 from penstock.model.view import ServedView, View
@@ -85,6 +86,7 @@ class Catalog:
         topics: all that are declared.
         captures: as their files declare them.
         views: as declared.
+        panels: as declared.
         archives: as declared.
         backfills: as declared.
         sinks: as their files declare them.
@@ -99,11 +101,15 @@ class Catalog:
     backfills: dict[str, Backfill] = field(default_factory=dict)
     sinks: dict[str, Sink] = field(default_factory=dict)
     disabled: dict[str, Stream] = field(default_factory=dict)
+    panels: dict[str, Panel] = field(default_factory=dict)
 
     @property
     def declared(self) -> dict[str, Declared]:
         """Everything but the topics."""
-        return {**self.streams, **self.disabled, **self.captures, **self.views, **self.archives, **self.backfills}
+        return {
+            **self.streams, **self.disabled, **self.captures, **self.views, **self.panels, **self.archives,
+            **self.backfills,
+        }  # fmt: skip
 
     @property
     def served_views(self) -> dict[str, ServedView]:

@@ -14,6 +14,7 @@ SHAPES: Mapping[Kind, tuple[str, str]] = {
     "store": ("[(", ")]"),
     "source": ("[(", ")]"),
     "view": ("[/", "/]"),
+    "panel": ("[/", "/]"),
     "backfill": ("[[", "]]"),
 }
 BOX = ("[", "]")

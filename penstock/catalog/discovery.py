@@ -19,6 +19,7 @@ from penstock.errors import DeclarationError
 from penstock.model.archive import Archive
 from penstock.model.backfill import Backfill
 from penstock.model.declaration import list_files
+from penstock.model.panel import Panel
 from penstock.model.stream import Stream
 from penstock.model.view import View
 from penstock.settings import settings
@@ -33,8 +34,8 @@ STREAMS_HINT = "STREAM is one Stream, STREAMS a list of them; give other things 
 def discover(project: Path) -> Iterator[Declaration]:
     """Declarations of the modules under jobs/<system>/, each once though other modules import it.
 
-    A module declares its STREAM or STREAMS, and each view, archive and backfill that has a name of its own there or is
-    in a list.
+    A module declares its STREAM or STREAMS, and each view, panel, archive and backfill that is a variable or in a
+    list.
     """
     seen: list[Declaration] = []
     for path in modules(project):
@@ -128,7 +129,7 @@ def _declarations(module: ModuleType, path: Path) -> Iterator[Declaration]:
         if name.startswith("_"):
             continue
         for one in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(one, View | Archive | Backfill):
+            if isinstance(one, View | Panel | Archive | Backfill):
                 yield one
 
 

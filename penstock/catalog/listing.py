@@ -12,6 +12,7 @@ from penstock.catalog.graph import Graph, graph
 from penstock.catalog.graph_layout import layout_graph
 from penstock.model.declaration import CatalogNode, Declared, Kind
 from penstock.model.output_mode import OutputMode
+from penstock.model.panel import Panel, PanelValue
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def catalog_rows(catalog: Catalog) -> list[CatalogRow]:
     found = sorted(catalog.declared.values(), key=lambda one: (_rank(one), one.name))
     run = catalog.supervised.keys() | {name for name, one in catalog.backfills.items() if one.runnable}
     run |= {served.view.name for served in catalog.served_views.values()}
+    run |= {name for name, panel in catalog.panels.items() if all(view.name in run for view in panel.views)}
     return [
         CatalogRow(
             one.kind, one.name, one.app, one.reads, one.writes, output_modes.get(one.name, ""), one.name in run,
@@ -82,9 +84,30 @@ def json_rows(rows: Sequence[CatalogRow]) -> list[dict[str, Any]]:
 
 
 def document(catalog: Catalog) -> dict[str, Any]:
-    """Rows, and the graph with its layout; edges refer to nodes by index."""
-    drawn = graph(catalog)
-    return {"declared": json_rows(catalog_rows(catalog)), "not_run": NOT_RUN, "graph": _drawn(drawn)}
+    """Rows, panels, and the graph with its layout; edges refer to nodes by index."""
+    return {
+        "declared": json_rows(catalog_rows(catalog)), "not_run": NOT_RUN, "graph": _drawn(graph(catalog)),
+        "panels": [json_panel(panel) for panel in catalog.panels.values()],
+    }  # fmt: skip
+
+
+def json_panel(panel: Panel) -> dict[str, Any]:
+    """A panel as a JSON object, with its views by their names."""
+    cards = [
+        {
+            **vars(card),
+            "view": card.view.name,
+            "values": [_json_value(value) for value in card.values],
+            "columns": [_json_value(value) for value in card.columns],
+        }
+        for card in panel.cards
+    ]
+    attributes = {name: value for name, value in vars(panel).items() if name != "location"}
+    return {**attributes, "view": panel.view.name, "dimensions": dict(panel.dimensions), "cards": cards}
+
+
+def _json_value(value: PanelValue) -> dict[str, Any]:
+    return {**vars(value), "fields": list(value.field_names)}
 
 
 def _drawn(drawn: Graph) -> dict[str, Any]:
@@ -99,7 +122,7 @@ def _drawn(drawn: Graph) -> dict[str, Any]:
 
 
 def _rank(one: Declared) -> int:
-    return ("capture", "stream", "sink", "view", "archive", "backfill").index(one.kind)
+    return ("capture", "stream", "sink", "view", "panel", "archive", "backfill").index(one.kind)
 
 
 def described_mode(given: OutputMode) -> str:

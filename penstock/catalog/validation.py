@@ -14,6 +14,7 @@ from penstock.model.archive import Archive
 from penstock.model.backfill import Backfill
 from penstock.model.declaration import Declared
 from penstock.model.output import TopicOutput
+from penstock.model.panel import Panel
 from penstock.model.stream import Stream
 from penstock.model.topic import POSITIONS, Topic, topic_name
 from penstock.model.view import View, views_instance
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.model.sink import Sink
 
 T = TypeVar("T", bound=Declared)
-Declaration: TypeAlias = Stream | View | Archive | Backfill
+Declaration: TypeAlias = Stream | View | Panel | Archive | Backfill
 Topics = dict[str, Topic]
 
 
@@ -35,6 +36,7 @@ def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sin
     _differently_named(everything)
     streams = [one for one in found if isinstance(one, Stream)]
     views = [one for one in found if isinstance(one, View)]
+    panels = [one for one in found if isinstance(one, Panel)]
     archives = [one for one in found if isinstance(one, Archive)]
     backfills = [one for one in found if isinstance(one, Backfill)]
     topics: Topics = {}
@@ -66,6 +68,8 @@ def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sin
             view.check_topic(topic)
         except DeclarationError as e:
             raise _wrong(view, e.what, e.got, e.hint) from e
+    for panel in panels:
+        _panel(panel, views)
     for archive in archives:
         _topic(archive.topic, archive, topics)
         if isinstance(archive.source, Stream):
@@ -84,7 +88,7 @@ def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sin
     run = [stream for stream in every if not any(stream is other for other in idle)]
     return Catalog(
         _by_name(run), topics, _by_name(captured), _by_name(views), _by_name(archives), _by_name(backfills),
-        {sink.name: sink for sink in sunk}, _by_name(idle),
+        {sink.name: sink for sink in sunk}, _by_name(idle), _by_name(panels),
     )  # fmt: skip
 
 
@@ -191,6 +195,14 @@ def _stream(stream: Stream, by: Declared, streams: Sequence[Stream]) -> None:
         known = ", ".join(sorted(other.name for other in streams)) or "none"
         what = f"{by.kind} {by.name} names a stream that is not in the catalog"
         raise _wrong(by, what, got=stream.name, hint=f"take a STREAM of the project: {known}")
+
+
+def _panel(panel: Panel, views: Sequence[View]) -> None:
+    for used in panel.views:
+        if not any(used is view for view in views):
+            what = f"panel {panel.name} names a view that is not in the catalog"
+            hint = "assign the view to a variable of a module under jobs/<system>/"
+            raise _wrong(panel, what, got=used.name, hint=hint)
 
 
 def _backfill(backfill: Backfill, archives: Sequence[Archive], streams: Sequence[Stream], topics: Topics) -> None:

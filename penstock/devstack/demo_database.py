@@ -1,4 +1,4 @@
-"""The demo database of the embedded MariaDB: tables of endpoint agents and of presence, for captures to follow."""
+"""The demo database of the embedded MariaDB, for captures to follow."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from penstock.errors import DeclarationError
 
 Kind = Literal[
     "topic", "pattern", "table", "store", "source",
-    "stream", "sink", "capture", "view", "archive", "backfill",
+    "stream", "sink", "capture", "view", "panel", "archive", "backfill",
 ]  # fmt: skip
 # The app of all captures. Who needs only its name need not import the SQL parser of captures.
 CAPTURES_APP = "captures"
@@ -45,7 +45,7 @@ class CatalogNode(NamedTuple):
 
 
 class Declared(Protocol):
-    """A stream, sink, capture, view, archive or backfill. Names are unique over all kinds."""
+    """A stream, sink, capture, view, panel, archive or backfill. Names are unique over all kinds."""
 
     @property
     def kind(self) -> Kind: ...

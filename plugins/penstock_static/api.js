@@ -41,8 +41,8 @@ export const history = () => call("history");
 export const catalog = () => call("catalog");
 const named = (values) => new URLSearchParams(values).toString();
 export const letters = (stream, kind) => call(`letters?${named({ stream, kind })}`, { patience: 30000 });
-export const fleet = () => call("fleet", { patience: VIEWS_MS });
-export const agent = (key) => call(`agent?${named({ key })}`, { patience: VIEWS_MS });
+export const panel = (name) => call(`panels/${name}`, { patience: VIEWS_MS });
+export const panelCards = (name, key) => call(`panels/${name}/cards?${named({ key })}`, { patience: VIEWS_MS });
 export const explain = (sink) => call(`explain?${named({ sink })}`, { patience: EXPLAIN_MS });
 export const log = (app) => call(`log?${named({ app })}`);
 export const act = (action) =>

@@ -5,8 +5,8 @@ import { CaptureTable } from "./captures.js";
 import { Catalog } from "./catalog.js";
 import { spark } from "./charts.js";
 import { $, attr, h, marked, text, tileIn } from "./dom.js";
-import { Fleet } from "./fleet.js";
 import * as f from "./format.js";
+import { Panels } from "./panels.js";
 import { SinkTable } from "./sinks.js";
 import { StreamTable } from "./streams.js";
 
@@ -224,7 +224,7 @@ const streams = new StreamTable({ acted });
 const captures = new CaptureTable({ acted, guard: streams.guard });
 const sinks = new SinkTable({ acted, guard: streams.guard });
 const backfills = new BackfillTable();
-const fleet = new Fleet({ guard: streams.guard });
+const panels = new Panels({ guard: streams.guard });
 
 const show = () => {
   showTotals(data);
@@ -232,7 +232,7 @@ const show = () => {
   captures.show(data);
   sinks.show(data);
   backfills.show(data);
-  fleet.allow(data.viewer);
+  panels.allow(data.viewer);
   showLists(data);
   showStates(data);
   const { name, may_act: mayAct } = data.viewer;
@@ -280,7 +280,7 @@ const refreshCatalog = async () => {
     sinks.declared = found.declared.filter((one) => one.kind === "sink");
     backfills.declared = found.declared.filter((one) => one.kind === "backfill");
     catalog.show(found);
-    fleet.declare(found.declared);
+    panels.declare(found.panels);
     if (data) show();
   } catch (error) {
     if (!(error instanceof api.Failure)) throw error;
@@ -293,13 +293,13 @@ document.addEventListener("visibilitychange", () => {
   else {
     refresh();
     refreshCatalog();
-    fleet.refresh();
+    panels.refresh();
   }
 });
 setInterval(() => {
   if (!document.hidden) showBanner();
   refreshCatalog();
-  fleet.refresh();
+  panels.refresh();
 }, 1000);
 refresh();
 refreshCatalog();

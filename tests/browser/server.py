@@ -23,11 +23,12 @@ PASSWORDS = {"olga": "gate-of-the-mill", "vera": "looks-only"}
 ROLES = {"olga": "user", "vera": "viewer"}
 PATIENCE = 120.0
 DECLARED = Path(__file__).parent / "project"
+PANEL = ("jobs/captures.py", "jobs/agents/__init__.py", "jobs/agents/views.py", "jobs/agents/panel.py")
 
 
 @dataclass(frozen=True)
 class Server:
-    """project: a copy of DECLARED, which its catalog shows."""
+    """project: a copy of DECLARED with the panel of the agents, which its catalog shows."""
 
     url: str
     project: Path
@@ -48,6 +49,9 @@ def api_server(home: Path, control_url: str, settings: Mapping[str, str]) -> Ite
     passwords = home / "passwords.json"
     home.mkdir(parents=True, exist_ok=True)
     project = shutil.copytree(DECLARED, home / "project", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in PANEL:
+        (project / name).parent.mkdir(exist_ok=True)
+        shutil.copy(PROJECT / name, project / name)
     passwords.write_text(json.dumps(PASSWORDS))
     env = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "PENSTOCK_"))}
     env |= {

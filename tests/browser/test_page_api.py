@@ -62,7 +62,7 @@ def unchanged(control: Control) -> bool:
         "/penstock/api/catalog",
         "/penstock/api/letters",
         "/penstock/api/log?app=metrics",
-        "/penstock/api/fleet",
+        "/penstock/api/panels/fleet",
         "/penstock/static/x/page.js",
     ],
 )

@@ -23,6 +23,8 @@ LISTED = {
     "agents": "view",
     "assigned": "view",
     "last-alerts": "view",
+    "fleet": "panel",
+    "shop-totals": "panel",
     "minutes-by-shop": "view",
     "shop-names": "view",
     "order-archive": "archive",

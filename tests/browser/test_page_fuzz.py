@@ -23,7 +23,7 @@ pytestmark = pytest.mark.browser
 TRIES = int(os.environ.get("FUZZ", "200"))
 READ = [
     "", "static/x/page.js", "api/overview", "api/history", "api/letters", "api/log", "api/catalog", "api/explain",
-    "api/fleet", "api/agent",
+    "api/panels/fleet", "api/panels/fleet/cards",
 ]  # fmt: skip
 ACT = "api/actions"
 WAYS = {("get", path) for path in READ} | {("post", ACT)}
@@ -32,7 +32,7 @@ QUERIES = {
     "api/letters": {"stream": "bundles", "kind": "dead"},
     "api/log": {"app": "metrics"},
     "api/explain": {"sink": "shop-points"},
-    "api/agent": {"key": "agent-1"},
+    "api/panels/fleet/cards": {"key": "agent-1"},
 }
 METHODS = ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "GET", "POST"]
 ACTIONS = [

@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from penstock import streams
+from penstock.catalog import load
 from penstock.cli import COMMANDS
 from penstock.settings import PROJECT
 
@@ -57,3 +58,19 @@ def test_what_authors_import_and_operators_type_is_in_the_glossary() -> None:
     commands_of_the_machine = {"up", "statu", "log", "down", "clean", "doctor", "migrate", "catalog", "meter", "demo"}
     missing = [w for w in [*words, *nouns] if w not in text and w.replace(" ", "") not in text]
     assert [w for w in missing if w not in commands_of_the_machine] == []
+
+
+def test_no_module_of_the_library_or_the_page_names_a_shipped_system() -> None:
+    """Folders of jobs/, and names with a hyphen that are declared there or in sql/; single words may be English."""
+    catalog = load()
+    english = {"metrics", "quality", "accounts"}
+    systems = {path.name for path in (PROJECT / "jobs").iterdir() if path.is_dir() and path.name[0] not in "_."}
+    names = systems - english | {name for name in (*catalog.declared, *catalog.topics) if "-" in name}
+    page = [path for path in (PROJECT / "plugins").rglob("*") if path.suffix in (".py", ".js", ".css", ".html")]
+    pattern = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, sorted(names)))})(?![\w-])")
+    hits = [
+        f"{path.relative_to(PROJECT)}: {name}"
+        for path in [*LIBRARY, *page]
+        for name in pattern.findall(path.read_text())
+    ]
+    assert hits == []

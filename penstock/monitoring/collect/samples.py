@@ -1,7 +1,7 @@
 """What the platform says about itself: the names and units of its receipts, and how a figure becomes one.
 
 A metric is named in camelCase, as `dbWaitTime`; what there are several of carries the one meant after a dot, as
-`cpu.broker` or `lag.topic-quality`. Units are chosen so that values have few distinct decimals: milliseconds,
+`cpu.broker` or `lag.orders`. Units are chosen so that values have few distinct decimals: milliseconds,
 seconds, MiB, shares from 0 to 1. `METRICS` is the whole list; a figure that is not in it is not sent.
 """
 

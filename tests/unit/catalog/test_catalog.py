@@ -21,7 +21,19 @@ from penstock.model.declaration import CatalogNode, Declared
 from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT
 from penstock.sinks.influxdb.config import InfluxDB
-from penstock.streams import Archive, Backfill, EmitFinal, Input, Stateless, Stream, Table, Topic, TopicOutput, View
+from penstock.streams import (
+    Archive,
+    Backfill,
+    EmitFinal,
+    Input,
+    Panel,
+    Stateless,
+    Stream,
+    Table,
+    Topic,
+    TopicOutput,
+    View,
+)
 from tests.chaos.projects import other_project
 
 DECLARED = PROJECT / "tests" / "browser" / "project"
@@ -67,6 +79,7 @@ def project(tmp_path: Path) -> Iterator[Callable[[str, str], Path]]:
 def test_every_kind_says_what_it_reads_and_writes() -> None:
     both = {"a": TopicOutput(Topic("a"), value="v"), "b": POINTS}
     archive = Archive("kept", ORDERS, bucket="lake", prefix="shop/orders")
+    names = View("v", "shops", "name STRING", query_by="name")
     joined = stream(
         inputs={"rows": Input(ORDERS), "shops": Table(SHOPS, "name STRING")},
         transform=lambda rows, shops: rows.join(shops),
@@ -87,7 +100,8 @@ def test_every_kind_says_what_it_reads_and_writes() -> None:
             captured("SELECT s.id, s.at FROM shops s JOIN town.places p ON p.id = s.id JOIN shops t ON t.id = s.up"),
             "capture", [CatalogNode("table", "till:shops"), CatalogNode("table", "till:town.places")], [topic[1]],
         ),
-        (View("v", "shops", "name STRING"), "view", [topic[1]], []),
+        (names, "view", [topic[1]], []),
+        (Panel("p", "P", names, {"name": "Name"}), "panel", [CatalogNode("view", "v")], []),
         (archive, "archive", [topic[0]], [CatalogNode("store", "bucket:lake/shop/orders")]),
         (Archive("whole", stream(), bucket="lake"), "archive", [topic[2]], [CatalogNode("store", "bucket:lake")]),
         (Backfill("b", archive, ORDERS), "backfill", [CatalogNode("archive", "kept")], [topic[0]]),
@@ -102,6 +116,7 @@ def test_every_kind_says_what_it_reads_and_writes() -> None:
         "shop",
         "captures",
         "views",
+        None,
         "archives",
         "archives",
         None,
@@ -220,7 +235,8 @@ def test_a_project_is_found_whole_each_thing_once() -> None:
         found = load()
     assert set(found.streams) == {"order-minutes", "order-points", "order-counts"}
     assert set(found.captures) == {"shops"}
-    assert set(found.views) == {"minutes-by-shop", "shop-names", "agents", "assigned", "last-alerts"}
+    assert set(found.views) == {"minutes-by-shop", "shop-names"}
+    assert set(found.panels) == {"shop-totals"}
     assert (set(found.archives), set(found.backfills)) == ({"order-archive"}, {"order-replay", "first-year"})
     place = found.archives["order-archive"].location
     assert place.startswith(str(DECLARED / "jobs" / "shop" / "kept.py:"))
@@ -234,7 +250,7 @@ def test_the_examples_of_the_documentation_are_a_project(tmp_path: Path) -> None
         (tmp_path / path).write_text(text)
     with other_project(tmp_path, {}):
         kinds = {one.kind for one in load().declared.values()}
-    assert kinds == {"stream", "sink", "capture", "view", "archive", "backfill"}
+    assert kinds == {"stream", "sink", "capture", "view", "panel", "archive", "backfill"}
 
 
 def test_names_with_an_underscore_before_them_and_private_modules_are_left_out(

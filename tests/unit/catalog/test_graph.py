@@ -111,6 +111,7 @@ HARD = [
     "<b>&amp;",
     "a|b[c](d){e}",
     "%% x",
+    "a~b^c",
     "-->",
     "line\nline",
     "ö 中",
@@ -180,11 +181,11 @@ def test_rows_say_what_runs_and_what_is_promised(catalog: Catalog) -> None:
     found = {row.name: row for row in catalog_rows(catalog)}
     assert [row.kind for row in found.values()] == sorted(
         (row.kind for row in found.values()),
-        key=["capture", "stream", "sink", "view", "archive", "backfill"].index,
+        key=["capture", "stream", "sink", "view", "panel", "archive", "backfill"].index,
     )
     assert {name for name, row in found.items() if row.runs} == {
         "shops", "order-minutes", "order-points", "order-counts", "order-replay",
-        "minutes-by-shop", "shop-names", "agents", "assigned", "last-alerts",
+        "minutes-by-shop", "shop-names", "shop-totals",
     }  # fmt: skip
     assert found["order-minutes"].output_mode == "EmitFinal: window 1 min, grace 10 s"
     assert (found["order-points"].output_mode, found["shops"].output_mode) == (

@@ -1,4 +1,4 @@
-"""The section Fleet of the operator page, over a real instance of the views."""
+"""Panels of the operator page, over a real instance of the views: the fleet as jobs/agents/ declares it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from playwright.sync_api import Locator, expect
 from penstock.control import Control
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import BrokerError
-from penstock.monitoring.dashboard.fleet import KEEP, SHOWN
+from penstock.monitoring.dashboard.panels import CACHED, VALUES
 from penstock.views import runner
 from penstock.views.api import freshness
 from tests.browser.conftest import View
@@ -30,7 +30,6 @@ Visit = Callable[..., View]
 
 NOW = int(time.time() * 1000)
 MINUTE = 60_000
-PARTS = ("agents", "account", "platform", "version", "changes")
 MARKUP = "<img src=x onerror=alert(1)>"
 KEYS = [MARKUP, "..", "a/b?c#d%2F&e=f", " ü 😀 ", "\"'`\\", "x" * 4096, "a\u202eb"]
 
@@ -81,112 +80,125 @@ def views(empty: Instance) -> Instance:
 
 @pytest.fixture
 def ask(server: Server) -> Iterator[Callable[..., Any]]:
-    """What the page's server says of the fleet, behind what it keeps."""
+    """Answers of the page's server about the fleet, not from its cache."""
     with httpx.Client(base_url=f"{server.url}/penstock/api/", cookies={"_token": server.token("olga")}) as client:
 
-        def go(path: str, **given: str) -> Any:
-            if path == "fleet":
-                time.sleep(KEEP + 0.1)
-            answer = client.get(path, params=given, timeout=60)
+        def get(path: str, **query: str) -> Any:
+            if not query:
+                time.sleep(CACHED + 0.1)
+            answer = client.get(f"panels/fleet{path}", params=query, timeout=60)
             assert answer.status_code == 200, answer.text
             return answer.json()
 
-        yield go
+        yield get
 
 
 def section(view: View) -> Locator:
-    return view.frame.locator("#fleet")
+    return view.frame.locator("#panel-fleet")
+
+
+def troubles(counts: Any) -> set[str]:
+    """The kinds of trouble of a panel that has nothing else."""
+    return {part["trouble"]["kind"] for part in (counts["total"], *counts["dimensions"].values(), counts["changes"])}
 
 
 def find(view: View, key: str) -> Locator:
     view.frame.get_by_role("searchbox", name="Agent").fill(key)
     view.page.keyboard.press("Enter")
-    found = view.frame.locator("#agent")
-    expect(found.locator("h3")).to_have_text(key, use_inner_text=False)
-    return found
+    result = section(view).locator(".panel-result")
+    expect(result.locator("h3")).to_have_text(key, use_inner_text=False)
+    return result
 
 
-def lines(view: View, of: str) -> list[str]:
-    found: list[str] = view.frame.locator(f"#fleet-{of} tbody tr").all_inner_texts()
-    return [" ".join(text.split()) for text in found]
+def dimension(view: View, field: str) -> Locator:
+    return section(view).locator(f'[data-field="{field}"]')
+
+
+def lines(view: View, field: str) -> list[str]:
+    return [" ".join(text.split()) for text in dimension(view, field).locator("tbody tr").all_inner_texts()]
 
 
 @pytest.mark.usefixtures("views")
-def test_agents_are_counted_and_found(visit: Visit, screenshots: Path) -> None:
+def test_rows_are_counted_and_a_key_is_found(visit: Visit, screenshots: Path) -> None:
     view = visit()
     totals = section(view).locator(".tile .value")
     expect(totals).to_have_text(["120", "96", "24", "0", "12"])
     accounts = lines(view, "account")
     assert accounts[0] == "1 48 12 60"
-    assert len(accounts) == SHOWN + 1
+    assert len(accounts) == VALUES + 1
     assert accounts[-1] == "6 others 24 0 24"
-    assert lines(view, "platform") == ["linux 32 8 40", "mac 32 8 40", "none said 32 8 40"]
+    assert lines(view, "platform") == ["linux 32 8 40", "mac 32 8 40", "none 32 8 40"]
     assert sorted(lines(view, "version")) == [f"1.{n} 24 6 30" for n in range(4)]
     expect(section(view).locator(".fresh").first).to_have_text(re.compile("^as of [0-9:]{8}, 0 records behind$"))
-    chart = section(view).get_by_role("img", name=re.compile("12 went offline"))
+    chart = section(view).get_by_role("img", name=re.compile("12 became offline"))
     expect(chart).to_be_visible()
 
     found = find(view, "agent-7")
     said, tests, alerts = (found.locator("article").nth(n) for n in range(3))
-    for one in ("online since", "Account1", "mac", "1.3", "site = s0", "as of"):
+    for one in ("Stateonline", "Since", "Account1", "mac", "1.3", "site = s0", "as of"):
         expect(said).to_contain_text(one)
     expect(said).to_contain_text(re.compile("Checked in([0-9-]{10} )?[0-9:]{8}, [0-9]+m [0-9]{2}s ago"))
-    expect(tests).to_contain_text("3 tests")
+    expect(tests).to_contain_text("tests: 3")
     expect(tests.locator("tbody tr")).to_have_count(3)
     expect(tests.locator("tbody tr").first).to_have_text("0 shophttphttps://shop.example5m 00s")
-    expect(alerts).to_contain_text("Last alerts of account 1")
+    expect(alerts).to_contain_text("Last alert of each rule, account 1")
     expect(alerts.locator("tbody tr")).to_have_text(
-        [re.compile("2pageLoadTime over 4.56.25 of 31$"), re.compile(":[0-9]{2}1pageLoadTime")]
+        [re.compile("2pageLoadTime over 4.56.2531$"), re.compile(":[0-9]{2}1pageLoadTime")]
     )
     for n in range(3):
         expect(found.locator("article").nth(n).locator(".fresh")).to_contain_text("0 records behind")
-    section(view).screenshot(path=screenshots / "fleet.png")
+    section(view).screenshot(path=screenshots / "panel.png")
 
     nobody = find(view, "nobody")
     expect(nobody).to_contain_text("No agent of this name has checked in.")
-    expect(nobody).to_contain_text("Nothing has been assigned to it.")
+    expect(nobody).to_contain_text("No test is assigned to this agent.")
     expect(nobody.locator("article")).to_have_count(2)
     assert view.troubles == []
 
 
-def test_names_are_shown_as_text_whatever_they_are(visit: Visit, views: Instance) -> None:
+def test_keys_and_values_are_shown_as_text(visit: Visit, views: Instance) -> None:
     odd = {"account": MARKUP, "platform": MARKUP, "version": "x" * 5000, "labels": {MARKUP: "\u202e"}}
     views.put("agents", {key: agent(1, **odd) for key in KEYS})
     views.put("assigned", {key: assigned(1, 70, account=MARKUP) for key in KEYS})
     views.put("last-alerts", dict([alert(9, NOW, MARKUP)]))
     view = visit()
-    expect(section(view).locator("#fleet-account")).to_contain_text(f"{MARKUP}{len(KEYS)}0{len(KEYS)}")
+    expect(dimension(view, "account")).to_contain_text(f"{MARKUP}{len(KEYS)}0{len(KEYS)}")
     for key in KEYS:
         found = find(view, key)
         expect(found).to_contain_text(f"{MARKUP} = ")
         expect(found).to_contain_text("The first 50 are shown.")
-        expect(found.locator("article").last).to_contain_text(f"Last alerts of account {MARKUP}")
+        expect(found.locator("article").last).to_contain_text(f"Last alert of each rule, account {MARKUP}")
         expect(found.locator("article").last).to_contain_text("9pageLoadTime")
     root = view.frame.locator("html")
     assert root.evaluate("node => node.scrollWidth <= node.clientWidth")
     assert view.troubles == []
 
 
-def test_no_agents_and_one(visit: Visit, empty: Instance) -> None:
+def test_a_panel_without_rows_and_with_one(visit: Visit, empty: Instance) -> None:
     empty.load()
     view = visit()
     expect(section(view).locator(".tile .value")).to_have_text(["0", "0", "0", "0", "0"])
-    expect(section(view).locator("#fleet-version")).to_contain_text("By version: no agents.as of")
+    expect(dimension(view, "version")).to_contain_text("By version: no agents.as of")
+    expect(section(view).locator("> .empty")).to_contain_text("No agent has checked in yet.")
     empty.put("agents", {"a": agent(1, since=NOW, account="", version=None)})
     expect(section(view).locator(".tile .value")).to_have_text(["1", "1", "0", "1", "0"])
     assert lines(view, "account") == ["empty 1 0 1"]
-    assert lines(view, "version") == ["none said 1 0 1"]
+    assert lines(view, "version") == ["none 1 0 1"]
+    # Another system's panel, whose view this instance does not serve.
+    other = view.frame.locator("#panel-shop-totals")
+    expect(other.locator(".panel-trouble")).to_contain_text("The view is not served. View minutes-by-shop:")
+    expect(other.locator(".tile .value")).to_have_text(["–"])
+    expect(other.get_by_role("searchbox")).to_have_count(0)
     assert view.troubles == []
 
 
-def test_what_is_not_known_is_no_zero(visit: Visit, empty: Instance, ask: Callable[..., Any]) -> None:
-    found = ask("fleet")
-    assert {found[part]["trouble"]["kind"] for part in PARTS} == {"not-ready"}
+def test_unknown_counts_are_dashes(visit: Visit, empty: Instance, ask: Callable[..., Any]) -> None:
+    assert troubles(ask("")) == {"not-ready"}
     view = visit()
-    trouble = section(view).locator("#fleet-trouble")
+    trouble = section(view).locator(".panel-trouble")
     expect(trouble).to_contain_text("The views are not ready.")
     expect(section(view).locator(".tile .value")).to_have_text(["–"] * 5)
-    expect(section(view).locator("#fleet-account")).to_have_text("By account: not known.")
+    expect(dimension(view, "account")).to_have_text("By account: unknown.")
     found = find(view, "agent-7")
     expect(found.get_by_role("alert")).to_have_count(2)
     expect(found).to_contain_text("The views are not ready. View agents:")
@@ -200,54 +212,53 @@ def test_what_is_not_known_is_no_zero(visit: Visit, empty: Instance, ask: Callab
     assert view.troubles == []
 
 
-def test_slow_stale_and_strange_views_are_told_apart(
+def test_slow_stale_and_missing_views_are_distinguished(
     views: Instance, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with views.stuck():
-        found = ask("fleet")
-        assert {found[part]["trouble"]["kind"] for part in PARTS} == {"slow"}
-        # A key is found without those threads; what is searched for is not.
-        one = ask("agent", key="agent-7")
-        assert one["said"]["value"]["account"] == "1"
-        assert one["assigned"]["count"] == 3
-        assert one["alerts"]["trouble"]["kind"] == "slow"
+        assert troubles(ask("")) == {"slow"}
+        # Other threads look up keys.
+        check_in, assignment, alerts = ask("/cards", key="agent-7")["cards"]
+        assert check_in["value"]["account"] == "1"
+        assert assignment["count"] == 3
+        assert alerts["trouble"]["kind"] == "slow"
 
     def away(*_: object) -> None:
         raise BrokerError("the broker did not answer")
 
     monkeypatch.setattr(freshness, "STALE_MS", 500)
     monkeypatch.setattr(runner, "take_snapshot", away)
-    wait_until(lambda: ask("agent", key="agent-7")["said"]["freshness"]["stale"])
-    found = ask("fleet")
-    assert found["agents"]["freshness"]["stale"]
-    assert found["agents"]["online"] == 96
+    wait_until(lambda: ask("/cards", key="agent-7")["cards"][0]["freshness"]["stale"])
+    total = ask("")["total"]
+    assert total["freshness"]["stale"]
+    assert total["on"] == 96
     monkeypatch.undo()
     del views.service.runs["last-alerts"]
     views.service._declared = ["agents", "assigned"]
-    one = ask("agent", key="agent-7")
-    assert (one["alerts"]["account"], one["alerts"]["trouble"]["kind"]) == ("1", "missing")
-    assert "no such view" in one["alerts"]["trouble"]["detail"]
+    alerts = ask("/cards", key="agent-7")["cards"][2]
+    assert (alerts["match"], alerts["trouble"]["kind"]) == ("1", "missing")
+    assert "no such view" in alerts["trouble"]["detail"]
 
 
 @pytest.mark.usefixtures("views")
-def test_an_agent_is_not_shown_to_every_viewer(visit: Visit, server: Server) -> None:
+def test_only_users_who_may_act_search_for_a_key(visit: Visit, server: Server) -> None:
     view = visit("vera")
     expect(section(view).locator(".tile .value").first).to_have_text("120")
-    expect(view.frame.get_by_role("button", name="Find")).to_be_disabled()
+    expect(section(view).get_by_role("button", name="Find")).to_be_disabled()
     expect(view.frame.get_by_role("searchbox", name="Agent")).to_be_disabled()
     with httpx.Client(base_url=server.url, cookies={"_token": server.token("vera")}) as client:
-        assert client.get("/penstock/api/agent", params={"key": "agent-7"}).status_code == 403
-        assert client.get("/penstock/api/fleet").status_code == 200
-    assert httpx.get(f"{server.url}/penstock/api/agent?key=agent-7").status_code == 401
+        assert client.get("/penstock/api/panels/fleet/cards", params={"key": "agent-7"}).status_code == 403
+        assert client.get("/penstock/api/panels/fleet").status_code == 200
+    assert httpx.get(f"{server.url}/penstock/api/panels/fleet/cards?key=agent-7").status_code == 401
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 800), ("dark", 390)])
 @pytest.mark.usefixtures("views")
-def test_the_section_fits(visit: Visit, theme: str, width: int, screenshots: Path) -> None:
+def test_the_panel_fits(visit: Visit, theme: str, width: int, screenshots: Path) -> None:
     view = visit(theme=theme, width=width)
     find(view, "agent-7")
     root = view.frame.locator("html")
     assert root.evaluate("node => node.scrollWidth <= node.clientWidth")
     assert section(view).evaluate(CROWDED) == []
-    section(view).screenshot(path=screenshots / f"fleet-{theme}-{width}.png")
+    section(view).screenshot(path=screenshots / f"panel-{theme}-{width}.png")
     assert view.troubles == []
