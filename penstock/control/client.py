@@ -25,7 +25,7 @@ class Control(
     DataLossRepository,
     BackfillRepository,
 ):
-    """All of the control database."""
+    """The control database: all repositories in one class."""
 
 
 @cache

@@ -32,36 +32,35 @@ from penstock.settings import settings
 
 T = TypeVar("T")
 
-# MySQL's code for a server that nobody can connect to.
-REFUSED = 2003
+# MySQL's CR_CONN_HOST_ERROR.
+CONNECTION_REFUSED = 2003
 
-# A process that is paused within a transaction holds its locks, the lease's row among them: MariaDB gives it up before
-# those who wait for them do. Another server, which has no such setting, takes the rest for a comment.
-ENDS_IDLE = "SET @penstock = 1 /*M!100301 , SESSION idle_transaction_timeout = 4 */"
+# A process that is paused within a transaction holds its locks, e.g. on the row of a lease. MariaDB ends such a
+# transaction before those who wait for the locks time out; for other servers the setting is a comment.
+END_IDLE_TRANSACTIONS = "SET @penstock = 1 /*M!100301 , SESSION idle_transaction_timeout = 4 */"
 
 
 class ControlDatabase:
     """The control database behind one URL.
 
-    Every method is one short transaction and raises ControlError when the database is away: a caller that cannot
-    reach it knows nothing, and must not take unknown for dead.
+    Every method is one short transaction and raises ControlError if the database does not answer. Then the state of a
+    driver is unknown, which must not be taken for dead.
 
     Args:
         url: SQLAlchemy URL.
-        ca: PEM file; the connection then uses TLS, and the server's certificate must be of this CA and hold the host's
-            name.
+        ca: PEM file of a CA. With it the connection uses TLS, and certificate and host name of the server are verified.
 
     Attributes:
-        display_url: The URL without its password and query, which may be secret too.
+        display_url: The URL without password and query, which may be secret too.
     """
 
     def __init__(self, url: str, ca: str = "") -> None:
         address = _address(url)
         options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 4, "pool_recycle": 1800}
         if address.get_backend_name() in ("mysql", "mariadb"):
-            # A hung database must not hang the driver's lease keeper with it.
+            # A database that hangs must not block the thread that renews leases.
             options["connect_args"] = {
-                "connect_timeout": 3, "read_timeout": 5, "write_timeout": 5, "init_command": ENDS_IDLE,
+                "connect_timeout": 3, "read_timeout": 5, "write_timeout": 5, "init_command": END_IDLE_TRANSACTIONS,
             }  # fmt: skip
             options["isolation_level"] = "READ COMMITTED"
             if ca:
@@ -90,27 +89,27 @@ class ControlDatabase:
             yield
         except SQLAlchemyError as e:
             cause = getattr(e, "orig", None) or e
-            hint = "see that it runs (`penstock doctor`); `penstock migrate` brings its tables up to date"
-            if REFUSED in getattr(cause, "args", ()) and not settings().control_url.get_secret_value():
-                hint = "`make up` starts the platform; if it is up, `penstock doctor` says what is wrong"
+            hint = "check that it runs with `penstock doctor`; `penstock migrate` upgrades its tables"
+            if CONNECTION_REFUSED in getattr(cause, "args", ()) and not settings().control_url.get_secret_value():
+                hint = "start the platform with `make up`; if it runs, `penstock doctor` shows what is wrong"
             if self._ca and re.search("certificate|SSL", str(cause)):
-                hint = "let PENSTOCK_CONTROL_CA be its certificate's CA, and PENSTOCK_CONTROL_URL hold a name of it"
+                hint = "set PENSTOCK_CONTROL_CA to the CA of its certificate, and use a host of that in the URL"
             raise ControlError(
-                "the control database did not do what was asked",
+                "a statement of the control database failed",
                 got=f"{type(cause).__name__}: {cause} at {self.display_url}",
                 hint=hint,
             ) from e
 
     def migrate(self) -> None:
-        """Create the tables, or bring them to the schema of this code: see `penstock.control.schema.upgrade`."""
-        # Only those who migrate pay for the import of Alembic.
+        """Create or upgrade the tables: see `penstock.control.schema.upgrade`."""
+        # Importing Alembic is slow, and most processes never need it.
         from penstock.control import schema
 
         with self._translated_errors():
             schema.upgrade(self.engine)
 
     def schema_revision(self) -> tuple[str | None, str]:
-        """The revision of the database's tables, None before the first migration, and the one that this code needs."""
+        """The revision of the tables, None before the first migration, and the revision that this code needs."""
         from penstock.control import schema
 
         with self.begin() as c:
@@ -123,26 +122,26 @@ class ControlDatabase:
 
 
 def _address(url: str) -> URL:
-    """SettingError, which keeps what may be a password to itself, if it is no URL of a database."""
+    """Parse a URL; SettingError, without the URL and its password, if it is invalid."""
     try:
-        found = make_url(url)
-        found.get_dialect()
+        address = make_url(url)
+        address.get_dialect()
     except (ArgumentError, ValueError, ImportError) as e:
-        got, known = type(e).__name__, False
+        got, valid = type(e).__name__, False
     else:
-        # Of `user:a@b@host` the password ends at the first @, and the rest would be told as the host.
-        got, known = "an @ in the host", "@" not in (found.host or "")
-    if not known:
+        # In `user:a@b@host` the password ends at the first @, so the host contains a part of it.
+        got, valid = "an @ in the host", "@" not in (address.host or "")
+    if not valid:
         raise SettingError(
             "PENSTOCK_CONTROL_URL is no URL of a database",
             got=got,
             hint="write it as mysql+pymysql://user:password@host:3306/database, in the password %40 for @",
         ) from None
-    return found
+    return address
 
 
 def insert_if_new(c: Connection, table: Table, **values: Any) -> int:
-    """Insert a row unless its key is there; 1 if it was inserted."""
+    """Insert a row unless its key exists; returns the number of inserted rows."""
     try:
         with c.begin_nested():
             return int(c.execute(insert(table).values(**values)).rowcount)
@@ -154,16 +153,16 @@ def insert_if_new(c: Connection, table: Table, **values: Any) -> int:
 
 
 def upsert(c: Connection, table: Table, name: str, **values: Any) -> None:
-    """Set a named row's columns, bounded to what they take; a row that is not there is inserted."""
+    """Update or insert a named row, with values as `bounded` returns them."""
     set_ = update(table).where(table.c.name == name).values(**bounded(table, values))
     if c.execute(set_).rowcount or insert_if_new(c, table, name=name, **bounded(table, values)):
         return
-    # Another has inserted it in between.
+    # Another process has inserted it in the meantime.
     c.execute(set_)
 
 
 def bounded(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that the table's columns take: texts are cut, numbers clamped, and what is not finite is left out."""
+    """Fit values to the types of their columns: texts are cut, numbers clamped, NaN and infinity become NULL or 0."""
     return {name: _bounded(table.c[name].type, table.c[name].nullable, value) for name, value in values.items()}
 
 
@@ -186,20 +185,18 @@ def _json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {_json(key): _json(one) for key, one in value.items()}
+        return {_json(key): _json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_json(one) for one in value]
+        return [_json(item) for item in value]
     return value
 
 
-def row_of(kind: type[T], row: RowMapping) -> T:
-    return rows(kind, [row])[0]
+def first_row(kind: type[T], result: Iterable[RowMapping]) -> T | None:
+    """The first row of a result as a dataclass; None if the result is empty."""
+    return next(iter(rows(kind, result)), None)
 
 
-def one(kind: type[T], row: RowMapping | None) -> T | None:
-    return None if row is None else row_of(kind, row)
-
-
-def rows(kind: type[T], found: Iterable[RowMapping]) -> list[T]:
+def rows(kind: type[T], result: Iterable[RowMapping]) -> list[T]:
+    """The rows of a result as a dataclass, whose fields have the names of columns."""
     names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    return [kind(*[row[name] for name in names]) for row in found]
+    return [kind(*[row[name] for name in names]) for row in result]

@@ -1,4 +1,4 @@
-"""Rows of the control database as callers see them."""
+"""Rows of the control database as dataclasses."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from typing import Any, Literal
 from penstock.host.session import ProcessSession
 
 Desired = Literal["on", "off"]
-# How a driver ended: it left for a release, because none of its streams is wanted, or because somebody asked it to by
-# Penstock; it got a signal from elsewhere; its JVM ran out of memory; it failed; its process was found gone or was
-# killed as hung; it never began.
 EndCode = Literal["released", "unwanted", "asked", "signal", "memory", "failed", "lost", "not begun"]
+"""How a driver ended.
+
+- released: replaced by a release
+- unwanted: none of its streams is desired
+- asked: an operator ended it by Penstock
+- signal: it got a signal from elsewhere
+- memory: its JVM ran out of memory
+- failed: it failed
+- lost: its process disappeared, or was killed because it hung
+- not begun: it never started
+"""
 
 
 @dataclass(frozen=True)
 class Actor:
-    """Who acts, and from where: `cli`, `airflow`, `page` or `supervisor`."""
+    """Who does something; `source` is `cli`, `airflow`, `page` or `supervisor`."""
 
     name: str
     source: str
@@ -33,8 +41,8 @@ class DriverRow:
         owner: The task instance that answers for it, or who started it by hand.
         alive_at: Its last liveness report.
         reason: Why it ended, or what it waits for.
-        master: Of one that a cluster runs, the cluster's master.
-        submission: What that master calls it.
+        master: Master of the cluster that runs it, if any.
+        submission: The id that the cluster gave it.
         end_code: How it ended.
     """
 
@@ -58,12 +66,12 @@ class DriverRow:
 
     @property
     def session(self) -> ProcessSession:
-        """Its processes, where it is one of a host."""
+        """Its processes, if it runs on a host."""
         return ProcessSession(self.host, self.pid, self.pid_started)
 
     @property
-    def named(self) -> str:
-        """Its name for people: of its cluster, or its pid."""
+    def label(self) -> str:
+        """Its id for messages: that of its cluster, or its pid."""
         return self.submission or f"pid {self.pid}"
 
 
@@ -72,10 +80,10 @@ class AppRow:
     """An app.
 
     Attributes:
-        release_seq: Raised by every release; a driver launched under a lower one drains.
+        release_seq: Number of the last release; a driver launched under a lower one drains.
         incarnation: The driver that may run.
-        refused_at: When a release was refused that its driver needs, epoch ms.
-        refused: Why.
+        refused_at: When a release was refused that the app needs, in epoch ms.
+        refused: Why it was refused.
     """
 
     name: str
@@ -91,8 +99,8 @@ class StreamProgress:
     """How far a stream is; times are epoch ms by the database's clock.
 
     Attributes:
-        reported_at: 0 if it never reported.
-        caught_up_at: All that its inputs held at that time is read and written; None if that is not known.
+        reported_at: Its last report; 0 if it never reported.
+        caught_up_at: All records that its inputs had at that time are processed; None if that is unknown.
     """
 
     desired: Desired
@@ -111,11 +119,12 @@ class Lease:
 
 @dataclass
 class ProgressRow:
-    """What a driver reports of one stream; times are epoch ms, rows are counts since the first start.
+    """The report of a driver about one stream. Times are epoch ms, rows are counts since the first start.
 
-    store: of a sink, since its driver began: `destination`, `dead_letter_topics`, the counts of its
-    writer (`written`, `conflicts`, `retried`, `refused`, `bytes`), `written_per_s`, `retried_per_s`, `waits` and
-    `answered_at`, when the store last took rows.
+    Attributes:
+        store: For a sink, counted since its driver started: `destination`, `dead_letter_topics`, `written`,
+            `conflicts`, `retried`, `refused`, `bytes`, `written_per_s`, `retried_per_s`, `waits`, and `answered_at`,
+            when the store last took rows.
     """
 
     name: str

@@ -18,7 +18,7 @@ from penstock.control import tables
 from penstock.errors import ControlError
 
 VERSION_TABLE = "penstock_alembic_version"
-"""Not Alembic's own name, so that one database may hold Airflow's tables too."""
+"""Alembic's default name would collide with Airflow's table in the same database."""
 LOCK_TIMEOUT = 60
 """Seconds to wait for another process that migrates."""
 ADVISORY_LOCK = 0x50656E73746F636B
@@ -45,15 +45,16 @@ def current(connection: Connection) -> str | None:
 
 
 def is_own(_: Any, name: str | None, kind: str, __: bool, ___: Any) -> bool:
-    """Alembic's `include_object`: whether a table is Penstock's, as others may lie beside them."""
+    """Alembic's `include_object`: whether a table is Penstock's; the database may have other tables."""
     return kind != "table" or name in tables.metadata.tables
 
 
 def upgrade(engine: Engine) -> None:
-    """Bring a database to `head()`; of several processes that do so at once, one does and the others wait.
+    """Upgrade a database to `head()`. If several processes do so at once, the others wait for one of them.
 
     Raises:
-        ControlError: The database has tables of Penstock and no version, so that their columns are not known.
+        ControlError: The database has tables of Penstock without a version, so that their columns are unknown; or
+            another process holds the lock.
     """
     with _locked(engine) as connection:
         if current(connection) == head():
@@ -62,8 +63,8 @@ def upgrade(engine: Engine) -> None:
         old = sorted(names & tables.metadata.tables.keys())
         if old and VERSION_TABLE not in names:
             raise ControlError(
-                "the control database was made before its schema had versions",
-                got=f"table {', '.join(old)}, and no {VERSION_TABLE}",
+                "the tables of the control database have no version",
+                got=f"tables {', '.join(old)}, and no table {VERSION_TABLE}",
                 hint="set PENSTOCK_CONTROL_URL to an empty database, or drop these tables; `make clean` on one machine",
             )
         command.upgrade(_config(connection=connection), "head")
@@ -71,7 +72,7 @@ def upgrade(engine: Engine) -> None:
 
 @contextmanager
 def _locked(engine: Engine) -> Iterator[Connection]:
-    """A connection within a transaction, which holds a lock of the database against other migrations."""
+    """A connection in a transaction that holds a lock against other migrations."""
     with engine.begin() as connection:
         match engine.dialect.name:
             case "sqlite":
@@ -81,13 +82,13 @@ def _locked(engine: Engine) -> Iterator[Connection]:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
                 yield connection
             case _:
-                # A statement that changes a schema commits, so that a lock of the transaction would not last.
+                # DDL commits implicitly in MySQL, so a lock of the transaction would be released early.
                 lock = {"name": f"{connection.engine.url.database}.{VERSION_TABLE}"[:64], "seconds": LOCK_TIMEOUT}
                 if not connection.execute(text("SELECT GET_LOCK(:name, :seconds)"), lock).scalar():
                     raise ControlError(
                         "another process migrates the control database",
                         got=f"no lock within {LOCK_TIMEOUT} s",
-                        hint="try again once it has ended",
+                        hint="try again when it has ended",
                     )
                 try:
                     yield connection

@@ -1,4 +1,4 @@
-"""The tables of the control database. Every time is epoch milliseconds UTC by the database's own clock."""
+"""The tables of the control database. All times are epoch milliseconds by the database's clock."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from sqlalchemy.types import TypeEngine
 
 metadata = MetaData()
 
-LONGEST = 4000
-"""Characters that are kept of a text."""
+MAX_TEXT = 4000
+"""Characters of a text without a length of its own."""
 
 
 class BoundedText(TypeDecorator[str]):
-    """What a person, a file or a server said, as a column of every database takes it: see `bounded_text`."""
+    """Text from outside, e.g. a message of a server, made valid by `bounded_text`."""
 
     impl = Text
     cache_ok = True
@@ -47,16 +47,15 @@ class BoundedText(TypeDecorator[str]):
 
 
 def bounded_text(value: str, length: int | None = None) -> str:
-    """A text cut to what is kept of it, without what a server refuses."""
-    # PostgreSQL takes no NUL, and no server half of a surrogate pair.
-    return value[: length or LONGEST].replace("\0", "").encode(errors="replace").decode()
+    """Cut a text, and remove what databases refuse: NUL (PostgreSQL) and lone surrogates."""
+    return value[: length or MAX_TEXT].replace("\0", "").encode(errors="replace").decode()
 
 
 BigId = BigInteger().with_variant(Integer, "sqlite")
 
 
 class now_ms(FunctionElement[int]):  # noqa: N801
-    """The database's clock: processes on several hosts compare times by it, never by their own."""
+    """The database's clock, by which processes on several hosts compare times."""
 
     type = BigInteger()
     inherit_cache = True
@@ -86,14 +85,14 @@ app = Table(
     "app",
     metadata,
     _name(primary_key=True),
-    # Raised by every release; a driver launched under a lower number drains and is replaced.
+    # The last release; a driver launched under a lower number drains and is replaced.
     Column("release_seq", Integer, nullable=False, default=0),
-    # The driver that may run; set by compare-and-set, so that of two launches one wins.
+    # The driver that may run; changed by compare-and-set, so one of two launches wins.
     Column("incarnation", String(32)),
     Column("restarts", Integer, nullable=False, default=0),
-    # When a release was refused that its driver needs; nothing once one is accepted or another driver is launched.
+    # When and why a release was refused that the app needs; NULL after the next release or launch.
     Column("refused_at", BigInteger),
-    Column("refused", BoundedText),  # why
+    Column("refused", BoundedText),
 )
 
 stream = Table(
@@ -112,26 +111,25 @@ driver = Table(
     Column("app", String(120), nullable=False, index=True),
     Column("host", BoundedText(255), nullable=False),
     Column("pid", Integer),  # leader of the driver's session
-    Column("pid_started", Double),  # its start time: a pid alone may be somebody else's by now
+    Column("pid_started", Double),  # its start time, since a pid can be reused
     Column("release_seq", Integer, nullable=False),
     Column("spec_hash", String(64), nullable=False),
-    Column("owner", BoundedText(500), nullable=False),  # task instance that answers for it, or who started it by hand
+    Column("owner", BoundedText(500), nullable=False),  # task instance, or who started it by hand
     Column("state", String(10), nullable=False),  # launching | queued | running | draining | ended
     Column("launched_at", BigInteger, nullable=False),
-    Column("alive_at", BigInteger, nullable=False),  # last sign of life
+    Column("alive_at", BigInteger, nullable=False),  # last liveness report
     Column("ended_at", BigInteger),
     Column("reason", BoundedText),  # why it ended, or what it waits for
-    Column("end_code", String(10)),  # the same as a code: see rows.EndCode
+    Column("end_code", String(10)),  # see rows.EndCode
     Column("log", BoundedText(500), nullable=False),
-    # Of a driver that a cluster runs: the cluster's master, and what that calls it.
-    Column("master", String(500)),
-    Column("submission", String(120)),
+    Column("master", String(500)),  # of the cluster that runs it
+    Column("submission", String(120)),  # the cluster's id of it
 )
 
 lease = Table(
     "lease",
     metadata,
-    _name(primary_key=True),  # the stream whose checkpoint it guards
+    _name(primary_key=True),  # stream or capture
     Column("holder", String(32), nullable=False),  # incarnation
     Column("epoch", BigInteger, nullable=False),  # raised at each change of holder
     Column("expires_at", BigInteger, nullable=False),
@@ -157,10 +155,10 @@ progress = Table(
     Column("state_rows", BigInteger),
     Column("state_bytes", BigInteger),
     Column("lag", BigInteger),
-    Column("behind_ms", BigInteger),  # at the report: since all that then lay in its inputs was read and written
-    Column("topics", JSON, nullable=False),  # of each: lag, offsets and open transactions by partition
+    Column("behind_ms", BigInteger),  # time before the report at which the stream was caught up
+    Column("topics", JSON, nullable=False),  # by topic: lag, offsets and open transactions by partition
     Column("restarts", Integer, nullable=False, default=0),
-    Column("store", JSON),  # of a sink: see rows.ProgressRow
+    Column("store", JSON),  # for a sink: see rows.ProgressRow
     Column("error", Text),
     Column("error_at", BigInteger),
 )
@@ -197,7 +195,7 @@ action = Table(
     Column("verb", String(20), nullable=False),  # start | stop | release | launch | kill | end ...
     Column("target", BoundedText(120), nullable=False),  # stream or app
     Column("detail", BoundedText),
-    Column("request", String(32)),  # what asked for it, so that it is not done again
+    Column("request", String(32)),  # request id, so that a retry does nothing
     Index("ix_action_at", "at"),
     Index("ix_action_request", "request"),
 )
@@ -206,36 +204,36 @@ heartbeat = Table(
     "heartbeat",
     metadata,
     _name(primary_key=True),  # topic
-    Column("at", BigInteger, nullable=False),  # clock time the last beat carried
+    Column("at", BigInteger, nullable=False),  # time of the last heartbeat
     Column("partitions", Integer, nullable=False),
     Column("sender", BoundedText(255), nullable=False),
 )
 
-# Topics whose heartbeats are held, because a stream that feeds them is behind.
+# Topics whose heartbeats are held because a stream that feeds them is behind.
 heartbeat_hold = Table(
     "heartbeat_hold",
     metadata,
     _name(primary_key=True),  # topic
-    Column("at", BigInteger),  # clock time up to which beats may go; nothing if none may
+    Column("at", BigInteger),  # heartbeats up to this time may be sent; NULL if none may
     Column("why", BoundedText, nullable=False),
 )
 
 data_loss = Table(
     "data_loss",
     metadata,
-    Column("id", String(32), primary_key=True),  # digest of what follows, so that a gap is told and accepted once
+    Column("id", String(32), primary_key=True),  # digest of the gap, so that each is reported and accepted once
     _name(nullable=False, index=True),  # stream
     Column("topic", String(249), nullable=False),
     Column("kind", String(12), nullable=False),  # see data_loss.DataLossKind
     Column("partition", Integer, nullable=False),  # -1 for the whole topic
-    Column("start", BigInteger, nullable=False),  # offsets; the end is not part of it
-    Column("end", BigInteger, nullable=False),
-    Column("records", BigInteger),  # not read, at most; nothing if nobody can know
+    Column("start", BigInteger, nullable=False),  # first offset
+    Column("end", BigInteger, nullable=False),  # offset after the last one
+    Column("records", BigInteger),  # upper bound of unread records; NULL if unknown
     Column("topic_id", String(40), nullable=False, default=""),
     Column("found_at", BigInteger, nullable=False),
     Column("accepted_at", BigInteger),
-    Column("accepted_by", BoundedText(200)),  # a person, or its declaration
-    Column("passed_at", BigInteger),  # when the stream went on behind it
+    Column("accepted_by", BoundedText(200)),  # a person, or `its declaration`
+    Column("passed_at", BigInteger),  # when the stream continued after the gap
 )
 
 capture = Table(
@@ -246,23 +244,21 @@ capture = Table(
     Column("phase", String(12), nullable=False, default=""),  # waiting | snapshot | polling | reconciling | refused
     Column("why", Text),  # what it waits for, or why it was refused
     Column("fingerprint", String(16), nullable=False, default=""),
-    Column("low", Text),  # the cursor the next poll reads from, for people
+    Column("low", Text),  # cursor value that the next poll reads from
     Column("polls", BigInteger, nullable=False, default=0),
     Column("snapshot_rows", BigInteger, nullable=False, default=0),
     Column("snapshot_total", BigInteger, nullable=False, default=0),
     Column("oldest_at", BigInteger),  # when the oldest transaction open in the captured database began
     Column("skipped_until", BigInteger),  # polls do not wait for transactions that began before this
-    Column("reconcile", Text),  # why table and topic are being compared, empty if they are not
-    Column("drift", JSON),  # what the last comparison found: missing, differing, extra, rows, ended, why, explained
-    Column("dead_letter_rows", JSON),  # rows that have no record in the topic: how many, key of the first
-    # What somebody asked for, and what came of it.
-    Column("requested", String(12)),  # poll | snapshot | reconcile | continue
+    Column("reconcile", Text),  # why table and topic are being compared; empty if they are not
+    Column("drift", JSON),  # of the last reconcile: missing, differing, extra, rows, ended, why, explained
+    Column("dead_letter_rows", JSON),  # rows without a record in the topic: `rows`, and `first`, the key of one
+    Column("requested", String(12)),  # last request: poll | snapshot | reconcile | continue
     Column("request_id", String(32)),
     Column("answered_request_id", String(32)),
-    Column("answer", Text),  # empty if it was done, else why not
+    Column("answer", Text),  # empty if the request was done, else why it was not
 )
 
-# ViewInstances of the views, and what of which view each can answer for.
 view_instance = Table(
     "view_instance",
     metadata,
@@ -271,8 +267,8 @@ view_instance = Table(
     Column("incarnation", String(32), nullable=False),
     Column("url", String(500), nullable=False),
     Column("alive_at", BigInteger, nullable=False),
-    Column("partitions", JSON, nullable=False),  # by view: number of its topic, and those that are loaded
-    Column("request_metrics", JSON),  # as Prometheus has them: [name, labels, value]
+    Column("partitions", JSON, nullable=False),  # by view: number of partitions, and those that are loaded
+    Column("request_metrics", JSON),  # samples of Prometheus: [name, labels, value]
 )
 
 backfill_run = Table(
@@ -280,7 +276,7 @@ backfill_run = Table(
     metadata,
     Column("run", String(500), primary_key=True),  # name, interval and target
     _name(nullable=False),  # backfill
-    Column("begin", BigInteger),  # of the interval, which is of event time
+    Column("begin", BigInteger),  # interval of event time
     Column("end", BigInteger),
     Column("target", String(249), nullable=False),
     Column("dry", Boolean, nullable=False),
@@ -295,7 +291,7 @@ backfill_run = Table(
     Column("verified", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("owner", BoundedText(500), nullable=False),
-    Column("started_at", BigInteger, nullable=False),  # when it was last begun
+    Column("started_at", BigInteger, nullable=False),  # start of the last attempt
     Column("reported_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
     Index("ix_backfill_run_reported_at", "reported_at"),

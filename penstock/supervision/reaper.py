@@ -31,7 +31,7 @@ def clear(control: Control, d: DriverRow, why: str, actor: Actor, code: EndCode 
     if backends.alive(d) is None and (unsure := backends.uncertainty(d)):
         why = f"{why}; {unsure}"
     control.end_driver(d.incarnation, why, code)
-    control.record(actor, "kill" if there else "end", d.app, f"driver {d.incarnation[:8]}, {d.named}: {why}")
+    control.record(actor, "kill" if there else "end", d.app, f"driver {d.incarnation[:8]}, {d.label}: {why}")
     log.warning("app %s: driver %s ended: %s", d.app, d.incarnation[:8], why)
     return True
 
@@ -51,7 +51,7 @@ def stop(control: Control, app: str, owner: str, why: str, timeout: float = 20.0
     if d is None:
         return False
     actor = Actor(owner, "supervisor")
-    control.record(actor, "terminate", app, f"driver {d.incarnation[:8]}, {d.named}: {why}")
+    control.record(actor, "terminate", app, f"driver {d.incarnation[:8]}, {d.label}: {why}")
     control.mark_driver_asked_to_leave(d.incarnation)
     backends.terminate(d)
     deadline = time.monotonic() + timeout
@@ -69,7 +69,7 @@ def reap(control: Control, declared: set[str], actor: Actor) -> Iterator[str]:
     for d in control.drivers():
         why, code = _ownerless(control, d, declared)
         if why and clear(control, d, why, actor, code):
-            yield f"app {d.app}: driver {d.incarnation[:8]}, {d.named}: {why}"
+            yield f"app {d.app}: driver {d.incarnation[:8]}, {d.label}: {why}"
 
 
 def _ownerless(control: Control, d: DriverRow, declared: set[str]) -> tuple[str, EndCode]:

@@ -74,7 +74,7 @@ class Supervisor:
         d = f.driver
         if d and d.state != "ended" and d.owner != self.owner:
             self.control.update_driver(d.incarnation, owner=self.owner)
-            self.control.record(self.actor, "adopt", self.app, f"driver {d.incarnation[:8]}, {d.named}")
+            self.control.record(self.actor, "adopt", self.app, f"driver {d.incarnation[:8]}, {d.label}")
 
     def _launch(self, f: Facts, why: str) -> None:
         path = launch.new_log(self.app)
@@ -99,12 +99,12 @@ class Supervisor:
         try:
             where = ("submission",) if row.submission else ("pid", "pid_started")
             self.control.update_driver(incarnation, **{name: getattr(row, name) for name in where})
-            self.control.record(self.actor, "launch", self.app, f"driver {incarnation[:8]}, {row.named}; {why}")
+            self.control.record(self.actor, "launch", self.app, f"driver {incarnation[:8]}, {row.label}; {why}")
         except ControlError:
             # Nobody would know of it. The row is ended later, as one whose launcher died.
             backends.kill(row)
             raise
-        log.info("app %s: launched driver %s, %s, log %s (%s)", self.app, incarnation[:8], row.named, path, why)
+        log.info("app %s: launched driver %s, %s, log %s (%s)", self.app, incarnation[:8], row.label, path, why)
 
     def _started(self, incarnation: str, log: Path) -> DriverRow:
         """Start a driver; a row that says no more than where it is."""

@@ -1,4 +1,4 @@
-"""What Alembic runs: online migrations over the connection of `schema.upgrade`, or of `PENSTOCK_CONTROL_URL`."""
+"""Alembic's environment: migrates over the connection of `schema.upgrade`, or else of `PENSTOCK_CONTROL_URL`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def run(connection: Connection) -> None:
         context.run_migrations()
 
 
-if given := context.config.attributes.get("connection"):
-    run(given)
+if connection_of_caller := context.config.attributes.get("connection"):
+    run(connection_of_caller)
 else:
     with connect().engine.connect() as connection:
         run(connection)

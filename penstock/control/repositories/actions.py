@@ -1,4 +1,4 @@
-"""Who did what."""
+"""The log of actions of operators and supervisors."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from penstock.control.rows import Actor
 
 
 class ActionRepository(ControlDatabase):
-    """The record of what operators and supervisors did."""
+    """The log of actions."""
 
     def record(self, actor: Actor, verb: str, target: str, detail: str = "", request: str = "") -> None:
-        """Record what was done; under the id of a request only once."""
+        """Record an action, unless one is recorded under the same request id."""
         with self.begin() as c:
             if not is_recorded(c, request):
                 record_action(c, actor, verb, target, detail, request)
 
     def recorded(self, request: str) -> bool:
-        """Whether what a request asked for was done."""
+        """Whether an action is recorded under a request id."""
         with self.begin() as c:
             return is_recorded(c, request)
 
     def actions(self, limit: int = 50) -> list[Mapping[str, Any]]:
-        """What was done, newest first: at, actor, source, verb, target, detail."""
+        """The last actions, newest first: at, actor, source, verb, target, detail."""
         query = select(s.action).order_by(s.action.c.id.desc()).limit(limit)
         with self.begin() as c:
             return [dict(row) for row in c.execute(query).mappings()]
 
 
 def is_recorded(c: Connection, request: str) -> bool:
-    """Whether an action is recorded under the id of a request; not if that is empty."""
+    """Whether an action is recorded under a request id; False if the id is empty."""
     query = select(s.action.c.id).where(s.action.c.request == request).limit(1)
     return bool(request) and c.execute(query).first() is not None
 

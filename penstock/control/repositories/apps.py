@@ -1,4 +1,4 @@
-"""What is declared, and what is wanted of it: apps, their streams and captures, releases."""
+"""Declared apps, the desired state of their streams and captures, and releases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from sqlalchemy import delete, func, select, update
 
 from penstock.control import tables as s
-from penstock.control.database import ControlDatabase, insert_if_new, one, rows
+from penstock.control.database import ControlDatabase, first_row, insert_if_new, rows
 from penstock.control.repositories.actions import is_recorded, record_action
 from penstock.control.rows import Actor, AppRow, Desired
 
@@ -24,7 +24,7 @@ class SupervisedStream(Protocol):
 
 
 class DeclaredApps(Protocol):
-    """What is declared, by name; a catalog is one."""
+    """Declared apps and what they run, by name; implemented by the catalog."""
 
     @property
     def apps(self) -> Mapping[str, object]: ...
@@ -34,35 +34,37 @@ class DeclaredApps(Protocol):
 
 
 class AppRepository(ControlDatabase):
-    """Apps and the desired state of what runs in them."""
+    """Apps, and the desired state of their streams and captures."""
 
     def sync(self, declared: DeclaredApps, *, forget: bool = True) -> None:
-        """Bring declared apps, streams and captures in; a new one is wanted on.
+        """Insert declared apps, streams and captures; the desired state of a new one is on.
 
-        forget: whether undeclared ones are forgotten, and others may go from one app to another. Not if a file could
-        not be read: it may declare them.
+        Args:
+            declared: The declarations.
+            forget: Whether to delete what is not declared and to move what changed its app. False if a file could not
+                be read, since that may declare them.
         """
         with self.begin() as c:
             apps = set(c.execute(select(s.app.c.name)).scalars())
             for name in declared.apps.keys() - apps:
                 insert_if_new(c, s.app, name=name, release_seq=0, restarts=0)
-            known: dict[str, str] = {r.name: r.app for r in c.execute(select(s.stream.c.name, s.stream.c.app))}
+            app_by_stream: dict[str, str] = {r.name: r.app for r in c.execute(select(s.stream.c.name, s.stream.c.app))}
             for stream in declared.supervised.values():
-                if stream.name not in known:
+                if stream.name not in app_by_stream:
                     insert_if_new(c, s.stream, name=stream.name, app=stream.app, desired="on", changed_at=s.now_ms())
-                elif known[stream.name] != stream.app and forget:
+                elif app_by_stream[stream.name] != stream.app and forget:
                     c.execute(update(s.stream).where(s.stream.c.name == stream.name).values(app=stream.app))
-            gone = known.keys() - declared.supervised.keys()
-            if gone and forget:
-                c.execute(delete(s.stream).where(s.stream.c.name.in_(gone)))
-                c.execute(delete(s.progress).where(s.progress.c.name.in_(gone)))
-                c.execute(delete(s.data_loss).where(s.data_loss.c.name.in_(gone)))
-            lost = apps - declared.apps.keys()
-            if lost and forget:
-                c.execute(delete(s.app).where(s.app.c.name.in_(lost)))
+            undeclared = app_by_stream.keys() - declared.supervised.keys()
+            if undeclared and forget:
+                c.execute(delete(s.stream).where(s.stream.c.name.in_(undeclared)))
+                c.execute(delete(s.progress).where(s.progress.c.name.in_(undeclared)))
+                c.execute(delete(s.data_loss).where(s.data_loss.c.name.in_(undeclared)))
+            undeclared_apps = apps - declared.apps.keys()
+            if undeclared_apps and forget:
+                c.execute(delete(s.app).where(s.app.c.name.in_(undeclared_apps)))
 
     def desired(self, app: str | None = None) -> dict[str, Desired]:
-        """Desired state by stream, of one app or of all."""
+        """Desired state by stream, for one app or for all."""
         query = select(s.stream.c.name, s.stream.c.desired).order_by(s.stream.c.name)
         if app is not None:
             query = query.where(s.stream.c.app == app)
@@ -70,23 +72,31 @@ class AppRepository(ControlDatabase):
             return {r.name: r.desired for r in c.execute(query)}
 
     def desired_by_app(self) -> dict[str, dict[str, Desired]]:
-        """The same of all apps that have streams, by app, in order of the streams' names."""
-        found: dict[str, dict[str, Desired]] = {}
+        """Desired state by app and stream, in order of the streams' names."""
+        states: dict[str, dict[str, Desired]] = {}
         query = select(s.stream.c.app, s.stream.c.name, s.stream.c.desired).order_by(s.stream.c.name)
         with self.begin() as c:
             for row in c.execute(query):
-                found.setdefault(row.app, {})[row.name] = row.desired
-        return found
+                states.setdefault(row.app, {})[row.name] = row.desired
+        return states
 
     def app_of(self, stream: str) -> str | None:
-        """The app of a stream or capture; None if there is no such."""
+        """The app of a stream or capture; None if it does not exist."""
         with self.begin() as c:
             return c.execute(select(s.stream.c.app).where(s.stream.c.name == stream)).scalar_one_or_none()
 
     def set_desired(
         self, streams: Iterable[str], state: Desired, actor: Actor, detail: str = "", request: str = ""
     ) -> None:
-        """Want streams on or off; recorded as the actor's start or stop. request: its id, done only once."""
+        """Set the desired state of streams, and record it as the actor's `start` or `stop`.
+
+        Args:
+            streams: Names of streams and captures.
+            state: The desired state.
+            actor: Who asks for it.
+            detail: Recorded with the action.
+            request: Request id; a request that was done is not done again.
+        """
         names, t = list(streams), s.stream.c
         with self.begin() as c:
             if is_recorded(c, request):
@@ -97,29 +107,38 @@ class AppRepository(ControlDatabase):
                 record_action(c, actor, "start" if state == "on" else "stop", name, detail, request)
 
     def stopped_since(self, app: str) -> int | None:
-        """When the last stream of an app was stopped, epoch ms; now, if that was not written down. None if the app has
-        no streams."""
+        """When the last stream of an app was stopped, in epoch ms, or the present time if that is unknown.
+
+        None if the app has no streams.
+        """
         t = s.stream.c
         with self.begin() as c:
             unknown = (t.app == app) & (t.desired == "off") & t.changed_at.is_(None)
             c.execute(update(s.stream).where(unknown).values(changed_at=s.now_ms()))
-            found: int | None = c.execute(select(func.max(t.changed_at)).where(t.app == app)).scalar_one()
-            return found
+            stopped_at: int | None = c.execute(select(func.max(t.changed_at)).where(t.app == app)).scalar_one()
+            return stopped_at
 
     def changed_at(self) -> dict[str, int]:
-        """When streams were declared or their desired state changed, epoch ms, as far as it is known."""
+        """When streams were declared or their desired state changed, in epoch ms, as far as it is known."""
         t = s.stream.c
         with self.begin() as c:
             return {r.name: r.changed_at for r in c.execute(select(t.name, t.changed_at)) if r.changed_at is not None}
 
     def release(self, app: str, actor: Actor, detail: str = "", request: str = "") -> int:
-        """Ask for a new driver from the code as it stands; the running one drains first. Returns the release.
+        """Ask for a driver that runs the present code; the running driver drains first.
 
-        request: its id; it raises the release only once.
+        Args:
+            app: The app.
+            actor: Who asks for it.
+            detail: Recorded with the action.
+            request: Request id; a request that was done is not done again.
+
+        Returns:
+            The number of the release.
         """
         mine = s.app.c.name == app
         with self.begin() as c:
-            # Two tries of one request wait here for each other.
+            # Two attempts of the same request wait here for each other.
             seq = int(c.execute(select(s.app.c.release_seq).where(mine).with_for_update()).scalar_one())
             if is_recorded(c, request):
                 return seq
@@ -128,14 +147,14 @@ class AppRepository(ControlDatabase):
             return seq + 1
 
     def release_refused(self, app: str, actor: Actor, why: str) -> None:
-        """Note that a release was refused which the app's driver needs, as it does not know all that is wanted."""
+        """Record that a release was refused which the app needs, because its driver lacks a desired stream."""
         with self.begin() as c:
             c.execute(update(s.app).where(s.app.c.name == app).values(refused_at=s.now_ms(), refused=why))
             record_action(c, actor, "refuse", app, why)
 
     def app(self, name: str) -> AppRow | None:
         with self.begin() as c:
-            return one(AppRow, c.execute(select(s.app).where(s.app.c.name == name)).mappings().first())
+            return first_row(AppRow, c.execute(select(s.app).where(s.app.c.name == name)).mappings())
 
     def apps(self) -> list[AppRow]:
         with self.begin() as c:

@@ -1,4 +1,4 @@
-"""How far the runs of backfills are, and how they ended."""
+"""Progress and results of backfill runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEEP_MS = 90 * 24 * 3600 * 1000
 
 @dataclass(frozen=True)
 class BackfillRow:
-    """A run of a backfill. Times are epoch ms by the database's clock, but for the interval, which is of event time.
+    """A run of a backfill. Times are epoch ms by the database's clock, except for the interval of event time.
 
     Attributes:
         run: The backfill's name, interval and target; a run that is resumed has the same row.

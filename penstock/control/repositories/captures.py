@@ -1,4 +1,4 @@
-"""What captures say of themselves in the control database, and what is asked of them."""
+"""States of captures, and requests of operators to captures."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class CaptureRow:
     answer: str | None = None
 
 
-# Written by whoever asks, and by nobody's report.
-_OF_REQUESTS = ("requested", "request_id", "answered_request_id", "answer")
+# Columns that `report` does not write.
+_REQUEST_COLUMNS = ("requested", "request_id", "answered_request_id", "answer")
 
 
 class Captures:
-    """The captures' part of the control database."""
+    """The table of captures in the control database."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -75,7 +75,7 @@ class Captures:
             return {row.name: row for row in rows(CaptureRow, c.execute(select(s.capture)).mappings())}
 
     def requests(self) -> dict[str, tuple[CaptureRequest, str]]:
-        """What is asked and not answered, with its id, by capture. At most half a second old."""
+        """Unanswered requests and their ids, by capture; cached for half a second."""
         if time.monotonic() - self._read_at > 0.5:
             t = s.capture
             query = select(t.c.name, t.c.requested, t.c.request_id).where(
@@ -88,24 +88,32 @@ class Captures:
         return self._requests
 
     def report(self, row: CaptureRow) -> None:
-        """Upsert what a capture says of itself."""
-        values = {k: v for k, v in asdict(row).items() if k not in ("name", *_OF_REQUESTS)}
+        """Upsert the state of a capture, without its request."""
+        values = {k: v for k, v in asdict(row).items() if k not in ("name", *_REQUEST_COLUMNS)}
         self._set(row.name, **values | {"reported_at": s.now_ms()})
 
     def ask(self, name: str, what: CaptureRequest, actor: Actor, detail: str = "", request: str = "") -> str:
-        """Ask something of a capture; returns the id under which the answer will come. What was asked before falls.
+        """Send a request to a capture; it replaces an earlier one that is not answered.
 
-        request: that id; what was asked under it is not asked again.
+        Args:
+            name: The capture.
+            what: The request.
+            actor: Who asks.
+            detail: Recorded with the action.
+            request: Request id; a request that was made is not made again.
+
+        Returns:
+            The request id, which the answer will have.
         """
-        wanted = request or uuid.uuid4().hex
+        request_id = request or uuid.uuid4().hex
         with self._control.begin() as c:
-            if not is_recorded(c, wanted):
-                upsert(c, s.capture, name, requested=what, request_id=wanted)
-                record_action(c, actor, what, name, detail, wanted)
-        return wanted
+            if not is_recorded(c, request_id):
+                upsert(c, s.capture, name, requested=what, request_id=request_id)
+                record_action(c, actor, what, name, detail, request_id)
+        return request_id
 
     def answer(self, name: str, request: str, why_not: str = "") -> None:
-        """Say that a request was done, or why it cannot be."""
+        """Answer a request: it was done, or why it cannot be."""
         self._set(name, answered_request_id=request, answer=why_not)
         self._requests.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""Records of inputs that are passed before a stream was done with them: what was found, accepted and passed."""
+"""Data loss of streams: gaps in their inputs that were found, accepted and skipped."""
 
 from __future__ import annotations
 
@@ -17,48 +17,68 @@ from penstock.control.rows import Actor
 # Removed before they were read; the log's end lies before what was read or planned; another topic of the same name;
 # no topic of the name; and of the topic of marks: batches that ended and have none.
 DataLossKind = Literal["removed", "cut", "recreated", "deleted", "unmarked"]
-WHOLE = -1
+"""Why records are missing.
+
+- removed: deleted from the topic before they were read
+- cut: the log ends before the offsets that were read or planned
+- recreated: another topic has the name now
+- deleted: no topic has the name
+- unmarked: the topic of commit markers lacks those of batches that ended
+"""
+WHOLE_TOPIC = -1
 
 
 @dataclass(frozen=True)
 class DataLoss:
-    """Offsets of one partition, `start` to `end` (not included), that are not there, or a whole topic (WHOLE).
+    """Missing offsets of one partition, or of a whole topic.
 
-    records: that the stream has not read, at most so many; None if nobody can know. topic_id: the topic's that is
-    there now.
+    Attributes:
+        topic: The topic.
+        kind: Why they are missing.
+        partition: The partition, or `WHOLE_TOPIC`.
+        start: First offset.
+        end: Offset after the last one.
+        records: Upper bound of the records that the stream has not read; None if it is unknown.
+        topic_id: Id of the topic that has the name now.
     """
 
     topic: str
     kind: DataLossKind
-    partition: int = WHOLE
+    partition: int = WHOLE_TOPIC
     start: int = 0
     end: int = 0
     records: int | None = None
     topic_id: str = ""
 
     @property
-    def place(self) -> str:
-        return self.topic if self.partition == WHOLE else f"{self.topic}[{self.partition}]"
+    def topic_partition(self) -> str:
+        """The topic, or topic and partition, as text."""
+        return self.topic if self.partition == WHOLE_TOPIC else f"{self.topic}[{self.partition}]"
 
     def __str__(self) -> str:
         if self.kind == "removed":
-            return f"{self.place}: offsets {self.start} to {self.end - 1} were removed before they were read"
+            return f"{self.topic_partition}: offsets {self.start} to {self.end - 1} were removed before they were read"
         if self.kind == "cut":
             return (
-                f"{self.place}: its log was cut at offset {self.start}, and had been read or planned up to {self.end}"
+                f"{self.topic_partition}: its log ends at offset {self.start}, and was read or planned up to {self.end}"
             )
         if self.kind == "recreated":
-            return f"{self.topic}: it was deleted and recreated; nobody knows what of the old one was not read"
+            return f"{self.topic}: it was deleted and recreated; how many old records were not read is unknown"
         if self.kind == "unmarked":
             return (
-                f"{self.topic}: it has no mark of batches up to {self.end - 1}; what they wrote may be lost, or twice"
+                f"{self.topic}: markers of batches up to {self.end - 1} are missing; their rows may be missing or twice"
             )
-        return f"{self.topic}: it was deleted; nobody knows what of it was not read"
+        return f"{self.topic}: it was deleted; how many of its records were not read is unknown"
 
 
 @dataclass(frozen=True)
 class DataLossRow:
-    """A gap of a stream. Times are epoch ms; accepted_by: who let the stream go on, or `its declaration`."""
+    """A gap of a stream. Times are epoch ms.
+
+    Attributes:
+        accepted_by: Who accepted it, or `its declaration`.
+        passed_at: When the stream continued after the gap.
+    """
 
     id: str
     name: str
@@ -80,18 +100,18 @@ class DataLossRow:
 
 
 class DataLossLog(Protocol):
-    """Where the gaps of a driver's streams are written down."""
+    """Where a driver records the gaps of its streams."""
 
     def report_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> set[DataLoss]:
-        """Say what a stream stands before, instead of what it said before; which of it was accepted."""
+        """Replace the open gaps of a stream; returns those that are accepted."""
 
     def pass_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> None:
-        """Say that a stream went on behind gaps."""
+        """Record that a stream continued after gaps."""
 
 
 @dataclass
 class InMemoryDataLossLog:
-    """A book of one process, for streams without a control database."""
+    """The log of one process, for streams without a control database."""
 
     pending: dict[str, list[DataLoss]] = field(default_factory=dict)
     accepted: set[tuple[str, DataLoss]] = field(default_factory=set)
@@ -102,8 +122,8 @@ class InMemoryDataLossLog:
         return {gap for gap in gaps if (name, gap) in self.accepted or gap in self.passed.get(name, ())}
 
     def pass_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> None:
-        known = self.passed.setdefault(name, [])
-        known += [gap for gap in gaps if gap not in known]
+        gaps_of_stream = self.passed.setdefault(name, [])
+        gaps_of_stream += [gap for gap in gaps if gap not in gaps_of_stream]
 
 
 class DataLossRepository(ControlDatabase):
@@ -117,8 +137,8 @@ class DataLossRepository(ControlDatabase):
             c.execute(delete(t).where(open_, t.c.id.not_in(list(by_id))))
             for key, gap in by_id.items():
                 insert_if_new(c, t, id=key, name=name, found_at=s.now_ms(), **asdict(gap))
-            known = select(t.c.id).where(t.c.name == name, t.c.accepted_at.is_not(None))
-            return {by_id[key] for key in c.execute(known).scalars() if key in by_id}
+            accepted = select(t.c.id).where(t.c.name == name, t.c.accepted_at.is_not(None))
+            return {by_id[key] for key in c.execute(accepted).scalars() if key in by_id}
 
     def pass_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> None:
         t = s.data_loss
@@ -131,22 +151,22 @@ class DataLossRepository(ControlDatabase):
                 c.execute(update(t).where(t.c.id == key, t.c.passed_at.is_(None)).values(passed_at=s.now_ms()))
 
     def accept_data_loss(self, name: str, actor: Actor, detail: str = "") -> list[DataLoss]:
-        """Accept exactly the gaps that a stream stands before; those."""
+        """Accept the gaps that stop a stream now; returns them."""
         t = s.data_loss
         with self.begin() as c:
-            standing = (t.c.name == name) & t.c.accepted_at.is_(None)
-            found = rows(
-                DataLossRow, c.execute(select(t).where(standing).order_by(t.c.topic, t.c.partition)).mappings()
+            is_unaccepted = (t.c.name == name) & t.c.accepted_at.is_(None)
+            unaccepted = rows(
+                DataLossRow, c.execute(select(t).where(is_unaccepted).order_by(t.c.topic, t.c.partition)).mappings()
             )
-            for row in found:
+            for row in unaccepted:
                 c.execute(update(t).where(t.c.id == row.id).values(accepted_at=s.now_ms(), accepted_by=actor.name))
-            if found:
-                said = "; ".join(str(row.gap) for row in found)
-                record_action(c, actor, "go-on", name, f"{detail}: {said}" if detail else said)
-        return [row.gap for row in found]
+            if unaccepted:
+                text = "; ".join(str(row.gap) for row in unaccepted)
+                record_action(c, actor, "go-on", name, f"{detail}: {text}" if detail else text)
+        return [row.gap for row in unaccepted]
 
     def data_losses(self, name: str | None = None) -> list[DataLossRow]:
-        """All gaps, of one stream or of all, newest first."""
+        """The gaps of one stream or of all, newest first."""
         query = select(s.data_loss).order_by(
             s.data_loss.c.found_at.desc(), s.data_loss.c.topic, s.data_loss.c.partition
         )
@@ -156,15 +176,15 @@ class DataLossRepository(ControlDatabase):
             return rows(DataLossRow, c.execute(query).mappings())
 
 
-def lost(found: Sequence[DataLossRow]) -> Mapping[str, int]:
-    """By stream, how many records it went on without, at most."""
-    counted: dict[str, int] = {}
-    for row in found:
+def lost(losses: Sequence[DataLossRow]) -> Mapping[str, int]:
+    """Upper bound of the records that each stream has skipped."""
+    records: dict[str, int] = {}
+    for row in losses:
         if row.passed_at is not None:
-            counted[row.name] = counted.get(row.name, 0) + (row.records or 0)
-    return counted
+            records[row.name] = records.get(row.name, 0) + (row.records or 0)
+    return records
 
 
 def _id(name: str, gap: DataLoss) -> str:
-    said = "\n".join(map(str, (name, gap.topic, gap.kind, gap.partition, gap.start, gap.end, gap.topic_id)))
-    return hashlib.sha256(said.encode()).hexdigest()[:32]
+    text = "\n".join(map(str, (name, gap.topic, gap.kind, gap.partition, gap.start, gap.end, gap.topic_id)))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

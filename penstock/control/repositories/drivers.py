@@ -1,4 +1,4 @@
-"""Drivers: who may launch one, which live, how they ended."""
+"""Drivers: the right to launch one, their state and their end."""
 
 from __future__ import annotations
 
@@ -8,24 +8,30 @@ from typing import Any
 from sqlalchemy import func, insert, select, update
 
 from penstock.control import tables as s
-from penstock.control.database import ControlDatabase, one, rows
+from penstock.control.database import ControlDatabase, first_row, rows
 from penstock.control.rows import DriverRow, EndCode
 
-# How a driver ended that was told to: the next one is no restart. None is of one that ended before codes were kept.
+# Ends after which the next launch is no restart; None is from before ends had codes.
 ORDERLY_ENDS: tuple[EndCode | None, ...] = (None, "released", "unwanted", "asked")
 
 
 class DriverRepository(ControlDatabase):
-    """One row for each driver that was ever launched, by incarnation."""
+    """The drivers that were ever launched, by incarnation."""
 
     def claim(self, app: str, expected: str | None, **values: Any) -> str | None:
-        """Claim the right to launch an app's driver: the incarnation to launch, or None if somebody was faster.
+        """Claim the right to launch an app's driver.
 
-        expected: the incarnation this decision was based on; a launch under any other one is refused.
+        Args:
+            app: The app.
+            expected: The incarnation on which the decision to launch was based.
+            **values: Further columns of the driver's row.
+
+        Returns:
+            The incarnation to launch; None if the app has another incarnation than expected.
         """
         incarnation = uuid.uuid4().hex
-        before = self.driver(expected) if expected else None
-        told = before is None or before.end_code in ORDERLY_ENDS
+        previous = self.driver(expected) if expected else None
+        orderly = previous is None or previous.end_code in ORDERLY_ENDS
         with self.begin() as c:
             is_expected = s.app.c.incarnation.is_(None) if expected is None else s.app.c.incarnation == expected
             won = c.execute(
@@ -33,7 +39,7 @@ class DriverRepository(ControlDatabase):
                 .where(s.app.c.name == app, is_expected)
                 .values(
                     incarnation=incarnation,
-                    restarts=s.app.c.restarts + (0 if told else 1),
+                    restarts=s.app.c.restarts + (0 if orderly else 1),
                     refused_at=None,
                     refused=None,
                 )
@@ -55,18 +61,18 @@ class DriverRepository(ControlDatabase):
         return incarnation
 
     def hand_app_over(self, app: str, incarnation: str, holder: str) -> None:
-        """Leave the app to the driver that holds its leases: this incarnation was launched beside a live one."""
+        """Make the driver that holds the leases the app's incarnation, instead of one that was launched beside it."""
         with self.begin() as c:
             mine = (s.app.c.name == app) & (s.app.c.incarnation == incarnation)
             c.execute(update(s.app).where(mine).values(incarnation=holder))
 
     def driver(self, incarnation: str) -> DriverRow | None:
         with self.begin() as c:
-            row = c.execute(select(s.driver).where(s.driver.c.incarnation == incarnation)).mappings().first()
-        return one(DriverRow, row)
+            query = select(s.driver).where(s.driver.c.incarnation == incarnation)
+            return first_row(DriverRow, c.execute(query).mappings())
 
     def drivers(self, app: str | None = None, *, live: bool = True) -> list[DriverRow]:
-        """Drivers that have not ended, or the last hundred, ended or not; of one app or of all. The newest first."""
+        """Drivers of one app or of all, newest first: those that have not ended, or with `live=False` the last 100."""
         query = select(s.driver).order_by(s.driver.c.launched_at.desc())
         query = query.where(s.driver.c.state != "ended") if live else query.limit(100)
         if app is not None:
@@ -79,20 +85,25 @@ class DriverRepository(ControlDatabase):
             c.execute(update(s.driver).where(s.driver.c.incarnation == incarnation).values(**values))
 
     def disown_driver(self, app: str, owner: str) -> None:
-        """Say that an owner answers for an app's driver no longer; the next run adopts it."""
+        """Remove the owner of an app's driver; the next run adopts the driver."""
         mine = (s.driver.c.app == app) & (s.driver.c.owner == owner) & (s.driver.c.state != "ended")
         with self.begin() as c:
             c.execute(update(s.driver).where(mine).values(owner=""))
 
     def report_driver_resources(self, incarnation: str, lacking: str | None) -> None:
-        """Say that a driver's session is up and what it still lacks: `running` if that is nothing, else `queued`."""
+        """Report a driver whose session has started, and the resources that it lacks.
+
+        Args:
+            incarnation: The driver.
+            lacking: Empty if it lacks none: the driver is `running`, else `queued`. None leaves the state unchanged.
+        """
         mine = (s.driver.c.incarnation == incarnation) & s.driver.c.state.in_(("launching", "queued", "running"))
         state = {} if lacking == "" else {"state": "queued" if lacking else "running", "reason": lacking}
         with self.begin() as c:
             c.execute(update(s.driver).where(mine).values(alive_at=s.now_ms(), **state))
 
     def report_driver_wait(self, incarnation: str, lacking: str | None) -> None:
-        """Say of a driver that has not begun what its cluster lacks for it; None: it is being started."""
+        """Report what a cluster lacks for a driver that has not started; None if the driver is being started."""
         mine = (s.driver.c.incarnation == incarnation) & s.driver.c.pid.is_(None)
         mine &= s.driver.c.state.in_(("launching", "queued"))
         state = "queued" if lacking else "launching"
@@ -100,17 +111,17 @@ class DriverRepository(ControlDatabase):
             c.execute(update(s.driver).where(mine).values(alive_at=s.now_ms(), state=state, reason=lacking))
 
     def report_driver_alive(self, incarnation: str) -> None:
-        """Say that the driver is alive, its JVM included."""
+        """Report that the driver and its JVM are alive."""
         self.update_driver(incarnation, alive_at=s.now_ms())
 
     def mark_driver_asked_to_leave(self, incarnation: str) -> None:
-        """Note that a driver is about to be asked to leave: it cannot tell who sends it a signal."""
+        """Record that a driver is about to get a signal from Penstock; the driver cannot see who sent a signal."""
         mine = (s.driver.c.incarnation == incarnation) & (s.driver.c.state != "ended")
         with self.begin() as c:
             c.execute(update(s.driver).where(mine).values(end_code="asked"))
 
     def end_driver(self, incarnation: str, reason: str, code: EndCode = "lost") -> None:
-        """Mark a driver as ended; the first reason stands."""
+        """Record the end of a driver; a second call changes nothing."""
         with self.begin() as c:
             c.execute(
                 update(s.driver)

@@ -12,7 +12,7 @@ from penstock.control.database import ControlDatabase, upsert
 
 
 class HeartbeatRepository(ControlDatabase):
-    """When each topic last got a heartbeat, and from whom."""
+    """The last heartbeat of each topic, and held heartbeats."""
 
     def record_heartbeat(self, topic: str, at_ms: int, partitions: int, sender: str) -> None:
         with self.begin() as c:
@@ -23,7 +23,13 @@ class HeartbeatRepository(ControlDatabase):
             return {row["name"]: dict(row) for row in c.execute(select(s.heartbeat)).mappings()}
 
     def hold_heartbeats(self, topic: str, at_ms: int | None, why: str) -> None:
-        """Note that beats of a topic go no further than a time, None if none may go; without a why, that they do."""
+        """Hold the heartbeats of a topic, or release them.
+
+        Args:
+            topic: The topic.
+            at_ms: Heartbeats up to this time may be sent; None if none may.
+            why: The reason; empty to release them.
+        """
         with self.begin() as c:
             if why:
                 upsert(c, s.heartbeat_hold, topic, at=at_ms, why=why)

@@ -1,4 +1,4 @@
-"""Leases: which driver may write under a checkpoint."""
+"""Leases: the right of a driver to run a stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import delete, select, update
 
 from penstock.control import tables as s
-from penstock.control.database import ControlDatabase, insert_if_new, row_of, rows
+from penstock.control.database import ControlDatabase, insert_if_new, rows
 from penstock.control.rows import Lease
 from penstock.errors import LeaseHeld, LeaseLost
 
@@ -16,9 +16,16 @@ class LeaseRepository(ControlDatabase):
     """One lease for each stream and capture, by the database's clock."""
 
     def take_lease(self, name: str, holder: str, ttl: float, *, dead: Sequence[str] = ()) -> Lease:
-        """Take the lease of a stream's checkpoint, if it is free, run out, or its holder is known to be dead.
+        """Take the lease of a stream if it is free, has expired, or its holder is dead.
 
-        ttl: seconds. dead: incarnations whose processes are gone for certain. LeaseHeld if another has it.
+        Args:
+            name: The stream or capture.
+            holder: The driver's incarnation.
+            ttl: Seconds until the lease expires.
+            dead: Incarnations whose processes have certainly ended.
+
+        Raises:
+            LeaseHeld: Another driver holds it.
         """
         with self.begin() as c:
             values = {"holder": holder, "expires_at": s.now_ms() + int(ttl * 1000)}
@@ -28,27 +35,30 @@ class LeaseRepository(ControlDatabase):
             ).rowcount
             if not won:
                 won = insert_if_new(c, s.lease, name=name, epoch=1, **values)
-            row = c.execute(select(s.lease).where(s.lease.c.name == name)).mappings().one()
-        held = row_of(Lease, row)
+            [lease] = rows(Lease, c.execute(select(s.lease).where(s.lease.c.name == name)).mappings())
         if not won:
             raise LeaseHeld(
                 f"another driver holds the lease of stream {name}",
-                holder=held.holder,
-                got=f"driver {held.holder}, until {held.expires_at} (epoch ms)",
-                hint="nothing, if that driver runs; it is taken over by itself once the lease runs out",
+                holder=lease.holder,
+                got=f"driver {lease.holder}, until {lease.expires_at} (epoch ms)",
+                hint="nothing; if that driver is dead, this one takes over when the lease expires",
             )
-        return held
+        return lease
 
     def renew_leases(self, names: Iterable[str], holder: str, ttl: float) -> None:
-        """Renew leases; LeaseLost if any of them is no longer the holder's."""
-        wanted = list(names)
-        if not wanted:
+        """Renew leases.
+
+        Raises:
+            LeaseLost: Another driver holds one of them.
+        """
+        required = list(names)
+        if not required:
             return
         with self.begin() as c:
-            mine = s.lease.c.name.in_(wanted) & (s.lease.c.holder == holder)
+            mine = s.lease.c.name.in_(required) & (s.lease.c.holder == holder)
             c.execute(update(s.lease).where(mine).values(expires_at=s.now_ms() + int(ttl * 1000)))
-            kept = set(c.execute(select(s.lease.c.name).where(mine)).scalars())
-        if lost := sorted(set(wanted) - kept):
+            renewed = set(c.execute(select(s.lease.c.name).where(mine)).scalars())
+        if lost := sorted(set(required) - renewed):
             raise LeaseLost("another driver took over", got=", ".join(lost), hint="this driver ends by itself")
 
     def drop_leases(self, names: Iterable[str], holder: str) -> None:

@@ -1,4 +1,4 @@
-"""What instances of the views say of themselves in the control database."""
+"""Instances of the views, as they report themselves."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.control import tables as s
 from penstock.control.client import Control
 from penstock.control.database import bounded, rows, upsert
 
-# Of a figure, as Prometheus has it: its name, its labels, its value.
 Sample = tuple[str, Mapping[str, Any], float]
+"""A sample of Prometheus: name, labels, value."""
 
 
 class ViewPartitions(TypedDict):
-    """count: partitions of the view's topic; loaded: those that the instance can answer for."""
+    """Partitions of a view's topic: their `count`, and those that an instance has `loaded`."""
 
     count: int
     loaded: list[int]
@@ -25,7 +25,14 @@ class ViewPartitions(TypedDict):
 
 @dataclass(frozen=True)
 class ViewInstanceRow:
-    """name: its app; url: how it is reached; alive_at: epoch ms by the database's clock; partitions: by view."""
+    """An instance.
+
+    Attributes:
+        name: Its app.
+        url: Its address for other instances.
+        alive_at: Its last report, in epoch ms by the database's clock.
+        partitions: By view.
+    """
 
     name: str
     number: int
@@ -36,13 +43,13 @@ class ViewInstanceRow:
 
 
 class ViewInstances:
-    """The views' part of the control database."""
+    """The table of view instances in the control database."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
 
     def report(self, row: ViewInstanceRow) -> tuple[int, list[ViewInstanceRow]]:
-        """Say what an instance is and has loaded; the database's clock, and all instances."""
+        """Report an instance; returns as `read` does."""
         values = {
             "number": row.number,
             "incarnation": row.incarnation,
@@ -54,7 +61,7 @@ class ViewInstances:
         return self.read()
 
     def read(self) -> tuple[int, list[ViewInstanceRow]]:
-        """The database's clock, and all instances that were ever heard of and have not left, by number."""
+        """The database's clock, and all instances that have not left, by number."""
         columns = [s.view_instance.c[f.name] for f in fields(ViewInstanceRow)]
         query = select(*columns).order_by(s.view_instance.c.number)
         with self._control.begin() as c:
@@ -62,25 +69,26 @@ class ViewInstances:
             return now, rows(ViewInstanceRow, c.execute(query).mappings())
 
     def report_request_metrics(self, name: str, samples: Sequence[Sample]) -> None:
-        """Keep what an instance, which has reported before, has counted of its requests."""
+        """Store the request metrics of an instance that has reported before."""
         t = s.view_instance
         with self._control.begin() as c:
             values = bounded(t, {"request_metrics": [list(sample) for sample in samples]})
             c.execute(update(t).where(t.c.name == name).values(**values))
 
     def request_metrics(self, within_ms: int) -> dict[str, list[Sample]]:
-        """By instance, what those have counted that were heard of within so many ms."""
+        """The request metrics of instances that reported within the last `within_ms` milliseconds."""
         t = s.view_instance.c
         query = select(t.name, t.request_metrics).where(
             t.alive_at >= s.now_ms() - within_ms, t.request_metrics.is_not(None)
         )
         with self._control.begin() as c:
             return {
-                name: [(of, labels, value) for of, labels, value in found or ()] for name, found in c.execute(query)
+                name: [(figure, labels, value) for figure, labels, value in samples or ()]
+                for name, samples in c.execute(query)
             }
 
     def leave(self, row: ViewInstanceRow) -> None:
-        """Forget an instance that leaves in order."""
+        """Delete an instance that shuts down."""
         t = s.view_instance.c
         with self._control.begin() as c:
             c.execute(delete(s.view_instance).where(t.name == row.name, t.incarnation == row.incarnation))

@@ -209,7 +209,7 @@ def test_the_command_line_shows_and_verifies(store: Bucket, tmp_path: Path, monk
         store.put("date=2026-01-01/hour=10/part-0.parquet", parquet.to_parquet(batch(9)))
         code, text = asked("verify", "kept", "--to", "2026-01-01T11")
         assert code == 1
-        assert "s3://lake/events/date=2026-01-01/hour=10/part-0.parquet is not of this archive" in " ".join(
+        assert "s3://lake/events/date=2026-01-01/hour=10/part-0.parquet is no file of this archive" in " ".join(
             text.split()
         )
         assert asked("verify", "kept", "--from", "2026-01-01T11")[0] == 0

@@ -111,7 +111,7 @@ def foreign(store: Bucket) -> None:
 
 LIES: dict[Callable[[Bucket], None], list[str]] = {
     cut: ["cannot be read: s3://lake/", "bytes were written"],
-    strange: ["its columns are not those of an archive: n"],
+    strange: ["the columns are not those of an archive: n"],
     changed: ["holds other records than were written", "3 records, offsets 0 to 2, sum"],
     fewer: ["holds other records than were written", "t/0: 1 records, offsets 3 to 3"],
     gone: ["a file of the archive is missing: s3://lake/"],
@@ -120,7 +120,7 @@ LIES: dict[Callable[[Bucket], None], list[str]] = {
     of_another_hour: ["is not that of hour 2026-01-01T10; got: hour 2026-01-01T09"],
     no_manifest: ["is no valid object of an archive"],
     manifest_gone: ["an object is not there; got: s3://lake/"],
-    foreign: ["part-00000.parquet is not of this archive"],
+    foreign: ["part-00000.parquet is no file of this archive"],
 }
 
 

@@ -76,9 +76,9 @@ def less_than_it_says(store: Bucket) -> None:
 
 LIES: dict[Callable[[Bucket], None], str] = {
     cut: r"cannot be read: s3://lake/.*\.parquet",
-    strange: r"\.parquet.*its columns are not those of an archive: n",
-    lost_a_column: r"\.parquet.*its columns are not those of an archive",
-    gained_a_column: r"\.parquet.*its columns are not those of an archive.*more",
+    strange: r"\.parquet.*the columns are not those of an archive: n",
+    lost_a_column: r"\.parquet.*the columns are not those of an archive",
+    gained_a_column: r"\.parquet.*the columns are not those of an archive.*more",
     fewer: r"holds other records than were written: s3://lake/.*\.parquet",
     vanished: r"a file of the archive is missing: s3://lake/.*\.parquet",
     twice: r"the manifest of hour 2026-01-01T10 contradicts itself: s3://lake/.*json\.gz.*listed more than once",

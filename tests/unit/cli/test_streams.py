@@ -184,7 +184,7 @@ def test_a_database_that_is_away_is_one_clear_line(
     assert control is not away
     for args in (["list"], ["stop", "bundles"], ["logs", "bundles"]):
         said = run(*args, code=1)
-        assert said.startswith("error: the control database did not do what was asked")
+        assert said.startswith("error: a statement of the control database failed")
         assert "penstock doctor" in said
     away.engine.dispose()
 
@@ -254,7 +254,7 @@ def test_a_platform_that_is_down_is_told_with_the_way_to_start_it(home: Path, mo
     for command in (["streams", "list"], ["topics", "read", "receipts"]):
         said = CliRunner().invoke(penstock, command)
         assert said.exit_code == 1
-        assert "`make up` starts the platform" in said.output
+        assert "start the platform with `make up`" in said.output
     assert not list(home.iterdir())
 
 

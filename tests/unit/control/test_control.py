@@ -130,7 +130,9 @@ def test_a_first_migration_that_was_cut_off_is_finished(control: Control) -> Non
 def test_tables_without_a_version_are_refused(control: Control) -> None:
     with control.engine.begin() as c:
         c.exec_driver_sql(f"DROP TABLE {schema.VERSION_TABLE}")
-    with pytest.raises(ControlError, match=r"made before its schema had versions.*PENSTOCK_CONTROL_URL to an empty"):
+    with pytest.raises(
+        ControlError, match=r"the tables of the control database have no version.*PENSTOCK_CONTROL_URL to an empty"
+    ):
         control.migrate()
 
 

@@ -1,4 +1,4 @@
-"""All tables, as they were when the schema got versions."""
+"""The tables of the first version."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ sa.Table(
 
 
 def upgrade() -> None:
-    """Safe to repeat: MySQL commits each statement, so that an upgrade that was cut off leaves some of the tables."""
+    """Create what is missing: MySQL commits each statement, so an upgrade that failed leaves some of the tables."""
     connection = op.get_bind()
     metadata.create_all(connection)
     for table in metadata.sorted_tables:

@@ -1,0 +1,51 @@
+"""The control database on PostgreSQL: its schema, and what is written to it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import text
+
+from penstock.control import Actor, Control, schema, tables
+from penstock.control.repositories.captures import CaptureRow, Captures
+from tests.postgres import Postgres
+
+pytestmark = pytest.mark.integration
+
+ME = Actor("me", "cli")
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> str:
+    """An empty database."""
+    server = Control(postgres.url.replace("postgresql://", "postgresql+psycopg://"))
+    with server.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("CREATE DATABASE penstock_schema"))
+    server.engine.dispose()
+    return f"{server.engine.url.render_as_string(hide_password=False).rpartition('/')[0]}/penstock_schema"
+
+
+def test_migrations_create_the_declared_tables(url: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: Control(url).migrate(), range(4)))
+    control = Control(url)
+    with control.begin() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"include_object": schema.is_own, "compare_type": True, "compare_server_default": True}
+        )
+        assert compare_metadata(context, tables.metadata) == []
+    assert control.schema_revision() == (schema.head(), schema.head())
+
+    captures = Captures(control)
+    captures.report(
+        CaptureRow("orders", phase="polling", skipped_until=5, dead_letter_rows={"rows": 1, "first": "\0k"})
+    )
+    captures.ask("orders", "poll", ME)
+    row = captures.rows()["orders"]
+    assert (row.skipped_until, row.dead_letter_rows, row.requested) == (5, {"rows": 1, "first": "k"}, "poll")
+    assert [action["verb"] for action in control.actions()] == ["poll"]
+    assert abs(row.reported_at - control.now()) < 60_000
+    control.engine.dispose()
