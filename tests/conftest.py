@@ -6,6 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from penstock.control import Control, connect
 from penstock.devstack.servers.elasticsearch import ElasticsearchServer
@@ -23,21 +25,40 @@ from penstock.errors import HostError
 from penstock.host import ports
 from penstock.host.ports import free_port
 from penstock.java import runtime
-from penstock.settings import settings
+from penstock.settings import PROJECT, settings
 from penstock.testing import spark_session
 from tests import mysql
 from tests.mysql import MySQL
 from tests.support import wait_until
 
 BROWSER = "tests/browser/"
+SPARK_WORKERS = 2
 
 
 class ByServers(LoadFileScheduling):  # type: ignore[misc]  # its module is not typed
-    """A file's tests run in one worker, and so do all of the browser: their Airflow takes long to start."""
+    """Runs the tests of a file in one worker, so that they share servers.
+
+    The browser's tests share one Airflow and are one unit. The files that use the `spark` fixture go to the first
+    workers while there are any: a session that is warm runs a query at a fraction of the CPU of a new one.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
         return BROWSER if file.startswith(BROWSER) else file
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        has_session = self.nodes.index(node) < SPARK_WORKERS
+        for scope in self.workqueue:
+            if _uses_spark(scope) == has_session:
+                self.workqueue.move_to_end(scope, last=False)
+                break
+        super()._assign_work_unit(node)
+
+
+@cache
+def _uses_spark(scope: str) -> bool:
+    path = PROJECT / scope
+    return path.is_file() and "spark: SparkSession" in path.read_text()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServers:

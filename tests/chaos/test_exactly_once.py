@@ -26,7 +26,7 @@ from tests.support import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 CHAOS = PROJECT / "tests" / "chaos" / "project"
 
 
@@ -42,8 +42,9 @@ def chaos(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[Dr
         yield given
 
 
-def test_quality_counts_each_record_once_through_kills(quality: Drivers) -> None:
-    """Records of three topics, the last created on the way; SIGKILL of the whole driver at random moments."""
+def test_quality_counts_each_record_once_through_kills_and_a_second_launch(quality: Drivers) -> None:
+    """Records of three topics, the last created on the way; SIGKILL of the whole driver at random moments; then a
+    second driver beside a healthy one."""
     counted = Counted(quality.bootstrap, 20260101, "first", "second")
     d = quality.launch("quality")
     for kill in range(KILLS):
@@ -54,6 +55,20 @@ def test_quality_counts_each_record_once_through_kills(quality: Drivers) -> None
         d = killed(quality, d, counted.produce, after=counted.chance.uniform(2, 12))
     counted.produce(2000)
     counted.check(d.log)
+    second_launch_leaves_a_healthy_driver_alone(quality, d)
+    counted.produce(2000)
+    counted.check(d.log)
+
+
+def second_launch_leaves_a_healthy_driver_alone(drivers: Drivers, first: DriverRow) -> None:
+    """The second driver finds the leases held, gives the app back and ends."""
+    second = drivers.launch(first.app)
+    wait_until(lambda: drivers.row(second.incarnation).state == "ended", what="the second launch ends")
+    assert "lease" in (drivers.row(second.incarnation).reason or "")
+    app = drivers.control.app(first.app)
+    assert app
+    assert app.incarnation == first.incarnation
+    assert drivers.row(first.incarnation).state == "running"
 
 
 def test_summaries_count_each_receipt_once_through_kills_of_both_stages(quality: Drivers) -> None:
@@ -133,21 +148,6 @@ def test_a_driver_that_wakes_up_behind_its_lease_does_no_harm(chaos: Drivers) ->
         assert count >= seen.get(record.key, 0), f"{record} goes back behind {seen[record.key]}"
         seen[record.key] = count
     assert chaos.row(heir.incarnation).state == "running"
-
-
-def test_a_second_launch_leaves_a_healthy_driver_alone(chaos: Drivers) -> None:
-    """It finds the leases held, gives the app back and goes."""
-    first = chaos.launch("chaos")
-    chaos.wait_running(first)
-    second = chaos.launch("chaos")
-    wait_until(lambda: chaos.row(second.incarnation).state == "ended", what="the second launch ends")
-    assert "lease" in (chaos.row(second.incarnation).reason or "")
-    app = chaos.control.app("chaos")
-    assert app
-    assert app.incarnation == first.incarnation
-    produce(chaos, 1, 10)
-    wait_until(lambda: rows_out(chaos), what="the first one works on")
-    assert chaos.row(first.incarnation).state == "running"
 
 
 def killed(given: Drivers, d: DriverRow, produce: Callable[[int], None], after: float) -> DriverRow:

@@ -27,7 +27,7 @@ from tests.support import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 
 
 @pytest.fixture(scope="module")
