@@ -31,38 +31,37 @@ T = TypeVar("T")
 # Offsets by (topic, partition).
 PartitionOffsets = Mapping[tuple[str, int], int]
 TIMEOUT = 15.0
-# The broker's time to answer ends first: its error says more than that nothing came.
+# Less than TIMEOUT, since the broker's own error says more.
 REQUEST_TIMEOUT = TIMEOUT - 1
-# Of a reader of records: bytes that a batch may have when it is unpacked. The 100 MB of librdkafka may be 3 kB of zstd,
-# and what is not read stops whoever reads.
+# For consumers: bytes of a decompressed batch. 3 kB of zstd can exceed librdkafka's 100 MB, and then stop the consumer.
 LARGE_FETCH = {"receive.message.max.bytes": 1 << 30}
-# What a partition answers while its topic is made, moved or deleted.
+# Errors of a partition while its topic is created, moved or deleted.
 TOPIC_UNAVAILABLE = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
 }
-# What is asked for has no leader at all; a broker that has just started says so of everything.
+# The partition has no leader; a broker that has just started says so of all partitions.
 NO_LEADER = KafkaError._NOENT
-# For a moment after its start the broker knows no leaders, or other ones than the client does.
+# Shortly after its start a broker knows no leaders, or other ones than the client.
 STALE_METADATA = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, NO_LEADER}
 STALE_METADATA_TIMEOUT = 5.0
 CONFIG_UNREADABLE = "the settings of topic {} could not be read"
-# The first try to learn offsets; the next ones are each a second longer.
+# Seconds of the first attempt to list offsets; each further attempt takes a second longer.
 FIRST_ATTEMPT_TIMEOUT = 2.0
-# After this a client is given up whose leaders are newer than those of a broker that crashed: it keeps them for ever.
+# Seconds after which the client is replaced: one with newer leader epochs than a crashed broker keeps them.
 RENEW_CLIENT_AFTER = 2.0
-# What to do about a refusal, by its code.
+# By error code.
 REFUSAL_HINTS = {
     KafkaError.INVALID_CONFIG: "correct the topic's `config` or `retention`: names and values are those of Kafka",
     KafkaError.INVALID_REPLICATION_FACTOR: "set PENSTOCK_REPLICATION to at most the number of brokers",
     KafkaError.INVALID_PARTITIONS: "declare at least as many partitions as the topic has",
-    KafkaError.POLICY_VIOLATION: "declare the topic as the brokers' policy allows, or ask who runs them",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "give Penstock's user the right to do this to the topic",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "give Penstock's user the right to do this on the cluster",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "give Penstock's user the right to do this to the group",
+    KafkaError.POLICY_VIOLATION: "declare the topic as the brokers' policy allows, or ask their administrator",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "allow it to Penstock's user in the ACLs of the topic",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "allow it to Penstock's user in the ACLs of the cluster",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "allow it to Penstock's user in the ACLs of the group",
 }
-# The client did not come through; of what a broker answers, it never makes these itself.
+# The client got no answer from a broker.
 CLIENT_ERRORS = {
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
@@ -116,8 +115,8 @@ def await_result(future: Future[T], bootstrap: str, what: str) -> T:
 
     Raises:
         BrokerRefused: the broker refused.
-        BrokerError: no answer came. The next call gets a new client: one that was created while its only broker hung
-            has been seen never to reach it again.
+        BrokerError: no answer came. The next call uses a new client: one that was created while its only broker hung
+            may never connect to it.
     """
     try:
         return future.result(TIMEOUT)
@@ -134,165 +133,173 @@ def await_result(future: Future[T], bootstrap: str, what: str) -> T:
 def partition_counts(client: AdminClient, bootstrap: str, timeout: float | None = None) -> dict[str, int]:
     """Returns the partition count of every topic of the cluster; timeout in seconds, TIMEOUT by default."""
     try:
-        found = client.list_topics(timeout=timeout or TIMEOUT).topics
+        topics = client.list_topics(timeout=timeout or TIMEOUT).topics
     except KafkaException as e:
         admin.cache_clear()
         raise unreachable(bootstrap, e.args[0]) from e
-    return {name: len(meta.partitions) for name, meta in found.items()}
+    return {name: len(meta.partitions) for name, meta in topics.items()}
 
 
 def describe_topics(topics: Iterable[Topic], bootstrap: str) -> list[TopicState]:
     """Compares declared topics with those at the broker, ordered by name, without duplicates."""
     client = admin(bootstrap)
-    real = partition_counts(client, bootstrap)
+    counts = partition_counts(client, bootstrap)
     declared = sorted({topic.name: topic for topic in topics}.values(), key=lambda t: t.name)
-    present = [t for t in declared if t.name in real]
+    present = [t for t in declared if t.name in counts]
     configs = _configs(client, present, bootstrap)
-    ends = end_offsets(client, [(t.name, p) for t in present for p in range(real[t.name])], bootstrap)
+    ends = end_offsets(client, [(t.name, p) for t in present for p in range(counts[t.name])], bootstrap)
     states = []
     for topic in declared:
-        if topic.name not in real:
+        if topic.name not in counts:
             states.append(TopicState(topic))
             continue
-        have = configs[topic.name]
-        drift = {k: (v, have.get(k, "")) for k, v in topic.settings().items() if have.get(k, "") != v}
-        offsets = {p: ends[topic.name, p] for p in range(real[topic.name]) if (topic.name, p) in ends}
-        states.append(TopicState(topic, real[topic.name], drift, offsets))
+        actual = configs[topic.name]
+        drift = {k: (v, actual.get(k, "")) for k, v in topic.settings().items() if actual.get(k, "") != v}
+        offsets = {p: ends[topic.name, p] for p in range(counts[topic.name]) if (topic.name, p) in ends}
+        states.append(TopicState(topic, counts[topic.name], drift, offsets))
     return states
 
 
 def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
     """Creates missing topics, adds partitions and sets drifted settings; deletes nothing. Returns a line per change."""
     client = admin(bootstrap)
-    done: list[str] = []
-    made: set[str] = set()
+    changes: list[str] = []
+    created_topics: set[str] = set()
     for state in describe_topics(topics, bootstrap):
         topic = state.declared
         if not state.partitions:
             new = NewTopic(topic.name, topic.partitions, settings().replication, config=topic.settings())
             try:
-                created = client.create_topics([new], request_timeout=REQUEST_TIMEOUT)[topic.name]
-                await_result(created, bootstrap, f"topic {topic.name} could not be created")
+                creation = client.create_topics([new], request_timeout=REQUEST_TIMEOUT)[topic.name]
+                await_result(creation, bootstrap, f"topic {topic.name} could not be created")
             except BrokerRefused as e:
                 if e.code != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
             else:
-                done.append(f"created {topic.name} with {topic.partitions} partitions")
-                made.add(topic.name)
+                changes.append(f"created {topic.name} with {topic.partitions} partitions")
+                created_topics.add(topic.name)
             continue
         if state.partitions < topic.partitions and topic.may_add_partitions:
-            wider = NewPartitions(topic.name, topic.partitions)
-            widened = client.create_partitions([wider], request_timeout=REQUEST_TIMEOUT)[topic.name]
-            await_result(widened, bootstrap, f"topic {topic.name} could not be given more partitions")
-            done.append(f"widened {topic.name} from {state.partitions} to {topic.partitions} partitions")
+            request = NewPartitions(topic.name, topic.partitions)
+            widening = client.create_partitions([request], request_timeout=REQUEST_TIMEOUT)[topic.name]
+            await_result(widening, bootstrap, f"topic {topic.name} could not be given more partitions")
+            changes.append(f"widened {topic.name} from {state.partitions} to {topic.partitions} partitions")
         if state.drift:
             entries = [
                 ConfigEntry(k, declared, incremental_operation=AlterConfigOpType.SET)
                 for k, (declared, _) in state.drift.items()
             ]
             resource = ConfigResource(ResourceType.TOPIC, topic.name, incremental_configs=entries)
-            changed = client.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT)[resource]
-            await_result(changed, bootstrap, f"topic {topic.name} could not be configured ({', '.join(state.drift)})")
-            done.append(f"set {', '.join(state.drift)} of {topic.name}")
-    # A busy broker shows a new topic a moment after it said that it is made.
+            change = client.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT)[resource]
+            await_result(change, bootstrap, f"topic {topic.name} could not be configured ({', '.join(state.drift)})")
+            changes.append(f"set {', '.join(state.drift)} of {topic.name}")
+    # A busy broker lists a new topic some time after it has acknowledged its creation.
     deadline = time.monotonic() + TIMEOUT
-    while made and not made <= partition_counts(client, bootstrap).keys() and time.monotonic() < deadline:
+    while (
+        created_topics
+        and not created_topics <= partition_counts(client, bootstrap).keys()
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
-    return done
+    return changes
 
 
-def end_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
+def end_offsets(
+    client: AdminClient, partitions: Iterable[tuple[str, int]], bootstrap: str
+) -> dict[tuple[str, int], int]:
     """Returns the last stable offset by (topic, partition); partitions without a leader are omitted."""
-    return _offsets(client, wanted, bootstrap, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    return _offsets(client, partitions, bootstrap, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
 
-def first_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
+def first_offsets(
+    client: AdminClient, partitions: Iterable[tuple[str, int]], bootstrap: str
+) -> dict[tuple[str, int], int]:
     """Returns the log start offset by (topic, partition); partitions without a leader are omitted."""
-    return _offsets(client, wanted, bootstrap, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+    return _offsets(client, partitions, bootstrap, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
 
 def log_end_offsets(
-    client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str
+    client: AdminClient, partitions: Iterable[tuple[str, int]], bootstrap: str
 ) -> dict[tuple[str, int], int]:
     """Returns the log end offset, open transactions included; partitions without a leader are omitted."""
-    return _offsets(client, wanted, bootstrap, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+    return _offsets(client, partitions, bootstrap, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
 
 
 def offsets_for_times(
-    client: AdminClient, wanted: Mapping[tuple[str, int], int], bootstrap: str
+    client: AdminClient, times: Mapping[tuple[str, int], int], bootstrap: str
 ) -> dict[tuple[str, int], int | None]:
     """Returns, by partition, the first offset whose timestamp is at or after the given epoch ms; None if there is none.
 
     All records before it have earlier timestamps. Records after it may have any, since producers set timestamps.
     """
-    found: dict[tuple[str, int], int | None] = {}
-    for at in set(wanted.values()):
-        places = [place for place, ms in wanted.items() if ms == at]
-        answers = _offsets(client, places, bootstrap, OffsetSpec.for_timestamp(at))
-        found |= {place: offset if offset >= 0 else None for place, offset in answers.items()}
-    return found
+    offsets_by_partition: dict[tuple[str, int], int | None] = {}
+    for timestamp in set(times.values()):
+        partitions = [partition for partition, time_of_partition in times.items() if time_of_partition == timestamp]
+        offsets = _offsets(client, partitions, bootstrap, OffsetSpec.for_timestamp(timestamp))
+        offsets_by_partition |= {partition: offset if offset >= 0 else None for partition, offset in offsets.items()}
+    return offsets_by_partition
 
 
 def _offsets(
     client: AdminClient,
-    wanted: Iterable[tuple[str, int]],
+    partitions: Iterable[tuple[str, int]],
     bootstrap: str,
-    which: OffsetSpec,
+    spec: OffsetSpec,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[tuple[str, int], int]:
     """Lists offsets, with several attempts of increasing timeout.
 
     A request to a leader that dies blocks until its timeout, and the client does not look for the new leader meanwhile.
     """
-    found_at: dict[tuple[str, int], int] = {}
-    left, began, renewed, patience = set(wanted), time.monotonic(), False, FIRST_ATTEMPT_TIMEOUT
-    while left:
-        asked, left = {TopicPartition(t, p): which for t, p in left}, set()
-        rest = max(began + REQUEST_TIMEOUT - time.monotonic(), 1.0)
-        last, timeout = rest <= patience, min(rest, patience)
-        patience += 1
-        found = client.list_offsets(asked, isolation_level=isolation, request_timeout=timeout)
-        for at, future in found.items():
+    offsets: dict[tuple[str, int], int] = {}
+    pending, start, renewed, next_timeout = set(partitions), time.monotonic(), False, FIRST_ATTEMPT_TIMEOUT
+    while pending:
+        request, pending = {TopicPartition(t, p): spec for t, p in pending}, set()
+        remaining = max(start + REQUEST_TIMEOUT - time.monotonic(), 1.0)
+        is_last, timeout = remaining <= next_timeout, min(remaining, next_timeout)
+        next_timeout += 1
+        futures = client.list_offsets(request, isolation_level=isolation, request_timeout=timeout)
+        for partition, future in futures.items():
             try:
-                offset = await_result(future, bootstrap, f"the offsets of topic {at.topic} are not known").offset
+                offset = await_result(future, bootstrap, f"the offsets of topic {partition.topic} are not known").offset
                 if offset != OFFSET_INVALID:
-                    found_at[at.topic, at.partition] = offset
-                # No error and no offset either: of several brokers the one that led has just died.
-                elif not last:
-                    left.add((at.topic, at.partition))
+                    offsets[partition.topic, partition.partition] = offset
+                # Neither error nor offset: the leader of a cluster has just died.
+                elif not is_last:
+                    pending.add((partition.topic, partition.partition))
             except BrokerRefused as e:
-                if e.code in STALE_METADATA and time.monotonic() < began + STALE_METADATA_TIMEOUT:
-                    left.add((at.topic, at.partition))
+                if e.code in STALE_METADATA and time.monotonic() < start + STALE_METADATA_TIMEOUT:
+                    pending.add((partition.topic, partition.partition))
                 elif e.code not in {*TOPIC_UNAVAILABLE, NO_LEADER}:
                     raise
             except BrokerError:
-                if last:
+                if is_last:
                     raise
-                left.add((at.topic, at.partition))
-        if left:
+                pending.add((partition.topic, partition.partition))
+        if pending:
             time.sleep(0.1)
-            if not renewed and time.monotonic() > began + RENEW_CLIENT_AFTER:
+            if not renewed and time.monotonic() > start + RENEW_CLIENT_AFTER:
                 admin.cache_clear()
                 renewed = True
             client = admin(bootstrap)
-            # Asking for topics also renews what the client knows of leaders.
-            partition_counts(client, bootstrap, max(began + REQUEST_TIMEOUT - time.monotonic(), 1.0))
-    return found_at
+            # Listing topics also refreshes the client's metadata of leaders.
+            partition_counts(client, bootstrap, max(start + REQUEST_TIMEOUT - time.monotonic(), 1.0))
+    return offsets
 
 
 def topic_ids(client: AdminClient, names: Iterable[str], bootstrap: str) -> dict[str, str]:
     """Returns the broker's id of each existing topic; a recreated topic has a new id."""
-    wanted = list(names)
-    if not wanted:
+    topics = list(names)
+    if not topics:
         return {}
-    found: dict[str, str] = {}
-    for name, future in client.describe_topics(TopicCollection(wanted), request_timeout=REQUEST_TIMEOUT).items():
+    ids: dict[str, str] = {}
+    for name, future in client.describe_topics(TopicCollection(topics), request_timeout=REQUEST_TIMEOUT).items():
         try:
-            found[name] = str(await_result(future, bootstrap, f"topic {name} could not be described").topic_id)
+            ids[name] = str(await_result(future, bootstrap, f"topic {name} could not be described").topic_id)
         except BrokerRefused as e:
             if e.code not in TOPIC_UNAVAILABLE:
                 raise
-    return found
+    return ids
 
 
 def topic_config(topic: str, name: str, bootstrap: str) -> str:
@@ -317,37 +324,37 @@ class RetentionPolicy(NamedTuple):
 def retention_of(topic: str, bootstrap: str) -> RetentionPolicy:
     """Returns the retention policy of an existing topic."""
     try:
-        found = _configs(admin(bootstrap), [Topic(topic)], bootstrap)[topic]
+        config = _configs(admin(bootstrap), [Topic(topic)], bootstrap)[topic]
     except KafkaException as e:
         raise unreachable(bootstrap, e.args[0]) from e
-    deletes, kept = "delete" in found["cleanup.policy"], int(found["retention.ms"])
+    deletes, retention_ms = "delete" in config["cleanup.policy"], int(config["retention.ms"])
     return RetentionPolicy(
-        found["message.timestamp.type"] == "LogAppendTime",
-        deletes and int(found["retention.bytes"]) >= 0,
-        int(time.time() * 1000) - kept if deletes and kept >= 0 else None,
+        config["message.timestamp.type"] == "LogAppendTime",
+        deletes and int(config["retention.bytes"]) >= 0,
+        int(time.time() * 1000) - retention_ms if deletes and retention_ms >= 0 else None,
     )
 
 
 def topic_configs(topics: Iterable[str], bootstrap: str) -> dict[str, dict[str, str]]:
     """Returns the settings of those topics that exist and may be described."""
-    asked = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(set(topics))]
-    found: dict[str, dict[str, str]] = {}
-    if not asked:
-        return found
-    for resource, future in admin(bootstrap).describe_configs(asked, request_timeout=REQUEST_TIMEOUT).items():
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(set(topics))]
+    configs: dict[str, dict[str, str]] = {}
+    if not resources:
+        return configs
+    for resource, future in admin(bootstrap).describe_configs(resources, request_timeout=REQUEST_TIMEOUT).items():
         try:
             entries = await_result(future, bootstrap, CONFIG_UNREADABLE.format(resource.name))
-            found[resource.name] = {name: entry.value for name, entry in entries.items()}
+            configs[resource.name] = {name: entry.value for name, entry in entries.items()}
         except BrokerRefused as e:
             if e.code not in {*TOPIC_UNAVAILABLE, KafkaError.TOPIC_AUTHORIZATION_FAILED}:
                 raise
-    return found
+    return configs
 
 
 def _configs(client: AdminClient, topics: Iterable[Topic], bootstrap: str) -> dict[str, dict[str, str]]:
     resources = [ConfigResource(ResourceType.TOPIC, t.name) for t in topics]
     if not resources:
         return {}
-    found = client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT)
-    read = {r.name: await_result(f, bootstrap, CONFIG_UNREADABLE.format(r.name)) for r, f in found.items()}
-    return {name: {k: e.value for k, e in entries.items()} for name, entries in read.items()}
+    futures = client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT)
+    configs = {r.name: await_result(f, bootstrap, CONFIG_UNREADABLE.format(r.name)) for r, f in futures.items()}
+    return {name: {k: e.value for k, e in entries.items()} for name, entries in configs.items()}

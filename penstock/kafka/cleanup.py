@@ -23,15 +23,15 @@ COORDINATOR_ERRORS = {
 }
 
 
-def topics_of_group(bootstrap: str, group: str, there: Mapping[str, int]) -> list[str]:
-    """Returns the topics for which a consumer group has offsets. there: partition count by topic."""
+def topics_of_group(bootstrap: str, group: str, counts: Mapping[str, int]) -> list[str]:
+    """Returns the topics for which a consumer group has offsets; `counts` are the partition counts of all topics."""
     consumer = Consumer({**client_config(bootstrap), "group.id": group, "log_level": 2})
-    places = [TopicPartition(topic, p) for topic, count in there.items() for p in range(count)]
+    partitions = [TopicPartition(topic, p) for topic, count in counts.items() for p in range(count)]
     try:
-        found = _ask_coordinator(group, lambda: consumer.committed(places, timeout=TIMEOUT))
+        committed = _ask_coordinator(group, lambda: consumer.committed(partitions, timeout=TIMEOUT))
     finally:
         consumer.close()
-    return sorted({at.topic for at in found or () if at.offset >= 0})
+    return sorted({partition.topic for partition in committed or () if partition.offset >= 0})
 
 
 def delete_group(client: AdminClient, group: str, bootstrap: str) -> None:
@@ -64,5 +64,5 @@ def delete_topics(client: AdminClient, names: Iterable[str], bootstrap: str) -> 
     """Deletes topics with all their records."""
     chosen = list(names)
     # The client takes no empty list.
-    for name, done in client.delete_topics(chosen, request_timeout=REQUEST_TIMEOUT).items() if chosen else ():
-        await_result(done, bootstrap, f"topic {name} could not be deleted")
+    for name, future in client.delete_topics(chosen, request_timeout=REQUEST_TIMEOUT).items() if chosen else ():
+        await_result(future, bootstrap, f"topic {name} could not be deleted")

@@ -29,17 +29,17 @@ LOGIN_MODULES = {
 # for consumers that read up to the end and stop. Such a consumer assigns offset 0 instead of OFFSET_BEGINNING:
 # librdkafka repeats the query of a logical offset only after 500 ms if it does not know the leader yet.
 END_WAIT_MS = 10
-# Seconds until a broker has said why it lets nobody in: two attempts at a handshake.
+# Seconds in which a broker refuses a client: two attempts at a handshake.
 REFUSAL_TIMEOUT = 3.0
-# What no further attempt changes, and the settings that do.
+# Errors that no retry changes: message and hint.
 REFUSALS = {
     KafkaError._AUTHENTICATION: (
-        "the broker does not let Penstock in",
-        "see PENSTOCK_KAFKA_USERNAME, PENSTOCK_KAFKA_PASSWORD and PENSTOCK_KAFKA_SASL_MECHANISM",
+        "the broker refused Penstock's login",
+        "check PENSTOCK_KAFKA_USERNAME, PENSTOCK_KAFKA_PASSWORD and PENSTOCK_KAFKA_SASL_MECHANISM",
     ),
     KafkaError._SSL: (
-        "no TLS connection to the broker comes about",
-        "let PENSTOCK_KAFKA_CA be the CA of the broker's certificate, and PENSTOCK_KAFKA_BOOTSTRAP a name of it",
+        "no TLS connection to the broker",
+        "set PENSTOCK_KAFKA_CA to the CA of its certificate, and use a host of that in PENSTOCK_KAFKA_BOOTSTRAP",
     ),
 }
 
@@ -52,24 +52,24 @@ def _secured(bootstrap: str) -> Settings | None:
 
 def client_config(bootstrap: str) -> dict[str, str]:
     """Returns the librdkafka configuration: addresses, TLS and SASL. It holds secrets: never log it."""
-    found = {"bootstrap.servers": bootstrap}
+    config = {"bootstrap.servers": bootstrap}
     if s := _secured(bootstrap):
-        found["security.protocol"] = s.kafka_security_protocol
+        config["security.protocol"] = s.kafka_security_protocol
         if "SSL" in s.kafka_security_protocol.split("_"):
-            given = {
+            tls = {
                 "ssl.ca.location": s.kafka_ca,
                 "ssl.certificate.location": s.kafka_certificate,
                 "ssl.key.location": s.kafka_key,
                 "ssl.key.password": s.kafka_key_password.get_secret_value(),
             }
-            found |= {name: value for name, value in given.items() if value}
+            config |= {name: value for name, value in tls.items() if value}
         if "SASL" in s.kafka_security_protocol:
-            found |= {
+            config |= {
                 "sasl.mechanism": s.kafka_sasl_mechanism,
                 "sasl.username": s.kafka_username,
                 "sasl.password": s.kafka_password.get_secret_value(),
             }
-    return found
+    return config
 
 
 def assign(consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
@@ -94,27 +94,27 @@ def _fetched_before(consumer: Consumer, partition: TopicPartition) -> bool:
 
 
 def spark_client_config(bootstrap: str) -> dict[str, str]:
-    """Returns the same for Spark's Kafka source. Certificates are passed as text: executors need no files."""
-    found = {"kafka.bootstrap.servers": bootstrap}
+    """Returns the options of Spark's Kafka source. Certificates are passed as text, so executors need no files."""
+    config = {"kafka.bootstrap.servers": bootstrap}
     if s := _secured(bootstrap):
-        found["kafka.security.protocol"] = s.kafka_security_protocol
+        config["kafka.security.protocol"] = s.kafka_security_protocol
         if "SSL" in s.kafka_security_protocol.split("_"):
             if s.kafka_ca:
-                found["kafka.ssl.truststore.type"] = "PEM"
-                found["kafka.ssl.truststore.certificates"] = Path(s.kafka_ca).read_text()
+                config["kafka.ssl.truststore.type"] = "PEM"
+                config["kafka.ssl.truststore.certificates"] = Path(s.kafka_ca).read_text()
             if s.kafka_certificate:
-                found["kafka.ssl.keystore.type"] = "PEM"
-                found["kafka.ssl.keystore.certificate.chain"] = Path(s.kafka_certificate).read_text()
-                found["kafka.ssl.keystore.key"] = Path(s.kafka_key).read_text()
+                config["kafka.ssl.keystore.type"] = "PEM"
+                config["kafka.ssl.keystore.certificate.chain"] = Path(s.kafka_certificate).read_text()
+                config["kafka.ssl.keystore.key"] = Path(s.kafka_key).read_text()
             if password := s.kafka_key_password.get_secret_value():
-                found["kafka.ssl.key.password"] = password
+                config["kafka.ssl.key.password"] = password
         if "SASL" in s.kafka_security_protocol:
             username, password = _jaas_quoted(s.kafka_username), _jaas_quoted(s.kafka_password.get_secret_value())
-            found["kafka.sasl.mechanism"] = s.kafka_sasl_mechanism
-            found["kafka.sasl.jaas.config"] = (
+            config["kafka.sasl.mechanism"] = s.kafka_sasl_mechanism
+            config["kafka.sasl.jaas.config"] = (
                 f"{LOGIN_MODULES[s.kafka_sasl_mechanism]} required username={username} password={password};"
             )
-    return found
+    return config
 
 
 def _jaas_quoted(text: str) -> str:
@@ -129,23 +129,23 @@ def unreachable(bootstrap: str, cause: object) -> BrokerError:
         if refused is not None:
             what, hint = REFUSALS[refused.code()]
             return BrokerError(what, got=refused.str(), hint=hint)
-        hint = "see that it runs, and that PENSTOCK_KAFKA_BOOTSTRAP and PENSTOCK_KAFKA_SECURITY_PROTOCOL are its own"
+        hint = "check that it runs, and check PENSTOCK_KAFKA_BOOTSTRAP and PENSTOCK_KAFKA_SECURITY_PROTOCOL"
     else:
-        hint = "see that it runs (`penstock doctor`), or set PENSTOCK_KAFKA_BOOTSTRAP"
+        hint = "check that it runs with `penstock doctor`, or set PENSTOCK_KAFKA_BOOTSTRAP"
         if not settings().kafka_bootstrap:
             hint = "start the platform with `make up`; if it runs, `penstock doctor` shows what is wrong"
         if bootstrap == settings().kafka_bootstrap:
-            hint += "; if it asks for TLS or a login, PENSTOCK_KAFKA_SECURITY_PROTOCOL"
+            hint += "; if it requires TLS or a login, set PENSTOCK_KAFKA_SECURITY_PROTOCOL"
     return BrokerError("the broker did not answer", got=f"{cause} at {bootstrap}", hint=hint)
 
 
 def _refusal(bootstrap: str) -> KafkaError | None:
-    """Connects again to learn why the brokers refuse a client: only a callback is told."""
-    said: list[KafkaError] = []
-    # Else it would try so often that its call-backs are all that goes on.
-    slowly: dict[str, Any] = {"reconnect.backoff.ms": 500, "log_level": 0, "error_cb": said.append}
+    """Connects once more to learn why the brokers refuse a client, which only a callback reports."""
+    errors: list[KafkaError] = []
+    # Without a pause its callbacks would use a whole core.
+    slow_retries: dict[str, Any] = {"reconnect.backoff.ms": 500, "log_level": 0, "error_cb": errors.append}
     try:
-        client = AdminClient({**client_config(bootstrap), **slowly})
+        client = AdminClient({**client_config(bootstrap), **slow_retries})
     except KafkaException as e:
         return e.args[0] if e.args[0].code() in REFUSALS else None
     deadline = time.monotonic() + REFUSAL_TIMEOUT
@@ -157,6 +157,6 @@ def _refusal(bootstrap: str) -> KafkaError | None:
         else:
             return None
         client.poll(0)
-        if found := [error for error in said if error.code() in REFUSALS]:
-            return found[0]
+        if refusals := [error for error in errors if error.code() in REFUSALS]:
+            return refusals[0]
     return None

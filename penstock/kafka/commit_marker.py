@@ -31,14 +31,14 @@ from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.model.topic import COMMITS
 
 TopicAndPartition = tuple[str, int]
-# Seconds; the broker ends a transaction whose driver died in less.
+# Seconds; the broker aborts the transaction of a dead driver sooner.
 OPEN_TRANSACTION_TIMEOUT = 60.0
 
 
 def read_commit_marker(stream: str, bootstrap: str) -> CommitMarker:
     """Returns a stream's last commit marker, NO_COMMIT if there is none. BrokerError as `read_marker_value`."""
-    found = read_marker_value(stream, bootstrap)
-    return NO_COMMIT if found is None else CommitMarker.read(found)
+    value = read_marker_value(stream, bootstrap)
+    return NO_COMMIT if value is None else CommitMarker.read(value)
 
 
 def read_marker_value(name: str, bootstrap: str) -> bytes | None:
@@ -50,16 +50,16 @@ def read_marker_value(name: str, bootstrap: str) -> bytes | None:
     client = admin(bootstrap)
     if COMMITS.name not in partition_counts(client, bootstrap):
         return None
-    place = (COMMITS.name, marker_partition(COMMITS, name))
-    end = stable_end_offsets([place], bootstrap, "the mark of what is written")[place]
-    first = first_offsets(client, [place], bootstrap).get(place, 0)
-    found = None
+    partition = (COMMITS.name, marker_partition(COMMITS, name))
+    end = stable_end_offsets([partition], bootstrap, "the topic of commit markers")[partition]
+    first = first_offsets(client, [partition], bootstrap).get(partition, 0)
+    marker = None
     with open_consumer(bootstrap) as reader:
-        for message in read_range(reader, *place, first, end):
+        for message in read_range(reader, *partition, first, end):
             key, value = message.key(), message.value()
             if key == name.encode():
-                found = value if isinstance(value, bytes) else None
-    return found
+                marker = value if isinstance(value, bytes) else None
+    return marker
 
 
 class CommitMarkerReader:
@@ -71,27 +71,33 @@ class CommitMarkerReader:
         self._values: dict[str, bytes] = {}
         self._reader: Consumer | None = None
         self.may_be_hidden = False
-        """Whether the first mark of one of them may be written already, and not be seen yet."""
+        """Whether the first marker of a writer may be in an open transaction."""
 
     def read(self) -> Mapping[str, bytes]:
         """Returns the newest committed marker of each writer. BrokerError if the topic cannot be read."""
         client = admin(self._bootstrap)
         count = partition_counts(client, self._bootstrap).get(COMMITS.name, 0)
-        numbers = range(count) if self._names is None else {marker_partition(COMMITS, name) for name in self._names}
-        places = {(COMMITS.name, p) for p in numbers if p < count}
-        ends = end_offsets(client, places, self._bootstrap)
-        # A topic that was made again begins anew.
-        self._positions = {place: at for place, at in self._positions.items() if at <= ends.get(place, at)}
-        self._read_to({place: end for place, end in ends.items() if end > self._positions.get(place, 0)})
+        marker_partitions = (
+            range(count) if self._names is None else {marker_partition(COMMITS, name) for name in self._names}
+        )
+        partitions = {(COMMITS.name, p) for p in marker_partitions if p < count}
+        ends = end_offsets(client, partitions, self._bootstrap)
+        # A recreated topic is read from its first offset.
+        self._positions = {
+            partition: position
+            for partition, position in self._positions.items()
+            if position <= ends.get(partition, position)
+        }
+        self._read_to({partition: end for partition, end in ends.items() if end > self._positions.get(partition, 0)})
         first = {
             (COMMITS.name, marker_partition(COMMITS, name)) for name in set(self._names or ()) - self._values.keys()
         }
         logs = log_end_offsets(client, first & ends.keys(), self._bootstrap) if first else {}
-        self.may_be_hidden = any(end > ends[place] for place, end in logs.items())
+        self.may_be_hidden = any(end > ends[partition] for partition, end in logs.items())
         return self._values
 
-    def _read_to(self, left: dict[TopicAndPartition, int]) -> None:
-        if not left:
+    def _read_to(self, ends: dict[TopicAndPartition, int]) -> None:
+        if not ends:
             return
         reader = self._reader = self._reader or Consumer(
             {
@@ -107,19 +113,19 @@ class CommitMarkerReader:
             }
         )
         try:
-            assign(reader, [TopicPartition(*place, self._positions.get(place, 0)) for place in left])
-            while left:
+            assign(reader, [TopicPartition(*partition, self._positions.get(partition, 0)) for partition in ends])
+            while ends:
                 message = reader.poll(TIMEOUT)
                 if message is None:
                     raise BrokerError(f"topic {COMMITS.name} cannot be read", got=f"no answer for {TIMEOUT:g} s")
-                place, at = (message.topic() or "", message.partition() or 0), message.offset() or 0
+                partition, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
                 if (error := message.error()) and error.code() != KafkaError._PARTITION_EOF:
                     raise BrokerError(f"topic {COMMITS.name} cannot be read", got=error)
                 if error:
-                    left.pop(place, None)
-                    self._positions[place] = at
+                    ends.pop(partition, None)
+                    self._positions[partition] = offset
                     continue
-                self._positions[place] = at + 1
+                self._positions[partition] = offset + 1
                 self._keep(message)
             reader.unassign()
         except KafkaException as e:
@@ -142,20 +148,22 @@ class CommitMarkerReader:
 
 def delete_commit_marker(stream: str, bootstrap: str) -> None:
     """Writes a tombstone for a stream's commit marker, so that a stream of this name starts anew."""
-    failed: list[object] = []
+    errors: list[object] = []
     producer = Producer({**client_config(bootstrap), "log_level": 2})
     producer.produce(
         COMMITS.name,
         key=stream.encode(),
         partition=marker_partition(COMMITS, stream),
-        on_delivery=lambda e, _: failed.append(e) if e else None,
+        on_delivery=lambda e, _: errors.append(e) if e else None,
     )
-    if producer.flush(TIMEOUT) or failed:
-        got = failed[0] if failed else "no answer"
-        raise BrokerError(f"the mark of {stream} was not removed", got=got, hint="remove its checkpoint once more")
+    if producer.flush(TIMEOUT) or errors:
+        got = errors[0] if errors else "no answer"
+        raise BrokerError(f"the commit marker of {stream} was not removed", got=got, hint="remove its checkpoint again")
 
 
-def stable_end_offsets(places: Iterable[TopicAndPartition], bootstrap: str, what: str) -> dict[TopicAndPartition, int]:
+def stable_end_offsets(
+    partitions: Iterable[TopicAndPartition], bootstrap: str, subject: str
+) -> dict[TopicAndPartition, int]:
     """Waits until committed readers reach the present log ends, and returns these.
 
     Args:
@@ -167,26 +175,30 @@ def stable_end_offsets(places: Iterable[TopicAndPartition], bootstrap: str, what
         BrokerError: an open transaction does not end, or a partition has no leader.
     """
     deadline = time.monotonic() + OPEN_TRANSACTION_TIMEOUT
-    wanted, ends = set(places), dict[TopicAndPartition, int]()
+    pending, ends = set(partitions), dict[TopicAndPartition, int]()
     while True:
         client = admin(bootstrap)
-        if missing := wanted - ends.keys():
+        if missing := pending - ends.keys():
             ends |= log_end_offsets(client, missing, bootstrap)
-        read = end_offsets(client, wanted, bootstrap)
-        late = [place for place in sorted(wanted) if place not in ends or read.get(place, -1) < ends[place]]
-        if not late:
+        stable = end_offsets(client, pending, bootstrap)
+        behind = [
+            partition
+            for partition in sorted(pending)
+            if partition not in ends or stable.get(partition, -1) < ends[partition]
+        ]
+        if not behind:
             return ends
         if time.monotonic() > deadline:
-            place = late[0]
+            partition = behind[0]
             raise BrokerError(
-                f"{what} cannot be read",
-                got=f"{place[0]}[{place[1]}] "
+                f"{subject} cannot be read",
+                got=f"{partition[0]}[{partition[1]}] "
                 + (
-                    f"has an open transaction at {read.get(place)}, and ends at {ends[place]}"
-                    if place in ends
+                    f"has an open transaction at {stable.get(partition)}, and ends at {ends[partition]}"
+                    if partition in ends
                     else "has no leader"
                 ),
-                hint="try again when the broker is well and the producer of that transaction has ended "
+                hint="try again when the partition has a leader and the transaction has ended "
                 "(kafka-transactions.sh list, abort)",
             )
         time.sleep(0.1)

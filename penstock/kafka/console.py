@@ -17,9 +17,9 @@ from penstock.kafka.client import assign, client_config
 from penstock.kafka.dead_letters import READ_TIMEOUT, RecordLocation, open_consumer
 from penstock.kafka.record_lookup import TopicRecord
 
-# Seconds until the brokers have taken what was sent.
+# Seconds until the brokers have acknowledged all records.
 DELIVERY_TIMEOUT = 30
-# Seconds that a poll waits for more.
+# Seconds that a poll waits for records.
 POLL_TIMEOUT = 0.5
 
 Start = Literal["beginning", "end"] | datetime
@@ -38,20 +38,20 @@ def send(topic: str, records: Sequence[OutgoingRecord], bootstrap: str) -> list[
     """Writes records to a topic, in order, with the partitioner of the Java clients.
 
     Returns:
-        The place of each record, in order.
+        The location of each record, in order.
 
     Raises:
         BrokerError: the topic does not exist, or a record was not written; those before it may have been.
     """
     _partitions(topic, bootstrap)
     written: dict[int, RecordLocation] = {}
-    failed: list[KafkaError] = []
+    errors: list[KafkaError] = []
     settings: dict[str, Any] = {
         **client_config(bootstrap),
         "enable.idempotence": True,
         "partitioner": "murmur2_random",
         "delivery.timeout.ms": DELIVERY_TIMEOUT * 1000,
-        # The topic decides what is too large, not the client.
+        # The size limit of the topic applies, not that of the client.
         "message.max.bytes": 1_000_000_000,
         "log_level": 2,
     }
@@ -59,19 +59,19 @@ def send(topic: str, records: Sequence[OutgoingRecord], bootstrap: str) -> list[
 
     def delivered(error: KafkaError | None, message: Message, number: int) -> None:
         if error is not None:
-            failed.append(error)
+            errors.append(error)
         else:
             written[number] = RecordLocation(topic, message.partition() or 0, message.offset() or 0)
 
-    for number, one in enumerate(records):
+    for number, record in enumerate(records):
         while True:
             try:
                 producer.produce(
                     topic,
-                    one.value,
-                    one.key,
-                    headers=list(one.headers),
-                    timestamp=one.timestamp,
+                    record.value,
+                    record.key,
+                    headers=list(record.headers),
+                    timestamp=record.timestamp,
                     on_delivery=partial(delivered, number=number),
                 )
                 break
@@ -79,10 +79,10 @@ def send(topic: str, records: Sequence[OutgoingRecord], bootstrap: str) -> list[
                 producer.poll(POLL_TIMEOUT)
             except KafkaException as e:
                 raise BrokerError(f"record {number + 1} cannot be sent to topic {topic}", got=e.args[0]) from e
-    left = producer.flush(DELIVERY_TIMEOUT)
-    if failed or left:
-        why = failed[0] if failed else f"no answer for {DELIVERY_TIMEOUT} s"
-        got = f"{len(written)} of {len(records)} written; {why}"
+    unsent = producer.flush(DELIVERY_TIMEOUT)
+    if errors or unsent:
+        reason = errors[0] if errors else f"no answer for {DELIVERY_TIMEOUT} s"
+        got = f"{len(written)} of {len(records)} written; {reason}"
         raise BrokerError(f"not all records were written to topic {topic}", got=got)
     return [written[number] for number in range(len(records))]
 
@@ -104,26 +104,26 @@ def read(
         bootstrap: the brokers.
         start: `beginning`, `end`, or the time of the first record of each partition to read.
         key: only records with this key.
-        count: end after so many records; None for no limit.
-        follow: go on with records that come later, for ever; else end where each partition ended at the start.
+        count: end after this number of records; None for no limit.
+        follow: wait for new records, forever; else end at the offsets at which the partitions ended at the start.
         heartbeats: include the heartbeats that Penstock writes.
 
     Raises:
         BrokerError: the topic does not exist or cannot be read.
     """
-    begin, ends = _span(topic, bootstrap, start)
-    left = {p for p, at in begin.items() if follow or at < ends[p]}
-    if count == 0 or not left:
+    starts, ends = _span(topic, bootstrap, start)
+    partitions = {p for p, at in starts.items() if follow or at < ends[p]}
+    if count == 0 or not partitions:
         return
-    taken = 0
+    count_read = 0
     with open_consumer(bootstrap) as reader:
-        assign(reader, [TopicPartition(topic, p, begin[p]) for p in left])
-        for record in map(record_lookup.to_record, _messages(reader, topic, ends, left, follow=follow)):
-            if not _wanted(record, key, heartbeats=heartbeats):
+        assign(reader, [TopicPartition(topic, p, starts[p]) for p in partitions])
+        for record in map(record_lookup.to_record, _messages(reader, topic, ends, partitions, follow=follow)):
+            if not _matches(record, key, heartbeats=heartbeats):
                 continue
             yield record
-            taken += 1
-            if taken == count:
+            count_read += 1
+            if count_read == count:
                 return
 
 
@@ -132,16 +132,20 @@ def read_newest(
 ) -> list[TopicRecord]:
     """The newest committed records of a topic by timestamp, oldest first; arguments and errors are those of `read`."""
     _partitions(topic, bootstrap)
-    return record_lookup.newest_records([topic], count, bootstrap, lambda one: _wanted(one, key, heartbeats=heartbeats))
+    return record_lookup.newest_records(
+        [topic], count, bootstrap, lambda record: _matches(record, key, heartbeats=heartbeats)
+    )
 
 
-def _wanted(record: TopicRecord, key: bytes | None, *, heartbeats: bool) -> bool:
+def _matches(record: TopicRecord, key: bytes | None, *, heartbeats: bool) -> bool:
     return (heartbeats or record.key != HEARTBEAT_KEY) and (key is None or record.key == key)
 
 
-def _messages(reader: Consumer, topic: str, ends: dict[int, int], left: set[int], *, follow: bool) -> Iterator[Message]:
-    while left:
-        # Whoever follows waits for records; else there are some, or the broker says that it has no more.
+def _messages(
+    reader: Consumer, topic: str, ends: dict[int, int], partitions: set[int], *, follow: bool
+) -> Iterator[Message]:
+    while partitions:
+        # Without `follow` there is always a record or the event of the partition's end.
         message = reader.poll(POLL_TIMEOUT if follow else READ_TIMEOUT)
         if message is None and follow:
             continue
@@ -152,33 +156,33 @@ def _messages(reader: Consumer, topic: str, ends: dict[int, int], left: set[int]
             if error.code() != KafkaError._PARTITION_EOF:
                 raise BrokerError(f"topic {topic} cannot be read", got=error)
             if not follow:
-                left.discard(partition)
+                partitions.discard(partition)
             continue
         if follow or offset < ends[partition]:
             yield message
         if not follow and offset >= ends[partition] - 1:
-            left.discard(partition)
+            partitions.discard(partition)
 
 
 def _span(topic: str, bootstrap: str, start: Start) -> tuple[dict[int, int], dict[int, int]]:
-    """Offsets to begin at and to end before, by partition."""
-    client, places = admin(bootstrap), [(topic, p) for p in range(_partitions(topic, bootstrap))]
-    ends = {p: at for (_, p), at in end_offsets(client, places, bootstrap).items()}
+    """The start and end offsets, by partition."""
+    client, partitions = admin(bootstrap), [(topic, p) for p in range(_partitions(topic, bootstrap))]
+    ends = {p: at for (_, p), at in end_offsets(client, partitions, bootstrap).items()}
     if start == "end":
         return ends, ends
     if start == "beginning":
-        found: Iterable[tuple[tuple[str, int], int | None]] = first_offsets(client, places, bootstrap).items()
+        starts: Iterable[tuple[tuple[str, int], int | None]] = first_offsets(client, partitions, bootstrap).items()
     else:
         ms = int(start.timestamp() * 1000)
-        found = offsets_for_times(client, dict.fromkeys(places, ms), bootstrap).items()
-    return {p: ends[p] if at is None else at for (_, p), at in found if p in ends}, ends
+        starts = offsets_for_times(client, dict.fromkeys(partitions, ms), bootstrap).items()
+    return {p: ends[p] if at is None else at for (_, p), at in starts if p in ends}, ends
 
 
 def _partitions(topic: str, bootstrap: str) -> int:
-    there = partition_counts(admin(bootstrap), bootstrap)
-    if topic not in there:
+    counts = partition_counts(admin(bootstrap), bootstrap)
+    if topic not in counts:
         raise BrokerError(
             f"topic {topic} does not exist",
-            hint="`penstock topics` lists the declared ones, `penstock topics --apply` creates them",
+            hint="list the declared topics with `penstock topics`, create them with `penstock topics --apply`",
         )
-    return there[topic]
+    return counts[topic]

@@ -1,4 +1,4 @@
-"""Reads dead letters: the record, its origin and the reason, as their topics hold them."""
+"""Reads dead letters: the record, its origin and the reason."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from penstock.kafka.client import assign, client_config
 from penstock.kafka.limits import record_digest
 from penstock.model.topic import TOPIC_NAME
 
-# Seconds without an answer of the broker.
+# Seconds to wait for an answer of the broker.
 READ_TIMEOUT = 20.0
-# Records taken at once.
+# Records of one poll.
 MAX_POLL_RECORDS = 2_000
 FETCH_BYTES = 8 << 20
 HEADER_PREFIX = "penstock."
@@ -100,7 +100,7 @@ class DeadLetter:
 
 
 def printable(data: bytes | str | None, width: int) -> str:
-    """Escapes what cannot be printed, so that a terminal takes it for text; truncates to a width."""
+    """Escapes characters that a terminal would interpret; truncates to a width."""
     if data is None:
         return "(none)"
     text = data.decode(errors="backslashreplace") if isinstance(data, bytes) else data
@@ -108,31 +108,31 @@ def printable(data: bytes | str | None, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def read_dead_letters(topics: Iterable[str], bootstrap: str, newest: int | None = None) -> Iterator[DeadLetter]:
+def read_dead_letters(topics: Iterable[str], bootstrap: str, last: int | None = None) -> Iterator[DeadLetter]:
     """Yields dead letters, oldest first; a missing topic has none.
 
     Args:
         topics: the dead letter topics.
         bootstrap: the brokers.
-        newest: only those among so many last offsets of each partition.
+        last: read only this number of offsets at the end of each partition.
     """
     client = admin(bootstrap)
-    there = partition_counts(client, bootstrap)
-    wanted = [(topic, p) for topic in dict.fromkeys(topics) for p in range(there.get(topic, 0))]
-    starts, ends = first_offsets(client, wanted, bootstrap), end_offsets(client, wanted, bootstrap)
+    counts = partition_counts(client, bootstrap)
+    partitions = [(topic, p) for topic in dict.fromkeys(topics) for p in range(counts.get(topic, 0))]
+    starts, ends = first_offsets(client, partitions, bootstrap), end_offsets(client, partitions, bootstrap)
     with open_consumer(bootstrap) as reader:
-        for place in wanted:
-            start, end = starts.get(place, 0), ends.get(place, 0)
-            yield from map(_dead_letter, read_range(reader, *place, max(start, end - (newest or end)), end))
+        for partition in partitions:
+            start, end = starts.get(partition, 0), ends.get(partition, 0)
+            yield from map(_dead_letter, read_range(reader, *partition, max(start, end - (last or end)), end))
 
 
 @contextmanager
 def open_consumer(bootstrap: str) -> Iterator[Consumer]:
     """Opens a consumer of committed records that commits no offsets."""
-    made = Consumer(
+    consumer = Consumer(
         {
             **LARGE_FETCH,
-            # As many bytes of a partition at once: a megabyte leaves the reader waiting for the next.
+            # With the default of 1 MB the consumer would wait for the next fetch.
             "max.partition.fetch.bytes": FETCH_BYTES,
             **client_config(bootstrap),
             "group.id": "penstock.dead-letters",
@@ -145,15 +145,15 @@ def open_consumer(bootstrap: str) -> Iterator[Consumer]:
         }
     )
     try:
-        yield made
+        yield consumer
     finally:
-        made.close()
+        consumer.close()
 
 
 def read_range(reader: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[KafkaMessage]:
     """Yields the records of a partition from `start` up to `end`, or to the end of the partition."""
-    for found in read_range_batches(reader, topic, partition, start, end):
-        yield from found
+    for batch in read_range_batches(reader, topic, partition, start, end):
+        yield from batch
 
 
 def read_range_batches(
@@ -168,17 +168,19 @@ def read_range_batches(
             first = reader.poll(READ_TIMEOUT)
             if first is None:
                 raise BrokerError(f"topic {topic} cannot be read", got=f"no answer for {READ_TIMEOUT:g} s")
-            # What the client holds already, which has a bound of its own.
-            taken = [first, *reader.consume(MAX_POLL_RECORDS, 0)]
-            if not any(map(KafkaMessage.error, taken)) and (taken[-1].offset() or 0) < end:
-                yield taken
+            # Records that the client has already fetched.
+            messages = [first, *reader.consume(MAX_POLL_RECORDS, 0)]
+            if not any(map(KafkaMessage.error, messages)) and (messages[-1].offset() or 0) < end:
+                yield messages
                 continue
-            last = next((n for n, one in enumerate(taken) if one.error() or (one.offset() or 0) >= end), None)
-            if found := taken[:last]:
-                yield found
-            if last is None:
+            stop = next(
+                (n for n, message in enumerate(messages) if message.error() or (message.offset() or 0) >= end), None
+            )
+            if batch := messages[:stop]:
+                yield batch
+            if stop is None:
                 continue
-            error = taken[last].error()
+            error = messages[stop].error()
             if error and error.code() not in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
                 raise BrokerError(f"topic {topic} cannot be read", got=error)
             return
@@ -192,7 +194,7 @@ def headers_of(message: KafkaMessage) -> list[tuple[str, bytes | None]]:
 
 def _dead_letter(message: KafkaMessage) -> DeadLetter:
     headers = headers_of(message)
-    said = {
+    penstock_headers = {
         name.removeprefix(HEADER_PREFIX): value.decode(errors="replace")
         for name, value in headers
         if name.startswith(HEADER_PREFIX) and value is not None
@@ -204,6 +206,6 @@ def _dead_letter(message: KafkaMessage) -> DeadLetter:
         message.timestamp()[1],
         key.encode() if isinstance(key, str) else key,
         value.encode() if isinstance(value, str) else value,
-        said,
-        tuple(one for one in headers if not one[0].startswith(HEADER_PREFIX)),
+        penstock_headers,
+        tuple(header for header in headers if not header[0].startswith(HEADER_PREFIX)),
     )

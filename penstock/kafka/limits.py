@@ -1,4 +1,4 @@
-"""Records to be produced, and the size limits of topics: oversized records are found before they are sent."""
+"""Records to be produced, and the size limits of topics, so that oversized records are found before they are sent."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from penstock.kafka.admin import topic_configs
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
-# A record by itself goes in a batch of its own, whose frame takes so much; headers take as much each beside their text.
+# Bytes of a batch with one record beside its key, value and headers, and of a header beside name and value.
 RECORD_OVERHEAD, HEADER_OVERHEAD = 512, 12
-# Our LZ4 and librdkafka's come to the same within 100 bytes of a megabyte; this is more.
+# Arrow's LZ4 and librdkafka's differ by less than 100 bytes per megabyte.
 COMPRESSION_MARGIN = 1.005
-# With these the broker keeps what it is sent; with others it packs anew, and that size decides.
+# Values of `compression.type` with which the broker keeps batches as sent; with others it recompresses them.
 KEEPS_COMPRESSION = {"producer", "lz4"}
 
 
@@ -94,10 +94,10 @@ class ProducerBatch:
                 self.topic, key, value, cast("tuple[tuple[str, bytes | None], ...]", tuple(headers)), timestamp=at
             )
 
-    def larger_than(self, than: int) -> Iterator[ProducerRecord]:
+    def larger_than(self, size: int) -> Iterator[ProducerRecord]:
         """Yields the records of more bytes."""
-        found = self.sizes > than
-        return compress(self.records(), found.tolist()) if found.any() else iter(())
+        is_larger = self.sizes > size
+        return compress(self.records(), is_larger.tolist()) if is_larger.any() else iter(())
 
 
 @dataclass(frozen=True)
@@ -133,44 +133,46 @@ class SizeLimit:
         if not len(rows) or pc.max(sizes).as_py() + RECORD_OVERHEAD <= self.max_bytes:
             return {}
         keys, values = (rows[name].to_pylist() for name in ("key", "value"))
-        found = {}
-        for at, (size, key, value) in enumerate(zip(sizes.to_pylist(), keys, values, strict=True)):
+        oversized = {}
+        for row, (size, key, value) in enumerate(zip(sizes.to_pylist(), keys, values, strict=True)):
             if size + RECORD_OVERHEAD > self.max_bytes and not self.accepts(
                 ProducerRecord(self.topic, as_bytes(key), as_bytes(value))
             ):
-                found[at] = size
-        return found
+                oversized[row] = size
+        return oversized
 
     def truncate(self, message: ProducerRecord) -> ProducerRecord:
         """Truncates key and value until the topic accepts the record; headers state the original size and digest."""
         if self.accepts(message):
             return message
         key, value = message.key or b"", message.value or b""
-        said = (
+        headers = (
             *message.headers,
             ("penstock.size", str(len(key) + len(value)).encode()),
             ("penstock.sha256", record_digest(message.key, message.value).encode()),
             ("penstock.cut", b"key, value"),
         )
-        room = max(0, self.max_bytes - ProducerRecord(message.topic, None, None, said).size)
-        # A key is short or no key to go by.
-        kept = key[: room // 4] if len(key) > room // 4 else key
-        rest = value[: room - len(kept)]
-        names = ", ".join(name for name, was, now in (("key", key, kept), ("value", value, rest)) if was != now)
+        room = max(0, self.max_bytes - ProducerRecord(message.topic, None, None, headers).size)
+        # A key takes at most a quarter.
+        short_key = key[: room // 4] if len(key) > room // 4 else key
+        short_value = value[: room - len(short_key)]
+        names = ", ".join(
+            name for name, was, now in (("key", key, short_key), ("value", value, short_value)) if was != now
+        )
         return message._replace(
-            key=None if message.key is None else kept,
-            value=None if message.value is None else rest,
-            headers=(*said[:-1], ("penstock.cut", names.encode())),
+            key=None if message.key is None else short_key,
+            value=None if message.value is None else short_value,
+            headers=(*headers[:-1], ("penstock.cut", names.encode())),
         )
 
 
 def size_limits(topics: Iterable[str], bootstrap: str) -> dict[str, SizeLimit]:
     """Returns the size limits of the topics that exist."""
     return {
-        name: SizeLimit(name, int(found[MAX_MESSAGE_BYTES]), found["compression.type"] in KEEPS_COMPRESSION)
-        for name, found in topic_configs(topics, bootstrap).items()
+        name: SizeLimit(name, int(config[MAX_MESSAGE_BYTES]), config["compression.type"] in KEEPS_COMPRESSION)
+        for name, config in topic_configs(topics, bootstrap).items()
     }
 
 
-def as_bytes(given: str | bytes | None) -> bytes | None:
-    return given.encode() if isinstance(given, str) else given
+def as_bytes(text: str | bytes | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text

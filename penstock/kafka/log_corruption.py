@@ -1,4 +1,4 @@
-"""Finds record batches with a wrong checksum: log segments that were damaged on the broker's disk."""
+"""Finds record batches with a wrong checksum, i.e. damaged log segments of the broker."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from penstock.kafka.admin import LARGE_FETCH
 from penstock.kafka.client import END_WAIT_MS, assign, client_config
 from penstock.kafka.limits import as_bytes
 
-# Seconds in which a record comes, or an error in its place.
+# Seconds to wait for a record or an error.
 READ_TIMEOUT = 30.0
 
 
 def find_corrupt_range(topic: str, partition: int, start: int, end: int, bootstrap: str) -> range | None:
     """Returns the offsets of the first run of corrupt batches within a range; None if all are intact."""
     with _PartitionReader(topic, partition, bootstrap) as reader:
-        if (first := reader.broken_from(start, end)) is None:
+        if (start_of_run := reader.first_corrupt_offset(start, end)) is None:
             return None
-        behind = first
-        while behind < end and (batch := reader.batch_broken(behind)) is not None and batch <= behind:
-            behind = _end_of_batch(reader, batch, behind, end)
-        return range(first, behind)
+        end_of_run = start_of_run
+        while end_of_run < end and (batch := reader.corrupt_batch_at(end_of_run)) is not None and batch <= end_of_run:
+            end_of_run = _end_of_batch(reader, batch, end_of_run, end)
+        return range(start_of_run, end_of_run)
 
 
 def read_corrupt_records(
@@ -31,25 +31,25 @@ def read_corrupt_records(
 ) -> dict[int, tuple[bytes | None, bytes | None]]:
     """Returns what can be read of corrupt batches: key and value, perhaps wrong, by offset."""
     with _PartitionReader(topic, partition, bootstrap, checks=False) as reader:
-        return reader.rest(offsets)
+        return reader.read(offsets)
 
 
-def _end_of_batch(reader: _PartitionReader, batch: int, inside: int, end: int) -> int:
+def _end_of_batch(reader: _PartitionReader, batch: int, known_inside: int, end: int) -> int:
     """Finds the offset after a corrupt batch by bisection: a fetch of any of its offsets returns all of it."""
     step = 1
-    while (outside := min(inside + step, end)) < end and reader.batch_broken(outside) == batch:
-        inside, step = outside, step * 2
-    while outside - inside > 1:
-        middle = (inside + outside) // 2
-        if reader.batch_broken(middle) == batch:
-            inside = middle
+    while (upper := min(known_inside + step, end)) < end and reader.corrupt_batch_at(upper) == batch:
+        known_inside, step = upper, step * 2
+    while upper - known_inside > 1:
+        middle = (known_inside + upper) // 2
+        if reader.corrupt_batch_at(middle) == batch:
+            known_inside = middle
         else:
-            outside = middle
-    return outside
+            upper = middle
+    return upper
 
 
 class _PartitionReader:
-    """Reads a partition from here and there, with checksums or without."""
+    """Reads a partition from any offset, with or without verification of checksums."""
 
     def __init__(self, topic: str, partition: int, bootstrap: str, *, checks: bool = True) -> None:
         self._topic, self._partition = topic, partition
@@ -73,35 +73,35 @@ class _PartitionReader:
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
-    def batch_broken(self, offset: int) -> int | None:
-        """The first offset of the batch that comes first from an offset on, if it is broken."""
+    def corrupt_batch_at(self, offset: int) -> int | None:
+        """The first offset of the batch at an offset, or after it, if that batch is corrupt."""
         self._assign(offset)
         error, at = self._next()
         return at if error == KafkaError._BAD_MSG else None
 
-    def broken_from(self, start: int, end: int) -> int | None:
-        """The first broken offset of a range; None if all of it is good."""
+    def first_corrupt_offset(self, start: int, end: int) -> int | None:
+        """The first corrupt offset of a range; None if all are intact."""
         if start >= end:
             return None
         self._assign(start)
         while True:
             error, offset = self._next()
             if error == KafkaError._BAD_MSG:
-                # An error's offset is that of its batch, which may begin before.
+                # The offset of the error is that of its batch, which may start before the range.
                 return max(start, offset) if offset < end else None
             if error is not None or offset >= end - 1:
                 return None
             start = offset + 1
 
-    def rest(self, offsets: range) -> dict[int, tuple[bytes | None, bytes | None]]:
+    def read(self, offsets: range) -> dict[int, tuple[bytes | None, bytes | None]]:
         """Keys and values of the records of a range, up to the first that cannot be read."""
         self._assign(offsets.start)
-        found: dict[int, tuple[bytes | None, bytes | None]] = {}
+        records: dict[int, tuple[bytes | None, bytes | None]] = {}
         while (message := self._consumer.poll(READ_TIMEOUT)) is not None and message.error() is None:
-            if (at := message.offset() or 0) not in offsets:
+            if (offset := message.offset() or 0) not in offsets:
                 break
-            found[at] = as_bytes(message.key()), as_bytes(message.value())
-        return found
+            records[offset] = as_bytes(message.key()), as_bytes(message.value())
+        return records
 
     def _assign(self, offset: int) -> None:
         assign(self._consumer, [TopicPartition(self._topic, self._partition, offset)])
@@ -116,7 +116,7 @@ class _PartitionReader:
             if error is None or error.code() in (KafkaError._BAD_MSG, KafkaError._PARTITION_EOF):
                 return (error.code() if error else None), offset
         raise BrokerError(
-            f"partition {self._partition} of topic {self._topic} could not be looked through",
+            f"partition {self._partition} of topic {self._topic} could not be read",
             got=f"no answer for {READ_TIMEOUT:g} s",
-            hint="nothing, if the broker comes back: it is tried again",
+            hint="nothing if the broker returns: it is retried",
         )

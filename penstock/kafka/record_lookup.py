@@ -26,7 +26,7 @@ class TopicRecord:
 
 
 def newest_records(
-    topics: Iterable[str], count: int, bootstrap: str, wanted: Callable[[TopicRecord], bool] = lambda _: True
+    topics: Iterable[str], count: int, bootstrap: str, matches: Callable[[TopicRecord], bool] = lambda _: True
 ) -> list[TopicRecord]:
     """Returns the newest committed records of each topic by timestamp, oldest first.
 
@@ -34,39 +34,50 @@ def newest_records(
         topics: their names.
         count: how many of each topic.
         bootstrap: the brokers.
-        wanted: filter.
+        matches: filter.
 
     Raises:
         BrokerError: a topic does not exist.
     """
-    found = []
+    records = []
     with open_consumer(bootstrap) as reader:
         for topic in dict.fromkeys(topics):
-            there = partition_counts(admin(bootstrap), bootstrap).get(topic, 0)
-            if not there:
-                raise BrokerError(f"topic {topic} is not there", hint=CREATE_FOR_SINK)
-            places = [(topic, p) for p in range(there)]
-            starts, ends = (of(admin(bootstrap), places, bootstrap) for of in (first_offsets, end_offsets))
+            count_of_partitions = partition_counts(admin(bootstrap), bootstrap).get(topic, 0)
+            if not count_of_partitions:
+                raise BrokerError(f"topic {topic} does not exist", hint=CREATE_FOR_SINK)
+            partitions = [(topic, p) for p in range(count_of_partitions)]
+            starts, ends = (of(admin(bootstrap), partitions, bootstrap) for of in (first_offsets, end_offsets))
             of_topic = [
-                one
-                for at in places
-                for one in _last_records(reader, at, starts.get(at, 0), ends.get(at, 0), count, wanted)
+                record
+                for partition in partitions
+                for record in _last_records(
+                    reader, partition, starts.get(partition, 0), ends.get(partition, 0), count, matches
+                )
             ]
-            of_topic.sort(key=lambda one: (one.timestamp, one.location))
-            found += of_topic[-count:]
-    return found
+            of_topic.sort(key=lambda record: (record.timestamp, record.location))
+            records += of_topic[-count:]
+    return records
 
 
 def _last_records(
-    reader: Consumer, place: tuple[str, int], start: int, end: int, count: int, wanted: Callable[[TopicRecord], bool]
+    reader: Consumer,
+    partition: tuple[str, int],
+    start: int,
+    end: int,
+    count: int,
+    matches: Callable[[TopicRecord], bool],
 ) -> list[TopicRecord]:
     """Returns the last records of a partition; widens the range, since offsets have gaps (markers, compaction)."""
-    back = 2 * count
+    span = 2 * count
     while True:
-        found = [one for one in map(to_record, read_range(reader, *place, max(start, end - back), end)) if wanted(one)]
-        if len(found) >= count or end - back <= start:
-            return found[-count:]
-        back *= 8
+        records = [
+            record
+            for record in map(to_record, read_range(reader, *partition, max(start, end - span), end))
+            if matches(record)
+        ]
+        if len(records) >= count or end - span <= start:
+            return records[-count:]
+        span *= 8
 
 
 def record_of_dead_letter(letter: DeadLetter, reader: Consumer, ids: Mapping[str, str]) -> TopicRecord | None:
@@ -81,12 +92,12 @@ def record_of_dead_letter(letter: DeadLetter, reader: Consumer, ids: Mapping[str
     """
     if (origin := letter.origin) is None:
         return None
-    if (found := find_at_origin(letter, origin, reader, ids)) is not None:
-        return to_record(found)
-    at = letter.penstock_headers.get("timestamp", "")
-    if letter.truncated or not at.removeprefix("-").isdecimal():
+    if (message := find_at_origin(letter, origin, reader, ids)) is not None:
+        return to_record(message)
+    timestamp = letter.penstock_headers.get("timestamp", "")
+    if letter.truncated or not timestamp.removeprefix("-").isdecimal():
         return None
-    return TopicRecord(origin, letter.key, letter.value, int(at), letter.headers)
+    return TopicRecord(origin, letter.key, letter.value, int(timestamp), letter.headers)
 
 
 def find_at_origin(
@@ -103,6 +114,6 @@ def find_at_origin(
 
 def to_record(message: Message) -> TopicRecord:
     """Converts a consumed message; drops Penstock's own headers."""
-    place = RecordLocation(message.topic() or "", message.partition() or 0, message.offset() or 0)
-    headers = tuple(one for one in headers_of(message) if not one[0].startswith(HEADER_PREFIX))
-    return TopicRecord(place, as_bytes(message.key()), as_bytes(message.value()), message.timestamp()[1], headers)
+    location = RecordLocation(message.topic() or "", message.partition() or 0, message.offset() or 0)
+    headers = tuple(header for header in headers_of(message) if not header[0].startswith(HEADER_PREFIX))
+    return TopicRecord(location, as_bytes(message.key()), as_bytes(message.value()), message.timestamp()[1], headers)

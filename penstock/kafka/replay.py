@@ -29,7 +29,7 @@ from penstock.kafka.record_lookup import find_at_origin
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.topic import Topic
 
-# Which letters were sent again: key `topic[partition]@offset sha256 topic-id`, the last where the letter says it.
+# One record for each replay, with the key `topic[partition]@offset sha256 topic-id`; the id is left out if unknown.
 REPLAYS = Topic("penstock.replays", partitions=1, compacted=True, heartbeat_every=0)
 REPLAY_KEY = re.compile(rb"(?P<topic>\S+)\[(?P<partition>\d+)\]@(?P<offset>\d+) \S+(?: (?P<id>\S+))?")
 REPLAYED_HEADER = "penstock.replayed"
@@ -65,7 +65,7 @@ def replay_key(letter: DeadLetter) -> bytes:
 
 def replay(
     chosen: Collection[DeadLetter],
-    every: Iterable[DeadLetter],
+    all_letters: Iterable[DeadLetter],
     readers: Callable[[str], Collection[str]],
     bootstrap: str,
     *,
@@ -76,7 +76,7 @@ def replay(
 
     Args:
         chosen: the dead letters to replay.
-        every: all dead letters, to know which streams have which record as one.
+        all_letters: all dead letters, to know which streams have which record as one.
         readers: returns the streams that read a topic.
         bootstrap: the brokers.
         again_for: streams that may read the records twice.
@@ -85,112 +85,127 @@ def replay(
     Returns:
         One result for each record.
     """
-    aside: dict[bytes, set[str]] = {}
-    for letter in every:
-        aside.setdefault(Replay(letter).key, set()).add(letter.stream)
-    # A letter that is whole before one that is cut, and one of each record.
-    first = {Replay(letter).key: letter for letter in sorted(chosen, key=lambda one: bool(one.truncated), reverse=True)}
+    streams_by_record: dict[bytes, set[str]] = {}
+    for letter in all_letters:
+        streams_by_record.setdefault(Replay(letter).key, set()).add(letter.stream)
+    # One dead letter for each record, a complete one rather than a truncated one.
+    first = {
+        Replay(letter).key: letter for letter in sorted(chosen, key=lambda letter: bool(letter.truncated), reverse=True)
+    }
     if not first:
         return []
     ensure_topics([REPLAYS], bootstrap)
     targets = sorted({letter.origin.topic for letter in chosen if letter.origin})
-    # From here on an earlier replay that is still at work can write no more.
+    # This fences an earlier replay that is still running.
     writer = TransactionalWriter("dead-letters", "penstock.replay", bootstrap, REPLAYS, "replay", targets)
     try:
         with open_consumer(bootstrap) as reader:
-            done, ids = replay_keys(reader, bootstrap), topic_ids(admin(bootstrap), targets, bootstrap)
-            found = []
-            for which, letter in sorted(first.items(), key=lambda one: (one[1].origin or ("", 0, 0), one[0])):
-                others = set(readers(letter.origin.topic)) if letter.origin else set()
-                taken = sorted(others - aside[which] - set(again_for))
-                if which in done:
-                    found.append(Replay(letter, already_replayed=True))
-                elif letter.origin and not others:
-                    # Anybody may write headers: this is no topic that Penstock took a record from, or not any more.
-                    found.append(Replay(letter, refusal=f"no stream reads {letter.origin.topic}"))
+            replayed, ids = replay_keys(reader, bootstrap), topic_ids(admin(bootstrap), targets, bootstrap)
+            replays = []
+            for key, letter in sorted(first.items(), key=lambda item: (item[1].origin or ("", 0, 0), item[0])):
+                readers_of_topic = set(readers(letter.origin.topic)) if letter.origin else set()
+                others = sorted(readers_of_topic - streams_by_record[key] - set(again_for))
+                if key in replayed:
+                    replays.append(Replay(letter, already_replayed=True))
+                elif letter.origin and not readers_of_topic:
+                    # Anybody may write headers, so the origin may be any topic.
+                    replays.append(Replay(letter, refusal=f"no stream reads {letter.origin.topic}"))
                 else:
-                    found.append(_plan(letter, taken, reader, ids))
-            found = list(_refuse_older(found, reader, bootstrap))
-        ready = [one for one in found if one.record and not dry]
+                    replays.append(_plan(letter, others, reader, ids))
+            replays = list(_refuse_older(replays, reader, bootstrap))
+        ready = [planned for planned in replays if planned.record and not dry]
         for start in range(0, len(ready), RECORDS_PER_TRANSACTION):
-            some = ready[start : start + RECORDS_PER_TRANSACTION]
-            sent = [one.record for one in some if one.record]
-            writer.commit([*sent, *(ProducerRecord(REPLAYS.name, one.key, b"{}") for one in some)], b"{}")
+            chunk = ready[start : start + RECORDS_PER_TRANSACTION]
+            records = [planned.record for planned in chunk if planned.record]
+            writer.commit([*records, *(ProducerRecord(REPLAYS.name, planned.key, b"{}") for planned in chunk)], b"{}")
     finally:
         writer.close()
-    return found
+    return replays
 
 
 def replayed_records(bootstrap: str) -> set[tuple[RecordLocation, str]]:
     """Returns location and topic id (empty if unknown) of each replayed record."""
     with open_consumer(bootstrap) as reader:
-        found = (REPLAY_KEY.fullmatch(as_bytes(one.key()) or b"") for one in _read_replays(reader, bootstrap))
+        matches = (REPLAY_KEY.fullmatch(as_bytes(message.key()) or b"") for message in _read_replays(reader, bootstrap))
         return {
             (RecordLocation(m["topic"].decode(), int(m["partition"]), int(m["offset"])), (m["id"] or b"").decode())
-            for m in found
+            for m in matches
             if m
         }
 
 
 def replay_keys(reader: Consumer, bootstrap: str) -> set[bytes]:
     """Returns the keys of all replays."""
-    return {as_bytes(one.key()) or b"" for one in _read_replays(reader, bootstrap)}
+    return {as_bytes(message.key()) or b"" for message in _read_replays(reader, bootstrap)}
 
 
-def _plan(letter: DeadLetter, taken: list[str], reader: Consumer, ids: Mapping[str, str]) -> Replay:
+def _plan(letter: DeadLetter, others: list[str], reader: Consumer, ids: Mapping[str, str]) -> Replay:
     origin = letter.origin
     if origin and "output" in letter.penstock_headers:
         name = letter.stream
-        return Replay(letter, refusal=f"a store refused what sink {name} made of it: penstock sinks replay {name}")
+        return Replay(
+            letter, refusal=f"a store refused the row that sink {name} made of it: penstock sinks replay {name}"
+        )
     if "late-ms" in letter.penstock_headers:
-        return Replay(letter, refusal="it came too late, and would again: compute its windows once more")
+        return Replay(letter, refusal="it is late and would be late again: recompute its windows")
     if origin is None:
-        return Replay(letter, refusal="it is a row and no record: let the topic take more, and compute it again")
-    if taken:
-        who, they = ", ".join(taken), f"--again-for {taken[0]}"
-        return Replay(letter, refusal=f"it would be read twice by {who}, which did not keep it aside ({they})")
+        return Replay(letter, refusal="it is an output row, not a record: raise the topic's limit and recompute it")
+    if others:
+        names, they = ", ".join(others), f"--again-for {others[0]}"
+        return Replay(letter, refusal=f"it would be read twice by {names}, which have no dead letter of it ({they})")
     if letter.truncated and "sha256" not in letter.penstock_headers:
-        return Replay(letter, refusal="its batch was broken in the broker's log, and nothing of it could be read")
-    again = ((REPLAYED_HEADER, str(origin).encode()),)
-    if (found := find_at_origin(letter, origin, reader, ids)) is not None:
-        headers, at = (*headers_of(found), *again), producer_timestamp(found.timestamp()[1])
-        key, value = as_bytes(found.key()), as_bytes(found.value())
-        return Replay(letter, ProducerRecord(origin.topic, key, value, headers, origin.partition, at))
+        return Replay(letter, refusal="its batch is corrupt in the broker's log, and could not be read")
+    marker = ((REPLAYED_HEADER, str(origin).encode()),)
+    if (original := find_at_origin(letter, origin, reader, ids)) is not None:
+        headers, timestamp = (*headers_of(original), *marker), producer_timestamp(original.timestamp()[1])
+        key, value = as_bytes(original.key()), as_bytes(original.value())
+        return Replay(letter, ProducerRecord(origin.topic, key, value, headers, origin.partition, timestamp))
     if letter.truncated:
-        return Replay(letter, refusal="its copy is cut, and the record itself is no longer in the topic")
-    return Replay(letter, ProducerRecord(origin.topic, letter.key, letter.value, again, origin.partition))
+        return Replay(letter, refusal="its copy is truncated, and the topic no longer has the record")
+    return Replay(letter, ProducerRecord(origin.topic, letter.key, letter.value, marker, origin.partition))
 
 
-def _refuse_older(given: Iterable[Replay], reader: Consumer, bootstrap: str) -> Iterator[Replay]:
-    """Refuses records that a newer record of their key has replaced: in a compacted topic they would win."""
-    planned = list(given)
+def _refuse_older(replays: Iterable[Replay], reader: Consumer, bootstrap: str) -> Iterator[Replay]:
+    """Refuses records of compacted topics that would replace a newer record of their key."""
+    planned = list(replays)
     keys: dict[tuple[str, int], dict[bytes, int]] = {}
-    for one in planned:
-        if one.record and one.record.key is not None and one.letter.origin:
-            known = keys.setdefault((one.record.topic, one.record.partition), {})
-            known[one.record.key] = min(one.letter.origin.offset, known.get(one.record.key, one.letter.origin.offset))
+    for planned_replay in planned:
+        if planned_replay.record and planned_replay.record.key is not None and planned_replay.letter.origin:
+            oldest = keys.setdefault((planned_replay.record.topic, planned_replay.record.partition), {})
+            oldest[planned_replay.record.key] = min(
+                planned_replay.letter.origin.offset,
+                oldest.get(planned_replay.record.key, planned_replay.letter.origin.offset),
+            )
     policies = topic_configs({topic for topic, _ in keys}, bootstrap)
-    places = [place for place in keys if "compact" in policies.get(place[0], {}).get("cleanup.policy", "")]
-    starts, ends = (of(admin(bootstrap), places, bootstrap) for of in (first_offsets, end_offsets))
+    partitions = [
+        partition for partition in keys if "compact" in policies.get(partition[0], {}).get("cleanup.policy", "")
+    ]
+    starts, ends = (of(admin(bootstrap), partitions, bootstrap) for of in (first_offsets, end_offsets))
     newest: dict[tuple[str, int, bytes], int] = {}
-    for place in places:
-        start = max(starts.get(place, 0), min(keys[place].values()) + 1)
-        for found in read_range(reader, *place, start, ends.get(place, 0)):
-            if (key := as_bytes(found.key())) in keys[place]:
-                newest[(*place, key or b"")] = found.offset() or 0
-    for one in planned:
-        at = newest.get((one.record.topic, one.record.partition, one.record.key or b"")) if one.record else None
-        if at is not None and one.letter.origin and at > one.letter.origin.offset:
-            why = f"its topic is compacted, and a newer record of its key lies at offset {at}, which it would replace"
-            yield Replay(one.letter, refusal=why)
+    for partition in partitions:
+        start = max(starts.get(partition, 0), min(keys[partition].values()) + 1)
+        for message in read_range(reader, *partition, start, ends.get(partition, 0)):
+            if (key := as_bytes(message.key())) in keys[partition]:
+                newest[(*partition, key or b"")] = message.offset() or 0
+    for planned_replay in planned:
+        offset = (
+            newest.get((planned_replay.record.topic, planned_replay.record.partition, planned_replay.record.key or b""))
+            if planned_replay.record
+            else None
+        )
+        if offset is not None and planned_replay.letter.origin and offset > planned_replay.letter.origin.offset:
+            refusal = f"its topic is compacted, and it would replace a newer record of its key, at offset {offset}"
+            yield Replay(planned_replay.letter, refusal=refusal)
         else:
-            yield one
+            yield planned_replay
 
 
 def _read_replays(reader: Consumer, bootstrap: str) -> Iterator[KafkaMessage]:
-    place = (REPLAYS.name, 0)
+    partition = (REPLAYS.name, 0)
     if REPLAYS.name not in partition_counts(admin(bootstrap), bootstrap):
-        return iter(())  # of one that nobody has made yet, offsets would be waited for
-    # Another replay's open transaction may hide notes behind it.
-    ends = stable_end_offsets([place], bootstrap, "what was sent again")
-    return read_range(reader, *place, first_offsets(admin(bootstrap), [place], bootstrap).get(place, 0), ends[place])
+        return iter(())
+    # The open transaction of another replay may hide records after it.
+    ends = stable_end_offsets([partition], bootstrap, "the topic of replays")
+    return read_range(
+        reader, *partition, first_offsets(admin(bootstrap), [partition], bootstrap).get(partition, 0), ends[partition]
+    )

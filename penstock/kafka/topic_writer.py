@@ -39,14 +39,14 @@ class TopicWriter(TransactionalWriter):
     def __init__(self, name: str, group: str, bootstrap: str, outputs: Sequence[Output] = ()) -> None:
         self._topics = [output.name for output in outputs]
         declared = [topic for output in outputs for topic in output.topics()]
-        # Its own marks are given by another way.
+        # Markers are not among the rows.
         self._compacted = {t.name for t in declared if t.compacts} - {COMMITS.name}
         self._truncated_topics = {output.name for output in outputs if isinstance(output, SideOutput)}
         super().__init__(name, group, bootstrap, COMMITS, "stream", self._topics)
 
     def committed(self) -> CommitMarker:
-        found = self.read_marker()
-        return NO_COMMIT if found is None else CommitMarker.read(found)
+        value = self.read_marker()
+        return NO_COMMIT if value is None else CommitMarker.read(value)
 
     def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
         """Writes one batch and its commit marker, as `commit`.
@@ -57,10 +57,10 @@ class TopicWriter(TransactionalWriter):
             Refused: rows exceed their topic's size limit, or lack a key in a compacted topic; nothing is written.
         """
         refused = self._null_keys(rows)
-        for topic, why in self._oversized(rows).items():
-            refused.setdefault(topic, {}).update(why)
+        for topic, errors in self._oversized(rows).items():
+            refused.setdefault(topic, {}).update(errors)
         if refused:
-            raise Refused(f"{self.what}: rows that their topic never takes", rows=refused)
+            raise Refused(f"{self.what}: rows that their topic cannot take", rows=refused)
         count = self.commit(chain.from_iterable(self._messages(t, rows.get(t)) for t in self._topics), mark.value())
         self._commit_group_offsets(mark.offsets)
         return count
@@ -70,29 +70,35 @@ class TopicWriter(TransactionalWriter):
         for topic in self._compacted & rows.keys():
             keys = rows[topic]["key"]
             if keys.null_count:
-                why = f"its key is NULL, and topic {topic} is compacted"
-                refused[topic] = {at: why for at, none in enumerate(keys.is_null().to_pylist()) if none}
+                reason = f"its key is NULL, and topic {topic} is compacted"
+                refused[topic] = {row: reason for row, is_null in enumerate(keys.is_null().to_pylist()) if is_null}
         return refused
 
     def _oversized(self, rows: Mapping[str, pa.Table]) -> RowErrors:
         refused: RowErrors = {}
         for topic in rows.keys() & self._limits.keys() - self._truncated_topics:
             limit = self._limits[topic]
-            if found := limit.oversized_rows(rows[topic]):
-                takes = f"bytes, more than topic {topic} takes ({MAX_MESSAGE_BYTES}={limit.max_bytes})"
-                refused[topic] = {at: f"a row of {size} {takes}" for at, size in found.items()}
+            if sizes := limit.oversized_rows(rows[topic]):
+                limit_text = f"bytes, more than topic {topic} takes ({MAX_MESSAGE_BYTES}={limit.max_bytes})"
+                refused[topic] = {row: f"a row of {size} {limit_text}" for row, size in sizes.items()}
         return refused
 
     def _messages(self, topic: str, rows: pa.Table | None) -> Iterator[ProducerRecord]:
-        made = _messages(topic, rows)
-        # A topic that was not there when the writer was opened takes what topics take unless they say otherwise.
+        records = _messages(topic, rows)
+        # A topic that was created after the writer was opened is assumed to have the default limit.
         return (
-            map(self._limits.get(topic, SizeLimit(topic)).truncate, made) if topic in self._truncated_topics else made
+            map(self._limits.get(topic, SizeLimit(topic)).truncate, records)
+            if topic in self._truncated_topics
+            else records
         )
 
     def _commit_group_offsets(self, offsets: Offsets) -> None:
         """Commits offsets to the consumer group for Kafka's own tools; asynchronous, since nothing depends on it."""
-        positions = [TopicPartition(topic, p, at) for topic, parts in offsets.items() for p, at in parts.items()]
+        positions = [
+            TopicPartition(topic, p, offset)
+            for topic, partitions in offsets.items()
+            for p, offset in partitions.items()
+        ]
         with suppress(KafkaException):
             if positions:
                 self._consumer.commit(offsets=positions, asynchronous=True)
@@ -103,5 +109,5 @@ def _messages(topic: str, rows: pa.Table | None) -> Iterator[ProducerRecord]:
     for chunk in rows.to_batches() if rows is not None else ():
         columns = [chunk.column(name).to_pylist() for name in ("key", "value")]
         headers = chunk.column("headers").to_pylist() if "headers" in chunk.schema.names else repeat(())
-        for key, value, more in zip(*columns, headers, strict=False):
-            yield ProducerRecord(topic, as_bytes(key), as_bytes(value), tuple(more))
+        for key, value, record_headers in zip(*columns, headers, strict=False):
+            yield ProducerRecord(topic, as_bytes(key), as_bytes(value), tuple(record_headers))

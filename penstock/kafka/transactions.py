@@ -1,12 +1,12 @@
-"""One Kafka transaction per batch of a stream or a capture, with the mark of the batch inside.
+"""One Kafka transaction per batch of a stream or a capture, with the marker of the batch inside.
 
-Exactly once: the transaction holds the records and, in a compacted topic, how far its writer has come with them. For a
-stream this is which batch of which query they are: a batch that is run again finds its mark and is not written again.
-Fencing: the transactional id is the writer's, so the newest producer shuts out every older one, also one that wakes up
-in the middle of a batch (KIP-98).
+Exactly once: the transaction contains the records and, in a compacted topic, a marker of the writer's progress. The
+marker of a stream names query and batch: a batch that is run again finds its marker and is not written again. Fencing:
+each writer has its own transactional id, so the newest producer shuts out all older ones, even in the middle of a batch
+(KIP-98).
 
-The mark is a record and not the offsets of a consumer group, as is usual: a group is forgotten by the broker when it
-stands still, and librdkafka 2.16 was seen to wait for ever in send_offsets_to_transaction behind a broker's restart.
+The marker is a record and not an offset of a consumer group: the broker deletes the offsets of an idle group, and
+librdkafka 2.16 can wait forever in send_offsets_to_transaction after a restart of the broker.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from penstock.kafka.limits import (
 )
 from penstock.model.topic import Topic
 
-# Each call to the broker; longer than its own restart takes.
+# Seconds for a call to the broker; longer than a restart of it takes.
 TIMEOUT = 30.0
-# A transaction is open only while its records are sent; the broker ends one whose driver died in it after this time.
+# A transaction is open only while its records are sent; the broker aborts one whose driver died after this time.
 TRANSACTION_TIMEOUT_MS = 30_000
-# Of the records that are sent together, in bytes; a topic that takes less gets less.
+# Bytes of a record batch, unless a topic accepts less.
 BATCH_BYTES = 1_000_000
-# Of a key, in a message.
+# Characters of a key in a message.
 KEY_CHARS = 100
-# The client's own limit is of no use: what decides is the topic's, behind compression.
+# The limit of the topic applies after compression; that of the client would apply before.
 NO_SIZE_LIMIT = 1_000_000_000
 
 FENCED = {
@@ -56,12 +56,12 @@ FENCED = {
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 }
 
-RETRY_HINT = "nothing, if the broker comes back: the batch is run again"
-# What to do about an error that the broker's return does not mend.
+RETRY_HINT = "nothing if the broker returns: the batch is retried"
+# Hints for errors that last.
 ERROR_HINTS = {
-    KafkaError.MSG_SIZE_TOO_LARGE: f"raise {MAX_MESSAGE_BYTES} of the topic, unless the batch becomes smaller",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "let the broker's ACLs allow Penstock to write to the topic",
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "let the broker's ACLs allow the transactional id",
+    KafkaError.MSG_SIZE_TOO_LARGE: f"raise {MAX_MESSAGE_BYTES} of the topic",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "allow Penstock in the broker's ACLs to write to the topic",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "allow the transactional id in the broker's ACLs",
 }
 
 
@@ -71,10 +71,15 @@ def marker_partition(marks: Topic, name: str) -> int:
 
 
 class TransactionalWriter:
-    """A producer that writes records and one mark atomically; opening it fences every earlier one of the same group.
+    """A producer that writes records and a marker atomically; opening it fences all earlier ones of its group.
 
-    name: the mark's key; marks: the compacted topic it lies in; what: who writes, for messages; topics: those it writes
-    to.
+    Args:
+        name: The marker's key.
+        group: Transactional id, and consumer group of the reader of markers.
+        bootstrap: The brokers.
+        marks: The compacted topic of the marker.
+        what: Kind of the writer, for messages.
+        topics: The output topics.
     """
 
     def __init__(
@@ -96,7 +101,7 @@ class TransactionalWriter:
                 "batch.size": max(
                     1, min([BATCH_BYTES, *(limit.max_bytes - RECORD_OVERHEAD for limit in self._limits.values())])
                 ),
-                # The Java clients' partitioner: a key must land where any other client would look for it.
+                # The Java clients' partitioner: other clients expect a key in this partition.
                 "partitioner": "murmur2_random",
             }
         )
@@ -123,49 +128,53 @@ class TransactionalWriter:
         """Returns the value of the last committed marker; None if there is none."""
         topic, partition = self._marker_partition.topic, self._marker_partition.partition
         deadline = time.monotonic() + TIMEOUT + TRANSACTION_TIMEOUT_MS / 1000
-        found = None
+        value = None
         try:
-            # A committed reader ends where another's open transaction begins, and this one's mark may lie behind.
+            # A committed reader stops at another writer's open transaction, and this writer's marker may be after it.
             end = self._marker_log_end(deadline)
             assign(self._consumer, [self._marker_partition])
             at = 0
             while at < end:
                 message = self._consumer.poll(1.0)
                 if message is not None and not message.error() and message.key() == self.name.encode():
-                    found = message.value()
+                    value = message.value()
                 at = self._consumer.position([TopicPartition(topic, partition)])[0].offset
                 if time.monotonic() > deadline:
                     raise BrokerError(
-                        f"{self.what} could not read its mark",
+                        f"{self.what} could not read its marker",
                         got=f"{topic}[{partition}] up to {at} of {end}",
-                        hint="nothing, if the broker was away: it is retried; else a transaction that a producer has "
-                        "left open there holds it: end that producer, or abort it (kafka-transactions.sh list, abort)",
+                        hint="nothing if the broker was away; else abort the open transaction of another producer "
+                        "(kafka-transactions.sh list, abort)",
                     )
             self._consumer.unassign()
         except KafkaException as e:
-            raise self._error(f"could not read its mark in {topic}", e) from e
-        return found
+            raise self._error(f"could not read its marker in {topic}", e) from e
+        return value
 
     def _marker_log_end(self, deadline: float) -> int:
         """Returns the log end of the marker's partition; waits for the leader of a new topic."""
-        place = (self._marker_partition.topic, self._marker_partition.partition)
+        partition = (self._marker_partition.topic, self._marker_partition.partition)
         while True:
-            ends = log_end_offsets(admin(self.bootstrap), [place], self.bootstrap)
-            if place in ends:
-                return ends[place]
+            ends = log_end_offsets(admin(self.bootstrap), [partition], self.bootstrap)
+            if partition in ends:
+                return ends[partition]
             if time.monotonic() > deadline:
                 raise BrokerError(
-                    f"{self.what} could not read its mark",
-                    got=f"{place[0]}[{place[1]}] has no leader",
-                    hint="nothing, if the broker comes back: it is read again",
+                    f"{self.what} could not read its marker",
+                    got=f"{partition[0]}[{partition[1]}] has no leader",
+                    hint="nothing if the broker returns: it is retried",
                 )
             time.sleep(0.1)
 
     def commit(self, messages: Iterable[ProducerRecord] | ProducerBatch, mark: bytes) -> int:
-        """Write one batch and its mark atomically; returns the number of records.
+        """Write a batch and its marker atomically.
 
-        Raises LeaseLost if a newer process has opened this output, BrokerError if the broker did not take it; either
-        way nothing of the batch is visible to a committed reader.
+        Returns:
+            The number of records.
+
+        Raises:
+            LeaseLost: A newer process has opened this output.
+            BrokerError: The broker did not accept the batch. Nothing of it is visible to a committed reader.
         """
         count = 0
         try:
@@ -225,7 +234,7 @@ class TransactionalWriter:
         for key, value, headers, at in columns:
             while True:
                 try:
-                    # By their places: names cost the client half as much again.
+                    # Positional arguments: keywords make the call half as slow again.
                     produce(topic, value, key, -1, None, None, at, headers)
                 except BufferError:
                     self._producer.poll(0.1)
@@ -237,19 +246,19 @@ class TransactionalWriter:
         error = e.args[0]
         if error.code() in FENCED:
             return LeaseLost(
-                f"{self.what} {what}: a newer process has opened its output, or the broker gave up on it",
+                f"{self.what} {what}: a newer process has opened its output, or its transaction timed out",
                 got=error,
-                hint="nothing: nothing of the batch is visible, and whoever comes next goes on from the last mark",
+                hint="nothing: the batch is not visible, and the newer process continues from the last marker",
             )
         return BrokerError(f"{self.what} {what}", got=error, hint=ERROR_HINTS.get(error.code(), RETRY_HINT))
 
     def close(self) -> None:
-        """Leave at once: an open transaction is left to the next owner, who aborts it.
+        """Close at once; the next owner aborts an open transaction.
 
-        A producer that is only forgotten goes on trying to open its transactions, and would fence its own successor.
+        A producer that is not closed keeps trying to initialise its transactions, and would fence its successor.
         """
         with suppress(KafkaException), warnings.catch_warnings():
-            # It tries to abort what is open and warns when it cannot; the next owner's opening aborts it for certain.
+            # It warns if it cannot abort an open transaction, which the next owner does.
             warnings.simplefilter("ignore", RuntimeWarning)
             self._producer.purge()
             self._producer.close()

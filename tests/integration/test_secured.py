@@ -179,8 +179,8 @@ def test_a_capture_heartbeats_receipts_and_commands_go_through_them(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"PASSWORD": "hidden too"}, r"does not let Penstock in.*PENSTOCK_KAFKA_PASSWORD"),
-        ({"SASL_MECHANISM": "PLAIN"}, r"does not let Penstock in.*SCRAM-SHA-512.*PENSTOCK_KAFKA_SASL_MECHANISM"),
+        ({"PASSWORD": "hidden too"}, r"refused Penstock.s login.*PENSTOCK_KAFKA_PASSWORD"),
+        ({"SASL_MECHANISM": "PLAIN"}, r"refused Penstock.s login.*SCRAM-SHA-512.*PENSTOCK_KAFKA_SASL_MECHANISM"),
         ({"CA": "wrong"}, r"no TLS connection.*certificate verify failed.*PENSTOCK_KAFKA_CA"),
         ({"SECURITY_PROTOCOL": "SASL_PLAINTEXT", "CA": ""}, r"did not answer.*PENSTOCK_KAFKA_SECURITY_PROTOCOL"),
     ],

@@ -148,7 +148,7 @@ def test_what_has_a_newer_record_of_its_key_is_not_sent_to_a_compacted_topic(boo
 def test_no_stream_reads_a_record_twice_unless_somebody_says_so(bootstrap: str) -> None:
     put_aside(bootstrap, ("a", 0, 7, "seven"))
     (one,) = sent_again(bootstrap, ["a", "b", "c"])
-    assert one.refusal == "it would be read twice by b, c, which did not keep it aside (--again-for b)"
+    assert one.refusal == "it would be read twice by b, c, which have no dead letter of it (--again-for b)"
     assert sent_again(bootstrap, ["a", "b", "c"], ["b"])[0].refusal
     assert of_sales(bootstrap) == []
     assert not sent_again(bootstrap, ["a", "b", "c"], ["b", "c"])[0].refusal
@@ -169,7 +169,7 @@ def test_of_a_cut_letter_the_record_itself_is_sent_or_nothing(bootstrap: str) ->
     put_aside(bootstrap, ("a", 0, 0, long), ("a", 0, 1, long), most=2000)
     assert all(one.truncated == "value" and len(one.value or b"") < 2000 for one in letters(bootstrap))
     first, second = sent_again(bootstrap)
-    assert (first.refusal, second.refusal) == ("", "its copy is cut, and the record itself is no longer in the topic")
+    assert (first.refusal, second.refusal) == ("", "its copy is truncated, and the topic no longer has the record")
     assert of_sales(bootstrap) == [(0, long, "sales[0]@0")]
 
 

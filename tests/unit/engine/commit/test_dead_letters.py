@@ -108,4 +108,4 @@ def test_what_a_store_refused_is_sent_to_that_store_alone() -> None:
 def test_what_came_too_late_is_not_sent_again() -> None:
     said = {"topic": "rows", "partition": "0", "offset": "7", "stream": "second", "late-ms": "480000", "reason": "late"}
     found = _plan(DeadLetter("penstock.dead-letters", 0, 0, None, b"{}", said), [], cast(Any, None), {})
-    assert (found.record, found.refusal) == (None, "it came too late, and would again: compute its windows once more")
+    assert (found.record, found.refusal) == (None, "it is late and would be late again: recompute its windows")
