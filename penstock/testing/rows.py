@@ -33,8 +33,8 @@ RECORDS = (
 )
 NAMES = ("key", "value", "topic", "partition", "offset", "timestamp")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# So many records are combined by themselves.
-ALONE = 300
+# So many records are combined alone, one by one: each costs two queries.
+ALONE = 50
 
 
 def frames(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> dict[str, DataFrame]:

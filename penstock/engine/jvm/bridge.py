@@ -1,7 +1,8 @@
 """What Penstock asks of Spark's JVM behind the public API. Tried on Spark 4.2.0.
 
-`_jvm`, `_jsc`, `_jsq`, `_jdf` and `_gateway` are PySpark's own and may change with any version: tests/integration/
-test_jvm.py calls each function here, so that a new Spark shows at once what has changed.
+`_jvm`, `_jsc`, `_jsq`, `_jdf` and `_gateway` are PySpark's own and may change with any version:
+tests/integration/engine/jvm/test_bridge.py calls each function here, so that a new Spark shows at once what
+has changed.
 """
 
 from __future__ import annotations

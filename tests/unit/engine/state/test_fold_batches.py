@@ -3,7 +3,7 @@
 A history is rows in the order in which they lie in their topics, and beats between them. It is folded row by row, all
 at once, and cut anywhere, some batches twice. Then time comes to the same and each key has one row more: the state of
 each must be the same, and so must be what a fold's `Kind` takes of the rows. Combiners are tried in
-tests/integration/test_combiners.py, which finds those of the catalog likewise.
+tests/integration/engine/query/test_combiners.py, which finds those of the catalog likewise.
 
 What a rule makes of the order of rows, or of the table of their batch, is left out: what is late, what
 `device-contacts` says of a time when a walk-in of that time was told already, and alert rules that change.

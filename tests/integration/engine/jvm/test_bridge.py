@@ -23,10 +23,12 @@ pytestmark = pytest.mark.integration
 
 ENDS = """
 import sys
-import time
 from penstock.engine.jvm import bridge
 from penstock.engine.session import open_session
-sys.exit(bridge.stop_jvm(open_session("ends")))
+spark = open_session("ends")
+spark.sparkContext._jsc.sc().stop()
+assert not bridge.is_alive(spark)
+sys.exit(bridge.stop_jvm(spark))
 """
 
 
@@ -39,8 +41,8 @@ def counted(rows: DataFrame) -> DataFrame:
     return rows.withWatermark("timestamp", "0 seconds").groupBy(F.window("timestamp", "1 second")).count()
 
 
-def test_the_jvm_answers(spark: SparkSession) -> None:
-    bridge.is_alive(spark)
+def test_a_running_context_is_alive(spark: SparkSession) -> None:
+    assert bridge.is_alive(spark)
 
 
 def test_the_causes_of_an_error_are_told(spark: SparkSession) -> None:
@@ -182,9 +184,9 @@ def test_no_thread_starves_while_others_have_work(spark: SparkSession) -> None:
     done = dict.fromkeys(range(6), 0)
 
     def works(number: int) -> None:
-        while sum(done.values()) < 72:
+        while sum(done.values()) < 36:
             with bridge.fair_turn(spark):
-                spark.range(0, 3_000_000, 1, 4).selectExpr("sum(xxhash64(id) % 1000)").collect()
+                spark.range(0, 1_000_000, 1, 4).selectExpr("sum(xxhash64(id) % 1000)").collect()
             done[number] += 1
 
     threads = [Thread(target=works, args=(number,)) for number in done]
@@ -220,6 +222,6 @@ def test_what_spark_logs_of_a_payload_looks_like_no_other_record(spark: SparkSes
     assert all(line.startswith("    ") for line in more)
 
 
-def test_a_jvm_that_was_started_here_ends_by_itself(tmp_path: Path) -> None:
+def test_a_stopped_context_is_not_alive_and_stop_jvm_ends_the_jvm(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", ENDS], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

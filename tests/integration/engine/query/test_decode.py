@@ -1,5 +1,5 @@
 """No record lies further ahead of the clock than its input allows, and what has the key of beats and no proof is a
-record; test_time.py tries what moves the watermark."""
+record; test_watermark.py tries what moves the watermark."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Shelved(Output):
 
     shelf: str
 
-    writer: ClassVar[str] = "tests.integration.test_outputs:open_shelf"
+    writer: ClassVar[str] = "tests.integration.engine.commit.test_outputs:open_shelf"
     delivery: ClassVar[Delivery] = "upsert"
 
     @property
