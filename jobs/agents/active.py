@@ -1,4 +1,4 @@
-"""Check-ins become the active agents, and an event for each absence, also on an idle topic."""
+"""Check-ins become active agents, and an event for each absence, also if no more check-ins arrive."""
 
 from __future__ import annotations
 
@@ -12,120 +12,209 @@ from penstock.streams import F, Fold, Input, KeyedState, Stream, TopicOutput
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-AFTER, GRACE = millis(agents_settings().offline_after), millis(agents_settings().grace)
-# Times since the last check-in: until its agent is offline, and until the agent is deleted.
-DUE, FORGET = AFTER + GRACE, AFTER + millis(agents_settings().forget_after)
+OFFLINE_AFTER, GRACE = millis(agents_settings().offline_after), millis(agents_settings().grace)
+# Times since the last check-in: until the agent's absence is emitted, and until the agent is deleted.
+EXPIRY, DELETION = OFFLINE_AFTER + GRACE, OFFLINE_AFTER + millis(agents_settings().forget_after)
 
-REPORT = "account := {0}account, platform := {0}platform, version := {0}version, labels := {0}labels"
-GAP = "last_seen: BIGINT, account: STRING, back: BIGINT, until: BIGINT"
+REPORT = "struct_pack(account := account, platform := platform, version := version, labels := labels)"
+GAP = "last_seen: BIGINT, account: STRING, returned_at: BIGINT, expires_at: BIGINT"
 
-# Absences do not depend on how check-ins are cut into batches. They follow from `arrived`, the clock when a check-in
-# was written, and `n`, its offset, as if each check-in came in a batch of its own when it was written. `time` counts
-# instead where it is later than that of an earlier check-in.
-# - Of several check-ins of one time the first counts. One that follows a later one, and is in no open gap, is ignored.
-# - There is an absence between two check-ins if they are that far apart, or if nothing newer arrived until it was due.
-# - A gap stays open until it is due, as a check-in on its way may fill it. Where the grace is longer than AFTER,
-#   several may be open: the last one stays open and the others are emitted. What came between its end and the last
-#   check-in is not kept: these two are `joined`.
-# - A check-in that arrives when its own absence is due leaves its agent offline, and belongs to the absence before it.
+# Absences do not depend on how check-ins are divided into batches. They follow from `written_at`, the time of the
+# record, and `record_offset`, as if each check-in came in a batch of its own when it was written. The time of the
+# previous batches, `getvariable('time')`, is used instead of `written_at` if it is later.
+# - A check-in expires EXPIRY after its time: the agent is offline then, unless a newer check-in was written.
+# - Of several check-ins with the same time the first counts. One that was overtaken by a newer one counts only if it
+#   was written before the check-ins around it expired.
+# - There is an absence between two neighbouring check-ins if they are OFFLINE_AFTER apart, or if nothing newer was
+#   written until the first expired.
+# - The gap between them stays open until it expires, because a check-in that is on its way may fill it. If the grace
+#   is longer than OFFLINE_AFTER, several gaps may be open: the last one stays open and the others are emitted.
+#   Check-ins between the end of the open gap and the last check-in are not kept: those two are `joined`.
+# - A check-in that is written after its own expiry leaves its agent offline and belongs to the absence before it.
 AGENTS = Fold(
     name="agents",
     key=("agent",),
     state_schema="account STRING, platform STRING, version STRING, labels MAP<STRING,STRING>, last_seen BIGINT, "
     f"online BOOLEAN, since BIGINT, due BIGINT, gap STRUCT<{GAP}>",
     update_sql=f"""
-WITH given AS (
-  SELECT agent, timestamp AS moment, struct_pack({REPORT.format("")}) AS report, coalesce(n, 0) AS n,
-    greatest(coalesce(arrived, timestamp), getvariable('time')) AS arrived FROM records
-), arrivals AS (
-  SELECT agent, max(arrived) AS latest, min(arrived) FILTER (WHERE moment > last_seen) AS again
-  FROM given LEFT JOIN state USING (agent) GROUP BY agent
-), known AS (
-  -- An agent that was to be deleted before it came back is new.
-  SELECT s.* FROM state s LEFT JOIN arrivals USING (agent)
-  WHERE s.online OR again IS NULL OR coalesce(s.due > again, true)
-), moments AS (
-  SELECT agent, moment, arg_max(g.report, (-g.n, g.report.account, coalesce(g.report.platform, ''),
-      coalesce(g.report.version, ''), g.report.labels::VARCHAR)) AS report,
-    min(g.n) AS n, arg_min(g.arrived, (g.n, g.arrived)) AS arrived, moment + {DUE} AS until,
-    arg_min(g.arrived, (g.n, g.arrived)) >= moment + {DUE} AS gone
-  FROM given g LEFT JOIN known s USING (agent)
-  WHERE s.agent IS NULL OR (
-    moment > coalesce(s.gap.last_seen, s.last_seen)
-    AND NOT moment BETWEEN coalesce(s.gap.back, s.last_seen) AND s.last_seen)
-  GROUP BY agent, moment
-  UNION ALL SELECT agent, last_seen, struct_pack({REPORT.format("")}), -1, 0, last_seen + {DUE}, NOT online FROM known
-  UNION ALL SELECT agent, gap.back, struct_pack({REPORT.format("")}), -2, 0, gap.back + {DUE}, false
-    FROM known WHERE gap.back <> last_seen
-  UNION ALL SELECT agent, gap.last_seen, struct_pack(account := gap.account, platform := platform, version := version,
-    labels := labels), -3, 0, gap.until, false FROM known WHERE gap IS NOT NULL
-), led AS (
-  SELECT *, coalesce(n <= min(n) OVER (PARTITION BY agent ORDER BY moment
-    ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING), true) AS leads FROM moments
-), ended AS (
-  SELECT *, max(until) FILTER (WHERE leads) OVER (PARTITION BY agent ORDER BY moment
-    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS ends FROM led
-), spaced AS (
-  SELECT *, lag(moment) OVER w AS earlier, lag(report.account) OVER w AS whose,
-    lag(CASE WHEN leads THEN until ELSE ends END) OVER w AS open_until, coalesce(lag(gone) OVER w, false) AS returns,
-    min(arrived) OVER (PARTITION BY agent ORDER BY moment ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS heard,
-    n = -1 AND lag(n, 1, 0) OVER w = -2 AS joined
-  FROM ended WHERE leads OR arrived < ends WINDOW w AS (PARTITION BY agent ORDER BY moment)
-), parted AS (
-  SELECT *, coalesce(moment - earlier >= {AFTER}, n >= 0) AND NOT joined AS apart,
-    coalesce(NOT returns AND heard >= earlier + {DUE}, false) AS missed,
-    earlier IS NOT NULL AND apart AND NOT returns AND NOT missed
-      AND greatest(coalesce(latest, 0), getvariable('time')) < open_until AS pending
-  FROM spaced LEFT JOIN arrivals USING (agent)
-), opened AS (
-  SELECT *, pending AND moment = max(moment) FILTER (WHERE pending) OVER (PARTITION BY agent) AS open FROM parted
+WITH written AS (
+  SELECT
+    agent,
+    timestamp AS seen_at,
+    {REPORT} AS report,
+    coalesce(record_offset, 0) AS record_offset,
+    greatest(coalesce(written_at, timestamp), getvariable('time')) AS written_at
+  FROM records
+), batch_times AS (
+  SELECT
+    agent,
+    max(written_at) AS last_written_at,
+    min(written_at) FILTER (WHERE seen_at > last_seen) AS first_newer_written_at
+  FROM written
+  LEFT JOIN state USING (agent)
+  GROUP BY agent
+), previous AS (
+  -- The state. An agent that was to be deleted before it came back is new.
+  SELECT state.*
+  FROM state
+  LEFT JOIN batch_times USING (agent)
+  WHERE state.online OR first_newer_written_at IS NULL OR coalesce(state.due > first_newer_written_at, true)
+), check_ins AS (
+  -- One row per agent and time: those of the batch, and those that the state keeps. `position` is the offset of those
+  -- of the batch; the last check-in has -1, the end of the open gap -2, its start -3.
+  SELECT
+    agent,
+    seen_at,
+    arg_max(w.report, (-w.record_offset, w.report.account, coalesce(w.report.platform, ''),
+      coalesce(w.report.version, ''), w.report.labels::VARCHAR)) AS report,
+    min(w.record_offset) AS position,
+    arg_min(w.written_at, (w.record_offset, w.written_at)) AS written_at,
+    seen_at + {EXPIRY} AS expires_at,
+    arg_min(w.written_at, (w.record_offset, w.written_at)) >= seen_at + {EXPIRY} AS is_expired
+  FROM written w
+  LEFT JOIN previous p USING (agent)
+  WHERE p.agent IS NULL OR (
+    seen_at > coalesce(p.gap.last_seen, p.last_seen)
+    AND NOT seen_at BETWEEN coalesce(p.gap.returned_at, p.last_seen) AND p.last_seen)
+  GROUP BY agent, seen_at
+  UNION ALL
+  SELECT agent, last_seen, {REPORT}, -1, 0, last_seen + {EXPIRY}, NOT online
+  FROM previous
+  UNION ALL
+  SELECT agent, gap.returned_at, {REPORT}, -2, 0, gap.returned_at + {EXPIRY}, false
+  FROM previous
+  WHERE gap.returned_at <> last_seen
+  UNION ALL
+  SELECT agent, gap.last_seen, {REPORT.replace(":= account", ":= gap.account")}, -3, 0, gap.expires_at, false
+  FROM previous
+  WHERE gap IS NOT NULL
+), ordered AS (
+  SELECT
+    *,
+    -- No newer check-in was written before this one.
+    coalesce(position <= min(position) OVER following, true) AS is_in_order
+  FROM check_ins
+  WINDOW following AS (PARTITION BY agent ORDER BY seen_at ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
+), limited AS (
+  SELECT *, max(expires_at) FILTER (WHERE is_in_order) OVER preceding AS preceding_expires_at
+  FROM ordered
+  WINDOW preceding AS (PARTITION BY agent ORDER BY seen_at ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+), neighbours AS (
+  SELECT
+    *,
+    lag(seen_at) OVER by_time AS neighbour_seen_at,
+    lag(report.account) OVER by_time AS neighbour_account,
+    lag(CASE WHEN is_in_order THEN expires_at ELSE preceding_expires_at END) OVER by_time AS neighbour_expires_at,
+    coalesce(lag(is_expired) OVER by_time, false) AS is_neighbour_expired,
+    min(written_at) OVER (PARTITION BY agent ORDER BY seen_at ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)
+      AS newer_written_at,
+    position = -1 AND lag(position, 1, 0) OVER by_time = -2 AS is_joined
+  FROM limited
+  WHERE is_in_order OR written_at < preceding_expires_at
+  WINDOW by_time AS (PARTITION BY agent ORDER BY seen_at)
+), compared AS (
+  SELECT
+    *,
+    coalesce(seen_at - neighbour_seen_at >= {OFFLINE_AFTER}, position >= 0) AND NOT is_joined AS is_distant,
+    coalesce(NOT is_neighbour_expired AND newer_written_at >= neighbour_seen_at + {EXPIRY}, false) AS is_overdue,
+    neighbour_seen_at IS NOT NULL AND is_distant AND NOT is_neighbour_expired AND NOT is_overdue
+      AND greatest(coalesce(last_written_at, 0), getvariable('time')) < neighbour_expires_at AS is_pending
+  FROM neighbours
+  LEFT JOIN batch_times USING (agent)
+), gaps AS (
+  SELECT
+    *,
+    is_pending AND seen_at = max(seen_at) FILTER (WHERE is_pending) OVER (PARTITION BY agent) AS is_open_gap
+  FROM compared
 ), latest AS (
-  SELECT agent, max(moment) AS moment, arg_max(report, moment) AS report, arg_max(gone, moment) AS gone,
-    arg_max(arrived, moment) AS arrived,
-    max(moment) FILTER (WHERE (apart OR missed OR returns) AND NOT open) AS began,
-    arg_max(struct_pack(last_seen := earlier, account := whose, back := moment, until := open_until), moment)
-      FILTER (WHERE open) AS gap,
+  SELECT
+    agent,
+    max(seen_at) AS last_seen,
+    arg_max(report, seen_at) AS report,
+    arg_max(is_expired, seen_at) AS is_expired,
+    arg_max(written_at, seen_at) AS written_at,
+    max(seen_at) FILTER (WHERE (is_distant OR is_overdue OR is_neighbour_expired) AND NOT is_open_gap)
+      AS came_online_at,
+    arg_max(
+      struct_pack(last_seen := neighbour_seen_at, account := neighbour_account, returned_at := seen_at,
+        expires_at := neighbour_expires_at),
+      seen_at
+    ) FILTER (WHERE is_open_gap) AS gap,
     list_concat(
-      list(struct_pack(account := whose, last_seen := earlier) ORDER BY moment)
-        FILTER (WHERE earlier IS NOT NULL AND (apart OR missed) AND NOT returns AND NOT open),
-      list(struct_pack(account := report.account, last_seen := moment) ORDER BY moment)
-        FILTER (WHERE gone AND apart AND n >= 0)
+      list(struct_pack(account := neighbour_account, last_seen := neighbour_seen_at) ORDER BY seen_at) FILTER (
+        WHERE neighbour_seen_at IS NOT NULL AND (is_distant OR is_overdue) AND NOT is_neighbour_expired
+          AND NOT is_open_gap),
+      list(struct_pack(account := report.account, last_seen := seen_at) ORDER BY seen_at) FILTER (
+        WHERE is_expired AND is_distant AND position >= 0)
     ) AS absences
-  FROM opened GROUP BY agent
-), judged AS (
-  SELECT l.*, s.last_seen IS DISTINCT FROM moment AS fresh, s.online AS old_online, s.since AS old_since,
-    s.due AS old_due, NOT l.gone AND moment + {DUE} > getvariable('time') AS online
-  FROM latest l LEFT JOIN known s USING (agent)
+  FROM gaps
+  GROUP BY agent
+), result AS (
+  SELECT
+    latest.*,
+    p.last_seen IS DISTINCT FROM latest.last_seen AS is_new,
+    p.online AS was_online,
+    p.since AS previous_since,
+    p.due AS previous_due,
+    NOT latest.is_expired AND latest.last_seen + {EXPIRY} > getvariable('time') AS online
+  FROM latest
+  LEFT JOIN previous p USING (agent)
 )
-SELECT agent, report.account, report.platform, report.version, report.labels, moment AS last_seen, online,
-  CASE WHEN online THEN coalesce(began, old_since) WHEN fresh OR old_online THEN moment + {AFTER} ELSE old_since END
-    AS since,
-  CASE WHEN online THEN least(moment + {DUE}, gap.until) WHEN NOT gone THEN moment + {FORGET}
-    WHEN fresh THEN arrived + {FORGET - AFTER} ELSE old_due END AS due,
-  gap, fresh OR online <> old_online OR (online AND began IS NOT NULL) AS changed,
-  list_concat(absences, CASE WHEN NOT online AND NOT gone
-    THEN [struct_pack(account := report.account, last_seen := moment)] END) AS absences
-FROM judged WHERE online OR fresh OR old_online OR coalesce(old_due > getvariable('time'), true)""",
+SELECT
+  agent,
+  report.account,
+  report.platform,
+  report.version,
+  report.labels,
+  last_seen,
+  online,
+  CASE
+    WHEN online THEN coalesce(came_online_at, previous_since)
+    WHEN is_new OR was_online THEN last_seen + {OFFLINE_AFTER}
+    ELSE previous_since
+  END AS since,
+  CASE
+    WHEN online THEN least(last_seen + {EXPIRY}, gap.expires_at)
+    WHEN NOT is_expired THEN last_seen + {DELETION}
+    WHEN is_new THEN written_at + {DELETION - OFFLINE_AFTER}
+    ELSE previous_due
+  END AS due,
+  gap,
+  is_new OR online <> was_online OR (online AND came_online_at IS NOT NULL) AS is_changed,
+  list_concat(
+    absences,
+    CASE WHEN NOT online AND NOT is_expired
+      THEN [struct_pack(account := report.account, last_seen := last_seen)] END
+  ) AS absences
+FROM result
+WHERE online OR is_new OR was_online OR coalesce(previous_due > getvariable('time'), true)""",
     emit_sql=f"""
 SELECT 'active' AS output, agent, account, platform, version, labels, online, since, NULL::BIGINT AS last_seen,
-  last_seen AS timestamp FROM folded WHERE changed
+  last_seen AS timestamp
+FROM folded
+WHERE is_changed
 UNION ALL
-SELECT 'active', agent, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM state ANTI JOIN folded USING (agent)
+-- A tombstone for each agent that is deleted.
+SELECT 'active', agent, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM state ANTI JOIN folded USING (agent)
 UNION ALL
-SELECT 'offline', agent, one.account, NULL, NULL, NULL, NULL, NULL, one.last_seen, one.last_seen + {AFTER}
-FROM (SELECT agent, unnest(absences) AS one FROM folded WHERE absences IS NOT NULL) ORDER BY agent, timestamp""",
+SELECT 'offline', agent, absence.account, NULL, NULL, NULL, NULL, NULL, absence.last_seen,
+  absence.last_seen + {OFFLINE_AFTER}
+FROM (SELECT agent, unnest(absences) AS absence FROM folded WHERE absences IS NOT NULL)
+ORDER BY agent, timestamp""",
     output_schema="output STRING, agent STRING, account STRING, platform STRING, version STRING, labels "
     "MAP<STRING,STRING>, online BOOLEAN, since BIGINT, last_seen BIGINT, timestamp BIGINT",
     timer_field="due",
 )
 
-
 VALUE = ("agent", "account", "platform", "version", "labels", "timestamp", "online", "since")
 
 
 def transform(check_ins: DataFrame) -> DataFrame:
-    given = check_ins.withColumns({"arrived": F.unix_millis("record.timestamp"), "n": F.col("record.offset")})
-    return AGENTS(given.drop("record")).withColumn("value", value_or_tombstone(*VALUE))
+    with_positions = check_ins.withColumns(
+        {"written_at": F.unix_millis("record.timestamp"), "record_offset": F.col("record.offset")}
+    )
+    return AGENTS(with_positions.drop("record")).withColumn("value", value_or_tombstone(*VALUE))
 
 
 STREAM = Stream(

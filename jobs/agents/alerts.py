@@ -1,4 +1,4 @@
-"""Browser sessions become alerts: of each window, account and rule one at most, when the window has closed."""
+"""Browser sessions become alerts: at most one for each account, rule and window, when the window has closed."""
 
 from __future__ import annotations
 
@@ -14,42 +14,68 @@ if TYPE_CHECKING:
 
 RULES = Table(captures.ALERT_RULES, schema=captures.ALERT_RULE)
 
-# Each window's sessions, `count` and `total`. A window of which its rule missed sessions would be told of a part of
-# them: so one that was open while its rule was disabled or gone has no count, and one whose rule looked at others
-# meanwhile begins anew.
-COUNTED = """
-WITH now AS (
-  SELECT account, any_value(present) AS present FROM records GROUP BY account
-), before AS (
-  SELECT account, w.*,
-    n.account IS NULL OR list_contains(n.present, struct_pack(rule := w.rule, looks := w.looks)) AS same,
-    list_contains(list_transform(n.present, lambda p: p.rule), w.rule) AS looks_on
-  FROM (SELECT account, unnest(windows) AS w FROM state) LEFT JOIN now n USING (account)
+# The count and total of each window. `selection` is a digest of what a rule selects. A window of which its rule missed
+# sessions must not be reported: if the rule was disabled or removed while sessions arrived, the count of its open
+# windows is NULL; if its selection changed, they start again.
+WINDOW_COUNTS = """
+WITH active AS (
+  SELECT account, any_value(active_rules) AS active_rules
+  FROM records
+  GROUP BY account
+), open_windows AS (
+  SELECT
+    account,
+    w.*,
+    active.account IS NULL
+      OR list_contains(active_rules, struct_pack(rule := w.rule, selection := w.selection)) AS is_unchanged,
+    list_contains(list_transform(active_rules, lambda r: r.rule), w.rule) AS is_active
+  FROM (SELECT account, unnest(windows) AS w FROM state)
+  LEFT JOIN active USING (account)
+), contributions AS (
+  SELECT account, rule, selection, window_start, window_end, CASE WHEN enabled THEN 1 END AS count, value AS total
+  FROM records
+  WHERE rule IS NOT NULL
+  UNION ALL
+  SELECT account, rule, selection, window_start, window_end, CASE WHEN is_unchanged THEN count END, total
+  FROM open_windows
+  WHERE is_unchanged OR count IS NULL OR NOT is_active
 ), counted AS (
-  SELECT account, rule, began, ended, any_value(looks) AS looks,
-    CASE WHEN count(*) = count(count) THEN sum(count)::BIGINT END AS count, sum(total) AS total
-  FROM (
-    SELECT account, rule, looks, began, ended, CASE WHEN enabled THEN 1 END AS count, value AS total
-      FROM records WHERE rule IS NOT NULL
-    UNION ALL SELECT account, rule, looks, began, ended, CASE WHEN same THEN count END, total
-      FROM before WHERE same OR count IS NULL OR NOT looks_on)
-  GROUP BY account, rule, began, ended
+  SELECT
+    account,
+    rule,
+    window_start,
+    window_end,
+    any_value(selection) AS selection,
+    CASE WHEN count(*) = count(count) THEN sum(count)::BIGINT END AS count,
+    sum(total) AS total
+  FROM contributions
+  GROUP BY account, rule, window_start, window_end
 )"""
-# present: the rules that count sessions of the account, and what each looks at: the same in all of a batch's rows.
-# A window is in the state until its end has passed; in the batches behind that one every session of it is late.
+# `active_rules`: the enabled rules of the account, the same in all rows of a batch. A window stays in the state until
+# its end has passed; after that every session of it is late.
 WINDOWS = Fold(
     name="windows",
     key=("account",),
-    state_schema="windows ARRAY<STRUCT<rule: BIGINT, looks: BIGINT, began: BIGINT, ended: BIGINT, count: BIGINT, "
-    "total: DOUBLE>>, due BIGINT",
-    update_sql=f"""{COUNTED}
-SELECT account, list(struct_pack(rule := rule, looks := looks, began := began, ended := ended, count := count,
-    total := total) ORDER BY rule, began) AS windows, min(ended) AS due
-FROM counted WHERE ended > getvariable('time') GROUP BY account""",
-    emit_sql=f"""{COUNTED}
-SELECT rule, looks, began, ended, count, total / count AS value
-FROM counted WHERE ended <= getvariable('time') AND count > 0 ORDER BY ALL""",
-    output_schema="rule BIGINT, looks BIGINT, began BIGINT, ended BIGINT, count BIGINT, value DOUBLE",
+    state_schema="windows ARRAY<STRUCT<rule: BIGINT, selection: BIGINT, window_start: BIGINT, window_end: BIGINT, "
+    "count: BIGINT, total: DOUBLE>>, due BIGINT",
+    update_sql=f"""{WINDOW_COUNTS}
+SELECT
+  account,
+  list(
+    struct_pack(rule := rule, selection := selection, window_start := window_start, window_end := window_end,
+      count := count, total := total)
+    ORDER BY rule, window_start
+  ) AS windows,
+  min(window_end) AS due
+FROM counted
+WHERE window_end > getvariable('time')
+GROUP BY account""",
+    emit_sql=f"""{WINDOW_COUNTS}
+SELECT rule, selection, window_start, window_end, count, total / count AS value
+FROM counted
+WHERE window_end <= getvariable('time') AND count > 0
+ORDER BY ALL""",
+    output_schema="rule BIGINT, selection BIGINT, window_start BIGINT, window_end BIGINT, count BIGINT, value DOUBLE",
     timer_field="due",
 )
 
@@ -57,72 +83,91 @@ VALUE = ("account", "rule", "metric", "comparison", "threshold", "value", "count
 
 
 def transform(sessions: DataFrame, rules: DataFrame) -> DataFrame:
-    # One whose labels cannot be read would else look at every session.
-    asks = F.from_json("labels", "MAP<STRING,STRING>")
-    readable = F.expr("coalesce(trim(labels), '') IN ('', 'null')") | asks.isNotNull()
-    every = rules.where("window_seconds > 0").where(readable).select(
-        F.col("id").alias("rule"), F.col("account_id").cast("string").alias("account"), "metric", "comparison",
-        F.expr("try_cast(threshold AS DOUBLE)").alias("threshold"), F.expr("window_seconds * 1000").alias("length"),
-        F.expr("coalesce(min_count, 1)").alias("min_count"), F.expr("enabled = 1").alias("enabled"),
-        asks.alias("wants"),
-    ).withColumn("looks", _looks())  # fmt: skip
-    known = every.where("enabled")
-    asked = every.groupBy(F.col("account").alias("whose")).agg(
-        F.collect_list(F.struct("rule", "looks", "metric", "length", "wants", "enabled")).alias("asked")
+    all_rules = _parse_rules(rules)
+    by_account = all_rules.groupBy(F.col("account").alias("rules_account")).agg(
+        F.collect_list(F.struct("rule", "selection", "metric", "length", "required_labels", "enabled")).alias("rules")
     )
-    # Also those that no rule looks at: what is not there when they come has missed them.
-    found = sessions.join(asked, F.col("account") == F.col("whose"), "left").select(
-        "account", _present(), F.explode_outer(_hits()).alias("hit"), "timestamp", "event_time"
+    # Sessions that no rule selects reach the fold too: a rule that is missing in `active_rules` has missed them.
+    hits = sessions.join(by_account, F.col("account") == F.col("rules_account"), "left").select(
+        "account", _active_rules(), F.explode_outer(_hits()).alias("hit"), "timestamp", "event_time"
     )
     length = F.col("hit.length")
-    began = F.col("timestamp") - F.pmod("timestamp", length)
-    given = found.select(
-        "account", "present", "hit.rule", "hit.looks", "hit.enabled", began.alias("began"),
-        (began + length).alias("ended"), "hit.value", "event_time",
-    )  # fmt: skip
-    closed = WINDOWS(given).withColumnsRenamed({"rule": "closed", "looks": "looked"})
-    # By the rule as it is now; one that is gone, looks at other sessions or has other windows tells nothing.
-    broken = F.expr(
+    window_start = F.col("timestamp") - F.pmod("timestamp", length)
+    closed = WINDOWS(
+        hits.select(
+            "account",
+            "active_rules",
+            "hit.rule",
+            "hit.selection",
+            "hit.enabled",
+            window_start.alias("window_start"),
+            (window_start + length).alias("window_end"),
+            "hit.value",
+            "event_time",
+        )
+    ).withColumnsRenamed({"rule": "closed_rule", "selection": "closed_selection"})
+    # The present rule decides. One that was removed, or whose selection has changed, reports nothing.
+    enabled = all_rules.where("enabled")
+    is_same = (F.col("closed_rule") == F.col("rule")) & (F.col("closed_selection") == F.col("selection"))
+    is_broken = F.expr(
         "count >= min_count AND CASE comparison WHEN 'over' THEN value > threshold "
         "WHEN 'under' THEN value < threshold END"
     )
-    same = (F.col("closed") == F.col("rule")) & (F.col("looked") == F.col("looks"))
-    return closed.join(known, same).where(broken).select(
-        "account", "rule", "metric", "comparison", "threshold", "value",
-        "count", F.col("began").alias("window_start"), F.col("ended").alias("window_end"),
+    return closed.join(enabled, is_same).where(is_broken).select(*VALUE)
+
+
+def _parse_rules(rules: DataFrame) -> DataFrame:
+    """Rules with parsed columns. One whose labels cannot be parsed is left out: it would select every session."""
+    required_labels = F.from_json("labels", "MAP<STRING,STRING>")
+    is_valid = F.expr("coalesce(trim(labels), '') IN ('', 'null')") | required_labels.isNotNull()
+    parsed = rules.where("window_seconds > 0").where(is_valid).select(
+        F.col("id").alias("rule"),
+        F.col("account_id").cast("string").alias("account"),
+        "metric",
+        "comparison",
+        F.expr("try_cast(threshold AS DOUBLE)").alias("threshold"),
+        F.expr("window_seconds * 1000").alias("length"),
+        F.expr("coalesce(min_count, 1)").alias("min_count"),
+        F.expr("enabled = 1").alias("enabled"),
+        required_labels.alias("required_labels"),
     )  # fmt: skip
+    return parsed.withColumn("selection", _selection())
 
 
-def _looks() -> Column:
-    """The same for the same sessions, in whatever order labels are written, and windows."""
-    wants = F.when(F.size("wants") > 0, F.array_sort(F.map_entries("wants")))
-    return F.xxhash64(F.to_json(F.struct("account", "metric", "length", wants.alias("wants"))))
+def _selection() -> Column:
+    """A digest of what a rule selects, equal for equal labels in any order."""
+    labels = F.when(F.size("required_labels") > 0, F.array_sort(F.map_entries("required_labels")))
+    return F.xxhash64(F.to_json(F.struct("account", "metric", "length", labels.alias("labels"))))
 
 
-def _present() -> Column:
-    enabled = F.filter(F.coalesce("asked", F.array()), lambda rule: rule["enabled"])
-    return F.transform(enabled, lambda r: F.struct(r["rule"].alias("rule"), r["looks"].alias("looks"))).alias("present")
+def _active_rules() -> Column:
+    enabled = F.filter(F.coalesce("rules", F.array()), lambda rule: rule["enabled"])
+    return F.transform(
+        enabled, lambda rule: F.struct(rule["rule"].alias("rule"), rule["selection"].alias("selection"))
+    ).alias("active_rules")
 
 
 def _hits() -> Column:
-    """The rules that look at a session, with its value."""
-    looking = F.filter("asked", _matches)
-    names = ("rule", "looks", "length", "enabled")
-    return F.transform(looking, lambda rule: F.struct(*(rule[n].alias(n) for n in names), _value(rule).alias("value")))
+    """The rules that select a session, with its value."""
+    names = ("rule", "selection", "length", "enabled")
+    return F.transform(
+        F.filter("rules", _selects),
+        lambda rule: F.struct(*(rule[name].alias(name) for name in names), _value(rule).alias("value")),
+    )
 
 
 def _value(rule: Column) -> Column:
     return F.col("metrics")[rule["metric"]]
 
 
-def _matches(rule: Column) -> Column:
-    # Records may say NaN and infinity, and an average with one of them would be that.
-    finite = F.coalesce(F.abs(_value(rule)) < F.lit(float("inf")), F.lit(False))
-    same = F.forall(
-        F.map_entries(rule["wants"]),
-        lambda want: F.coalesce(F.col("labels")[want["key"]] == want["value"], F.lit(False)),
+def _selects(rule: Column) -> Column:
+    # A session whose value is NaN or infinite is ignored: it would be the average of its window.
+    is_finite = F.coalesce(F.abs(_value(rule)) < F.lit(float("inf")), F.lit(False))
+    has_labels = F.forall(
+        F.map_entries(rule["required_labels"]),
+        lambda required: F.coalesce(F.col("labels")[required["key"]] == required["value"], F.lit(False)),
     )
-    return finite & (rule["wants"].isNull() | F.coalesce(same, F.lit(False)))
+    return is_finite & (rule["required_labels"].isNull() | F.coalesce(has_labels, F.lit(False)))
 
 
 STREAM = Stream(

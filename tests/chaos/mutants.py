@@ -192,8 +192,8 @@ MUTANTS = [
     Mutant(
         "an absence that was told is told again when it ends",
         "jobs/agents/active.py",
-        "(WHERE earlier IS NOT NULL AND (apart OR missed) AND NOT returns AND NOT open)",
-        "(WHERE earlier IS NOT NULL AND (apart OR missed) AND NOT open)",
+        "AND (is_distant OR is_overdue) AND NOT is_neighbour_expired\n          AND NOT is_open_gap)",
+        "AND (is_distant OR is_overdue) AND NOT is_open_gap)",
         # Long enough for agents to come back.
         kills=3,
         test=AGENTS,
@@ -201,8 +201,8 @@ MUTANTS = [
     Mutant(
         "a window that is told stays in the state",
         "jobs/agents/alerts.py",
-        "FROM counted WHERE ended > getvariable('time') GROUP BY account",
-        "FROM counted GROUP BY account",
+        "FROM counted\nWHERE window_end > getvariable('time')\nGROUP BY account",
+        "FROM counted\nGROUP BY account",
         test=AGENTS,
     ),
     Mutant(

@@ -137,7 +137,8 @@ def check_ins(chance: random.Random) -> list[Item]:
     placed += [(at, 0, at) for at in chance.sample(range(T, end, 1000), 30)]
     placed.sort(key=lambda one: one[:2])
     return [
-        item if isinstance(item, int) else {**item, "arrived": at, "n": n} for n, (at, _, item) in enumerate(placed)
+        item if isinstance(item, int) else {**item, "written_at": at, "record_offset": n}
+        for n, (at, _, item) in enumerate(placed)
     ]
 
 
@@ -183,10 +184,10 @@ def sessions(chance: random.Random) -> list[Item]:
     for n in range(25):
         began = at // LENGTH * LENGTH
         rule = chance.choice([7, 7, 7, 8])
-        hit = {"rule": rule, "looks": 1, "enabled": rule == 7, "began": began, "ended": began + LENGTH}
-        present = [{"rule": 7, "looks": 1}]
+        hit = {"rule": rule, "selection": 1, "enabled": rule == 7, "window_start": began, "window_end": began + LENGTH}
+        present = [{"rule": 7, "selection": 1}]
         value = {"value": float(n)}
-        found.append({"account": chance.choice("12"), "present": present, "timestamp": at, **hit, **value})
+        found.append({"account": chance.choice("12"), "active_rules": present, "timestamp": at, **hit, **value})
         at += chance.choice([0, 1, 500, LENGTH // 4, LENGTH])
     return found
 

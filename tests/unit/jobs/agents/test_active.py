@@ -18,7 +18,7 @@ from tests.folding import Folding, cut
 T = 1_700_000_000_000
 CHECK_IN = (
     "agent STRING, account STRING, platform STRING, version STRING, labels MAP<STRING,STRING>, timestamp BIGINT, "
-    "arrived BIGINT, n BIGINT"
+    "written_at BIGINT, record_offset BIGINT"
 )
 
 
@@ -78,7 +78,7 @@ def test_an_absence_between_two_check_ins_is_told_without_the_clock(agents: Fold
 
 def written(at: int, n: int, one: dict[str, Any]) -> dict[str, Any]:
     """A check-in that was written at a time, ms after T, as the n-th."""
-    return {**one, "arrived": T + at, "n": n}
+    return {**one, "written_at": T + at, "record_offset": n}
 
 
 def test_a_check_in_that_is_overtaken_inside_the_grace_leaves_no_absence(agents: Folding) -> None:

@@ -11,19 +11,30 @@ from jobs.agents import alerts
 from tests.folding import Folding
 
 SESSION = (
-    "account STRING, present ARRAY<STRUCT<rule: BIGINT, looks: BIGINT>>, rule BIGINT, looks BIGINT, enabled BOOLEAN, "
-    "began BIGINT, ended BIGINT, value DOUBLE, timestamp BIGINT"
+    "account STRING, active_rules ARRAY<STRUCT<rule: BIGINT, selection: BIGINT>>, rule BIGINT, selection BIGINT, "
+    "enabled BOOLEAN, window_start BIGINT, window_end BIGINT, value DOUBLE, timestamp BIGINT"
 )
 T, LENGTH, LATE = 1_700_000_040_000, 60_000, 500
 
 
-def session(at: int, value: float, looks: int = 1, *, enabled: bool = True, there: bool = True) -> dict[str, Any]:
-    """One that a rule looks at, if it is there. at: ms after T; looks: what the rule looks at."""
+def session(at: int, value: float, selection: int = 1, *, enabled: bool = True, there: bool = True) -> dict[str, Any]:
+    """A session that the rule selects, if the rule is there. at: ms after T."""
     began = T + at // LENGTH * LENGTH
-    row = {"account": "1", "present": [{"rule": 7, "looks": looks}] if enabled and there else [], "timestamp": T + at}
+    row = {
+        "account": "1",
+        "active_rules": [{"rule": 7, "selection": selection}] if enabled and there else [],
+        "timestamp": T + at,
+    }
     if not there:
         return row
-    hit = {"rule": 7, "looks": looks, "enabled": enabled, "began": began, "ended": began + LENGTH, "value": value}
+    hit = {
+        "rule": 7,
+        "selection": selection,
+        "enabled": enabled,
+        "window_start": began,
+        "window_end": began + LENGTH,
+        "value": value,
+    }
     return row | hit
 
 
@@ -74,16 +85,16 @@ def test_a_rule_that_was_disabled_before_its_first_session_missed_some_too(windo
 
 def test_a_rule_that_was_changed_and_put_back_begins_anew(windows: Folding) -> None:
     windows.take([session(0, 10.0), session(1, 20.0)])
-    windows.take([session(2, 1.0, looks=2)])
+    windows.take([session(2, 1.0, selection=2)])
     windows.take([session(3, 30.0), session(4, 50.0)])
     assert closed(windows) == [(2, 40.0)]
 
 
-def test_a_rule_that_looks_at_others_now_counts_those(windows: Folding) -> None:
+def test_a_rule_with_another_selection_starts_again(windows: Folding) -> None:
     windows.take([session(0, 10.0), session(1, 20.0)])
-    # None of what it looks at now, but of its account.
-    windows.take([{**session(2, 0.0, there=False), "present": [{"rule": 7, "looks": 2}]}])
-    windows.take([session(3, 30.0, looks=2)])
+    # A session of the account that the rule does not select now.
+    windows.take([{**session(2, 0.0, there=False), "active_rules": [{"rule": 7, "selection": 2}]}])
+    windows.take([session(3, 30.0, selection=2)])
     assert closed(windows) == [(1, 30.0)]
 
 
