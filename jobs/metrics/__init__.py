@@ -1,4 +1,4 @@
-"""Streaming summaries: receipts `{environment, metric, value, timestamp}` become figures per window.
+"""Summary statistics of receipts `{environment, metric, value, timestamp}` per window.
 
 Settings are variables `PENSTOCK_METRICS_<FIELD>`; a change takes effect with a release of the app `metrics`.
 """
@@ -23,25 +23,30 @@ class MetricsSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PENSTOCK_METRICS_", frozen=True)
 
-    bundle: Duration = Field(timedelta(minutes=5), gt=timedelta(0), description="window of the first stage")
-    summary: Duration = Field(timedelta(minutes=10), description="window of the second stage: some whole bundles")
-    grace: Duration = Field(timedelta(hours=1), description="how late a receipt may be and still be counted")
-    decimals: int = Field(2, ge=0, le=9, description="values are truncated to these before quantiles are taken")
-    quantiles: tuple[float, ...] = Field((0.9,), description="order statistics of a summary, each over 0, at most 1")
-    # A bundle is one record, and brokers take a megabyte: some 20 bytes for each value and its count.
+    bundle: Duration = Field(
+        timedelta(minutes=5), gt=timedelta(0), description="window of the first stage, the bundles"
+    )
+    summary: Duration = Field(timedelta(minutes=10), description="window of the second stage, a multiple of `bundle`")
+    grace: Duration = Field(timedelta(hours=1), description="how late a receipt may be")
+    decimals: int = Field(
+        2, ge=0, le=9, description="decimals to which values are truncated before quantiles are computed"
+    )
+    quantiles: tuple[float, ...] = Field((0.9,), description="quantiles of a summary, each over 0 and at most 1")
+    # A bundle is one record, and brokers accept a megabyte: some 20 bytes for each value and its count.
     distinct: int = Field(
         40_000,
         ge=1,
         le=750_000,
-        description="values a bundle may hold; of more receipts it counts the distinct ones, of those no more",
+        description="values that a bundle may hold: with more receipts it holds the distinct values and their counts, "
+        "with more distinct values none",
     )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.summary < self.bundle or self.summary % self.bundle:
-            raise ValueError(f"summary ({self.summary}) must be some whole bundles ({self.bundle})")
-        if wrong := [q for q in self.quantiles if not 0 < q <= 1]:
-            raise ValueError(f"quantiles must lie over 0 and at most at 1, got {wrong}")
+            raise ValueError(f"summary ({self.summary}) must be a multiple of bundle ({self.bundle})")
+        if invalid := [q for q in self.quantiles if not 0 < q <= 1]:
+            raise ValueError(f"quantiles must be over 0 and at most 1, got {invalid}")
         return self
 
 
@@ -52,12 +57,17 @@ def metrics_settings() -> MetricsSettings:
 
 RECEIPTS = Topic("receipts", partitions=4, retention=timedelta(days=2))
 
-# timestamp: epoch ms by the clock of whoever measured.
+# timestamp: epoch ms, by the clock of the sender.
 RECEIPT = "environment STRING NOT NULL, metric STRING NOT NULL, value DOUBLE NOT NULL, timestamp BIGINT NOT NULL"
 
 
 def receipts(window: timedelta, late: LateRecords = "count") -> Input:
-    """Receipts as parts of their groups: see `jobs.metrics.partials`. window: which the transform groups by."""
+    """The input of receipts, as partial aggregates of `jobs.metrics.partials`.
+
+    Args:
+        window: The window by which the transform groups.
+        late: What happens to late records.
+    """
     return Input(
         RECEIPTS,
         schema=RECEIPT,

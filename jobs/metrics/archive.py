@@ -1,4 +1,4 @@
-"""Receipts, kept for longer than their topic keeps them: written once more, or their windows computed again."""
+"""An archive of receipts, from which they are copied to a topic or their summaries are computed again."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ RECEIPTS_ARCHIVE = Archive(
     app="metrics",
 )
 
-# Not the topic itself: its streams would count every receipt once more.
+# Not the topic of receipts: its streams would count every receipt again.
 REPLAYED = Topic("replayed", partitions=4, heartbeat_every=0, config={"retention.ms": "-1"})
 
 REPLAY = Backfill(
     "replay",
     RECEIPTS_ARCHIVE,
     REPLAYED,
-    "Records of any archive into a topic, in order of event time.",
+    "Copies records of any archive to a topic, in order of event time.",
     max_rate=5_000,
 )
 
@@ -29,6 +29,6 @@ SUMMARIES = Backfill(
     "summaries-again",
     RECEIPTS_ARCHIVE,
     summaries.STREAM,
-    "Summaries of windows for which receipts came too late, or that a mistake of the transform made wrong.",
+    "Computes summaries again, if receipts were late or the transform was wrong.",
     via=(bundles.STREAM,),
 )

@@ -1,4 +1,4 @@
-"""First stage: the values of a metric are bundled over some minutes and re-keyed."""
+"""First stage: the receipts of a metric are bundled over some minutes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ STREAM = Stream(
     output_mode=EmitChanges(window=S.bundle, grace=S.grace),
     shuffle_partitions=2,
     every=10.0,
-    # The lists of a batch's bundles are in memory together.
+    # The values of all bundles of a batch are in memory together.
     max_records=2_000_000,
 )

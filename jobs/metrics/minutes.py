@@ -1,4 +1,4 @@
-"""One final line per metric and minute: what a chart or an alarm wants, because it never changes afterwards."""
+"""One final row per metric and minute, which never changes: for charts and alarms."""
 
 from __future__ import annotations
 

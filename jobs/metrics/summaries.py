@@ -1,4 +1,4 @@
-"""Second stage: summaries of the bundles, updated while receipts still come in."""
+"""Second stage: summaries of bundles, updated while receipts arrive."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ STREAM = Stream(
     },
     transform=transform,
     output=TopicOutput(SUMMARIES, key=KEY, value=(*KEY, *MOMENTS, *quantile_names(S.quantiles))),
-    # Whatever the first stage let in is in time here: its rows move time as far as it has come itself, and a heartbeat,
-    # should the topic get some, no further than the clock. A bundle's own time is its window's start.
+    # With this grace no bundle is late here: the event time of a bundle is the start of its window, and the rows of a
+    # stream advance the watermark of its readers no further than its own.
     output_mode=EmitChanges(window=S.summary, grace=S.grace + S.summary),
     shuffle_partitions=2,
     every=10.0,

@@ -1,4 +1,4 @@
-"""CRM events become the contact of each device, and where it has logged in: the newest event time wins."""
+"""CRM events become the contact of each device and the businesses where it logged in: the newest event counts."""
 
 from __future__ import annotations
 
@@ -10,71 +10,125 @@ from penstock.streams import Fold, Input, KeyedState, Stream, TopicOutput
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Of one time a removal counts more than a change, and that more than a login; then the greater text.
+# Of several events with the same time, a removal takes precedence over a change, and a change over a login; then the
+# greater contact.
 RANK = "CASE type WHEN 'removal' THEN 2 WHEN 'change' THEN 1 ELSE 0 END"
-NEWEST = f"struct_pack(moment := timestamp, rank := {RANK}, contact := CASE WHEN type <> 'removal' THEN contact END)"
+EVENT = f"struct_pack(moment := timestamp, rank := {RANK}, contact := CASE WHEN type <> 'removal' THEN contact END)"
 LOGINS = "ARRAY<STRUCT<business: STRING, moment: BIGINT>>"
 
-# What does not depend on the order of events: the newest that says a contact, the latest removal, and of each business
-# the latest login. A removal without a trace would let a backfill bring the contact back.
+# The state does not depend on the order of events: the newest event, the latest removal, and the latest login at each
+# business since that removal. The removal is kept so that a backfill of older events does not restore the contact.
 CONTACTS = Fold(
     name="contacts",
     key=("device",),
     state_schema=f"newest STRUCT<moment: BIGINT, rank: INT, contact: STRING>, removed BIGINT, logins {LOGINS}",
     update_sql=f"""
-WITH every AS (
-  SELECT device, {NEWEST} AS event, CASE WHEN type = 'removal' THEN timestamp END AS removed,
-    CASE WHEN type = 'login' THEN business END AS business, timestamp AS moment FROM records
-  UNION ALL SELECT device, newest, removed, NULL, newest.moment FROM state
-  UNION ALL SELECT device, newest, removed, login.business, login.moment
-    FROM (SELECT device, newest, removed, unnest(logins) AS login FROM state)
-), lasting AS (
-  SELECT device, business, max(moment) AS moment FROM every WHERE business IS NOT NULL GROUP BY ALL
-), stated AS (
-  SELECT device, max(event) AS newest, max(removed) AS removed FROM every GROUP BY device
-), businesses AS (
-  SELECT device, list(struct_pack(business := business, moment := lasting.moment) ORDER BY business) AS logins
-  FROM lasting JOIN stated USING (device) WHERE removed IS NULL OR lasting.moment > removed GROUP BY device
+WITH events AS (
+  SELECT
+    device,
+    {EVENT} AS event,
+    CASE WHEN type = 'removal' THEN timestamp END AS removed,
+    CASE WHEN type = 'login' THEN business END AS business,
+    timestamp AS moment
+  FROM records
+  UNION ALL
+  SELECT device, newest, removed, NULL, newest.moment
+  FROM state
+  UNION ALL
+  SELECT device, newest, removed, login.business, login.moment
+  FROM (SELECT device, newest, removed, unnest(logins) AS login FROM state)
+), latest AS (
+  SELECT device, max(event) AS newest, max(removed) AS removed
+  FROM events
+  GROUP BY device
+), latest_logins AS (
+  SELECT device, business, max(moment) AS moment
+  FROM events
+  WHERE business IS NOT NULL
+  GROUP BY device, business
+), logins_since_removal AS (
+  SELECT device, list(struct_pack(business := business, moment := moment) ORDER BY business) AS logins
+  FROM latest_logins
+  JOIN latest USING (device)
+  WHERE removed IS NULL OR moment > removed
+  GROUP BY device
 )
-SELECT device, stated.newest, stated.removed, businesses.logins,
-  old.newest AS old_newest, old.logins AS old_logins, old.removed AS old_removed
-FROM stated LEFT JOIN businesses USING (device) LEFT JOIN state old USING (device)""",
-    # Each moment behind the newest that was known, in order: who asks what was known then must find it.
+SELECT
+  device,
+  latest.newest,
+  latest.removed,
+  logins_since_removal.logins,
+  state.newest AS previous_newest,
+  state.removed AS previous_removed,
+  state.logins AS previous_logins
+FROM latest
+LEFT JOIN logins_since_removal USING (device)
+LEFT JOIN state USING (device)""",
+    # One row for each time since the newest event of the state, so that a reader finds the contact of each time.
     emit_sql=f"""
 WITH moments AS (
-  SELECT DISTINCT device, r.timestamp AS moment FROM records r JOIN folded USING (device)
-  WHERE old_newest IS NULL OR r.timestamp > old_newest.moment
-  UNION SELECT device, newest.moment FROM folded
-    WHERE (newest, logins, removed) IS DISTINCT FROM (old_newest, old_logins, old_removed)
+  SELECT DISTINCT device, records.timestamp AS moment
+  FROM records
+  JOIN folded USING (device)
+  WHERE previous_newest IS NULL OR records.timestamp > previous_newest.moment
+  UNION
+  SELECT device, newest.moment
+  FROM folded
+  WHERE (newest, logins, removed) IS DISTINCT FROM (previous_newest, previous_logins, previous_removed)
 ), events AS (
-  SELECT device, {NEWEST} AS event FROM records UNION ALL SELECT device, newest FROM state
+  SELECT device, {EVENT} AS event FROM records
+  UNION ALL
+  SELECT device, newest FROM state
 ), removals AS (
-  SELECT device, timestamp AS moment FROM records WHERE type = 'removal'
-  UNION ALL SELECT device, removed FROM state WHERE removed IS NOT NULL
-), entered AS (
-  SELECT device, business, timestamp AS moment FROM records WHERE type = 'login' AND business IS NOT NULL
-  UNION ALL SELECT device, login.business, login.moment FROM (SELECT device, unnest(logins) AS login FROM state)
-), stated AS (
-  SELECT m.device, m.moment, max(event) AS newest FROM moments m
-    JOIN events e ON e.device = m.device AND e.event.moment <= m.moment
-  GROUP BY ALL
-), gone AS (
-  SELECT m.device, m.moment, max(r.moment) AS removed FROM moments m
-    JOIN removals r ON r.device = m.device AND r.moment <= m.moment
-  GROUP BY ALL
-), lasting AS (
-  SELECT m.device, m.moment, business, max(e.moment) AS entered
-  FROM moments m JOIN entered e ON e.device = m.device AND e.moment <= m.moment
-    LEFT JOIN gone g ON g.device = m.device AND g.moment = m.moment
-  WHERE removed IS NULL OR e.moment > removed GROUP BY ALL
-), businesses AS (
-  SELECT device, moment, list(business ORDER BY business) AS businesses,
-    list(struct_pack(business := business, moment := entered) ORDER BY business) AS logins
-  FROM lasting GROUP BY ALL
+  SELECT device, timestamp AS removed FROM records WHERE type = 'removal'
+  UNION ALL
+  SELECT device, removed FROM state WHERE removed IS NOT NULL
+), logins AS (
+  SELECT device, business, timestamp AS login_at
+  FROM records
+  WHERE type = 'login' AND business IS NOT NULL
+  UNION ALL
+  SELECT device, login.business, login.moment
+  FROM (SELECT device, unnest(logins) AS login FROM state)
+), newest_until AS (
+  SELECT device, moment, max(event) AS newest
+  FROM moments
+  JOIN events USING (device)
+  WHERE event.moment <= moments.moment
+  GROUP BY device, moment
+), removed_until AS (
+  SELECT device, moment, max(removed) AS removed
+  FROM moments
+  JOIN removals USING (device)
+  WHERE removed <= moment
+  GROUP BY device, moment
+), latest_logins_until AS (
+  SELECT device, moment, business, max(login_at) AS login_at
+  FROM moments
+  JOIN logins USING (device)
+  LEFT JOIN removed_until USING (device, moment)
+  WHERE login_at <= moment AND (removed IS NULL OR login_at > removed)
+  GROUP BY device, moment, business
+), logins_until AS (
+  SELECT
+    device,
+    moment,
+    list(business ORDER BY business) AS businesses,
+    list(struct_pack(business := business, moment := login_at) ORDER BY business) AS logins
+  FROM latest_logins_until
+  GROUP BY device, moment
 )
-SELECT device, CASE WHEN newest.rank < 2 THEN newest.contact END AS contact, coalesce(businesses, []) AS businesses,
-  moment AS timestamp, newest.rank AS rank, removed, logins
-FROM stated LEFT JOIN businesses USING (device, moment) LEFT JOIN gone USING (device, moment)
+SELECT
+  device,
+  CASE WHEN newest.rank < 2 THEN newest.contact END AS contact,
+  coalesce(businesses, []) AS businesses,
+  moment AS timestamp,
+  newest.rank AS rank,
+  removed,
+  logins
+FROM newest_until
+LEFT JOIN logins_until USING (device, moment)
+LEFT JOIN removed_until USING (device, moment)
 ORDER BY device, moment""",
     output_schema=f"{DEVICE_CONTACT}, rank INT, removed BIGINT, logins {LOGINS}",
     restore_sql="SELECT device, struct_pack(moment := timestamp, rank := rank, contact := contact) AS newest, removed, "
@@ -82,8 +136,8 @@ ORDER BY device, moment""",
 )
 
 
-# Only a removal says no contact; what is none of the three is a dead letter.
-KNOWN = f"CASE WHEN type = 'removal' OR (type IN ('login', 'change') AND contact IS NOT NULL) THEN {AT} END"
+# An event of another type, and a login or change without contact, is a dead letter.
+VALID_AT = f"CASE WHEN type = 'removal' OR (type IN ('login', 'change') AND contact IS NOT NULL) THEN {AT} END"
 
 
 def transform(events: DataFrame, backfilled: DataFrame) -> DataFrame:
@@ -94,11 +148,11 @@ STREAM = Stream(
     name="device-contacts",
     app="presence",
     inputs={
-        "events": Input(CRM_EVENTS, schema=CRM_EVENT, event_time=KNOWN),
-        "backfilled": Input(CRM_BACKFILL, schema=CRM_EVENT, event_time=KNOWN),
+        "events": Input(CRM_EVENTS, schema=CRM_EVENT, event_time=VALID_AT),
+        "backfilled": Input(CRM_BACKFILL, schema=CRM_EVENT, event_time=VALID_AT),
     },
     transform=transform,
-    # With what it is made of: so the topic is the state, and can be read back.
+    # The topic contains all of the state, so that the state can be restored from it.
     output=TopicOutput(
         DEVICE_CONTACTS,
         key="device",

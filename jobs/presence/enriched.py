@@ -1,4 +1,4 @@
-"""Walk-ins get the contact of their device, as it was known then, or as it logs in within a wait."""
+"""Walk-ins get the contact that their device had at the time, or the first that it gets within `wait`."""
 
 from __future__ import annotations
 
@@ -20,84 +20,136 @@ from penstock.streams import F, Fold, Input, KeyedState, Stream, TopicOutput
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-WAIT, REPEATS = millis(presence_settings().wait), millis(WALK_INS.retention)
+WAIT, RETENTION = millis(presence_settings().wait), millis(WALK_INS.retention)
 
-# What was known when lies in `contacts`: all of the last wait, and the newest before, so that a walk-in that was read
-# late finds what it would have found. Of one time the later record counts. `told` are the walk-ins that have their
-# contact, for as long as their topic keeps them: one that comes again is not told again, whoever is known by then.
-NAMES = Fold(
-    name="names",
+# `contacts`: the contacts of a device in the last WAIT, and the newest before, so that a walk-in that is read late gets
+# the contact of its time. Of several with the same time the last record counts. `waiting`: walk-ins without a contact.
+# `enriched`: walk-ins that have their contact, for as long as their topic keeps them, so that one that is read again is
+# not emitted again with another contact.
+CONTACT_LOOKUP = Fold(
+    name="contact-lookup",
     key=("device",),
-    state_schema="contacts ARRAY<STRUCT<moment: BIGINT, contact: STRING>>, "
-    "waiting ARRAY<STRUCT<business: STRING, since: BIGINT, moment: BIGINT>>, "
-    "told ARRAY<STRUCT<business: STRING, moment: BIGINT>>",
-    # arg_max passes a NULL over, and a removal says NULL: so the contact is packed.
+    state_schema="contacts ARRAY<STRUCT<since: BIGINT, contact: STRING>>, "
+    "waiting ARRAY<STRUCT<business: STRING, since: BIGINT, walked_in_at: BIGINT>>, "
+    "enriched ARRAY<STRUCT<business: STRING, walked_in_at: BIGINT>>",
+    # A removal has the contact NULL, which arg_max ignores: so the contact is packed.
     update_sql=f"""
 WITH known AS (
-  SELECT device, moment, arg_max(struct_pack(contact := contact), n).contact AS contact FROM (
-    SELECT device, timestamp AS moment, contact, n FROM records WHERE business IS NULL
-    UNION ALL SELECT device, one.moment, one.contact, -1
-      FROM (SELECT device, unnest(contacts) AS one FROM state))
-  GROUP BY device, moment
-), before AS (
-  SELECT device, one.business, one.moment FROM (SELECT device, unnest(told) AS one FROM state)
-), walked AS (
-  SELECT device, business, moment, min(since) AS since FROM (
-    SELECT device, business, since, timestamp AS moment FROM records WHERE business IS NOT NULL
-    UNION ALL SELECT device, one.business, one.since, one.moment
-      FROM (SELECT device, unnest(waiting) AS one FROM state))
-  ANTI JOIN before USING (device, business, moment) GROUP BY ALL
-), then_known AS (
-  SELECT w.*, k.contact FROM walked w
-    ASOF LEFT JOIN known k ON w.device = k.device AND w.moment >= k.moment
-), later AS (
-  SELECT w.device, w.business, w.moment, arg_min(k.contact, k.moment) AS contact
-  FROM then_known w JOIN known k ON w.device = k.device AND k.moment > w.moment AND k.moment <= w.moment + {WAIT}
-  WHERE w.contact IS NULL AND k.contact IS NOT NULL GROUP BY ALL
-), named AS (
-  SELECT w.device, w.business, w.since, w.moment, coalesce(w.contact, l.contact) AS contact
-  FROM then_known w LEFT JOIN later l USING (device, business, moment)
-), walks AS (
-  SELECT device,
-    list(struct_pack(business := business, since := since, "timestamp" := moment, contact := contact)
-      ORDER BY moment, business) FILTER (WHERE contact IS NOT NULL) AS fresh,
-    list(struct_pack(business := business, since := since, moment := moment) ORDER BY moment, business)
-      FILTER (WHERE contact IS NULL AND moment + {WAIT} >= getvariable('watermark')) AS waiting
-  FROM named GROUP BY device
-), repeats AS (
-  SELECT device, list(struct_pack(business := business, moment := moment) ORDER BY moment, business) AS told
-  FROM (FROM before UNION ALL SELECT device, business, moment FROM named WHERE contact IS NOT NULL)
-  WHERE moment >= getvariable('watermark') - {REPEATS} GROUP BY device
-), latest AS (
-  SELECT device, max(moment) FILTER (WHERE moment < getvariable('watermark') - {WAIT}) AS floor
-  FROM known GROUP BY device
-), contacts AS (
-  SELECT device, list(struct_pack(moment := moment, contact := contact) ORDER BY moment) AS contacts
-  FROM known JOIN latest USING (device) WHERE floor IS NULL OR moment >= floor GROUP BY device
+  SELECT
+    device,
+    contact_since,
+    arg_max(struct_pack(contact := contact), record_offset).contact AS contact
+  FROM (
+    SELECT device, timestamp AS contact_since, contact, record_offset
+    FROM records
+    WHERE business IS NULL
+    UNION ALL
+    SELECT device, entry.since, entry.contact, -1
+    FROM (SELECT device, unnest(contacts) AS entry FROM state)
+  )
+  GROUP BY device, contact_since
+), emitted AS (
+  SELECT device, entry.business, entry.walked_in_at
+  FROM (SELECT device, unnest(enriched) AS entry FROM state)
+), walk_ins AS (
+  SELECT device, business, walked_in_at, min(since) AS since
+  FROM (
+    SELECT device, business, since, timestamp AS walked_in_at
+    FROM records
+    WHERE business IS NOT NULL
+    UNION ALL
+    SELECT device, entry.business, entry.since, entry.walked_in_at
+    FROM (SELECT device, unnest(waiting) AS entry FROM state)
+  )
+  ANTI JOIN emitted USING (device, business, walked_in_at)
+  GROUP BY device, business, walked_in_at
+), with_contact_then AS (
+  SELECT walk_ins.*, known.contact
+  FROM walk_ins
+  ASOF LEFT JOIN known ON walk_ins.device = known.device AND walk_ins.walked_in_at >= known.contact_since
+), with_contact_later AS (
+  SELECT w.device, w.business, w.walked_in_at, arg_min(known.contact, known.contact_since) AS contact
+  FROM with_contact_then w
+  JOIN known
+    ON w.device = known.device
+    AND known.contact_since > w.walked_in_at
+    AND known.contact_since <= w.walked_in_at + {WAIT}
+  WHERE w.contact IS NULL AND known.contact IS NOT NULL
+  GROUP BY w.device, w.business, w.walked_in_at
+), looked_up AS (
+  SELECT
+    device,
+    business,
+    since,
+    walked_in_at,
+    coalesce(with_contact_then.contact, with_contact_later.contact) AS contact
+  FROM with_contact_then
+  LEFT JOIN with_contact_later USING (device, business, walked_in_at)
+), walk_ins_of_device AS (
+  SELECT
+    device,
+    list(struct_pack(business := business, since := since, "timestamp" := walked_in_at, contact := contact)
+      ORDER BY walked_in_at, business) FILTER (WHERE contact IS NOT NULL) AS newly_enriched,
+    list(struct_pack(business := business, since := since, walked_in_at := walked_in_at)
+      ORDER BY walked_in_at, business)
+      FILTER (WHERE contact IS NULL AND walked_in_at + {WAIT} >= getvariable('watermark')) AS waiting
+  FROM looked_up
+  GROUP BY device
+), enriched_of_device AS (
+  SELECT
+    device,
+    list(struct_pack(business := business, walked_in_at := walked_in_at) ORDER BY walked_in_at, business) AS enriched
+  FROM (FROM emitted UNION ALL SELECT device, business, walked_in_at FROM looked_up WHERE contact IS NOT NULL)
+  WHERE walked_in_at >= getvariable('watermark') - {RETENTION}
+  GROUP BY device
+), oldest_needed AS (
+  SELECT device, max(contact_since) FILTER (WHERE contact_since < getvariable('watermark') - {WAIT}) AS contact_since
+  FROM known
+  GROUP BY device
+), contacts_of_device AS (
+  SELECT device, list(struct_pack(since := known.contact_since, contact := contact) ORDER BY known.contact_since)
+    AS contacts
+  FROM known
+  JOIN oldest_needed USING (device)
+  WHERE oldest_needed.contact_since IS NULL OR known.contact_since >= oldest_needed.contact_since
+  GROUP BY device
 )
-SELECT device, contacts, waiting, told, fresh
-FROM contacts FULL JOIN walks USING (device) LEFT JOIN repeats USING (device)""",
-    emit_sql="SELECT device, walk.business, walk.since, walk.timestamp, walk.contact "
-    "FROM (SELECT device, unnest(fresh) AS walk FROM folded WHERE fresh IS NOT NULL)",
+SELECT device, contacts, waiting, enriched, newly_enriched
+FROM contacts_of_device
+FULL JOIN walk_ins_of_device USING (device)
+LEFT JOIN enriched_of_device USING (device)""",
+    emit_sql="""
+SELECT device, walk_in.business, walk_in.since, walk_in.timestamp, walk_in.contact
+FROM (SELECT device, unnest(newly_enriched) AS walk_in FROM folded WHERE newly_enriched IS NOT NULL)""",
     output_schema=ENRICHED,
-    expires_when="contacts IS NULL AND coalesce(list_max(list_transform(waiting, lambda w: w.moment)), 0) "
+    expires_when="contacts IS NULL AND coalesce(list_max(list_transform(waiting, lambda w: w.walked_in_at)), 0) "
     f"< getvariable('watermark') - {WAIT}",
-    # Walk-ins that wait, and who was known since; the newest before stays in its topic, which is compacted.
+    # Older contacts that are still valid stay in their topic, which is compacted.
     input_retention=presence_settings().wait,
 )
 
 
 def transform(walks: DataFrame, contacts: DataFrame) -> DataFrame:
-    none = F.lit(None).cast
-    walked = walks.select(
-        "device", "business", "since", "timestamp", none("string").alias("contact"),
-        none("bigint").alias("n"), "event_time",
-    )  # fmt: skip
-    known = contacts.select(
-        "device", none("string").alias("business"), none("bigint").alias("since"), "timestamp", "contact",
-        F.col("record.offset").alias("n"), "event_time",
-    )  # fmt: skip
-    return NAMES(walked.unionByName(known))
+    null = F.lit(None).cast
+    walk_rows = walks.select(
+        "device",
+        "business",
+        "since",
+        "timestamp",
+        null("string").alias("contact"),
+        null("bigint").alias("record_offset"),
+        "event_time",
+    )
+    contact_rows = contacts.select(
+        "device",
+        null("string").alias("business"),
+        null("bigint").alias("since"),
+        "timestamp",
+        "contact",
+        F.col("record.offset").alias("record_offset"),
+        "event_time",
+    )
+    return CONTACT_LOOKUP(walk_rows.unionByName(contact_rows))
 
 
 STREAM = Stream(

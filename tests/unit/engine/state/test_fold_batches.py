@@ -94,12 +94,14 @@ def names(chance: random.Random) -> list[Item]:
         n, at = 0, T + chance.randrange(MINUTE)
         choices: list[list[str | None]] = [["x"], ["x", None], ["x", None, "y"], [None, "x"]]
         for contact in chance.choice(choices):
-            found.append({"device": device, "timestamp": at, "contact": contact, "n": n})
+            found.append({"device": device, "timestamp": at, "contact": contact, "record_offset": n})
             n += 1
         for _ in range(chance.randint(3, 8)):
             at += chance.choice([1, MINUTE, enriched.WAIT, enriched.WAIT + 1, 3 * enriched.WAIT])
             if chance.random() < 0.5:
-                found.append({"device": device, "timestamp": at, "contact": chance.choice(["x", "y", None]), "n": n})
+                found.append(
+                    {"device": device, "timestamp": at, "contact": chance.choice(["x", "y", None]), "record_offset": n}
+                )
                 n += 1
             else:
                 found.append({"device": device, "timestamp": at, "business": chance.choice("12"), "since": at - 1})
@@ -199,7 +201,7 @@ KINDS = [
         device_contacts.CONTACTS, CONTACT, events,
         each("device", type="login", contact="last", business="1"), newest("device"),
     ),
-    Kind(enriched.NAMES, NAMED, names, each("device", contact="last", n=99), every),
+    Kind(enriched.CONTACT_LOOKUP, NAMED, names, each("device", contact="last", record_offset=99), every),
     Kind(counts.COUNTS, COUNTED, walked, each("business", "contact", device="last"), newest("business", "contact")),
     Kind(
         active.AGENTS, CHECK_IN, check_ins, lambda *_: [],

@@ -221,8 +221,18 @@ def test_a_grace_that_is_longer_than_an_absence(patient: tuple[Any, Folding], se
     chance, at = random.Random(seed), 0
     given, gone = [check_in("a", 0)], []
     for _ in range(60):
-        pause = chance.choice([1000, 1000, 3000, made.AFTER - 1, made.AFTER, made.AFTER + 5000, made.AFTER + 50_000])
-        if pause >= made.AFTER:
+        pause = chance.choice(
+            [
+                1000,
+                1000,
+                3000,
+                made.OFFLINE_AFTER - 1,
+                made.OFFLINE_AFTER,
+                made.OFFLINE_AFTER + 5000,
+                made.OFFLINE_AFTER + 50_000,
+            ]
+        )
+        if pause >= made.OFFLINE_AFTER:
             gone.append(T + at)
         at += pause
         given.append(check_in("a", at))
@@ -232,6 +242,6 @@ def test_a_grace_that_is_longer_than_an_absence(patient: tuple[Any, Folding], se
         cut = chance.randint(1, 6)
         absences += told(agents.take(rows[:cut], clock=rows[:cut][-1]["timestamp"]))
         rows = rows[cut:]
-    end = T + at + made.AFTER + made.GRACE
+    end = T + at + made.OFFLINE_AFTER + made.GRACE
     absences += told(agents.take([], clock=end)) + told(agents.take([], clock=end + 1))
     assert sorted(one["last_seen"] for one in absences) == [*gone, T + at]

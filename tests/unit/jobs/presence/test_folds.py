@@ -102,11 +102,13 @@ def test_what_may_be_forgotten_by_itself_is_what_nothing_more_comes_to() -> None
         rows = pa.Table.from_pylist(states, pa.schema([pa.field("device", pa.string()), *kept]))
         return [str(one["device"]) for one in fold_query.drop_ended(fold, rows, now).to_pylist()]
 
-    spans = [{"device": d, "spans": [{"began": 0, "ended": now - walk_ins.AWAY - n}]} for n, d in enumerate("ab")]
+    spans = [
+        {"device": d, "spans": [{"first_seen": 0, "last_seen": now - walk_ins.AWAY - n}]} for n, d in enumerate("ab")
+    ]
     assert left(walk_ins.VISITS, spans) == ["a"]
-    waits = [{"device": d, "waiting": [{"moment": now - enriched.WAIT - n}]} for n, d in enumerate("ab")]
-    known = {"device": "c", "contacts": [{"moment": 0, "contact": "x"}]}
-    assert left(enriched.NAMES, [*waits, known]) == ["a", "c"]
+    waits = [{"device": d, "waiting": [{"walked_in_at": now - enriched.WAIT - n}]} for n, d in enumerate("ab")]
+    known = {"device": "c", "contacts": [{"since": 0, "contact": "x"}]}
+    assert left(enriched.CONTACT_LOOKUP, [*waits, known]) == ["a", "c"]
     assert left(device_contacts.CONTACTS, [{"device": "a", "removed": 0}]) == ["a"]
 
 
@@ -124,7 +126,7 @@ def test_contacts_in_any_order(seed: int, tmp_path: Path) -> None:
     assert last == model.device_contacts(history.events)
 
 
-NAMED = "device STRING, business STRING, since BIGINT, timestamp BIGINT, contact STRING, n BIGINT"
+NAMED = "device STRING, business STRING, since BIGINT, timestamp BIGINT, contact STRING, record_offset BIGINT"
 
 
 @pytest.mark.parametrize("seed", MORE)
@@ -136,9 +138,9 @@ def test_walk_ins_get_the_contact_of_their_time(seed: int, tmp_path: Path) -> No
     events = sorted(history.events, key=lambda e: e["timestamp"])
     contacts = Folding(device_contacts.CONTACTS, CONTACT, tmp_path / "contacts")
     known = [row for batch in cut(events, [3, 1, 5]) for row in contacts.take(batch)]
-    arrivals: list[dict[str, Any]] = [{**row, "n": n, "business": None} for n, row in enumerate(known)]
+    arrivals: list[dict[str, Any]] = [{**row, "record_offset": n, "business": None} for n, row in enumerate(known)]
     arrivals += [dict(w) for w in walks]
-    names = Folding(enriched.NAMES, NAMED, tmp_path / "names")
+    names = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path / "names")
     found = []
     for batch in cut(sorted(arrivals, key=lambda r: r["timestamp"]), [chance.choice([1, 2, 7]) for _ in range(3)]):
         found += names.take(batch, again=chance.random() < 0.2)
@@ -164,7 +166,14 @@ def test_counts_in_any_order(seed: int, tmp_path: Path) -> None:
 
 
 def contact_row(n: int, at: int, contact: str | None) -> dict[str, Any]:
-    return {"device": "d", "business": None, "since": None, "timestamp": 10**12 + at, "contact": contact, "n": n}
+    return {
+        "device": "d",
+        "business": None,
+        "since": None,
+        "timestamp": 10**12 + at,
+        "contact": contact,
+        "record_offset": n,
+    }
 
 
 def walk_row(at: int, business: str = "1") -> dict[str, Any]:
@@ -172,7 +181,7 @@ def walk_row(at: int, business: str = "1") -> dict[str, Any]:
 
 
 def test_a_removal_of_the_same_millisecond_in_a_later_batch_leaves_no_contact(tmp_path: Path) -> None:
-    names = Folding(enriched.NAMES, NAMED, tmp_path)
+    names = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path)
     names.take([contact_row(0, 0, "c-1")])
     names.take([contact_row(1, 0, None)])
     assert names.take([walk_row(5)]) == []
@@ -182,7 +191,7 @@ def test_a_removal_of_the_same_millisecond_in_a_later_batch_leaves_no_contact(tm
 
 def test_a_walk_in_that_comes_again_is_not_told_again(tmp_path: Path) -> None:
     """Whoever is known of its time by then: counts would have it for both."""
-    names = Folding(enriched.NAMES, NAMED, tmp_path)
+    names = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path)
     names.take([contact_row(0, 0, "c-1")])
     [row] = names.take([walk_row(5)])
     assert row["contact"] == "c-1"
@@ -193,7 +202,7 @@ def test_a_walk_in_that_comes_again_is_not_told_again(tmp_path: Path) -> None:
         "c-2",
     ]
     # One that waited, named by what comes later with an older time.
-    other = Folding(enriched.NAMES, NAMED, tmp_path / "other")
+    other = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path / "other")
     assert other.take([walk_row(5)]) == []
     [row] = other.take([contact_row(0, 2, "c-1")])
     assert row["contact"] == "c-1"
@@ -201,10 +210,10 @@ def test_a_walk_in_that_comes_again_is_not_told_again(tmp_path: Path) -> None:
 
 
 def test_walk_ins_that_were_told_are_remembered_as_long_as_their_topic_keeps_them(tmp_path: Path) -> None:
-    names = Folding(enriched.NAMES, NAMED, tmp_path)
+    names = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path)
     names.take([contact_row(0, 0, "c-1")])
     for n in range(20):
-        assert len(names.take([walk_row(5 + n * enriched.REPEATS // 4)])) == 1
-        assert names.take([walk_row(5 + n * enriched.REPEATS // 4)]) == []
+        assert len(names.take([walk_row(5 + n * enriched.RETENTION // 4)])) == 1
+        assert names.take([walk_row(5 + n * enriched.RETENTION // 4)]) == []
     # The time of a batch is that of those before it.
-    assert 4 <= len(names.state()[0]["told"]) <= 6
+    assert 4 <= len(names.state()[0]["enriched"]) <= 6
