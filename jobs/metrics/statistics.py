@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.metrics.partials import all_truncated, all_moments, collect_partials
+from jobs.metrics.partials import all_moments, all_truncated, collect_partials
 from penstock.streams import Combiner, F
 
 if TYPE_CHECKING:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
+from typing import Protocol, TypeVar
 
 from confluent_kafka import KafkaError, Message, Producer
 
@@ -35,7 +39,7 @@ class RecordSender:
                 "queue.buffering.max.messages": 500_000,
                 "delivery.report.only.error": True,
                 "on_delivery": self._failed,
-                # The Java clients' partitioner: a key's records lie where any other client would look for them.
+                # The partitioner of the Java clients, so that a key has the same partition as with any other client.
                 "partitioner": "murmur2_random",
                 "log_level": 2,
             }
@@ -59,7 +63,7 @@ class RecordSender:
             raise BrokerError(
                 f"{self._failures} records were not accepted, so the expected result is unknown",
                 got=self._reason or "no answer",
-                hint="see that the broker runs (`penstock doctor`), and send others",
+                hint="check the broker with `penstock doctor`, and run the command again",
             )
 
     def _failed(self, error: KafkaError | None, _: Message) -> None:
@@ -68,22 +72,78 @@ class RecordSender:
             self._reason = str(error)
 
 
+@dataclass
+class SentCounts:
+    """How far a generator is.
+
+    Attributes:
+        records: Records of its main topic.
+        others: Records of its other topics.
+        until: Time up to which all was sent, epoch ms.
+        behind: How far it is behind the clock, ms.
+    """
+
+    records: int = 0
+    others: int = 0
+    until: int = 0
+    behind: int = 0
+
+
+class Step(Protocol):
+    """Records that are sent together, up to a time."""
+
+    @property
+    def until(self) -> int: ...
+
+
+StepT = TypeVar("StepT", bound=Step)
+
+
+def on_schedule(steps: Iterable[StepT], sent: SentCounts, stop: Event, *, fast: bool) -> Iterator[StepT]:
+    """Yield each step when the clock has reached its time, or at once if `fast`, until `stop` is set."""
+    for step in steps:
+        if not fast:
+            stop.wait(max(0, step.until / 1000 - time.time()))
+            sent.behind = max(0, int(time.time() * 1000) - step.until)
+        if stop.is_set():
+            return
+        yield step
+        sent.until = step.until
+
+
 def read_topic(topic: str, bootstrap: str) -> Iterator[tuple[bytes, bytes | None]]:
     """Key and value of all committed records of a topic."""
     client = admin(bootstrap)
-    places = [(topic, p) for p in range(partition_counts(client, bootstrap)[topic])]
-    starts, ends = (of(client, places, bootstrap) for of in (first_offsets, end_offsets))
+    partitions = [(topic, p) for p in range(partition_counts(client, bootstrap)[topic])]
+    starts, ends = (offsets(client, partitions, bootstrap) for offsets in (first_offsets, end_offsets))
     with open_consumer(bootstrap) as reader:
-        for place in places:
-            for message in read_range(reader, *place, starts.get(place, 0), ends.get(place, 0)):
+        for partition in partitions:
+            for message in read_range(reader, *partition, starts.get(partition, 0), ends.get(partition, 0)):
                 yield as_bytes(message.key()) or b"", as_bytes(message.value())
 
 
 def check_topics(topics: Sequence[str], bootstrap: str) -> None:
     """Raise BrokerError if a topic does not exist."""
-    known = partition_counts(admin(bootstrap), bootstrap)
-    if missing := [topic for topic in topics if topic not in known]:
+    existing = partition_counts(admin(bootstrap), bootstrap)
+    if missing := [topic for topic in topics if topic not in existing]:
         raise BrokerError(f"topic {missing[0]} does not exist", hint=CREATE)
+
+
+def write_truth(path: Path, content: bytes) -> None:
+    """Write the ground truth of a generator; PenstockError if that fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as e:
+        raise PenstockError("the truth cannot be written", got=f"{path}: {e.strerror}", hint="name another file") from e
+
+
+def read_truth(path: Path) -> bytes:
+    """Read the ground truth of a generator; PenstockError if that fails."""
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise PenstockError("the truth cannot be read", got=f"{path}: {e.strerror}", hint="name its file") from e
 
 
 @contextmanager
@@ -95,11 +155,11 @@ def interruptible() -> Iterator[Event]:
         stop.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, request_stop)
+    previous = signal.signal(signal.SIGINT, request_stop)
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
 def milliseconds(text: str) -> int:

@@ -18,7 +18,7 @@ from datetime import timedelta
 from threading import Event
 
 from jobs.presence.simulator.crowd import Business, Crowd, Plan, Visit, plan
-from jobs.presence.simulator.topics import Sending
+from jobs.presence.simulator.topics import PlanSender
 from penstock.java import aot_cache
 from penstock.testing import Record, create, read, send
 from tests.bench.common import table, write
@@ -50,7 +50,7 @@ def filled(at: Place, probes: int) -> Plan:
     )
     start = int(time.time() * 1000) - SPAN
     made = plan(Crowd(DEVICES, known, probes * 1000 / SPAN, start, SPAN, late=0, step=STEP))
-    Sending(made, bootstrap, Event()).run(fast=True, told=lambda _: None)
+    PlanSender(made, bootstrap, Event()).run(fast=True, report=lambda _: None)
     return made
 
 

@@ -58,7 +58,7 @@ def test_presence_through_kills(presence: Drivers) -> None:
     for number, first in enumerate(range(0, len(steps), size)):
         piece = steps[first : first + size]
         probes = [Record("probes", key, value, 0) for step in piece for key, value in step.probes]
-        told = [one for step in piece for one in step.told]
+        told = [one for step in piece for one in step.crm_events]
         values = [one.value.decode() for one in told]
         events += map(json.loads, values)
         topics = ("crm-events-backfill" if one.backfill else "crm-events" for one in told)

@@ -1,1 +1,1 @@
-"""Agents whose absences are known: sends their check-ins and sessions, and compares the results with the truth."""
+"""Simulates a fleet of agents whose absences are known, and checks whether the streams found them."""

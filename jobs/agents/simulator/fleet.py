@@ -1,7 +1,8 @@
-"""A fleet of agents whose absences are known: when each checks in, what it says, and when it is away.
+"""A simulated fleet of agents: when each checks in, its labels, and when it is away.
 
-Each agent checks in at a phase of its own, every so often. Some are away: just too short to be offline, long enough, or
-for good; some get another region or version on the way. All of it follows from the fleet alone, so its truth is a line.
+Each agent checks in at a fixed interval, with an offset of its own. Some are away: too briefly to be offline, long
+enough, or for good. Some change their region or version. Everything follows from the fields of `Fleet`, so they are its
+truth.
 """
 
 from __future__ import annotations
@@ -24,16 +25,26 @@ NEVER = 1 << 62
 PLATFORMS = ("linux", "windows", "mac")
 REGIONS, OFFICES = ("eu", "us", "apac"), ("Springfield", "Shelbyville", "Ogdenville")
 VERSIONS = ("1.9.3", "1.10.0", "2.0.1")
-# Of all agents: away just too short, long enough, for good; those whose region changes, and those that are updated.
-SHORT, LONG, GONE = 0.05, 0.10, 0.03
-MOVES, UPDATES = 0.1, 0.2
+# Shares of all agents: those away briefly, long enough, and for good; those whose region changes, and those updated.
+AWAY_BRIEFLY, AWAY_LONG, AWAY_FOR_GOOD = 0.05, 0.10, 0.03
+MOVED, UPDATED = 0.1, 0.2
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """rate: check-ins a second of all agents; sessions: browser sessions a second; accounts: how many, 1 to so many;
-    start: epoch ms; length, after in ms, after being how long an agent is silent until it is offline; step: ms, the
-    time of what is sent together."""
+    """A simulated fleet.
+
+    Attributes:
+        agents: Number of agents.
+        rate: Check-ins per second of all agents.
+        sessions: Browser sessions per second.
+        accounts: Number of accounts, with ids from 1.
+        start: Start of the simulated time, epoch ms.
+        length: Length of the simulated time, ms.
+        seed: Seed of the random numbers.
+        offline_after: How long an agent is silent until it is offline, ms.
+        step: Simulated time of the records that are sent together, ms.
+    """
 
     agents: int
     rate: float
@@ -42,20 +53,20 @@ class Fleet:
     start: int
     length: int
     seed: int = 0
-    after: int = 25 * 60_000
+    offline_after: int = 25 * 60_000
     step: int = 100
 
     def __post_init__(self) -> None:
-        if self.every * 2 > self.after:
+        if self.interval * 2 > self.offline_after:
             raise PenstockError(
-                "agents of this fleet check in so seldom that they are offline in between",
-                got=f"each every {self.every / 1000:g} s, offline after {self.after / 1000:g} s",
-                hint=f"take a rate of {self.agents * 2000 / self.after:.3g} at least, or fewer agents",
+                "the agents check in so seldom that they are offline between two check-ins",
+                got=f"one check-in every {self.interval / 1000:g} s, offline after {self.offline_after / 1000:g} s",
+                hint=f"use a rate of at least {self.agents * 2000 / self.offline_after:.3g}, or fewer agents",
             )
 
     @property
-    def every(self) -> int:
-        """Between two check-ins of an agent, ms."""
+    def interval(self) -> int:
+        """Time between two check-ins of an agent, ms."""
         return max(1, int(self.agents * 1000 / self.rate))
 
     @property
@@ -64,16 +75,16 @@ class Fleet:
 
     @property
     def name(self) -> str:
-        """The first six digits of its agents, which tell it from other fleets."""
+        """The first six digits of its agents' names, which distinguish it from other fleets."""
         return hashlib.blake2b(f"fleet {self.seed} {self.start}".encode(), digest_size=3).hexdigest()
 
     def truth(self, until: int) -> bytes:
-        """A line that tells all of it, as it was sent until then."""
+        """The fleet as a line of JSON. until: the time until which it was sent."""
         return orjson.dumps({"fleet": self.name, **asdict(self), "until": until})
 
 
 class Step(NamedTuple):
-    """What is sent until a time: (key, value) of check-ins and of browser sessions."""
+    """Records that are sent together, up to a time: key and value of check-ins and of browser sessions."""
 
     until: int
     check_ins: list[tuple[str, str]]
@@ -81,111 +92,129 @@ class Step(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Of all agents by number. absences: agent, last_seen; open: those of whom the clock has not decided yet, at most
-    so; last: of the last check-in, -1 for none; online: whether each is."""
+    """What the streams must find. Agents are numbers.
+
+    Attributes:
+        absences: Agent and last_seen of each absence.
+        undecided: Agents whose absence has just become due, and may not be emitted yet.
+        last: Time of each agent's last check-in, -1 for none.
+        online: Whether each agent is online.
+    """
 
     absences: set[tuple[int, int]]
-    open: set[int]
+    undecided: set[int]
     last: Ints
     online: npt.NDArray[np.bool_]
 
 
 class Plan:
-    """Of a fleet, the same for the same fleet."""
+    """All records of a fleet; the same for equal fleets."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        chance = np.random.default_rng([fleet.seed, fleet.start])
-        n, every = fleet.agents, fleet.every
-        self.phase: Ints = fleet.start + np.sort(chance.integers(0, every, n))
-        # One in two belongs to the first account.
-        self.account: Ints = np.where(chance.random(n) < 0.5, 1, chance.integers(1, fleet.accounts + 1, n))
-        self.platform, self.office, self._region, self._version = (chance.integers(0, 3, n) for _ in range(4))
-        kind = chance.random(n)
+        random = np.random.default_rng([fleet.seed, fleet.start])
+        n, interval = fleet.agents, fleet.interval
+        self.phase: Ints = fleet.start + np.sort(random.integers(0, interval, n))
+        # Half of the agents belong to the first account.
+        self.account: Ints = np.where(random.random(n) < 0.5, 1, random.integers(1, fleet.accounts + 1, n))
+        self.platform, self.office, self._region, self._version = (random.integers(0, 3, n) for _ in range(4))
+        kind = random.random(n)
+        brief, long, for_good = np.cumsum([AWAY_BRIEFLY, AWAY_LONG, AWAY_FOR_GOOD])
         away = np.select(
-            [kind < SHORT, kind < SHORT + LONG, kind < SHORT + LONG + GONE],
+            [kind < brief, kind < long, kind < for_good],
             [
-                np.full(n, fleet.after - 2 * every),
-                fleet.after + chance.integers(0, fleet.after, n),
+                np.full(n, fleet.offline_after - 2 * interval),
+                fleet.offline_after + random.integers(0, fleet.offline_after, n),
                 np.full(n, NEVER // 2),
             ],
             0,
         )
-        self.gone: Ints = fleet.start + every + chance.integers(0, max(1, fleet.length - every), n)
-        self.back: Ints = np.where(away > 0, self.gone + away, self.gone)
-        middle = fleet.start + chance.integers(0, fleet.length, (2, n))
-        self._moves: Ints = np.where(chance.random(n) < MOVES, middle[0], NEVER)
-        self._updated: Ints = np.where(chance.random(n) < UPDATES, middle[1], NEVER)
+        self.away_from: Ints = fleet.start + interval + random.integers(0, max(1, fleet.length - interval), n)
+        self.away_until: Ints = np.where(away > 0, self.away_from + away, self.away_from)
+        changes = fleet.start + random.integers(0, fleet.length, (2, n))
+        self._moved_at: Ints = np.where(random.random(n) < MOVED, changes[0], NEVER)
+        self._updated_at: Ints = np.where(random.random(n) < UPDATED, changes[1], NEVER)
 
     @cached_property
     def names(self) -> list[str]:
         return [f"{self.fleet.name}{n:06x}" for n in range(self.fleet.agents)]
 
     def labels(self, agent: int, at: int) -> dict[str, str]:
-        """What an agent says of itself at a time."""
-        region = REGIONS[(self._region[agent] + (at >= self._moves[agent])) % 3]
+        """The labels of an agent at a time."""
+        region = REGIONS[(self._region[agent] + (at >= self._moved_at[agent])) % 3]
         return {"region": region, "os": PLATFORMS[self.platform[agent]], "office": OFFICES[self.office[agent]]}
 
     def steps(self) -> Iterator[Step]:
-        """Everything in the order in which it is sent."""
+        """All steps, in order."""
         fleet = self.fleet
-        chance = np.random.default_rng([fleet.seed, fleet.start, 1])
+        random = np.random.default_rng([fleet.seed, fleet.start, 1])
         for begin in range(fleet.start, fleet.end, fleet.step):
             end = min(begin + fleet.step, fleet.end)
             agents, times = self._due(begin, end)
-            present = (times < self.gone[agents]) | (times >= self.back[agents])
-            pairs = zip(agents[present].tolist(), times[present].tolist(), strict=True)
-            due, before = (int(fleet.sessions * (t - fleet.start) / 1000) for t in (end, begin))
-            who = chance.integers(0, fleet.agents, due - before)
-            took = zip(who.tolist(), chance.lognormal(0.9, 0.6, (len(who), 2)).tolist(), strict=True)
-            yield Step(end, [self._check_in(n, at) for n, at in pairs], [self._session(n, end - 1, t) for n, t in took])
+            is_present = (times < self.away_from[agents]) | (times >= self.away_until[agents])
+            check_ins = zip(agents[is_present].tolist(), times[is_present].tolist(), strict=True)
+            until_end, until_begin = (int(fleet.sessions * (t - fleet.start) / 1000) for t in (end, begin))
+            browsers = random.integers(0, fleet.agents, until_end - until_begin)
+            durations = random.lognormal(0.9, 0.6, (len(browsers), 2))
+            sessions = zip(browsers.tolist(), durations.tolist(), strict=True)
+            yield Step(
+                end, [self._check_in(n, at) for n, at in check_ins], [self._session(n, end - 1, t) for n, t in sessions]
+            )
 
     def _due(self, begin: int, end: int) -> tuple[Ints, Ints]:
-        """Agents whose check-in falls between two times, and when."""
-        every, start = self.fleet.every, self.fleet.start
-        found = []
-        for turn in range((begin - start) // every, (end - 1 - start) // every + 1):
-            first, last = np.searchsorted(self.phase + turn * every, [begin, end])
-            found.append((np.arange(first, last), self.phase[first:last] + turn * every))
-        agents, times = (np.concatenate(one) for one in zip(*found, strict=True))
+        """Agents that check in between two times, and the times of their check-ins."""
+        interval, start = self.fleet.interval, self.fleet.start
+        due = []
+        for n in range((begin - start) // interval, (end - 1 - start) // interval + 1):
+            first, last = np.searchsorted(self.phase + n * interval, [begin, end])
+            due.append((np.arange(first, last), self.phase[first:last] + n * interval))
+        agents, times = map(np.concatenate, zip(*due, strict=True))
         return agents, times
 
     def _check_in(self, agent: int, at: int) -> tuple[str, str]:
-        name, says = self.names[agent], self.labels(agent, at)
-        version = VERSIONS[min(2, int(self._version[agent]) + (at >= self._updated[agent]))]
-        labels = ",".join(f'"{name}":"{value}"' for name, value in says.items())
+        name, labels = self.names[agent], self.labels(agent, at)
+        version = VERSIONS[min(2, int(self._version[agent]) + (at >= self._updated_at[agent]))]
+        label_fields = ",".join(f'"{label}":"{value}"' for label, value in labels.items())
         return name, (
-            f'{{"agent":"{name}","account":"{self.account[agent]}","platform":"{says["os"]}","version":"{version}",'
-            f'"labels":{{{labels}}},"timestamp":{at}}}'
+            f'{{"agent":"{name}","account":"{self.account[agent]}","platform":"{labels["os"]}","version":"{version}",'
+            f'"labels":{{{label_fields}}},"timestamp":{at}}}'
         )
 
-    def _session(self, agent: int, at: int, took: list[float]) -> tuple[str, str]:
+    def _session(self, agent: int, at: int, seconds: list[float]) -> tuple[str, str]:
         value: dict[str, Any] = {
             "account": str(self.account[agent]), "agent": self.names[agent], "labels": self.labels(agent, at),
-            "metrics": {"pageLoadTime": round(took[0], 3), "dnsTime": round(took[1] / 10, 4)}, "timestamp": at,
+            "metrics": {"pageLoadTime": round(seconds[0], 3), "dnsTime": round(seconds[1] / 10, 4)}, "timestamp": at,
         }  # fmt: skip
         return self.names[agent], orjson.dumps(value).decode()
 
-    def expected(self, until: int, now: int, leeway: int) -> Expected:
-        """What must have come of all that was sent until a time. now: the clock; leeway: ms that it may be behind."""
-        every, after = self.fleet.every, self.fleet.after
-        last = self._before(np.full(self.fleet.agents, until))
-        left = self._before(np.minimum(self.gone, until))
-        following = self.phase + -(-(self.back - self.phase) // every) * every
-        away, returned = self.back > self.gone, following < until
-        last = np.where(away & (self.gone < until) & ~returned, left, last)
-        absent = away & returned & (left >= 0) & (following - left >= after)
-        absences = {(n, int(left[n])) for n in np.flatnonzero(absent).tolist()}
-        seen = last >= 0
-        over, undecided = (
-            seen & (last + after + leeway <= now),
-            seen & (last + after <= now) & (last + after + leeway > now),
-        )
-        absences |= {(n, int(last[n])) for n in np.flatnonzero(over).tolist()}
-        return Expected(absences, set(np.flatnonzero(undecided).tolist()), last, seen & (last + after > now))
+    def expected(self, until: int, now: int, tolerance: int) -> Expected:
+        """What the streams must find if all was sent until a time.
 
-    def _before(self, moment: Ints) -> Ints:
-        """Of each agent its turn before a moment, -1 if there is none."""
-        every = self.fleet.every
-        at = self.phase + (moment - 1 - self.phase) // every * every
+        Args:
+            until: Time until which all was sent, epoch ms.
+            now: The time of the comparison, epoch ms.
+            tolerance: How long after an absence is due its event may be missing, ms.
+        """
+        interval, offline_after = self.fleet.interval, self.fleet.offline_after
+        last_before_absence = self._last_check_in(np.minimum(self.away_from, until))
+        first_after_absence = self.phase + -(-(self.away_until - self.phase) // interval) * interval
+        is_away, has_returned = self.away_until > self.away_from, first_after_absence < until
+        last = np.where(
+            is_away & (self.away_from < until) & ~has_returned,
+            last_before_absence,
+            self._last_check_in(np.full(self.fleet.agents, until)),
+        )
+        ended = is_away & has_returned & (last_before_absence >= 0)
+        ended &= first_after_absence - last_before_absence >= offline_after
+        absences = {(n, int(last_before_absence[n])) for n in np.flatnonzero(ended).tolist()}
+        is_known, due = last >= 0, last + offline_after
+        is_offline = is_known & (due + tolerance <= now)
+        absences |= {(n, int(last[n])) for n in np.flatnonzero(is_offline).tolist()}
+        undecided = set(np.flatnonzero(is_known & (due <= now) & ~is_offline).tolist())
+        return Expected(absences, undecided, last, is_known & (due > now))
+
+    def _last_check_in(self, before: Ints) -> Ints:
+        """For each agent, its last check-in before a time, -1 if there is none."""
+        interval = self.fleet.interval
+        at = self.phase + (before - 1 - self.phase) // interval * interval
         return np.where(at >= self.phase, at, -1)

@@ -1,1 +1,1 @@
-"""Devices whose visits are known: sends their probes and CRM events, and compares the walk-ins found with the truth."""
+"""Simulates a crowd of devices whose walk-ins are known, and checks whether the streams found them."""

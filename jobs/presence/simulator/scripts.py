@@ -1,5 +1,4 @@
-"""What devices of a crowd do: at one business, where each script says by its making whether it is a visit, and what the
-CRM tells of them."""
+"""What the devices of a crowd do at a business, and the events that the CRM sends about them."""
 
 from __future__ import annotations
 
@@ -13,25 +12,31 @@ import orjson
 from penstock.errors import PenstockError
 
 MINUTE = 60_000
-# How long who walked in stays at most, and how long a walk-in waits for its contact.
-STAY = WAIT = 30 * MINUTE
+# How long a device stays at most after it walked in, and how long a walk-in waits for its contact.
+MAX_STAY = WAIT = 30 * MINUTE
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Of walk-ins, in ms: the dwell and the time within which it must be reached, and the gap that ends a presence."""
+    """The rules of walk-ins, in ms.
+
+    Attributes:
+        dwell: How long a device must be present to walk in.
+        within: The time within which the dwell must be reached.
+        away: The absence that ends a presence.
+    """
 
     dwell: int = 2 * MINUTE
     within: int = 10 * MINUTE
     away: int = 240 * MINUTE
 
     def check(self) -> None:
-        """PenstockError if scripts cannot keep apart what the rules tell apart."""
+        """Raise PenstockError if there are no scripts for these rules."""
         if not 1 < self.dwell < self.within < self.away - 2:
             raise PenstockError(
-                "these rules make no crowd",
+                "no crowd can be simulated by these rules",
                 got=f"dwell {self.dwell} ms, within {self.within} ms, away {self.away} ms",
-                hint="make the dwell shorter than the time within which it is reached, and that shorter than the gap",
+                hint="dwell must be shorter than within, and within shorter than away",
             )
 
 
@@ -39,8 +44,13 @@ DEFAULT = Rules()
 
 
 class Script(NamedTuple):
-    """Times in ms after its beginning. strong: of signals that count, the last of which is when the device leaves;
-    weak: of others; visit: (since, timestamp) of the walk-in that it makes if the presence has none yet."""
+    """The probes of a device during a part of its presence. Times are in ms after the start of the script.
+
+    Attributes:
+        strong: Times of signals that count; at the last one the device left_at.
+        weak: Times of other signals.
+        visit: `since` and `timestamp` of the walk-in, if the presence has none yet.
+    """
 
     strong: Sequence[int] = ()
     weak: Sequence[int] = ()
@@ -52,17 +62,17 @@ WEIGHTS = {
 }  # fmt: skip
 
 
-def script(chance: random.Random, rules: Rules) -> Script:
-    """One of the things that devices do, often on a border of the rules."""
+def random_script(rng: random.Random, rules: Rules) -> Script:
+    """A random script, often at a limit of the rules."""
     dwell, within = rules.dwell, rules.within
-    [name] = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
-    before = sorted(chance.randrange(1, dwell) for _ in range(chance.randrange(4)))
+    [name] = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
+    before = sorted(rng.randrange(1, dwell) for _ in range(rng.randrange(4)))
     match name:
         case "visit":
-            reached = chance.choice([dwell, dwell + 1, chance.randint(dwell, within)])
+            reached = rng.choice([dwell, dwell + 1, rng.randint(dwell, within)])
             return Script([0, *before, reached], visit=(0, reached))
         case "short":
-            return Script([0, *before, *chance.choice([[], [dwell - 1]])])
+            return Script([0, *before, *rng.choice([[], [dwell - 1]])])
         case "passing":
             return Script(weak=[0, *before, dwell, within])
         case "fading":
@@ -70,69 +80,86 @@ def script(chance: random.Random, rules: Rules) -> Script:
         case "longest":
             return Script([0, within], before, visit=(0, within))
         case "sparse":
-            return Script([n * (within + 1) for n in range(chance.randint(2, 4))], before)
+            return Script([n * (within + 1) for n in range(rng.randint(2, 4))], before)
         case "second":
-            begun = within + 1
-            return Script([0, begun, begun + dwell], visit=(begun, begun + dwell))
+            start = within + 1
+            return Script([0, start, start + dwell], visit=(start, start + dwell))
         case _:
             # The first signal is too far back when the dwell is reached, the next is not.
-            begun = chance.randint(1, min(dwell - 1, within - dwell))
-            reached = within + chance.randint(1, begun)
-            return Script([0, begun, reached], visit=(begun, reached))
+            start = rng.randint(1, min(dwell - 1, within - dwell))
+            reached = within + rng.randint(1, start)
+            return Script([0, start, reached], visit=(start, reached))
 
 
 @dataclass(frozen=True)
-class Attendance:
-    """Of a device at a business, times in epoch ms. probes: (time, strong); visits: (since, timestamp); stays: (from,
-    to) where more strong signals change nothing."""
+class Presence:
+    """What a device does at a business. Times are epoch ms.
+
+    Attributes:
+        probes: Time of each probe, and whether its signal counts.
+        visits: `since` and `timestamp` of each walk-in.
+        stays: From and to of times in which further signals change nothing.
+    """
 
     probes: list[tuple[int, bool]] = field(default_factory=list)
     visits: list[tuple[int, int]] = field(default_factory=list)
     stays: list[tuple[int, int]] = field(default_factory=list)
 
 
-def attend(chance: random.Random, rules: Rules, begin: int, end: int, late: int) -> Attendance:
-    """One script after the other, from `begin` on and with nothing at `end` or later. Between two lies a gap just under
-    the one that ends a presence, or just that, or a little more.
+def simulate_presence(rng: random.Random, rules: Rules, begin: int, end: int, late: int) -> Presence:
+    """Run random scripts one after the other, with absences around `rules.away` between them.
 
-    late: how long a signal may be on its way. Those of who stays come behind the one that reached the dwell: else it
-    could be overtaken, and what is told once is told of the one that came first.
+    Args:
+        rng: The random numbers.
+        rules: The rules of walk-ins.
+        begin: Start of the first script.
+        end: Nothing happens at this time or later.
+        late: How late a probe may be. Probes of a stay are that much later than the one that reached the dwell:
+            otherwise they could overtake it, and the stream would emit a walk-in with their time.
     """
-    found = Attendance()
-    visited = False
+    presence = Presence()
+    has_walked_in = False
     while True:
-        made = script(chance, rules)
-        if begin + max([*made.strong, *made.weak]) >= end:
-            return found
-        found.probes.extend((begin + t, True) for t in made.strong)
-        found.probes.extend((begin + t, False) for t in made.weak)
-        if not made.strong:
-            return found
-        leaves = begin + made.strong[-1]
-        if made.visit and not visited:
-            since, at = (begin + t for t in made.visit)
-            found.visits.append((since, at))
-            visited = True
-        if visited:
-            stays = leaves + min(chance.randint(0, min(STAY, rules.away // 2)), end - 1 - leaves)
-            if stays <= leaves + late:
-                stays = leaves
+        script = random_script(rng, rules)
+        if begin + max([*script.strong, *script.weak]) >= end:
+            return presence
+        presence.probes.extend((begin + t, True) for t in script.strong)
+        presence.probes.extend((begin + t, False) for t in script.weak)
+        if not script.strong:
+            return presence
+        left_at = begin + script.strong[-1]
+        if script.visit and not has_walked_in:
+            since, at = (begin + t for t in script.visit)
+            presence.visits.append((since, at))
+            has_walked_in = True
+        if has_walked_in:
+            stays_until = left_at + min(rng.randint(0, min(MAX_STAY, rules.away // 2)), end - 1 - left_at)
+            if stays_until <= left_at + late:
+                stays_until = left_at
             else:
-                found.stays.append((leaves + late + 1, stays))
-            found.probes.append((stays, True))
-            leaves = stays
-        match chance.randrange(4):
+                presence.stays.append((left_at + late + 1, stays_until))
+            presence.probes.append((stays_until, True))
+            left_at = stays_until
+        match rng.randrange(4):
             case 0:
-                begin = leaves + rules.away - 1 - chance.choice([0, chance.randint(0, rules.away - 2 - rules.within)])
+                begin = left_at + rules.away - 1 - rng.choice([0, rng.randint(0, rules.away - 2 - rules.within)])
             case 1:
-                begin = leaves + rules.away + chance.choice([0, 1, chance.randint(0, 10 * MINUTE)])
-                visited = False
+                begin = left_at + rules.away + rng.choice([0, 1, rng.randint(0, 10 * MINUTE)])
+                has_walked_in = False
             case _:
-                return found
+                return presence
 
 
-class Told(NamedTuple):
-    """An event of the CRM. at, sent: epoch ms; backfill: whether it comes by that topic."""
+class CrmEvent(NamedTuple):
+    """An event of the CRM.
+
+    Attributes:
+        sent: Time of sending, epoch ms.
+        at: Event time, epoch ms.
+        backfill: Whether it is sent to the topic of backfilled events.
+        device: The device.
+        value: The record's value.
+    """
 
     sent: int
     at: int
@@ -141,35 +168,40 @@ class Told(NamedTuple):
     value: bytes
 
 
-def tell(
-    chance: random.Random, device: str, contact: str, visits: Sequence[tuple[str, int]], begin: int, end: int, late: int
-) -> list[Told]:
-    """Events of a device that has visits (business, timestamp): logins before, at and after one, or none; changes and
-    removals; some late, some twice, some by the backfill. All lie between `begin` and `end`."""
-    if not visits or chance.random() < 0.25:
+def crm_events(
+    rng: random.Random, device: str, contact: str, visits: Sequence[tuple[str, int]], begin: int, end: int, late: int
+) -> list[CrmEvent]:
+    """Random CRM events of a device between `begin` and `end`.
+
+    There are logins before, at and after one of the visits (business and time), or none, changes and removals. Some
+    events are late, some are sent twice, some to the topic of backfilled events.
+    """
+    if not visits or rng.random() < 0.25:
         return []
-    business, visit = chance.choice(visits)
-    login = visit + chance.choice(
-        [-chance.randint(0, 60 * MINUTE), 0, 1, chance.randint(1, 5 * MINUTE), chance.randint(1, WAIT), WAIT, WAIT + 1]
+    business, visit = rng.choice(visits)
+    login = visit + rng.choice(
+        [-rng.randint(0, 60 * MINUTE), 0, 1, rng.randint(1, 5 * MINUTE), rng.randint(1, WAIT), WAIT, WAIT + 1]
     )
     events: list[tuple[int, str, str | None, str | None]] = [(login, "login", contact, business)]
-    if chance.random() < 0.3:
-        events.append((login + chance.randint(0, 120 * MINUTE), "change", f"{contact}-b", None))
-    if chance.random() < 0.2:
-        events.append((login + chance.randint(0, 240 * MINUTE), "removal", None, None))
-        if chance.random() < 0.5:
-            events.append((events[-1][0] + chance.randint(1, 60 * MINUTE), "login", f"{contact}-c", business))
-    found = []
-    for at, kind, who, where in events:
+    if rng.random() < 0.3:
+        events.append((login + rng.randint(0, 120 * MINUTE), "change", f"{contact}-b", None))
+    if rng.random() < 0.2:
+        events.append((login + rng.randint(0, 240 * MINUTE), "removal", None, None))
+        if rng.random() < 0.5:
+            events.append((events[-1][0] + rng.randint(1, 60 * MINUTE), "login", f"{contact}-c", business))
+    records = []
+    for at, kind, event_contact, event_business in events:
         if not begin <= at < end:
             continue
-        value = orjson.dumps({"device": device, "contact": who, "business": where, "type": kind, "timestamp": at})
-        found.append(Told(at + delay(chance, late), at, chance.random() < 0.1, device, value))
-        if chance.random() < 0.1:
-            found.append(found[-1]._replace(sent=at + delay(chance, late), backfill=chance.random() < 0.5))
-    return found
+        value = orjson.dumps(
+            {"device": device, "contact": event_contact, "business": event_business, "type": kind, "timestamp": at}
+        )
+        records.append(CrmEvent(at + random_delay(rng, late), at, rng.random() < 0.1, device, value))
+        if rng.random() < 0.1:
+            records.append(records[-1]._replace(sent=at + random_delay(rng, late), backfill=rng.random() < 0.5))
+    return records
 
 
-def delay(chance: random.Random, late: int) -> int:
-    """How long a record is on its way, in ms: one in five is late."""
-    return chance.randint(0, late) if chance.random() < 0.2 else 0
+def random_delay(rng: random.Random, late: int) -> int:
+    """How late a record is sent, in ms: one in five is late."""
+    return rng.randint(0, late) if rng.random() < 0.2 else 0

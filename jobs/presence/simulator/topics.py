@@ -1,4 +1,4 @@
-"""A crowd and its topics: sent on the clock or as fast as it goes, and what was made of it compared with its truth."""
+"""Sends the records of a crowd, and compares the output of the streams with what they must find."""
 
 from __future__ import annotations
 
@@ -14,115 +14,125 @@ import orjson
 
 from jobs.presence.simulator.crowd import Business, Plan, Step, Visit
 from penstock.errors import BrokerError, PenstockError
-from penstock.testing.load import RecordSender, check_topics, read_topic
+from penstock.testing.load import (
+    RecordSender,
+    SentCounts,
+    check_topics,
+    on_schedule,
+    read_topic,
+    read_truth,
+    write_truth,
+)
 
 PROBES, CRM, BACKFILL, BUSINESSES, WALK_INS = "probes", "crm-events", "crm-events-backfill", "businesses", "walk-ins"
-# Seconds that a capture gets to write what was added to its table.
-PATIENCE = 60.0
+# How long a capture may take to write what was added to its table, in seconds.
+CAPTURE_TIMEOUT = 60.0
 
 
-@dataclass
-class Sent:
-    """probes, events: how many; until: epoch ms of what was sent; behind: ms of the clock."""
+class PlanSender:
+    """Sends the records of a plan.
 
-    probes: int = 0
-    events: int = 0
-    until: int = 0
-    behind: int = 0
-
-
-class Sending:
-    """Sends a plan. BrokerError if its topics are not there, or records were not taken."""
+    Raises:
+        BrokerError: A topic does not exist, or records were not accepted.
+    """
 
     def __init__(self, plan: Plan, bootstrap: str, stop: Event) -> None:
-        self._plan, self._stop, self.sent = plan, stop, Sent(until=plan.crowd.start)
+        self.sent = SentCounts(until=plan.crowd.start)
+        self._plan, self._stop = plan, stop
         check_topics([PROBES, CRM, BACKFILL], bootstrap)
-        self._out = RecordSender(bootstrap)
+        self._sender = RecordSender(bootstrap)
 
-    def run(self, *, fast: bool, told: Callable[[Sent], None]) -> list[Visit]:
-        """The visits that are to be expected: all, or when `stop` was set those until then. told: after each step."""
-        for step in self._plan.steps():
-            if not fast:
-                self._stop.wait(max(0, step.until / 1000 - time.time()))
-                self.sent.behind = max(0, int(time.time() * 1000) - step.until)
-            if self._stop.is_set():
-                self._send(self._plan.rest(self.sent.until))
-                break
+    def run(self, *, fast: bool, report: Callable[[SentCounts], None]) -> list[Visit]:
+        """Send all steps, or those until `stop` is set; call `report` after each.
+
+        Returns:
+            The visits that the streams must find.
+        """
+        for step in on_schedule(self._plan.steps(), self.sent, self._stop, fast=fast):
             self._send(step)
-            self.sent.until = step.until
-            told(self.sent)
-        self._out.close()
-        return self._plan.until(self.sent.until)
+            report(self.sent)
+        if self._stop.is_set():
+            self._send(self._plan.in_flight(self.sent.until))
+        self._sender.close()
+        return self._plan.visits_until(self.sent.until)
 
     def _send(self, step: Step) -> None:
         for key, value in step.probes:
-            self._out.send(PROBES, key, value)
-        for one in step.told:
-            self._out.send(BACKFILL if one.backfill else CRM, one.device, one.value)
-        self._out.poll()
-        self.sent.probes += len(step.probes)
-        self.sent.events += len(step.told)
+            self._sender.send(PROBES, key, value)
+        for event in step.crm_events:
+            self._sender.send(BACKFILL if event.backfill else CRM, event.device, event.value)
+        self._sender.poll()
+        self.sent.records += len(step.probes)
+        self.sent.others += len(step.crm_events)
 
 
-def wait_for(businesses: Sequence[Business], bootstrap: str) -> None:
-    """Wait until the captured topic has these businesses: probes of others are ignored. BrokerError if it does not."""
+def wait_for_businesses(businesses: Sequence[Business], bootstrap: str) -> None:
+    """Wait until the captured topic has these businesses, because probes of others are ignored.
+
+    Raises:
+        BrokerError: The topic does not have them in time.
+    """
     check_topics([BUSINESSES], bootstrap)
-    end = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + CAPTURE_TIMEOUT
     while True:
-        known: dict[bytes, Any] = {}
+        latest: dict[bytes, Any] = {}
         for key, value in read_topic(BUSINESSES, bootstrap):
-            known[key] = orjson.loads(value) if value else None
-        thresholds = {str(row["id"]): row["threshold"] for row in known.values() if row and "id" in row}
+            latest[key] = orjson.loads(value) if value else None
+        thresholds = {str(row["id"]): row["threshold"] for row in latest.values() if row and "id" in row}
         missing = [b.id for b in businesses if thresholds.get(b.id) != b.threshold]
         if not missing:
             return
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             raise BrokerError(
                 f"topic {BUSINESSES} does not have the demo database's businesses",
-                got=f"{', '.join(missing[:5])} missing or with another threshold after {PATIENCE:g} s",
-                hint="see that the capture runs: `penstock capture state`",
+                got=f"{', '.join(missing[:5])} missing or with another threshold after {CAPTURE_TIMEOUT:g} s",
+                hint="check that the capture runs: `penstock capture state`",
             )
         time.sleep(0.5)
 
 
 def write(path: Path, plan: Plan, visits: Iterable[Visit]) -> None:
-    """The truth as JSON lines: of the crowd, then of each visit."""
+    """Write the truth as JSON lines: first the crowd, then each visit."""
     crowd, rules = plan.crowd, plan.crowd.rules
-    first = {
+    header = {
         "crowd": crowd.name, "seed": crowd.seed, "start": crowd.start, "devices": crowd.devices,
         "dwell": rules.dwell, "within": rules.within, "away": rules.away,
     }  # fmt: skip
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in [first, *(v._asdict() for v in visits)]))
-    except OSError as e:
-        raise PenstockError("the truth cannot be written", got=f"{path}: {e.strerror}", hint="name another file") from e
+    write_truth(path, b"".join(orjson.dumps(row) + b"\n" for row in [header, *(v._asdict() for v in visits)]))
 
 
 @dataclass(frozen=True)
-class Compared:
-    """found: as expected; missed: expected and not there; invented: there and not expected, or once more than once."""
+class Comparison:
+    """The output of the streams compared with what they must find.
+
+    Attributes:
+        found: Number of visits that were found.
+        missed: Visits that were not found.
+        invented: Walk-ins that are no visit, or were emitted more than once.
+    """
 
     found: int
     missed: list[Visit]
     invented: list[Visit]
 
 
-def compare(path: Path, bootstrap: str) -> Compared:
-    """The topic of walk-ins beside a truth, which only tells of its own crowd's devices."""
-    name, expected = _read(path)
+def compare(path: Path, bootstrap: str) -> Comparison:
+    """Compare the topic of walk-ins with the truth of a crowd. Devices of other crowds are ignored."""
+    name, visits = _read(path)
     check_topics([WALK_INS], bootstrap)
-    there: Counter[Visit] = Counter()
+    emitted: Counter[Visit] = Counter()
     for _, value in read_topic(WALK_INS, bootstrap):
-        if value and (row := _walk_in(value)) and row.device.startswith(name):
-            there[row] += 1
-    found = there & Counter(expected)
-    return Compared(
-        found.total(), sorted((Counter(expected) - there).elements()), sorted((there - Counter(expected)).elements())
+        if value and (visit := _parse_visit(value)) and visit.device.startswith(name):
+            emitted[visit] += 1
+    expected = Counter(visits)
+    return Comparison(
+        found=(emitted & expected).total(),
+        missed=sorted((expected - emitted).elements()),
+        invented=sorted((emitted - expected).elements()),
     )
 
 
-def _walk_in(value: bytes) -> Visit | None:
+def _parse_visit(value: bytes) -> Visit | None:
     try:
         row = orjson.loads(value)
         return Visit(str(row["device"]), str(row["business"]), int(row["since"]), int(row["timestamp"]))
@@ -131,11 +141,11 @@ def _walk_in(value: bytes) -> Visit | None:
 
 
 def _read(path: Path) -> tuple[str, list[Visit]]:
+    """Name and visits of a crowd, from its truth."""
+    content = read_truth(path)
     try:
-        first, *rows = map(orjson.loads, path.read_bytes().splitlines())
-        return str(first["crowd"]), [Visit(**row) for row in rows]
-    except OSError as e:
-        raise PenstockError("the truth cannot be read", got=f"{path}: {e.strerror}", hint="name its file") from e
+        header, *rows = map(orjson.loads, content.splitlines())
+        return str(header["crowd"]), [Visit(**row) for row in rows]
     except (ValueError, KeyError, TypeError) as e:
-        hint = "name one that `python -m jobs.presence.simulator` has written"
-        raise PenstockError("this is no truth of a crowd", got=path, hint=hint) from e
+        hint = "name a file that `python -m jobs.presence.simulator` has written"
+        raise PenstockError("this is not the truth of a crowd", got=path, hint=hint) from e

@@ -162,7 +162,7 @@ def test_groups_too_large_to_unfold_give_the_same(
     receipts = at_random(11)
     made = bundles(spark, receipts, distinct=distinct).where("values IS NOT NULL").cache()
     wanted = summaries(made)
-    monkeypatch.setattr(statistics, "UNFOLDED", 20)
+    monkeypatch.setattr(statistics, "MAX_SORTED", 20)
     assert repr(summaries(made)) == repr(wanted)
 
 

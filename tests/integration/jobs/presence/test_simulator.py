@@ -131,11 +131,11 @@ def test_a_crowd_on_the_clock_ends_early_with_the_truth_of_what_was_sent(place: 
     ("words", "message"),
     [
         (("--for", "10 minutes"), "this is not a duration; got: 10 minutes; hint: e.g. 90s"),
-        (("--for", "4s", "--businesses", "3"), "over before it begins; got: 4000 ms"),
-        (("--dwell", "10m"), "these rules make no crowd; got: dwell 600000 ms"),
+        (("--for", "4s", "--businesses", "3"), "the crowd is too short; got: 4000 ms"),
+        (("--dwell", "10m"), "no crowd can be simulated by these rules; got: dwell 600000 ms"),
         (("--rate", "0.1", "--businesses", "3"), "1000 devices send "),
         (("--check", "nowhere"), "the truth cannot be read; got: nowhere"),
-        (("--check", str(PROJECT / "pyproject.toml")), "this is no truth of a crowd"),
+        (("--check", str(PROJECT / "pyproject.toml")), "this is not the truth of a crowd"),
     ],
 )
 def test_what_cannot_be_done_says_why(place: tuple[Broker, Path], words: tuple[str, ...], message: str) -> None:  # noqa: ARG001
@@ -146,7 +146,7 @@ def test_businesses_are_made_and_waited_for(
     place: tuple[Broker, Path], demo: DemoDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, _ = place
-    monkeypatch.setattr("jobs.presence.simulator.topics.PATIENCE", 0.0)
+    monkeypatch.setattr("jobs.presence.simulator.topics.CAPTURE_TIMEOUT", 0.0)
     assert "does not have the demo database's businesses" in run("--businesses", "9", code=1)
     assert len(demo.rows("businesses")[1]) == 9
     captured(broker, demo)

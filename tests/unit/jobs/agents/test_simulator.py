@@ -32,7 +32,7 @@ def test_what_is_expected_is_what_was_sent(later: int) -> None:
     for agent, one in known.items():
         n = plan.names.index(agent)
         assert (one["timestamp"], one["labels"]) == (expected.last[n], plan.labels(n, one["timestamp"]))
-        assert n in expected.open or one["online"] == expected.online[n]
+        assert n in expected.undecided or one["online"] == expected.online[n]
     # Some come back, and some do not; region and version change on the way.
     assert len(absences) > 20
     assert len({c["labels"]["region"] for c in check_ins if c["agent"] == plan.names[0]}) >= 1
@@ -53,7 +53,7 @@ def test_the_truth_is_a_line_that_makes_the_same_fleet(tmp_path: Path) -> None:
     assert read(tmp_path / "truth.json") == (FLEET, T + 1)
     for text in ("", "[]", '{"fleet": "x"}'):
         (tmp_path / "other.json").write_text(text)
-        with pytest.raises(PenstockError, match="no truth of a fleet"):
+        with pytest.raises(PenstockError, match="not the truth of a fleet"):
             read(tmp_path / "other.json")
     changed = (tmp_path / "truth.json").read_text().replace('"seed":7', '"seed":8')
     (tmp_path / "truth.json").write_text(changed)

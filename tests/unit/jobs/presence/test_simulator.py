@@ -68,11 +68,11 @@ def test_a_plan_that_is_broken_off_tells_what_was_sent(part: float) -> None:
     steps = list(made.steps())
     some = steps[: int(len(steps) * part)]
     moment = some[-1].until
-    rest = made.rest(moment)
-    assert ruled(sent([*some, rest])) == sorted(made.until(moment))
-    assert len(made.until(moment)) > 3
-    told = [e.at for step in [*some, rest] for e in step.told]
-    assert sorted(told) == sorted(e.at for e in made.told if e.at < moment)
+    rest = made.in_flight(moment)
+    assert ruled(sent([*some, rest])) == sorted(made.visits_until(moment))
+    assert len(made.visits_until(moment)) > 3
+    told = [e.at for step in [*some, rest] for e in step.crm_events]
+    assert sorted(told) == sorted(e.at for e in made.crm_events if e.at < moment)
 
 
 def test_a_crowd_is_told_by_its_seed() -> None:
@@ -124,7 +124,7 @@ def test_the_borders_are_there(made: Plan) -> None:
 
 
 def test_contacts_come_before_at_and_after_visits_or_never(made: Plan) -> None:
-    events = [json.loads(e.value) for e in made.told]
+    events = [json.loads(e.value) for e in made.crm_events]
     assert {e["type"] for e in events} == {"login", "change", "removal"}
     assert all((e["contact"] is None) == (e["type"] == "removal") for e in events)
     logins = {(e["device"], e["timestamp"]) for e in events if e["type"] == "login"}
@@ -134,18 +134,21 @@ def test_contacts_come_before_at_and_after_visits_or_never(made: Plan) -> None:
     assert beside[0]
     assert beside[1]
     assert min(beside) < 0
-    assert any(e.backfill for e in made.told)
-    assert len(set(made.told)) > len({e.value for e in made.told})
+    assert any(e.backfill for e in made.crm_events)
+    assert len(set(made.crm_events)) > len({e.value for e in made.crm_events})
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rate": 0.1}, "150 devices send .* probes/s at least; got: 0.1; hint: take a higher rate"),
-        ({"length": 5000}, "over before it begins; got: 5000 ms"),
-        ({"late": 20_000}, "got: 20000 ms late, dwell 20000 ms; hint: let them be less late"),
-        ({"rules": Rules(dwell=10, within=10)}, "these rules make no crowd; got: dwell 10 ms, within 10 ms"),
-        ({"rules": Rules(dwell=10, within=20, away=22)}, "these rules make no crowd"),
+        ({"rate": 0.1}, "150 devices send .* probes/s at least; got: 0.1; hint: use a higher rate"),
+        ({"length": 5000}, "the crowd is too short; got: 5000 ms"),
+        ({"late": 20_000}, "got: 20000 ms late, dwell 20000 ms; hint: let them be less late, or use"),
+        (
+            {"rules": Rules(dwell=10, within=10)},
+            "no crowd can be simulated by these rules; got: dwell 10 ms, within 10 ms",
+        ),
+        ({"rules": Rules(dwell=10, within=20, away=22)}, "no crowd can be simulated by these rules"),
     ],
 )
 def test_what_makes_no_crowd_is_refused(given: dict[str, Any], message: str) -> None:
