@@ -1,1 +1,1 @@
-"""Records: decoding, validation and combining in columns, by DuckDB."""
+"""Decodes, validates and combines records in columns, by DuckDB."""

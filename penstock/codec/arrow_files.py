@@ -1,4 +1,4 @@
-"""Arrow files that are written once, never changed, and known by size and checksum."""
+"""Arrow files that are written once, never changed, and verified by size and checksum."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def read_mapped(path: Path) -> pa.Table:
 def _crc(path: Path) -> int:
     crc = 0
     with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            crc = zlib.crc32(piece, crc)
+        while chunk := file.read(1 << 20):
+            crc = zlib.crc32(chunk, crc)
     return crc

@@ -1,9 +1,12 @@
-"""Records decoded and combined in columns: Arrow batches in, Arrow batches out, by DuckDB; no row is touched by Python.
+"""Decodes and combines records in columns, by DuckDB, without a loop over rows in Python.
 
-Runs in Spark's Python workers, and knows nothing of Spark. In: the columns of `Reading.sends`, of `key BINARY, value
-BINARY, topic STRING, partition INT, offset BIGINT, beat INT`, the partition of what has the key of heartbeats, and
-`clock BIGINT`: in epoch microseconds, the time of a raw record, else the latest event time that is allowed. Out: the
-columns of `Reading.layout`.
+It runs in Spark's Python workers and does not use Spark. Input are the columns `RecordDecoder.input_columns`, out of:
+
+- key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT
+- beat INT: the partition of a record that has the key of heartbeats, else NULL
+- clock BIGINT, epoch microseconds: the time of a raw record, else the latest event time that is allowed
+
+Output are the columns `RecordDecoder.output_schema`.
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ from penstock.errors import DeclarationError
 from penstock.model.input import Combiner, Input
 from penstock.model.schema import Field, Type, schema
 
-# What one query of DuckDB takes: with a tenth of it half the gain is lost, and more only takes memory.
+# Rows and bytes of one query of DuckDB. A tenth of it loses half of the speed; more only needs memory.
 ROWS = 200_000
 BYTES = 32 * 1024 * 1024
 RAW = ("topic", "partition", "offset", "key", "value")
 RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, reason STRING"
-# What is kept of a record beside that where the transform gets it whole; headers as JSON: Spark weighs a batch for each
-# row that it adds to it on its way to Python, a column of lists all over again, which cost more than all else together.
+# Further columns of records that the transform gets unchanged. Headers are JSON: Spark computes the size of a batch for
+# each row that it sends to Python, which costs more than all else if it has a column of lists.
 RECORD_METADATA = "timestamp TIMESTAMP, headers STRING"
 IS_HEARTBEAT = "_beat_at IS NOT NULL"
-# A raw record has no fields that could be wrong.
+# A raw record has no fields that could be invalid.
 RAW_VALIDATED = f"SELECT *, {IS_HEARTBEAT} AS _beat, false AS _bad, coalesce(_beat_at, _clock) AS _at FROM records_in"
 VALIDATION_COLUMNS = ("_at", "_beat", "_bad", "_row")
 EVENT_TIME, HEARTBEAT_COLUMN, BAD_COLUMN, SOURCE_RECORD_COLUMN = "event_time", "_beat", "_bad", "_record"
@@ -111,12 +114,14 @@ class RecordDecoder:
 
     @classmethod
     def of_input(
-        cls, given: Input, *, combine: bool, keep: bool, signer: HeartbeatSigner | None = None
+        cls, input_: Input, *, combine: bool, keep_records: bool, signer: HeartbeatSigner | None = None
     ) -> RecordDecoder:
-        topic, combiner = given.topic.name if given.topic else "", given.combine if combine else None
-        what, tombstones = f"input {given.source}", given.tombstones == "keep"
-        keep |= given.record
-        return cls(topic, what, given.schema, given.event_time, combiner, keep, signer, given.record, tombstones)
+        topic, combiner = input_.topic.name if input_.topic else "", input_.combine if combine else None
+        label, tombstones = f"input {input_.source}", input_.tombstones == "keep"
+        keep_records |= input_.record
+        return cls(
+            topic, label, input_.schema, input_.event_time, combiner, keep_records, signer, input_.record, tombstones
+        )
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -130,20 +135,20 @@ class RecordDecoder:
     @property
     def event_time_sql(self) -> str | None:
         """DuckDB SQL of the event time in epoch microseconds; None if only Spark can evaluate it."""
-        own = "epoch_us(_timestamp)"
+        timestamp = "epoch_us(_timestamp)"
         if self.whole_record and self.event_time.strip().lower() == "record.timestamp":
-            return times.null_outside_calendar(own)
-        found = times.event_time_sql(self.event_time, self.fields)
-        own = times.clamp_to_calendar(own)
-        return f"CASE WHEN _value IS NULL THEN {own} ELSE {found} END" if found and self.tombstones else found
+            return times.null_outside_calendar(timestamp)
+        sql = times.event_time_sql(self.event_time, self.fields)
+        timestamp = times.clamp_to_calendar(timestamp)
+        return f"CASE WHEN _value IS NULL THEN {timestamp} ELSE {sql} END" if sql and self.tombstones else sql
 
     @property
     def input_columns(self) -> tuple[str, ...]:
-        """The columns to send; for raw records only those that the combiner reads, since each has its cost."""
+        """The columns to send; for raw records only those that the combiner reads, for speed."""
         topic = () if self.topic else ("topic",)
         if self.ddl or not self.combine:
-            more = ("timestamp", "headers") if self.whole_record else ()
-            return ("key", "value", "partition", "offset", "clock", *topic, *more)
+            metadata = ("timestamp", "headers") if self.whole_record else ()
+            return ("key", "value", "partition", "offset", "clock", *topic, *metadata)
         return (
             "value",
             "clock",
@@ -154,7 +159,7 @@ class RecordDecoder:
 
     @property
     def output_fields(self) -> tuple[Field, ...]:
-        """The fields for the transform beside the event time."""
+        """The fields that the transform gets beside the event time."""
         if self.combine:
             return schema(self.combine.schema, f"the combiner of {self.label}", of_json=False)
         return self.fields
@@ -162,114 +167,118 @@ class RecordDecoder:
     @cached_property
     def output_schema(self) -> pa.Schema:
         rows = [pa.field(f.name, arrow_type(f.type)) for f in self.output_fields]
-        more = RECORD_METADATA_TYPE if self.whole_record else ()
-        return pa.schema([*rows, *ADDED_COLUMNS, pa.field(SOURCE_RECORD_COLUMN, pa.struct([*RECORD_TYPE, *more]))])
+        metadata = RECORD_METADATA_TYPE if self.whole_record else ()
+        return pa.schema([*rows, *ADDED_COLUMNS, pa.field(SOURCE_RECORD_COLUMN, pa.struct([*RECORD_TYPE, *metadata]))])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Decode and combine; the order of records is not kept."""
-        sql = _queries(self)
+        """Decode and combine batches; the order of records may change."""
+        queries = _queries(self)
         for table in coalesce_batches(batches):
-            yield from sql.run(table)
+            yield from queries.run(table)
 
 
 def coalesce_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Concatenates batches until they are large enough for one query."""
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        held.append(batch)
+        pending.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= ROWS or size >= BYTES:
-            yield pa.Table.from_batches(held)
-            held, rows, size = [], 0, 0
+            yield pa.Table.from_batches(pending)
+            pending, rows, size = [], 0, 0
     if rows:
-        yield pa.Table.from_batches(held)
+        yield pa.Table.from_batches(pending)
 
 
 @cache
 def connection() -> duckdb.DuckDBPyConnection:
-    """The process's DuckDB, in memory and alone: Spark runs a worker for each core already."""
-    made = duckdb.connect(
+    """The process's DuckDB, in memory, with one thread: Spark runs a worker for each core."""
+    duck = duckdb.connect(
         config={"threads": 1, "enable_external_access": False, "preserve_insertion_order": False, "memory_limit": "1GB"}
     )
-    made.execute("SET timezone = 'UTC'")
-    return made
+    duck.execute("SET timezone = 'UTC'")
+    return duck
 
 
 @cache
-def _queries(reading: RecordDecoder) -> DecoderQueries:
-    return DecoderQueries(reading)
+def _queries(decoder: RecordDecoder) -> DecoderQueries:
+    return DecoderQueries(decoder)
 
 
 class DecoderQueries:
-    """The SQL of one reading, made once.
+    """The queries of a decoder.
 
-    A batch is decoded to what the next query needs and no more; records that are kept as they came, the bad ones
-    above all, are few, and are decoded once more with all that belongs to them.
+    A batch is decoded only to the columns that the next query needs. Records that are kept unchanged, mostly invalid
+    ones, are few; they are decoded again with all columns.
     """
 
-    def __init__(self, reading: RecordDecoder) -> None:
-        self._layout, self._topic, self._what = reading.output_schema, reading.topic, reading.label
-        self._signer = reading.signer
-        self._lists = {f.name for f in reading.output_fields if reading.combine and f.type.kind == "array"}
+    def __init__(self, decoder: RecordDecoder) -> None:
+        self._layout, self._topic, self._label = decoder.output_schema, decoder.topic, decoder.label
+        self._signer = decoder.signer
+        self._lists = {f.name for f in decoder.output_fields if decoder.combine and f.type.kind == "array"}
         self._con = connection()
-        names = [json_sql.quote_name(f.name) for f in reading.fields]
-        at = "make_timestamptz(_at) AS event_time"
-        # What is decoded is put down before it is looked at twice; raw records are all there already.
+        names = [json_sql.quote_name(f.name) for f in decoder.fields]
+        event_time = "make_timestamptz(_at) AS event_time"
+        # Decoded records are materialised since two queries read them; raw records need no decoding.
         self._decode_sql, source = "", f"({RAW_VALIDATED})"
-        if reading.ddl:
+        if decoder.ddl:
             self._decode_sql, source = (
-                f"SELECT {', '.join([*names, *VALIDATION_COLUMNS])} FROM ({_validated_sql(reading)})",
+                f"SELECT {', '.join([*names, *VALIDATION_COLUMNS])} FROM ({_validated_sql(decoder)})",
                 "decoded",
             )
         else:
-            assert reading.combine, "raw records that are not combined need no reading"
-            sent = [name for name in RAW if name in reading.input_columns or name == "topic"]
-            names = [*(f'_{name} AS "{name}"' for name in sent), "_text AS text"]
-        if reading.combine:
-            given = ", ".join(
+            assert decoder.combine, "raw records without a combiner need no decoder"
+            columns = [name for name in RAW if name in decoder.input_columns or name == "topic"]
+            names = [*(f'_{name} AS "{name}"' for name in columns), "_text AS text"]
+        if decoder.combine:
+            typed = ", ".join(
                 f"{json_sql.quote_name(f.name)}::{json_sql.duckdb_type(f.type)} AS {json_sql.quote_name(f.name)}"
-                for f in reading.output_fields
+                for f in decoder.output_fields
             )
-            records = f"WITH records AS (SELECT {', '.join(names)}, {at} FROM {source} WHERE NOT _beat AND NOT _bad) "
-            combined = f"({_as_subquery(reading.combine.sql)})"
-            self._combine_sql = f"{records} SELECT * FROM {combined}"
-            self._good_sql = f"{records} SELECT {given}, event_time, false AS _beat, false AS _bad FROM {combined}"
+            records = (
+                f"WITH records AS (SELECT {', '.join(names)}, {event_time} FROM {source} WHERE NOT _beat AND NOT _bad) "
+            )
+            combiner = f"({_as_subquery(decoder.combine.sql)})"
+            self._combine_sql = f"{records} SELECT * FROM {combiner}"
+            self._good_sql = f"{records} SELECT {typed}, event_time, false AS _beat, false AS _bad FROM {combiner}"
         else:
-            self._good_sql = f"SELECT {', '.join(names)}, {at}, _beat, _bad FROM {source} WHERE NOT _bad"
-        self._combines = reading.combine is not None
-        # Spark may find bad what looks good here, where it is Spark that knows the event time.
-        self._always_full = reading.keep_records or (bool(reading.ddl) and not reading.computes_event_time)
-        if reading.ddl:
+            self._good_sql = f"SELECT {', '.join(names)}, {event_time}, _beat, _bad FROM {source} WHERE NOT _bad"
+        self._combines = decoder.combine is not None
+        # If Spark computes the event time, it may find more invalid records, whose source is then needed.
+        self._always_full = decoder.keep_records or (bool(decoder.ddl) and not decoder.computes_event_time)
+        if decoder.ddl:
             packed = ", ".join(f'"{name}" := _{name}' for name in RAW)
-            more = "".join(
-                f', "{field.name}" := _{field.name}' for field in (RECORD_METADATA_TYPE if reading.whole_record else ())
+            metadata = "".join(
+                f', "{field.name}" := _{field.name}' for field in (RECORD_METADATA_TYPE if decoder.whole_record else ())
             )
-            said = rejection_reasons.rejection_reason(reading.fields, reading.event_time, tombstones=reading.tombstones)
-            why = f"CASE WHEN _bad THEN {said} END"
-            # Of a combiner's columns a record by itself has none.
-            own = "" if reading.combine else f"{', '.join(names)}, "
+            reason = rejection_reasons.rejection_reason(
+                decoder.fields, decoder.event_time, tombstones=decoder.tombstones
+            )
+            reason_sql = f"CASE WHEN _bad THEN {reason} END"
+            # A single record has no columns of the combiner.
+            field_columns = "" if decoder.combine else f"{', '.join(names)}, "
             self._full_sql = (
-                f"SELECT {own}{at}, _beat, _bad, struct_pack({packed}, reason := {why}{more}) AS _record "
-                f"FROM ({_validated_sql(reading)})"
+                f"SELECT {field_columns}{event_time}, _beat, _bad, "
+                f"struct_pack({packed}, reason := {reason_sql}{metadata}) AS _record FROM ({_validated_sql(decoder)})"
             )
         else:
-            self._full_sql = f"SELECT {at}, _beat, _bad FROM {source}"
+            self._full_sql = f"SELECT {event_time}, _beat, _bad FROM {source}"
 
-    def combiner_types(self, sends: pa.Table) -> dict[str, str]:
-        """Returns DuckDB's types of the combiner's columns by lower-case name. sends: the input columns, empty."""
-        tables = {"records_in": self._prepared(sends)}
+    def combiner_types(self, columns: pa.Table) -> dict[str, str]:
+        """Returns DuckDB's types of the combiner's columns by lower-case name; `columns` are empty input columns."""
+        tables = {"records_in": self._prepared(columns)}
         if self._decode_sql:
             tables = {"decoded": self._execute(self._decode_sql, **tables)}
         self._execute(self._good_sql, **tables)
-        kinds = self._execute(f"DESCRIBE {self._combine_sql}", **tables)
-        names = (str(name).lower() for name in kinds["column_name"].to_pylist())
-        return dict(zip(names, map(str, kinds["column_type"].to_pylist()), strict=True))
+        described = self._execute(f"DESCRIBE {self._combine_sql}", **tables)
+        names = (str(name).lower() for name in described["column_name"].to_pylist())
+        return dict(zip(names, map(str, described["column_type"].to_pylist()), strict=True))
 
     def run(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """The rows of raw records; those of some large ones by halves: the parser takes 16 times their size."""
+        """Decode records; if memory is short, in halves, since the parser needs 16 times their size."""
         try:
-            # All of them before the first is given: a half must not give them again.
+            # Completed before the first batch is yielded, since a failure starts again with halves.
             yield from list(self._decode_table(table))
         except duckdb.OutOfMemoryException:
             if table.num_rows == 1:
@@ -279,71 +288,71 @@ class DecoderQueries:
             yield from self.run(table.slice(half))
 
     def _decode_table(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        given = self._prepared(table)
+        prepared = self._prepared(table)
         if self._always_full:
-            yield from self._rows(self._full_sql, records_in=given)
+            yield from self._rows(self._full_sql, records_in=prepared)
             return
         if self._decode_sql:
-            decoded = self._query(self._decode_sql, records_in=given)
-            apart = pc.or_(decoded["_beat"], decoded["_bad"]) if self._combines else decoded["_bad"]
-            rows, tables = decoded["_row"].filter(apart), {"decoded": decoded}
+            decoded = self._query(self._decode_sql, records_in=prepared)
+            is_special = pc.or_(decoded["_beat"], decoded["_bad"]) if self._combines else decoded["_bad"]
+            rows, tables = decoded["_row"].filter(is_special), {"decoded": decoded}
         else:
-            # A combiner is not given beats, and raw records are never bad.
-            rows, tables = given["_row"].filter(pc.is_valid(given["_beat_at"])), {"records_in": given}
-        if len(rows) < len(given):
+            # Heartbeats are not combined, and raw records are never invalid.
+            rows, tables = prepared["_row"].filter(pc.is_valid(prepared["_beat_at"])), {"records_in": prepared}
+        if len(rows) < len(prepared):
             yield from self._rows(self._good_sql, **tables)
         if len(rows):
-            yield from self._rows(self._full_sql, records_in=given.take(rows))
+            yield from self._rows(self._full_sql, records_in=prepared.take(rows))
 
     def _prepared(self, table: pa.Table) -> pa.Table:
-        """The source's columns under names that no field may have, and the value as text."""
-        sent = [name for name in table.column_names if name != "beat"]
-        named = table.select(sent).rename_columns([f"_{name}" for name in sent])
-        named = named.append_column("_beat_at", self._heartbeat_times(table))
+        """The input columns under names that no field may have, and the value as text."""
+        columns = [name for name in table.column_names if name != "beat"]
+        prepared = table.select(columns).rename_columns([f"_{name}" for name in columns])
+        prepared = prepared.append_column("_beat_at", self._heartbeat_times(table))
         if self._topic:
-            # One topic is not sent with every record.
-            named = named.append_column("_topic", pa.repeat(self._topic, len(table)))
-        named = named.append_column("_row", pa.array(np.arange(len(table))))
-        return named.append_column("_text", as_text(table["value"]))
+            # The name of a single topic is not sent with every record.
+            prepared = prepared.append_column("_topic", pa.repeat(self._topic, len(table)))
+        prepared = prepared.append_column("_row", pa.array(np.arange(len(table))))
+        return prepared.append_column("_text", as_text(table["value"]))
 
     def _heartbeat_times(self, table: pa.Table) -> pa.Array[Any]:
         """Returns the time of verified heartbeats in epoch microseconds; NULL for other records."""
-        sent = "beat" in table.column_names
-        keyed = pc.is_valid(table["beat"]) if sent else pc.equal(table["key"], pa.scalar(HEARTBEAT_KEY))
-        rows = pc.indices_nonzero(keyed).to_numpy()
+        has_beat = "beat" in table.column_names
+        has_key = pc.is_valid(table["beat"]) if has_beat else pc.equal(table["key"], pa.scalar(HEARTBEAT_KEY))
+        rows = pc.indices_nonzero(has_key).to_numpy()
         if self._signer is None or not len(rows):
             return pa.nulls(len(table), pa.int64())
-        at, none = np.zeros(len(table), np.int64), np.ones(len(table), np.bool_)
+        times, is_null = np.zeros(len(table), np.int64), np.ones(len(table), np.bool_)
         record: dict[str, Any]
         for row, record in zip(rows, table.take(rows).to_pylist(), strict=True):
-            topic, partition = self._topic or record["topic"], record["beat" if sent else "partition"]
-            found = self._signer.verified_time(topic, partition, record["value"])
-            if found is not None:
-                at[row], none[row] = found * 1000, False
-        return pa.array(at, mask=none)
+            topic, partition = self._topic or record["topic"], record["beat" if has_beat else "partition"]
+            time = self._signer.verified_time(topic, partition, record["value"])
+            if time is not None:
+                times[row], is_null[row] = time * 1000, False
+        return pa.array(times, mask=is_null)
 
     def _rows(self, sql: str, **tables: pa.Table) -> Iterator[pa.RecordBatch]:
-        found = self._query(sql, **tables)
-        if not found.num_rows:
+        result = self._query(sql, **tables)
+        if not result.num_rows:
             return
-        have = set(found.column_names)
-        if timeless := found[EVENT_TIME].null_count if self._combines else 0:
-            bad = pc.sum(found[BAD_COLUMN]).as_py() or 0
-            if timeless > bad:
+        names = set(result.column_names)
+        if without_time := result[EVENT_TIME].null_count if self._combines else 0:
+            invalid = pc.sum(result[BAD_COLUMN]).as_py() or 0
+            if without_time > invalid:
                 raise DeclarationError(
-                    f"the combiner of {self._what} gives rows without event_time",
-                    got=f"{timeless - bad} rows",
-                    hint="give the greatest of each group: max(event_time) AS event_time",
+                    f"the combiner of {self._label} returns rows without event_time",
+                    got=f"{without_time - invalid} rows",
+                    hint="return the greatest of each group: max(event_time) AS event_time",
                 )
-        for name in self._lists & have:
-            if holes := pc.list_flatten(found[name]).null_count:
+        for name in self._lists & names:
+            if nulls := pc.list_flatten(result[name]).null_count:
                 raise DeclarationError(
-                    f"the combiner of {self._what} gives lists that hold NULL",
-                    got=f"{holes} in its column {name}",
-                    hint="leave them out with FILTER (WHERE ... IS NOT NULL)",
+                    f"the combiner of {self._label} returns lists that contain NULL",
+                    got=f"{nulls} in column {name}",
+                    hint="exclude them with FILTER (WHERE ... IS NOT NULL)",
                 )
         columns = [
-            found[field.name].cast(field.type) if field.name in have else pa.nulls(found.num_rows, field.type)
+            result[field.name].cast(field.type) if field.name in names else pa.nulls(result.num_rows, field.type)
             for field in self._layout
         ]
         yield from pa.Table.from_arrays(columns, schema=self._layout).to_batches()
@@ -352,8 +361,8 @@ class DecoderQueries:
         for name, table in tables.items():
             self._con.register(name, table)
         try:
-            found: pa.Table = self._con.sql(sql).to_arrow_table()
-            return found
+            result: pa.Table = self._con.sql(sql).to_arrow_table()
+            return result
         finally:
             for name in tables:
                 self._con.unregister(name)
@@ -363,36 +372,39 @@ class DecoderQueries:
             return self._execute(sql, **tables)
         except duckdb.ConversionException as e:
             raise DeclarationError(
-                f"the combiner of {self._what} gives values that their declared type cannot hold",
+                f"the combiner of {self._label} returns values that do not fit their declared type",
                 got=str(e).splitlines()[0],
                 hint="declare a wider type",
             ) from e
         except (duckdb.OutOfRangeException, duckdb.InvalidInputException) as e:
             raise DeclarationError(
-                f"the combiner of {self._what} fails on these records",
+                f"the combiner of {self._label} fails on these records",
                 got=str(e).splitlines()[0],
-                hint="let its query take every value of the input's types, with try_cast or a wider type",
+                hint="change its query to accept every value of the input's types, with try_cast or a wider type",
             ) from e
 
 
 def _as_subquery(sql: str) -> str:
-    """A query that stands in another: a comment at its end must not swallow what follows."""
+    """A query as a subquery; the newline ends a comment in its last line."""
     return f"{sql.rstrip().removesuffix(';')}\n"
 
 
-def _validated_sql(reading: RecordDecoder) -> str:
-    """Each record with its fields' values, event time and verdict; all else of it beside them."""
-    fields = reading.fields
-    none = ["_k IS NULL", *(json_sql.is_field_invalid("_k", f, json_sql.quote_name(f.name), "_text") for f in fields)]
-    at = reading.event_time_sql
-    timeless = ["_at IS NULL", "_at > _clock"] if at is not None else []
-    bad = " OR ".join([*none, *timeless])
-    if reading.tombstones:
-        bad = f"CASE WHEN _value IS NULL THEN {' OR '.join(timeless) or 'false'} ELSE {bad} END"
+def _validated_sql(decoder: RecordDecoder) -> str:
+    """All columns of each record, the values of its fields, its event time, and whether it is invalid."""
+    fields = decoder.fields
+    field_checks = [
+        "_k IS NULL",
+        *(json_sql.is_field_invalid("_k", f, json_sql.quote_name(f.name), "_text") for f in fields),
+    ]
+    event_time = decoder.event_time_sql
+    time_checks = ["_at IS NULL", "_at > _clock"] if event_time is not None else []
+    is_bad = " OR ".join([*field_checks, *time_checks])
+    if decoder.tombstones:
+        is_bad = f"CASE WHEN _value IS NULL THEN {' OR '.join(time_checks) or 'false'} ELSE {is_bad} END"
     values = ", ".join(f"{json_sql.field_value('_k', f, '_text')} AS {json_sql.quote_name(f.name)}" for f in fields)
     return (
-        f"SELECT *, NOT _beat AND ({bad}) AS _bad FROM ("
-        f"SELECT *, CASE WHEN _beat THEN _beat_at ELSE {at or 'NULL::BIGINT'} END AS _at FROM ("
+        f"SELECT *, NOT _beat AND ({is_bad}) AS _bad FROM ("
+        f"SELECT *, CASE WHEN _beat THEN _beat_at ELSE {event_time or 'NULL::BIGINT'} END AS _at FROM ("
         f"SELECT *, {values} FROM ("
         f"SELECT *, {IS_HEARTBEAT} AS _beat, {json_sql.parse_record('_text', fields)} AS _k FROM records_in)))"
     )

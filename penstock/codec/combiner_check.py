@@ -10,45 +10,48 @@ from penstock.codec.json_sql import INTEGERS
 from penstock.errors import DeclarationError
 from penstock.model.input import Input
 
-# What is cut off where a value is put into a type without fractions, or a day.
+# Casts that would drop a fraction or a time of day.
 LOSSY_CASTS = {("DOUBLE", "int"), ("FLOAT", "int"), ("DECIMAL", "int"), ("TIMESTAMP", "date")}
 EXTRA_TYPES: dict[str, pa.DataType] = {"clock": pa.int64(), "beat": pa.int32()}
 
 
-def check_combiner(given: Input) -> None:
+def check_combiner(input_: Input) -> None:
     """Raises DeclarationError if an input's combiner cannot work: event time, query or result types."""
-    if given.combine is None:
+    if input_.combine is None:
         return
-    reading, what = RecordDecoder.of_input(given, combine=True, keep=False), f"the combiner of input {given.source}"
-    if not reading.computes_event_time:
+    decoder, label = (
+        RecordDecoder.of_input(input_, combine=True, keep_records=False),
+        f"the combiner of input {input_.source}",
+    )
+    if not decoder.computes_event_time:
         raise DeclarationError(
-            f"{what} cannot know the event time",
-            got=given.event_time,
+            f"{label} needs an event time that DuckDB can compute",
+            got=input_.event_time,
             hint="declare timestamp_millis(field), timestamp_seconds(field), timestamp_micros(field) or a field of "
-            "type TIMESTAMP; of raw records it is `timestamp`",
+            "type TIMESTAMP; for raw records `timestamp`",
         )
     kinds = EXTRA_TYPES | {field.name: field.type for field in RECORD_TYPE}
-    sends = pa.schema([(name, kinds[name]) for name in reading.input_columns])
+    columns = pa.schema([(name, kinds[name]) for name in decoder.input_columns])
     try:
-        found = DecoderQueries(reading).combiner_types(sends.empty_table())
+        types = DecoderQueries(decoder).combiner_types(columns.empty_table())
     except duckdb.Error as e:
         raise DeclarationError(
-            f"{what} is refused by DuckDB",
+            f"{label} is refused by DuckDB",
             got=" ".join(str(e).split()),
-            hint="its query reads the table `records` and gives the columns of its schema and event_time: "
-            f"{', '.join(field.name for field in reading.output_fields)}, max(event_time) AS event_time",
+            hint="its query must read the table `records` and return the columns of its schema and event_time: "
+            f"{', '.join(field.name for field in decoder.output_fields)}, max(event_time) AS event_time",
         ) from e
-    if not (kind := found[EVENT_TIME]).startswith("TIMESTAMP"):
+    if not (kind := types[EVENT_TIME]).startswith("TIMESTAMP"):
         raise DeclarationError(
-            f"{what} gives an event_time that is no time", got=kind, hint=f"max(event_time) AS {EVENT_TIME}"
+            f"{label} returns an event_time that is no timestamp", got=kind, hint=f"max(event_time) AS {EVENT_TIME}"
         )
-    for field in reading.output_fields:
-        kind = found[field.name.lower()]
-        into = "int" if field.type.kind in INTEGERS else field.type.kind
-        cut = (kind.partition("(")[0].partition(" ")[0], into) in LOSSY_CASTS and not kind.endswith(",0)")
-        if cut or (kind.endswith("]") and into not in ("array", "string")):
+    for field in decoder.output_fields:
+        kind = types[field.name.lower()]
+        target = "int" if field.type.kind in INTEGERS else field.type.kind
+        loses = (kind.partition("(")[0].partition(" ")[0], target) in LOSSY_CASTS and not kind.endswith(",0)")
+        if loses or (kind.endswith("]") and target not in ("array", "string")):
             raise DeclarationError(
-                f"{what} gives values that its schema cannot hold whole",
+                f"{label} returns values that its schema would truncate",
                 got=f"{field.name}: {kind}, declared {field.type.kind.upper()}",
-                hint="declare the type that the query gives, or let the query round as is meant",
+                hint="declare the type that the query returns, or round in the query",
             )

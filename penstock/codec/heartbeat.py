@@ -5,8 +5,8 @@ A heartbeat is a record with the key HEARTBEAT_KEY, the header `penstock.heartbe
 create one, and a copy is invalid in another partition and does not change the time where it was sent. A record with
 this key and no valid proof is an ordinary record. Other consumers skip heartbeats by their key.
 
-`HeartbeatSigner` verifies for the decoder (`columnar`) too; `engine.query.decode` repeats the HMAC in Spark SQL,
-because raw records without a combiner are not sent to a Python worker.
+`HeartbeatSigner` verifies wherever Python sees the records; only `engine.query.decode` repeats the HMAC in Spark SQL,
+because raw records without a combiner never reach a Python worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEARTBEAT_HEADER: Final = "penstock.heartbeat"
 SECRET_FILE: Final = "heartbeat.secret"
 VALUE_PATTERN: Final = re.compile(rb'\{"heartbeat":([0-9]{1,15}),"proof":"([0-9a-f]{64})"\}')
 SHA256_BLOCK: Final = 64
-"""Bytes that SHA-256 takes at once."""
+"""Block size of SHA-256 in bytes."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class HeartbeatSigner:
 
     def verified_time(self, topic: str, partition: int, value: bytes | None) -> int | None:
         """Returns the epoch ms of a heartbeat; None if the proof is invalid."""
-        found = VALUE_PATTERN.fullmatch(value or b"")
-        if found is None:
+        match = VALUE_PATTERN.fullmatch(value or b"")
+        if match is None:
             return None
-        at_ms = int(found[1])
+        at_ms = int(match[1])
         return at_ms if hmac.compare_digest(value or b"", self.value(topic, partition, at_ms)) else None
 
     @property
@@ -55,6 +55,8 @@ class HeartbeatSigner:
 
 def heartbeat_signer() -> HeartbeatSigner:
     """Returns the signer with the secret of the settings, else of the home folder."""
-    given = settings().heartbeat_secret.get_secret_value()
-    secret = hashlib.sha256(given.encode()).digest() if given else load_or_create(settings().home / SECRET_FILE)
+    secret_text = settings().heartbeat_secret.get_secret_value()
+    secret = (
+        hashlib.sha256(secret_text.encode()).digest() if secret_text else load_or_create(settings().home / SECRET_FILE)
+    )
     return HeartbeatSigner(secret)

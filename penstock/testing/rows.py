@@ -81,7 +81,7 @@ def splits(
         raise DeclarationError(f"input {name} of stream {stream.name} has no combiner", hint="Input(..., combine=...)")
     beside = {other: _frame(spark, stream.inputs[other], rows) for other, rows in others.items()}
     chance = random.Random(seed)
-    reading = RecordDecoder.of_input(stream.sources[name], combine=True, keep=False)
+    reading = RecordDecoder.of_input(stream.sources[name], combine=True, keep_records=False)
     found = []
     for number in range(tries):
         order, cuts = list(given), []

@@ -64,7 +64,7 @@ def decode_records(
     """
     horizon = _horizon(given, now, "timestamp")
     ours = heartbeat_signer()
-    reading = RecordDecoder.of_input(given, combine=combine, keep=keep == "all", signer=ours)
+    reading = RecordDecoder.of_input(given, combine=combine, keep_records=keep == "all", signer=ours)
     if now is None and given.schema and not reading.computes_event_time:
         # Spark judges the time of what was decoded, and needs the record's own for it.
         reading = replace(reading, whole_record=True)

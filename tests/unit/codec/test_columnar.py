@@ -263,9 +263,9 @@ def test_a_bad_record_is_apart_from_what_a_combiner_gives() -> None:
 @pytest.mark.parametrize(
     ("ddl", "sql", "message"),
     [
-        ("n TINYINT", 'sum("at") AS n, max(event_time) AS event_time', "values that their declared type cannot hold"),
+        ("n TINYINT", 'sum("at") AS n, max(event_time) AS event_time', "values that do not fit their declared type"),
         ("n BIGINT", 'sum("at") AS n, NULL::TIMESTAMPTZ AS event_time', "rows without event_time"),
-        ("l ARRAY<INT>", "[NULL] AS l, max(event_time) AS event_time", "lists that hold NULL"),
+        ("l ARRAY<INT>", "[NULL] AS l, max(event_time) AS event_time", "lists that contain NULL"),
     ],
 )
 def test_what_a_combiner_must_not_give(ddl: str, sql: str, message: str) -> None:

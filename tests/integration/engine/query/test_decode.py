@@ -68,7 +68,7 @@ def test_beats_and_records_of_the_future(spark: SparkSession, name: str) -> None
 def test_no_plan_shows_the_secret(spark: SparkSession, name: str) -> None:
     frame = decode.decode_records(spark.createDataFrame([], SCHEMA), INPUTS[name], F.lit(NOW))
     plan = frame._jdf.queryExecution().toString() + repr(
-        RecordDecoder.of_input(INPUTS[name], combine=True, keep=False, signer=heartbeat_signer())
+        RecordDecoder.of_input(INPUTS[name], combine=True, keep_records=False, signer=heartbeat_signer())
     )
     for secret in (heartbeat_signer().secret, *heartbeat_signer().hmac_pads):
         for shown in (
@@ -167,7 +167,7 @@ def test_no_shipped_stream_fails_on_nanoseconds(spark: SparkSession) -> None:
     }
     assert sum(one.event_time.startswith("CASE") for one in shipped.values()) == 4
     for given in shipped.values():
-        fields = RecordDecoder.of_input(given, combine=False, keep=False).fields
+        fields = RecordDecoder.of_input(given, combine=False, keep_records=False).fields
         texts = dict.fromkeys((f.name for f in fields if f.type.kind == "string"), "login")
         value = texts | dict.fromkeys((f.name for f in fields if f.type.kind == "bigint"), 1_700_000_000_000_000_000)
         others: dict[str, Any] = {"map": {}, "array": [], "boolean": True}

@@ -11,7 +11,7 @@ from jobs.metrics import summaries
 from penstock.codec.columnar import RecordDecoder
 from tests.readings import batch, run
 
-READING = RecordDecoder.of_input(summaries.STREAM.sources["bundles"], combine=True, keep=False)
+READING = RecordDecoder.of_input(summaries.STREAM.sources["bundles"], combine=True, keep_records=False)
 WINDOW = 1_700_000_400_000
 
 
