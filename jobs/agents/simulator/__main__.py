@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.output import clear_errors, console, table
-from penstock.settings import settings
-from penstock.testing.load import milliseconds
-from penstock.testing.simulator import (
+from penstock.cli.simulator_options import (
     CheckOption,
     FastOption,
     SeedOption,
@@ -19,6 +17,8 @@ from penstock.testing.simulator import (
     length_option,
     show_progress,
 )
+from penstock.settings import settings
+from penstock.testing.load import milliseconds
 
 MAX_LISTED = 20
 

@@ -9,9 +9,7 @@ import typer
 
 from penstock.cli.demo import demo
 from penstock.cli.output import clear_errors, console, table
-from penstock.settings import settings
-from penstock.testing.load import milliseconds
-from penstock.testing.simulator import (
+from penstock.cli.simulator_options import (
     CheckOption,
     FastOption,
     SeedOption,
@@ -20,6 +18,8 @@ from penstock.testing.simulator import (
     length_option,
     show_progress,
 )
+from penstock.settings import settings
+from penstock.testing.load import milliseconds
 
 if TYPE_CHECKING:
     from jobs.presence.simulator.crowd import Business, Plan
