@@ -37,7 +37,7 @@ class CommandOperator(BaseOperator):
 
     def run_command(self, words: Sequence[str]) -> str:
         """Run it to its end; the last line that it printed. What it logs comes into the task's log as what it is."""
-        from penstock.cli.backfills import LATER
+        from penstock.cli.backfills import TEMPORARY_FAILURE
         from penstock.settings import settings
 
         said = ""
@@ -53,7 +53,7 @@ class CommandOperator(BaseOperator):
                 if text is line:
                     said = line or said
         code = self._process.returncode
-        if code == LATER or code < 0:
+        if code == TEMPORARY_FAILURE or code < 0:
             raise AirflowException(f"it is tried again: {said or f'ended by signal {-code}'}")
         if code:
             raise AirflowFailException(said)

@@ -1,4 +1,4 @@
-"""`penstock backfill`: an interval of an archive, or a collection, brought into a topic."""
+"""`penstock backfill`: write an interval of an archive, or a MongoDB collection, to a topic."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from uuid import uuid4
 import typer
 
 from penstock.catalog import Catalog, partial_catalog
-from penstock.cli.archives import TIMES
-from penstock.cli.output import clear_errors, console, echo, emit, table, unknown
+from penstock.cli.arguments import AsJson, DryRun, as_utc, completion, look_up, time_option
+from penstock.cli.output import clear_errors, console, echo, emit, table
 from penstock.errors import BackfillError, BrokerError, InputNotReady, Wait
 from penstock.logs import setup
 from penstock.model.archive import Archive
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from penstock.backfill.job import BackfillJob
 
-app = typer.Typer(no_args_is_help=True, help="Write intervals of archives, and collections, to topics.")
+app = typer.Typer(no_args_is_help=True, help="Write intervals of archives, and MongoDB collections, to topics.")
 
 
-# As sysexits.h has it.
-LATER = 75
+# EX_TEMPFAIL of sysexits.h.
+TEMPORARY_FAILURE = 75
 
 
 class Timestamps(StrEnum):
@@ -45,18 +45,13 @@ class Timestamps(StrEnum):
     now = "now"
 
 
-def complete(incomplete: str) -> list[str]:
-    return [name for name in sorted(partial_catalog()[0].backfills) if name.startswith(incomplete)]
-
-
-Name = Annotated[str, typer.Argument(help="A declared backfill.", autocompletion=complete)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
+Name = Annotated[str, typer.Argument(help="A declared backfill.", autocompletion=completion("backfills"))]
 
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """Every declared backfill: what it reads and fills, and its DAG."""
-    found: list[dict[str, Any]] = [
+    """List declared backfills: source, target and DAG."""
+    backfills: list[dict[str, Any]] = [
         {
             "name": one.name, "source": one.reads[0].name, "target": one.target_topic,
             "dag": f"backfill_{one.name}" if one.runnable else None, "scheduled": one.runnable and one.scheduled,
@@ -65,41 +60,46 @@ def list_(as_json: AsJson = False) -> None:
         for one in sorted(partial_catalog()[0].backfills.values(), key=lambda one: one.name)
     ]  # fmt: skip
     if as_json:
-        emit(found)
+        emit(backfills)
         return
     rows = table(["backfill", "source", "target", "DAG", "scheduled", "for"])
-    for one in found:
+    for one in backfills:
         cells = (one["name"], one["source"], one["target"], one["dag"] or "none: its source is outside")
         rows.add_row(*cells, "yes" if one["scheduled"] else "no", one["description"])
-    console().print(rows if found else "No backfills are declared: see docs/backfills.md.")
+    console().print(rows if backfills else "No backfills are declared: see docs/backfills.md.")
 
 
 @app.command()
 def run(
     name: Name,
-    begin: Annotated[datetime | None, typer.Option("--from", formats=TIMES, help="Event time, UTC.")] = None,
+    begin: Annotated[datetime | None, time_option("--from", "Begin of the interval in event time")] = None,
     end: Annotated[
         datetime | None,
-        typer.Option("--to", formats=TIMES, help="Event time, UTC, not part of it; by default the last full hour."),
+        time_option("--to", "End of the interval, exclusive; default: the end of the last full hour"),
     ] = None,
-    target: Annotated[str, typer.Option(help="Another topic of the same kind.")] = "",
-    source: Annotated[str, typer.Option(help="Another archive, for records that are written as they are.")] = "",
-    rate: Annotated[int | None, typer.Option(min=0, help="Records a second at most; 0 for no bound.")] = None,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
-    timestamps: Annotated[
-        Timestamps, typer.Option(help="Of records that are written as they are: their own, or now.")
-    ] = Timestamps.original,
-    unclosed: Annotated[bool, typer.Option("--unclosed", help="Take what is there, though more may come.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Write once more what was written before.")] = False,
-    request: Annotated[
-        str, typer.Option(help="Names the request of --again, so that the same one goes on and is not begun anew.")
+    target: Annotated[str, typer.Option(help="Another topic with the same schema, instead of the declared one.")] = "",
+    source: Annotated[
+        str, typer.Option(help="Another archive, instead of the declared one; only if records are written unchanged.")
     ] = "",
-    owner: Annotated[str, typer.Option(help="Who runs it, for the page.")] = "",
+    rate: Annotated[int | None, typer.Option(min=0, help="Records per second at most; 0 for no limit.")] = None,
+    dry: DryRun = False,
+    timestamps: Annotated[
+        Timestamps,
+        typer.Option(help="Timestamps of records that are written unchanged: their own, or the present time."),
+    ] = Timestamps.original,
+    unclosed: Annotated[
+        bool, typer.Option("--unclosed", help="Read hours that are not closed yet, although more records may arrive.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Write an interval that was written before.")] = False,
+    request: Annotated[
+        str, typer.Option(help="An id of the run with --again: a run with the same id continues the earlier one.")
+    ] = "",
+    owner: Annotated[str, typer.Option(help="The name shown on the operator page; default: user and host.")] = "",
 ) -> None:
-    """Do it, or go on where an earlier run of the same interval was; what was done is not done twice.
+    """Write an interval of the source to the target. A run that was interrupted continues where it was.
 
-    The exit code is 1 where it is refused, or where the target does not hold what the source gives, and 75 where the
-    same may do later.
+    Exit code 1 if the run is refused, or if the target differs from the source afterwards; 75 if the same command may
+    succeed later.
     """
     from penstock.backfill.reporter import control_reporter
     from penstock.backfill.run import run as run_job
@@ -107,41 +107,43 @@ def run(
     from penstock.control import connect
 
     setup("backfill")
-    with clear_errors(), _later():
+    with clear_errors(), _temporary_failures():
         catalog = partial_catalog()[0]
-        once_more = (request or uuid4().hex) if again else ""
-        job = _job(catalog, name, begin, end, target, source, rate, dry, timestamps, unclosed, once_more)
+        run_id = (request or uuid4().hex) if again else ""
+        job = _job(catalog, name, begin, end, target, source, rate, dry, timestamps, unclosed, run_id)
         control = connect()
         report = control_reporter(control, job, owner or f"{getpass.getuser()}@{socket.gethostname()}")
-        with _asked_to_end() as asked:
-            done = run_job(
+        with _sigterm() as terminated:
+            result = run_job(
                 job, settings().bootstrap, report=report, behind=reader_lag(catalog, job.target, control),
-                watermarks=stream_watermarks(control), recompute=partial(_recompute, asked),
+                watermarks=stream_watermarks(control), recompute=partial(_recompute, terminated),
             )  # fmt: skip
-    # One line, however long: it is what Airflow keeps of a task.
-    echo(f"{job.id}: {done.rows:,} rows written; {done.summary}")
+    # One line, which Airflow stores as the result of the task.
+    echo(f"{job.id}: {result.rows:,} rows written; {result.summary}")
 
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="Of this backfill only.", autocompletion=complete)] = "",
+    name: Annotated[
+        str, typer.Argument(help="Only runs of this backfill.", autocompletion=completion("backfills"))
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """The latest runs: how far each is, or how it ended."""
+    """Show the latest runs: progress, or how each ended."""
     from penstock.control import connect
 
     with clear_errors():
-        found = [row for row in connect().backfill_runs() if not name or row.name == name]
+        runs = [row for row in connect().backfill_runs() if not name or row.name == name]
     if as_json:
-        emit([vars(row) for row in found])
+        emit([vars(row) for row in runs])
         return
-    rows = table(["run", "state", "files", "rows", "rows/s", "said"], ["files", "rows", "rows/s"])
-    for row in found:
+    rows = table(["run", "state", "files", "rows", "rows/s", "result"], ["files", "rows", "rows/s"])
+    for row in runs:
         rows.add_row(
             row.run, row.state, f"{row.files_done}/{row.files}",
             f"{row.rows_done:,}/{row.rows:,}", f"{row.rate:,.0f}", row.why or row.verified,
         )  # fmt: skip
-    console().print(rows if found else "No backfill has run yet: penstock backfill run NAME.")
+    console().print(rows if runs else "No backfill has run yet: penstock backfill run NAME.")
 
 
 def _job(
@@ -153,53 +155,46 @@ def _job(
     backfill = _named(catalog, name)
     archive = _archive(catalog, backfill, source)
     if begin is None and not backfill.full_history and isinstance(backfill.source, Archive):
-        raise BackfillError(f"backfill {name} needs an interval", hint="say where it begins: --from 2026-01-31T00")
+        raise BackfillError(f"backfill {name} needs an interval", hint="give its begin, such as --from 2026-01-31T00")
     if begin is not None and backfill.full_history:
         raise BackfillError(
-            f"backfill {name} reads all there is before its end", got=f"--from {begin}", hint="leave out --from"
+            f"backfill {name} reads everything before its end", got=f"--from {begin}", hint="leave out --from"
         )
     if end is None:
         wait = backfill.source.close_delay if isinstance(backfill.source, Archive) else timedelta(0)
         end = (datetime.now(UTC) - wait).replace(minute=0, second=0, microsecond=0)
     return BackfillJob(
-        backfill, _utc(begin), _utc(end) or end, target or backfill.target_topic, archive,
+        backfill, as_utc(begin), as_utc(end) or end, target or backfill.target_topic, archive,
         backfill.max_rate if rate is None else rate, dry, "now" if timestamps == "now" else "original", unclosed, again,
     )  # fmt: skip
 
 
 def _named(catalog: Catalog, name: str) -> Backfill:
-    if name not in catalog.backfills:
-        raise unknown("backfill", name, catalog.backfills)
-    found = catalog.backfills[name]
-    if not found.runnable:
+    backfill = look_up("backfill", name, catalog.backfills)
+    if not backfill.runnable:
         raise BackfillError(
-            f"backfill {name} has a source outside the project, which Penstock does not read", got=found.reads[0].name
+            f"backfill {name} has a source outside the project, which Penstock does not read",
+            got=backfill.reads[0].name,
         )
-    return found
+    return backfill
 
 
 def _archive(catalog: Catalog, backfill: Backfill, source: str) -> Archive | None:
-    """The archive that is read instead of the declared one."""
+    """The archive that is read instead of the declared one, if any."""
     if source in ("", backfill.reads[0].name):
         return None
     if backfill.rows is not None or isinstance(backfill.target, Stream):
         raise BackfillError(
-            f"backfill {backfill.name} makes rows of its own source alone", got=f"--source {source}",
+            f"backfill {backfill.name} can read no other source", got=f"--source {source}",
             hint="leave out --source",
         )  # fmt: skip
-    if source not in catalog.archives:
-        raise unknown("archive", source, catalog.archives)
-    return catalog.archives[source]
-
-
-def _utc(given: datetime | None) -> datetime | None:
-    return given.replace(tzinfo=UTC) if given is not None and given.tzinfo is None else given
+    return look_up("archive", source, catalog.archives)
 
 
 def _recompute(
-    asked: Event, streams: Sequence[Stream], files: Sequence[str], begin: datetime, end: datetime
+    terminated: Event, streams: Sequence[Stream], files: Sequence[str], begin: datetime, end: datetime
 ) -> Generator[pa.Table, None, tuple[int, str]]:
-    """asked: whether the run was asked to end, and Java with it: what then fails is that."""
+    """terminated: whether SIGTERM has come, also to Java, whose errors are then no errors of the run."""
     # Spark is more than most backfills need.
     from penstock.backfill.run import SIGTERM_STATUS
     from penstock.engine.operations.recompute import RecomputeCounts, recompute_rows
@@ -215,34 +210,34 @@ def _recompute(
         finally:
             spark.stop()
     except Exception as e:
-        if asked.is_set():
+        if terminated.is_set():
             raise SystemExit(SIGTERM_STATUS) from e
         raise
 
 
 @contextmanager
-def _later() -> Iterator[None]:
-    """Exit code 75 (EX_TEMPFAIL) for what mends itself."""
+def _temporary_failures() -> Iterator[None]:
+    """Exit code 75 (EX_TEMPFAIL) for errors that pass by themselves."""
     try:
         yield
     except (InputNotReady, Wait, BrokerError) as e:
         echo(f"error: {e}", err=True)
-        raise typer.Exit(LATER) from e
+        raise typer.Exit(TEMPORARY_FAILURE) from e
 
 
 @contextmanager
-def _asked_to_end() -> Iterator[Event]:
-    """Let SIGTERM end the run as Ctrl-C does: with a word of how far it is. It gives whether one has come."""
+def _sigterm() -> Iterator[Event]:
+    """Let SIGTERM end the run as Ctrl-C does, with a report of its progress. Yields whether SIGTERM has come."""
     from penstock.backfill.run import SIGTERM_STATUS
 
-    asked = Event()
+    terminated = Event()
 
     def end(*_: object) -> None:
-        asked.set()
+        terminated.set()
         sys.exit(SIGTERM_STATUS)
 
     before = signal.signal(signal.SIGTERM, end)
     try:
-        yield asked
+        yield terminated
     finally:
         signal.signal(signal.SIGTERM, before)

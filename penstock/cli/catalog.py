@@ -1,4 +1,4 @@
-"""`penstock catalog`: everything declared, and what feeds what."""
+"""`penstock catalog`: the declarations, and their graph."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from penstock.catalog import load_partial
 from penstock.catalog.diagram import mermaid, text
 from penstock.catalog.graph import Graph, graph
 from penstock.catalog.listing import NOT_RUN, CatalogRow, catalog_rows, json_rows
+from penstock.cli.arguments import AsJson
 from penstock.cli.output import clear_errors, console, echo, emit, table, unknown
 from penstock.errors import PenstockError
 from penstock.model.declaration import CatalogNode
@@ -27,7 +28,7 @@ def complete(incomplete: str) -> list[str]:
     try:
         names = {node.name for node in graph(load_partial(combiners=False)[0]).nodes}
     except PenstockError:
-        return []  # a shell's completion has nowhere to show an error
+        return []  # a shell shows no errors of its completion
     return sorted(name for name in names if name.startswith(incomplete))
 
 
@@ -35,29 +36,29 @@ def catalog(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A declared thing, topic, pattern, table or store: with what feeds it and what it feeds, and no more.",
+            help="A declaration, topic, pattern, table or store: only this, with everything upstream and downstream.",
             autocompletion=complete,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON.")] = False,
+    as_json: AsJson = False,
     drawing: Annotated[
-        Drawing | None, typer.Option("--graph", help="Draw what feeds what, as a tree or for Mermaid.")
+        Drawing | None, typer.Option("--graph", help="Print the graph, as a tree or for Mermaid.")
     ] = None,
 ) -> None:
-    """List streams, sinks, captures, views, archives and backfills: inputs, outputs, output mode, state.
+    """List all declarations: inputs, outputs, output mode, and whether each runs.
 
-    What is wrong in a file is told behind the others, and the exit code is then 1.
+    Errors of invalid files follow the list; the exit code is then 1.
     """
     if as_json and drawing:
-        raise typer.BadParameter("take --json, which has the graph too, or --graph", param_hint="--graph")
+        raise typer.BadParameter("use either --json, which includes the graph, or --graph", param_hint="--graph")
     with clear_errors():
-        found, wrong = load_partial()
-    drawn, listed = graph(found), catalog_rows(found)
+        declared, wrong = load_partial()
+    drawn, listed = graph(declared), catalog_rows(declared)
     if name is not None:
-        known = {node.name for node in drawn.nodes}
-        if name not in known:
-            _tell(wrong)
-            raise unknown("declared thing or place", name, known)
+        names = {node.name for node in drawn.nodes}
+        if name not in names:
+            _print_errors(wrong)
+            raise unknown("declaration, topic or store", name, names)
         drawn = drawn.around(name)
         listed = [row for row in listed if CatalogNode(row.kind, row.name) in drawn.nodes]
     if drawing:
@@ -67,11 +68,11 @@ def catalog(
     else:
         _print(listed)
     if wrong:
-        _tell(wrong)
+        _print_errors(wrong)
         raise typer.Exit(1)
 
 
-def _tell(wrong: Sequence[PenstockError]) -> None:
+def _print_errors(wrong: Sequence[PenstockError]) -> None:
     for e in wrong:
         echo(f"error: {e}", err=True)
 
@@ -90,17 +91,17 @@ def _print(listed: list[CatalogRow]) -> None:
     if not listed:
         out.print("Nothing is declared: see docs/catalog.md.")
         return
-    made = table(["kind", "name", "app", "reads", "writes", "output mode", "runs"])
+    rows = table(["kind", "name", "app", "reads", "writes", "output mode", "runs"])
     for row in listed:
-        made.add_row(
+        rows.add_row(
             row.kind, Text(row.name), row.app or "-", _names(row.reads), _names(row.writes), row.output_mode or "-",
             "yes" if row.runs else Text("declared only", style="yellow"),
         )  # fmt: skip
-    out.print(made)
+    out.print(rows)
     if not all(row.runs for row in listed):
         out.print(Text(NOT_RUN, style="yellow"))
 
 
 def _names(places: Sequence[CatalogNode]) -> Text:
-    shown = (place.name if place.kind == "topic" else f"{place.name} ({place.kind})" for place in places)
-    return Text("\n".join(shown) or "-")
+    names = (place.name if place.kind == "topic" else f"{place.name} ({place.kind})" for place in places)
+    return Text("\n".join(names) or "-")

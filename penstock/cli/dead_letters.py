@@ -11,7 +11,8 @@ import typer
 from rich.text import Text
 
 from penstock.catalog import load, partial_catalog
-from penstock.cli.output import clear_errors, console, emit, table, unknown
+from penstock.cli.arguments import AsJson, DryRun, Place, look_up
+from penstock.cli.output import clear_errors, console, emit, table
 from penstock.errors import PenstockError
 from penstock.kafka.dead_letters import DeadLetter, printable, read_dead_letters
 from penstock.kafka.replay import Replay, replay
@@ -23,9 +24,8 @@ app = typer.Typer(no_args_is_help=True, help="List, show and replay dead letters
 # Offsets of each partition among which the newest dead letters are searched.
 NEWEST = 100_000
 WIDTH = 100
-AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 OfTopic = Annotated[str, typer.Argument(help="A dead-letter topic, as `list` shows it.")]
-OfStream = Annotated[str, typer.Option("--stream", help="Only those of this stream.")]
+OfStream = Annotated[str, typer.Option("--stream", help="Only dead letters of this stream.")]
 
 
 @app.command("list")
@@ -45,120 +45,133 @@ def list_letters(as_json: AsJson = False) -> None:
     if not groups:
         console().print("There are no dead letters.")
         return
-    made = table(["topic", "stream", "count", "newest", "reason"], right=["count"])
+    rows = table(["topic", "stream", "count", "newest", "reason"], right=["count"])
     now = int(time.time() * 1000)
     for (topic, stream, kind), n in sorted(groups.items()):
         age = f"{duration(max(0, now - newest[topic, stream, kind]))} ago"
-        made.add_row(topic, Text(printable(stream, WIDTH)), str(n), age, Text(kind))
-    console().print(made)
+        rows.add_row(topic, Text(printable(stream, WIDTH)), str(n), age, Text(kind))
+    console().print(rows)
 
 
 @app.command()
 def show(
     topic: OfTopic,
-    newest: Annotated[int, typer.Option("--newest", "-n", min=1, help="How many.")] = 10,
+    newest: Annotated[int, typer.Option("--newest", "-n", min=1, help="Number of dead letters.")] = 10,
     stream: OfStream = "",
     as_json: AsJson = False,
 ) -> None:
     """Show the newest dead letters of a topic: origin, reason and value, with control characters escaped."""
     with clear_errors():
-        # Of one stream all may lie below those of another.
-        every = read_dead_letters([_known(topic)], settings().bootstrap, None if stream else max(NEWEST, newest))
+        # All dead letters of one stream may be older than those of another.
+        every = read_dead_letters([_declared(topic)], settings().bootstrap, None if stream else max(NEWEST, newest))
         letters = deque((one for one in every if stream in ("", one.stream)), newest)
     if as_json:
         emit([_data(one) for one in letters])
         return
-    made = table(["place", "stream", "reason", "key", "text"])
+    rows = table(["place", "stream", "reason", "key", "text"])
     for one in letters:
         text = printable(one.value, WIDTH) + (f" (cut: {printable(one.truncated, WIDTH)})" if one.truncated else "")
         texts = (one.location, one.stream, one.reason, one.key, text)
-        made.add_row(*(Text(printable(text, WIDTH + 40)) for text in texts))
-    console().print(made)
+        rows.add_row(*(Text(printable(text, WIDTH + 40)) for text in texts))
+    console().print(rows)
 
 
 @app.command("replay")
-def send_again(
+def replay_letters(
     topic: OfTopic,
-    place: Annotated[
-        list[str] | None,
-        typer.Option("--place", help="Only the record of this PLACE, or PARTITION:OFFSET; may be repeated."),
-    ] = None,
+    place: Place = None,
     stream: OfStream = "",
     again_for: Annotated[
         list[str] | None,
-        typer.Option("--again-for", help="A stream that may read the records although they are not its dead letters."),
+        typer.Option(
+            "--again-for",
+            help="A stream that may read the records again, although they are not its dead letters; may be repeated.",
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent.")] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Send dead letters to their original topic, each once, after the stream was fixed.
 
-    Every stream that reads the topic reads them again. A record is refused if it is no dead letter of one of them,
-    which would count it twice, unless --again-for names that stream.
+    All streams that read the topic read the records again. A record that one of them has processed before is refused,
+    unless --again-for names that stream.
     """
     with clear_errors():
         catalog = load()
         chosen = [
             one
-            for one in read_dead_letters([_known(topic)], settings().bootstrap)
+            for one in read_dead_letters([_declared(topic)], settings().bootstrap)
             if stream in ("", one.stream) and (not place or not places_of(one).isdisjoint(place))
         ]
-        unambiguous(chosen, place or ())
-        if missing := sorted(set(place or ()).difference(*map(places_of, chosen))):
-            hint = f"penstock dead-letters show {topic}"
-            raise PenstockError(f"no dead letter of {topic} has this origin", got=", ".join(missing), hint=hint)
+        check_places(chosen, place or (), topic, topic)
         everything = read_dead_letters(catalog.dead_letter_topics, settings().bootstrap)
         for name in again_for or ():
             catalog.stream(name)
-        found = replay(
+        results = replay(
             chosen, everything, catalog.readers, settings().bootstrap, again_for=again_for or (), dry=dry_run
         )
-    _told(found, dry=dry_run, as_json=as_json)
-    if any(one.refusal for one in found):
+    _print_results(results, dry=dry_run, as_json=as_json)
+    if any(one.refusal for one in results):
         raise typer.Exit(1)
 
 
-def _told(found: list[Replay], *, dry: bool, as_json: bool) -> None:
+def _print_results(results: list[Replay], *, dry: bool, as_json: bool) -> None:
     if as_json:
-        said = (
-            {"sent": bool(one.record) and not dry, "refused": one.refusal, "done": one.already_replayed}
-            for one in found
+        emit(
+            [
+                {
+                    **_data(one.letter),
+                    "sent": bool(one.record) and not dry,
+                    "refused": one.refusal,
+                    "done": one.already_replayed,
+                }
+                for one in results
+            ]
         )
-        emit([{**_data(one.letter), **more} for one, more in zip(found, said, strict=True)])
         return
     out = console()
-    sent, done = sum(bool(one.record) for one in found), sum(one.already_replayed for one in found)
-    out.print(f"{sent} records {'would be' if dry else 'are'} sent again, {done} were before.")
-    for one in found:
+    sent, done = sum(bool(one.record) for one in results), sum(one.already_replayed for one in results)
+    out.print(f"{sent} records {'would be' if dry else 'were'} sent; {done} were replayed before.")
+    for one in results:
         if one.refusal:
-            out.print(
-                Text(f"{printable(one.letter.location, WIDTH)} is not: {printable(one.refusal, 400)}", style="yellow")
-            )
+            location, refusal = printable(one.letter.location, WIDTH), printable(one.refusal, 400)
+            out.print(Text(f"{location} is refused: {refusal}", style="yellow"))
 
 
-def _known(topic: str) -> str:
-    known = partial_catalog()[0].dead_letter_topics
-    if topic not in known:
-        raise unknown("dead-letter topic", topic, known)
-    return topic
+def _declared(topic: str) -> str:
+    return look_up("dead-letter topic", topic, {name: name for name in partial_catalog()[0].dead_letter_topics})
 
 
 def _kind(letter: DeadLetter) -> str:
-    """What letters of one kind have in common: their reason without the value it names."""
+    """The reason without the value that it names."""
     return printable(letter.reason.partition(": ")[0], WIDTH)
 
 
 def places_of(letter: DeadLetter) -> set[str]:
-    """Names of its origin: as it is shown, and without the topic."""
+    """The names of its origin that --place accepts, with and without the topic."""
     return {letter.location, f"{letter.origin.partition}:{letter.origin.offset}"} if letter.origin else set()
 
 
-def unambiguous(chosen: Sequence[DeadLetter], places: Iterable[str]) -> None:
+def check_places(letters: Sequence[DeadLetter], places: Iterable[str], owner: str, topic: str) -> None:
+    """Check that each place is the origin of exactly one record.
+
+    Args:
+        letters: dead letters of these places.
+        places: as given by --place.
+        owner: the sink or topic, for the error.
+        topic: of the dead letters, for the hint.
+
+    Raises:
+        PenstockError: a place is of no record, or of several.
+    """
     for place in places:
-        found = sorted({one.location for one in chosen if place in places_of(one)})
-        if len(found) > 1:
+        locations = sorted({one.location for one in letters if place in places_of(one)})
+        if not locations:
+            hint = f"take a place that `penstock dead-letters show {topic}` shows"
+            raise PenstockError(f"{owner} has no dead letter of this place", got=place, hint=hint)
+        if len(locations) > 1:
             raise PenstockError(
-                "records of several topics lie at that place", got=place, hint=f"say {' or '.join(found)}"
+                "several topics have a record at this place", got=place, hint=f"use {' or '.join(locations)}"
             )
 
 

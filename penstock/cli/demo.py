@@ -14,7 +14,7 @@ from penstock.devstack.demo_database import DemoDatabase
 from penstock.errors import PenstockError
 from penstock.settings import settings
 
-app = typer.Typer(no_args_is_help=True, help="Change rows of the demo database, for its captures.")
+app = typer.Typer(no_args_is_help=True, help="Change rows of the demo database, which captures follow.")
 
 Table = Annotated[str, typer.Argument(help="accounts, tests, labels, alert_rules or businesses.")]
 Pairs = Annotated[list[str], typer.Argument(metavar="COLUMN=VALUE...", help="Columns and their values.")]
@@ -27,37 +27,37 @@ def demo() -> DemoDatabase:
     return DemoDatabase(url, settings().project / "sql" / "tables")
 
 
-def _pairs(given: list[str]) -> dict[str, str]:
-    found = {}
-    for one in given:
-        name, sign, value = one.partition("=")
+def _pairs(arguments: list[str]) -> dict[str, str]:
+    pairs = {}
+    for argument in arguments:
+        name, sign, value = argument.partition("=")
         if not sign:
-            raise PenstockError("this is no COLUMN=VALUE", got=one, hint="e.g. name='New name'")
-        found[name] = value
-    return found
+            raise PenstockError("this is no COLUMN=VALUE", got=argument, hint="e.g. name='New name'")
+        pairs[name] = value
+    return pairs
 
 
-def _key(given: str) -> dict[str, str]:
-    return _pairs(given.split(",")) if "=" in given else {"id": given}
+def _key(argument: str) -> dict[str, str]:
+    return _pairs(argument.split(",")) if "=" in argument else {"id": argument}
 
 
 @app.command()
 def create() -> None:
-    """Make the tables that are missing, with some rows; `make up` does it for the embedded database."""
+    """Create missing tables with some rows. `make up` does this for the embedded database."""
     with clear_errors():
-        made = demo().create()
-    console().print(f"made {', '.join(made)}" if made else "every table is there")
+        created = demo().create()
+    console().print(f"created {', '.join(created)}" if created else "all tables exist")
 
 
 @app.command()
 def show(name: Table) -> None:
-    """The rows of a table."""
+    """Print the rows of a table."""
     with clear_errors():
         names, rows = demo().rows(name)
-    made = table(names)
+    lines = table(names)
     for row in rows:
-        made.add_row(*map(str, row))
-    console().print(made)
+        lines.add_row(*map(str, row))
+    console().print(lines)
 
 
 @app.command()
@@ -72,32 +72,34 @@ def add(name: Table, values: Pairs) -> None:
 def edit(name: Table, key: Key, values: Pairs) -> None:
     """Change a row."""
     with clear_errors():
-        _touched(demo().edit(name, _key(key), _pairs(values)), name, key)
+        _print_changed(demo().edit(name, _key(key), _pairs(values)), name, key)
 
 
 @app.command()
 def remove(
     name: Table,
     key: Key,
-    hard: Annotated[bool, typer.Option("--hard", help="Delete it for good: only a reconcile finds that.")] = False,
+    hard: Annotated[
+        bool, typer.Option("--hard", help="Delete the row; captures find this only by a reconcile.")
+    ] = False,
 ) -> None:
-    """Mark a row as deleted."""
+    """Mark a row as deleted, or delete it."""
     with clear_errors():
-        _touched(demo().remove(name, _key(key), hard=hard), name, key)
+        _print_changed(demo().remove(name, _key(key), hard=hard), name, key)
 
 
-def _touched(rows: int, name: str, key: str) -> None:
+def _print_changed(rows: int, name: str, key: str) -> None:
     if not rows:
-        raise PenstockError(f"table {name} has no such row, or it is so already", got=key)
+        raise PenstockError(f"table {name} has no such row, or the row has these values already", got=key)
     console().print(f"{name} {key}: done")
 
 
 @app.command()
 def live(
     every: Annotated[float, typer.Option(help="Seconds between two changes.")] = 1.0,
-    changes: Annotated[int, typer.Option(help="How many; 0 for ever.")] = 0,
+    changes: Annotated[int, typer.Option(help="Number of changes; 0 for no limit.")] = 0,
 ) -> None:
-    """Change rows as people at work do, one after the other, until Ctrl-C."""
+    """Make random changes of rows, one after the other, until Ctrl-C."""
     with clear_errors():
         database, chance, done = demo(), random.Random(), 0
         try:

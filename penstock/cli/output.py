@@ -1,4 +1,4 @@
-"""What the commands have in common: tables, JSON, errors as one clear line, names with close matches."""
+"""Output of commands: tables, JSON, and errors as one line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLOURS = {
 
 
 class Safe(Console):
-    """A console whose styles are its own: what is printed is neither markup nor a terminal's code."""
+    """A console that interprets neither markup nor control codes in what it prints."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
@@ -50,7 +50,7 @@ def printable_text(text: str) -> str:
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a text that may hold what came from outside."""
+    """Print a text without control codes, which data from outside may have."""
     typer.echo(printable_text(text), err=err)
 
 
@@ -62,10 +62,15 @@ def emit(data: Any) -> None:
 
 def table(columns: Iterable[str], right: Iterable[str] = ()) -> Table:
     numbers = set(right)
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    return made
+        rows.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return rows
+
+
+def print_check(name: str, result: str, style: str = "green") -> None:
+    """Print the result of a check in the colour `style`; red is a failure."""
+    console().print(Text(f"{'✗' if style == 'red' else '✓'} {name}: {result}", style=style))
 
 
 def state(name: str) -> Text:
@@ -86,23 +91,23 @@ def clear_errors() -> Iterator[None]:
     except OSError as e:
         if e.errno not in FULL:
             raise
-        # What is left in its buffer has no place either, and would be tried again at the end.
+        # The rest of the buffer does not fit either, and Python would write it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        echo(f"error: the disk takes no more; got: {e}; hint: make room, and do it again", err=True)
+        echo(f"error: the disk is full; got: {e}; hint: free space, and run the command again", err=True)
         raise typer.Exit(1) from e
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> typer.Exit:
-    """Refuse a name nobody declared, with those it may have meant: to be raised, exit code 2."""
-    names = sorted(known)
+def unknown(kind: str, name: str, declared: Iterable[str]) -> typer.Exit:
+    """Print the error for a name that is not declared, with similar names. The caller raises the result."""
+    names = sorted(declared)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join(names) or 'none'}"
+    hint = f"did you mean {' or '.join(close)}?" if close else f"take one of: {', '.join(names) or 'none'}"
     echo(f"error: there is no {kind} named {name!r}; {hint}", err=True)
     return typer.Exit(2)
 
 
 def actor() -> Actor:
-    """The user of the operating system, acting by the command line."""
+    """The user of the operating system, as the actor of a command."""
     from penstock.control import Actor
 
     try:
@@ -113,7 +118,7 @@ def actor() -> Actor:
 
 
 def count(value: float | None) -> str:
-    """Short and of constant width: 840, 12.9k, 1.20M."""
+    """A number of constant width: 840, 12.9k, 1.20M."""
     if value is None:
         return "-"
     size = float(value)

@@ -1,32 +1,36 @@
-"""`penstock streams`: show, start, stop and release streams."""
+"""`penstock streams`: show, start, stop, release, reset, rebuild and remove streams."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from penstock.cli.output import actor, clear_errors, console, count, echo, emit, printable_text, state, table, unknown
+from penstock.cli.arguments import AsJson, DryRun, Follow, Note
+from penstock.cli.output import actor, clear_errors, console, count, echo, emit, printable_text, table, unknown
+from penstock.cli.stream_tables import app_facts, facts_table, stream_facts, streams_table
 from penstock.control import Control, Desired, connect
 from penstock.errors import PenstockError
-from penstock.host import session
+from penstock.host import log_files
 from penstock.monitoring.dashboard.model import AppView, Overview, StreamView
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.snapshot import read
 from penstock.monitoring.dashboard.states import HEALTHY_STATES, StateLimits
-from penstock.monitoring.humanize import duration, first_line
+from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 from penstock.supervision import release as releases
+from penstock.supervision.driver_log import driver_log
 
-app = typer.Typer(no_args_is_help=True, help="Show, start, stop and release streams.")
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-BLOCK = 64 * 1024
+    from penstock.engine.operations.reset_plan import ResetPlan, ResetTarget
+    from penstock.model.stream import Stream
+
+app = typer.Typer(no_args_is_help=True, help="Show, start, stop and release streams; reset, rebuild and remove them.")
 
 
 def complete(incomplete: str) -> list[tuple[str, str]]:
@@ -43,8 +47,7 @@ Names = Annotated[
     list[str],
     typer.Argument(help="Streams, or apps for all their streams.", autocompletion=complete, metavar="NAME..."),
 ]
-Note = Annotated[str, typer.Option("--note", "-m", help="The reason; it is kept in the audit log.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
+Stopped = Annotated[str, typer.Argument(help="A stream that is stopped.", autocompletion=complete)]
 
 
 @app.command("list")
@@ -59,7 +62,7 @@ def list_streams(as_json: AsJson = False) -> None:
     if not view.apps:
         out.print("There are no streams in the control database yet.")
         return
-    out.print(_table([stream for app_view in view.apps for stream in app_view.streams]))
+    out.print(streams_table([stream for app_view in view.apps for stream in app_view.streams]))
     if view.freshness.message:
         out.print(Text(f"{view.freshness.title}. {view.freshness.message}", style="yellow"))
 
@@ -75,11 +78,11 @@ def show(name: Name, as_json: AsJson = False) -> None:
         return
     out = console()
     if stream is None:
-        _print(_app_facts(app_view))
+        out.print(facts_table(app_facts(app_view)))
         out.print()
-        out.print(_table(app_view.streams))
+        out.print(streams_table(app_view.streams))
         return
-    _print([*_stream_facts(stream), *(("app " + key, value) for key, value in _app_facts(app_view)[1:])])
+    out.print(facts_table([*stream_facts(stream), *(("app " + key, value) for key, value in app_facts(app_view)[1:])]))
     if stream.topics:
         out.print()
         topics = table(["topic", "lag", "partitions", "next offsets"], right=["lag", "partitions"])
@@ -137,81 +140,166 @@ def release(
 @app.command()
 def logs(
     name: Name,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new lines, also of the next driver.")] = False,
+    follow: Follow = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of last lines.")] = 100,
 ) -> None:
     """Show the log of the driver of a stream or an app."""
     with clear_errors():
         control = connect()
         app_name = _find(_view(control), name)[0].name
-        path = _log(control, app_name)
-        for line in tail(path, lines):
+        path = driver_log(control, app_name)
+        for line in log_files.tail(path, lines):
             echo(line)
         if not follow:
             return
         try:
-            for text in followed(path, lambda: _log(control, app_name)):
+            for text in log_files.follow(path, lambda: driver_log(control, app_name)):
                 typer.echo(printable_text(text), nl=False)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
 
-def tail(path: Path, lines: int) -> list[str]:
-    """The last lines of a file, read from its end."""
-    if lines == 0:
-        return []
-    with path.open("rb") as file:
-        at = file.seek(0, 2)
-        found = b""
-        while at > 0 and found.count(b"\n") <= lines:
-            size = min(BLOCK, at)
-            at = file.seek(at - size)
-            found = file.read(size) + found
-    # Not splitlines: a log record may hold other line separators.
-    return list(deque(found.decode(errors="replace").removesuffix("\n").split("\n"), maxlen=lines)) if found else []
+@app.command("go-on")
+def go_on(
+    name: Annotated[str, typer.Argument(help="A stream that is blocked.", autocompletion=complete)], note: Note = ""
+) -> None:
+    """Accept the data loss that blocks a stream; it then continues with the records that exist."""
+    with clear_errors():
+        control = connect()
+        accepted = control.accept_data_loss(name, actor(), note)
+        gaps = [row for row in control.data_losses(name) if row.accepted_at and not row.passed_at]
+        if not gaps:
+            raise PenstockError(
+                f"stream {name} is not blocked by a gap",
+                hint=f"`penstock streams show {name}` says why it does not run",
+            )
+    for row in gaps:
+        typer.echo(f"accepted{'' if row.gap in accepted else f' by {row.accepted_by}'}: {row.gap}")
+    typer.echo(f"{name} continues within half a minute; a gap that differs by then must be accepted again")
 
 
-def followed(path: Path, current: Callable[[], Path], every: float = 0.5) -> Iterator[str]:
-    """What is written to a file from now on, and to the file that `current` names after it; never ends."""
-    at = path.stat().st_size
-    while True:
-        with path.open("rb") as file:
-            file.seek(at)
-            if fresh := file.read():
-                at = file.tell()
-                yield fresh.decode(errors="replace")
-                continue
-        time.sleep(every)
-        latest = _unless_away(current, path)
-        if latest != path:
-            yield f"--- {latest} ---\n"
-            path, at = latest, 0
+@app.command()
+def reset(
+    name: Stopped,
+    to: Annotated[
+        str,
+        typer.Option(help="earliest, latest, a time such as 2026-01-31T12:00:00 (UTC), or offsets as a:0=120,a:1=80."),
+    ],
+    dry_run: DryRun = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Reset even if the output becomes incorrect.")] = False,
+    note: Note = "",
+) -> None:
+    """Let a stopped stream start again from other offsets.
+
+    Refused if its output would become incorrect, unless --anyway is given.
+    """
+    from penstock.engine.operations.reset_plan import parse_target
+
+    with clear_errors():
+        control = connect()
+        target, stream = parse_target(to), _declared(name)
+        if not dry_run:
+            # Refused before Spark starts, which takes seconds.
+            _check_stopped(control, name)
+        plan, request = _plan_reset(stream, target)
+        _print_plan(plan)
+        if dry_run:
+            return
+        _check_stopped(control, name)
+        if plan.objections and not anyway:
+            raise PenstockError(
+                f"the output of {name} would not be right after this reset",
+                got="; ".join(plan.objections),
+                hint="choose another start, or use --anyway",
+            )
+        request(plan.reset.text())
+        control.record(actor(), "reset", name, f"{note}: to {to}" if note else f"to {to}")
+    typer.echo(f"{name} starts there: `penstock streams start {name}`")
 
 
-def _unless_away(current: Callable[[], Path], path: Path) -> Path:
-    """The file to follow; the one at hand while nothing better can be known."""
-    try:
-        return current()
-    except PenstockError:
-        return path
+@app.command()
+def rebuild(name: Stopped, note: Note = "") -> None:
+    """Compute the state of a stopped stream's fold again from its topics, if its checkpoint is lost or does not fit."""
+    from penstock import logs as logging
+    from penstock.engine.operations import rebuild as rebuilding
+
+    with clear_errors():
+        control = connect()
+        _check_stopped(control, name)
+        logging.setup("rebuild")
+        stream = _declared(name)
+        result = rebuilding.rebuild(
+            stream, _session("rebuild", stream), settings().bootstrap, settings().checkpoint_root,
+            lambda: _check_stopped(control, name),
+        )  # fmt: skip
+        summary = f"{result.after.keys:,} keys, behind batch {result.batch}"
+        control.record(actor(), "rebuild", name, f"{note}: {summary}" if note else summary)
+    sizes = table(["state", "keys", "bytes"], right=["keys", "bytes"])
+    before = result.before
+    sizes.add_row("before", *(("-", "cannot be read") if before is None else (f"{before.keys:,}", f"{before.bytes:,}")))
+    sizes.add_row("rebuilt", f"{result.after.keys:,}", f"{result.after.bytes:,}")
+    offsets = table(["topic", "partition", "next offset"], right=["partition", "next offset"])
+    for topic, parts in sorted(result.ends.items()):
+        for partition, at in sorted(parts.items()):
+            offsets.add_row(topic, str(partition), f"{at:,}")
+    console().print(sizes)
+    console().print(offsets)
+    typer.echo(f"{result.records:,} records were read in {result.seconds:.1f} s; the state is in {result.folder}")
+    typer.echo(f"{name} continues with it: `penstock streams start {name}`")
 
 
-def _log(control: Control, app_name: str) -> Path:
-    row = control.app(app_name)
-    driver = control.driver(row.incarnation) if row and row.incarnation else None
-    if driver is None:
-        raise PenstockError(f"app {app_name} has no log yet", hint="wait until its first driver is launched")
-    path = Path(driver.log)
-    if not path.is_file():
-        if driver.submission and driver.pid is None and driver.state != "ended":
-            why = driver.reason or f"{driver.master} starts it"
-            raise PenstockError(f"app {app_name} has no log yet", got=why, hint="wait until a worker runs its driver")
-        elsewhere = driver.host != session.host()
-        hint = (
-            f"look on host {driver.host.partition('/')[0]}" if elsewhere else "see that nothing clears the log folder"
-        )
-        raise PenstockError(f"the log of app {app_name} is not here", got=path, hint=hint)
-    return path
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="A stream that is no longer declared.")],
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="Remove its checkpoint, commit marker and consumer group.")
+    ] = False,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", help="Remove this topic with all records; may be repeated.")
+    ] = None,
+    dry_run: DryRun = False,
+    note: Note = "",
+) -> None:
+    """Show what a stream that is no longer declared has left, and remove what the options name.
+
+    Topics that others use are never removed.
+    """
+    from penstock.catalog import load
+    from penstock.engine.operations.removal import Removal
+    from penstock.model.topic import TOPIC_NAME
+
+    with clear_errors():
+        catalog, control, chosen = load(), connect(), set(topics or ())
+        if name in catalog.declared or not TOPIC_NAME.fullmatch(name):
+            raise PenstockError(
+                f"{name} is not a removed stream",
+                got="it is declared" if name in catalog.declared else repr(name),
+                hint="take it out of its file, and release its app",
+            )
+        lease = control.leases().get(name)
+        if lease is not None and lease.expires_at > control.now():
+            raise PenstockError(
+                f"a driver still holds the lease of {name}",
+                got=f"driver {lease.holder}",
+                hint="release its app, so that a driver without it follows, and try again",
+            )
+        removal = Removal(name, catalog)
+        removal.check_unused(chosen)
+        rows = table(["what", "", "used by", "is"])
+        for what, place in (*(("checkpoint", folder) for folder in removal.folders), ("consumer group", removal.group)):
+            rows.add_row(what, place, "", "removed" if checkpoint else "kept")
+        for topic in removal.topics:
+            what = "topic that it read" if topic.was_read else "unused topic"
+            rows.add_row(what, topic.name, ", ".join(topic.users), "removed" if topic.name in chosen else "kept")
+        console().print(rows)
+        if dry_run or not (checkpoint or chosen):
+            return
+        if checkpoint:
+            removal.remove_checkpoint()
+        removal.remove_topics(chosen)
+        summary = ", ".join([*(["checkpoint"] if checkpoint else []), *sorted(chosen)])
+        control.record(actor(), "remove", name, f"{note}: {summary}" if note else summary)
+    typer.echo(f"removed of {name}: {summary}")
 
 
 def _view(control: Control | None = None) -> Overview:
@@ -244,66 +332,51 @@ def _set(names: list[str], want: Desired, note: str) -> None:
         typer.echo(f"{name}: desired state {want}{already}")
 
 
-def _age(ms: int | None) -> str:
-    return "-" if ms is None else duration(max(0, ms) // 1000 * 1000 if ms >= 1000 else max(0, ms))
+def _declared(name: str) -> Stream:
+    from penstock.catalog import partial_catalog
+
+    return partial_catalog()[0].stream(name)
 
 
-def _table(streams: list[StreamView]) -> Any:
-    numbers = ["last batch", "rows/s", "lag", "watermark", "late", "dead", "restarts"]
-    made = table(["stream", "app", "desired", "state", *numbers, "reason"], right=numbers)
-    for s in streams:
-        made.add_row(
-            s.name, s.app, s.desired, state(s.state), _age(s.batch_age_ms), count(s.rows_per_s), count(s.lag),
-            _age(s.watermark_age_ms), count(s.late), count(s.dead), count(s.restarts), Text(first_line(s.why, 80)),
-        )  # fmt: skip
-    return made
+def _session(command: str, stream: Stream) -> SparkSession:
+    # Spark takes seconds to start, and no other command needs it.
+    from penstock.engine.session import open_session, session_for
+
+    return session_for(open_session(command), stream)
 
 
-Facts = list[tuple[str, str | Text]]
+def _plan_reset(stream: Stream, target: ResetTarget) -> tuple[ResetPlan, Callable[[str], None]]:
+    """The plan of a reset, and the function that requests it."""
+    from penstock.engine.checkpoint.layout import Checkpoint
+    from penstock.engine.operations.reset_plan import plan_reset
+
+    spark = _session("reset", stream)
+    checkpoint = Checkpoint(spark, settings().checkpoint_root, stream.name)
+    return plan_reset(stream, spark, settings().bootstrap, checkpoint, target), checkpoint.request_reset
 
 
-def _print(facts: Facts) -> None:
-    grid = table(["", ""])
-    grid.show_header = False
-    for key, value in facts:
-        grid.add_row(Text(key, style="bold"), value)
-    console().print(grid)
+def _check_stopped(control: Control, name: str) -> None:
+    wanted, progress = control.desired().get(name), control.progress().get(name)
+    lease = control.leases().get(name)
+    held = lease is not None and lease.expires_at > control.now()
+    if wanted == "on" or (held and progress is not None and progress.state != "stopped"):
+        raise PenstockError(
+            f"stream {name} is not stopped",
+            got="its desired state is on" if wanted == "on" else "its driver still runs it",
+            hint=f"`penstock streams stop {name}`, and wait until `penstock streams show {name}` says stopped",
+        )
 
 
-def _stream_facts(s: StreamView) -> Facts:
-    return [
-        ("stream", s.name),
-        ("app", s.app),
-        ("desired", s.desired),
-        ("state", state(s.state)),
-        ("why", s.why or "-"),
-        ("last report", "never" if s.reported_age_ms is None else f"{duration(s.reported_age_ms)} ago"),
-        (
-            "last batch",
-            f"{_age(s.batch_age_ms)} ago, number {s.batch_id}, took {_age(s.batch_ms)}" if s.batch_id else "-",
-        ),
-        ("rows/s", count(s.rows_per_s)),
-        ("rows in, out", f"{s.rows_in:,}, {s.rows_out:,}"),
-        ("late, dead", f"{s.late:,}, {s.dead:,}"),
-        ("lost", f"{s.lost:,}" + (", and an unknown number" if s.lost_unknown else "")),
-        ("lag", "-" if s.lag is None else f"{s.lag:,}"),
-        ("watermark", "none yet" if s.watermark_age_ms is None else f"{_age(s.watermark_age_ms)} ago"),
-        ("state size", "-" if s.state_rows is None else f"{s.state_rows:,} rows, {s.state_bytes or 0:,} bytes"),
-        ("restarts", f"{s.restarts:,}"),
-    ]
-
-
-def _app_facts(a: AppView) -> Facts:
-    facts: Facts = [("app", a.name), ("state", state(a.state)), ("why", a.why or "-")]
-    facts += [("release", str(a.release_seq)), ("driver restarts", f"{a.restarts:,}")]
-    if d := a.driver:
-        pid = "-" if d.pid is None else str(d.pid)
-        within = f", {d.submission} of the cluster" if d.submission else ""
-        facts += [
-            ("driver", f"{d.incarnation}, {d.state}, pid {pid} on {d.host}{within}"),
-            ("driver alive", f"{duration(d.alive_age_ms)} ago"),
-            ("log", d.log),
-        ]
-        if d.reason:
-            facts.append(("driver ended", first_line(d.reason)))
-    return facts
+def _print_plan(plan: ResetPlan) -> None:
+    numbers = ["partition", "reads from", "next without reset", "end"]
+    rows = table(["topic", *numbers, "effect"], right=numbers)
+    for p in plan.parts:
+        by = p.next - p.start
+        effect = f"{by:,} records again" if by > 0 else f"{-by:,} records never" if by else "unchanged"
+        rows.add_row(p.topic, str(p.partition), f"{p.start:,}", f"{p.next:,}", f"{p.end:,}", effect)
+    out = console()
+    out.print(rows)
+    for note in plan.notes:
+        out.print(Text(note))
+    for objection in plan.objections:
+        out.print(Text(objection, style="red"))

@@ -1,28 +1,42 @@
-"""`penstock topics`: compare declared topics with the broker's."""
+"""`penstock topics`: compare declared topics with the broker's; send and read records."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Mapping
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
 
+import orjson
 import typer
 from rich.text import Text
 
 from penstock.catalog import partial_catalog
+from penstock.cli.arguments import AsJson, as_utc, time_option
 from penstock.cli.output import clear_errors, console, count, echo, emit, table
 from penstock.control import connect
-from penstock.errors import ControlError
+from penstock.errors import ControlError, PenstockError
 from penstock.kafka.admin import TopicState, describe_topics, ensure_topics
+from penstock.logs import printable_json
 from penstock.model.topic import Topic
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
+if TYPE_CHECKING:
+    from penstock.catalog import Catalog
+    from penstock.kafka.console import OutgoingRecord, Start
+    from penstock.kafka.record_lookup import TopicRecord
+
 Heartbeats = dict[str, Mapping[str, Any]]
 
-# Seconds until every broker knows what was just changed; before that a new topic would be called missing.
+# Seconds until every broker has a change; before that a new topic would be shown as missing.
 SETTLE = 10.0
+# Records that are shown by default, and records of standard input that are checked and written together.
+NEWEST, TOGETHER = 10, 1000
+TopicName = Annotated[str, typer.Argument(help="The topic's name.", show_default=False)]
 
 
 app = typer.Typer(help="Compare declared topics with the broker's; send and read records.")
@@ -33,9 +47,9 @@ def topics(
     ctx: typer.Context,
     apply: Annotated[
         bool,
-        typer.Option("--apply", help="Create and extend topics and set configs as declared; deletes nothing."),
+        typer.Option("--apply", help="Create topics, add partitions and set configs as declared. Nothing is deleted."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List declared topics: partitions, end offsets, last heartbeat, and differences from the declaration."""
     if ctx.invoked_subcommand:
@@ -47,26 +61,26 @@ def topics(
         states = _described(declared, SETTLE if done else 0)
     beats, holds, now, away = _beats()
     if as_json:
-        told = [(s, beats.get(s.declared.name), holds.get(s.declared.name)) for s in states]
-        emit({"done": done, "topics": [_data(*one, now) for one in told]})
+        rows = [(s, beats.get(s.declared.name), holds.get(s.declared.name)) for s in states]
+        emit({"done": done, "topics": [_data(*one, now) for one in rows]})
     else:
         out = console()
         for line in done:
             out.print(line)
-        made = table(
+        lines = table(
             ["topic", "partitions", "end offsets", "last heartbeat", "as declared"], right=["partitions", "end offsets"]
         )
         for s in states:
             beat = beats.get(s.declared.name)
             age = "-" if beat is None else f"{duration(max(0, now - beat['at']))} ago"
-            made.add_row(s.declared.name, str(s.partitions), count(sum(s.end_offsets.values())), age, _verdict(s))
-        out.print(made)
+            lines.add_row(s.declared.name, str(s.partitions), count(sum(s.end_offsets.values())), age, _differences(s))
+        out.print(lines)
         for name in sorted(holds.keys() & {s.declared.name for s in states}):
             out.print(Text(f"heartbeats of {name} are {_held(holds[name])}", style="yellow"))
         if any(not s.as_declared for s in states):
-            out.print(Text("`penstock topics --apply` makes them as declared.", style="yellow"))
+            out.print(Text("`penstock topics --apply` changes them to the declaration.", style="yellow"))
     if away:
-        echo(f"heartbeats are not known: {away}", err=True)
+        echo(f"heartbeats are unknown: {away}", err=True)
     for mistake in wrong:
         echo(f"error: {mistake}", err=True)
     if wrong:
@@ -98,7 +112,7 @@ def _held(hold: Mapping[str, Any]) -> str:
     return f"held{at}: {hold['why']}"
 
 
-def _verdict(state: TopicState) -> Text:
+def _differences(state: TopicState) -> Text:
     if not state.partitions:
         return Text("missing", style="red")
     wrong = []
@@ -106,6 +120,98 @@ def _verdict(state: TopicState) -> Text:
         wrong.append(f"{state.declared.partitions} partitions declared")
     wrong += [f"{key} is {real or 'unset'}, declared {declared}" for key, (declared, real) in state.drift.items()]
     return Text("; ".join(wrong), style="yellow") if wrong else Text("yes", style="green")
+
+
+@app.command()
+def send(
+    topic: TopicName,
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[VALUE...]", help="The value of each record; default: the lines of standard input."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of all records.")] = None,
+    keyed: Annotated[
+        bool, typer.Option("--keyed", help="Each line is a key, a tab and a value; without a tab it is a tombstone.")
+    ] = False,
+    tombstone: Annotated[
+        bool, typer.Option("--tombstone", help="Send one record with --key and without a value.")
+    ] = False,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header; may be repeated.")
+    ] = None,
+    at: Annotated[datetime | None, time_option("--at", "The timestamp of the records; default: now")] = None,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Refuse values that would become dead letters of a stream.")
+    ] = True,
+) -> None:
+    """Write records to a topic. Values are checked against the schemas of the streams that read it."""
+    from penstock.kafka.console import send as send_records
+
+    with clear_errors():
+        if tombstone and (key is None or values):
+            raise PenstockError("a tombstone is a key without a value", hint="use --key without a value")
+        timestamp = int(at.replace(tzinfo=UTC).timestamp() * 1000) if at else 0
+        lines = iter([None] if tombstone else values or _lines(sys.stdin.buffer))
+        catalog = _catalog() if check and not tombstone else None
+        headers = tuple(map(_header, header or ()))
+        total = 0
+        while batch := [_record(line, key, keyed, headers, timestamp) for line in islice(lines, TOGETHER)]:
+            if catalog:
+                _check(catalog, topic, batch, total)
+            places = send_records(topic, batch, settings().bootstrap)
+            total += len(batch)
+            if total <= NEWEST:
+                for place in places:
+                    echo(f"{place}")
+        echo(f"sent {total:,} record{'' if total == 1 else 's'} to {topic}", err=True)
+
+
+@app.command()
+def read(
+    topic: TopicName,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="beginning|end|TIME",
+            help="Where to start; TIME is UTC, such as 2026-01-31T12:00:00. "
+            f"Default: the newest {NEWEST} records, or the end with --follow.",
+        ),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Exit after this number of records.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Only records with this key.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new records as they are written, until Ctrl-C.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each record as a JSON object in one line.")] = False,
+    heartbeats: Annotated[bool, typer.Option("--heartbeats", help="Include heartbeats of Penstock.")] = False,
+) -> None:
+    """Print the committed records of a topic: time (UTC), partition, offset, key, value."""
+    from penstock.kafka.console import read as records
+    from penstock.kafka.console import read_newest
+
+    wanted = None if key is None else key.encode()
+    line = _json if as_json else _line
+    newest: Iterator[TopicRecord]
+    with clear_errors():
+        if start is None and not follow:
+            newest = iter(read_newest(topic, settings().bootstrap, count or NEWEST, key=wanted, heartbeats=heartbeats))
+        else:
+            newest = records(
+                topic, settings().bootstrap, _start(start or "end"), key=wanted, count=count, follow=follow,
+                heartbeats=heartbeats,
+            )  # fmt: skip
+        printed = 0
+        try:
+            for printed, record in enumerate(newest, 1):  # noqa: B007
+                sys.stdout.write(f"{line(record)}\n")
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        if not printed:
+            echo(f"topic {topic} has no such record" if key or start else f"topic {topic} has no record", err=True)
 
 
 def _data(
@@ -124,3 +230,117 @@ def _data(
         "held": "" if hold is None else hold["why"],
         "held_at": None if hold is None else hold["at"],
     }
+
+
+def _catalog() -> Catalog:
+    """The declarations of valid files; a warning is printed for each of the others."""
+    from penstock.catalog import partial_catalog
+
+    catalog, wrong = partial_catalog()
+    for mistake in wrong:
+        echo(f"warning: {mistake}", err=True)
+    return catalog
+
+
+def _check(catalog: Catalog, topic: str, batch: Sequence[OutgoingRecord], before: int) -> None:
+    """Raises PenstockError if a record of the batch would become a dead letter of a stream."""
+    from penstock.codec.acceptance import rejections
+
+    for name in catalog.readers(topic):
+        for source in catalog.streams[name].sources.values():
+            if not source.schema or not source.reads_topic(topic):
+                continue
+            for number, why in enumerate(rejections(source, [(one.key, one.value) for one in batch])):
+                tombstone = batch[number].value is None
+                if why and not tombstone:
+                    raise PenstockError(
+                        f"stream {name} would put record {before + number + 1} aside as a dead letter",
+                        got=why,
+                        hint=f"send values of the schema {source.schema!r}, or use --no-check; "
+                        f"{before:,} records were sent",
+                    )
+
+
+def _record(
+    line: str | None, key: str | None, keyed: bool, headers: tuple[tuple[str, bytes], ...], timestamp: int
+) -> OutgoingRecord:
+    from penstock.kafka.console import OutgoingRecord
+
+    if line is None or not keyed:
+        value = None if line is None else line.encode("utf-8", "surrogateescape")
+        return OutgoingRecord(None if key is None else key.encode(), value, headers, timestamp)
+    if key is not None:
+        raise PenstockError("--key and --keyed both give keys", hint="use one of them")
+    own, tab, rest = line.partition("\t")
+    encoded = rest.encode("utf-8", "surrogateescape") if tab else None
+    return OutgoingRecord(own.encode("utf-8", "surrogateescape"), encoded, headers, timestamp)
+
+
+def _lines(source: Any) -> Iterator[str]:
+    """Lines of standard input; bytes that are no UTF-8 stay as they are."""
+    for line in source:
+        yield line.removesuffix(b"\n").decode("utf-8", "surrogateescape")
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise PenstockError("this is no NAME=VALUE", got=text, hint="e.g. --header source=test")
+    return name, value.encode()
+
+
+def _start(text: str) -> Start:
+    if text in ("beginning", "end"):
+        return "beginning" if text == "beginning" else "end"
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as e:
+        raise PenstockError(
+            "this is no place to start at", got=text, hint="beginning, end, or a time such as 2026-01-31T12:00:00"
+        ) from e
+    return as_utc(at) or at
+
+
+def _line(record: TopicRecord) -> str:
+    from penstock.kafka.dead_letters import printable
+
+    try:
+        at = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        # A producer may write any timestamp, such as microseconds: outside the calendar it is printed as a number.
+        at = str(record.timestamp)
+    place = f"{record.location.partition}@{record.location.offset}"
+    key, value = (printable(data, 100_000) for data in (record.key, record.value))
+    return f"{at.removesuffix('+00:00')}  {place}  {key}  {value}"
+
+
+def _json(record: TopicRecord) -> str:
+    data = {
+        "topic": record.location.topic,
+        "partition": record.location.partition,
+        "offset": record.location.offset,
+        "timestamp": record.timestamp,
+        "key": _text(record.key),
+        "value": _value(record.value),
+        "headers": [[name, _text(value)] for name, value in record.headers],
+    }
+    return printable_json(orjson.dumps(data).decode())
+
+
+def _value(data: bytes | None) -> Any:
+    """JSON as it was written, with all digits of its numbers; anything else as text."""
+    if data is None:
+        return None
+    try:
+        parsed = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return _text(data)
+    return parsed if b"\n" in data else orjson.Fragment(data)
+
+
+def _text(data: bytes | None) -> Any:
+    """A text; bytes that are no UTF-8 as {"base64": ...}."""
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(data or b"").decode()}

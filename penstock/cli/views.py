@@ -7,33 +7,27 @@ from typing import Annotated, Any
 import typer
 
 from penstock.catalog import partial_catalog
-from penstock.cli.output import clear_errors, console, emit, state, table, unknown
+from penstock.cli.arguments import AsJson, completion, look_up
+from penstock.cli.output import clear_errors, console, emit, state, table
 from penstock.control import connect
 from penstock.settings import settings
 from penstock.views.cluster import client
 
-app = typer.Typer(no_args_is_help=True, help="Query compacted topics, as REST serves them.")
+app = typer.Typer(no_args_is_help=True, help="Query views: compacted topics that are served by REST.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
-
-
-def complete(incomplete: str) -> list[str]:
-    return [name for name in sorted(partial_catalog()[0].views) if name.startswith(incomplete)]
-
-
-Name = Annotated[str, typer.Argument(help="A view.", autocompletion=complete)]
+Name = Annotated[str, typer.Argument(help="A view.", autocompletion=completion("views"))]
 
 
 def _get(path: str) -> dict[str, Any]:
-    found = client.asked(connect(), path)
-    if found.status_code != 200:
-        raise client.ViewsUnavailable("the views refused the request", got=client.detail_of(found))
-    body: dict[str, Any] = found.json()
+    answer = client.asked(connect(), path)
+    if answer.status_code != 200:
+        raise client.ViewsUnavailable("the views refused the request", got=client.detail_of(answer))
+    body: dict[str, Any] = answer.json()
     return body
 
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
+def list_(as_json: AsJson = False) -> None:
     """List declared views by instance: state, keys, bytes, lag, age, dead letters."""
     with clear_errors():
         declared, now = partial_catalog()[0], connect().now()
@@ -59,35 +53,30 @@ def list_(as_json: Json = False) -> None:
         emit(rows)
         return
     if not rows:
-        why = "declare a View in jobs/" if settings().views_instances else "PENSTOCK_VIEWS_INSTANCES is 0"
-        console().print(f"No views are served: {why}.")
+        reason = "declare a View in jobs/" if settings().views_instances else "PENSTOCK_VIEWS_INSTANCES is 0"
+        console().print(f"No views are served: {reason}.")
         return
     numbers = ("keys", "bytes", "lag", "age, s", "dead")
-    made = table(["view", "instance", "topic", "state", *numbers], right=numbers)
+    lines = table(["view", "instance", "topic", "state", *numbers], right=numbers)
     for one in sorted(rows, key=lambda one: (one["view"], one["instance"])):
         seconds = None if one["age_ms"] is None else one["age_ms"] // 1000
         figures = [one["keys"], one["bytes"], one["lag"], seconds, one["dead"]]
-        shown = ["" if figure is None else f"{figure:,}" for figure in figures]
-        made.add_row(*(str(one[name]) for name in ("view", "instance", "topic")), state(str(one["state"])), *shown)
-    console().print(made)
+        cells = ["" if figure is None else f"{figure:,}" for figure in figures]
+        lines.add_row(*(str(one[name]) for name in ("view", "instance", "topic")), state(str(one["state"])), *cells)
+    console().print(lines)
 
 
 @app.command()
 def show(name: Name) -> None:
     """Print statistics of a view as JSON: keys, bytes, offsets, lag, age, and the owner of each partition."""
     with clear_errors():
-        _known(name)
+        look_up("view", name, partial_catalog()[0].views)
         emit(_get(client.path_of(name)))
 
 
 @app.command()
-def get(name: Name, key: Annotated[str, typer.Argument(help="The record's key.")]) -> None:
+def get(name: Name, key: Annotated[str, typer.Argument(help="The key of a record.")]) -> None:
     """Print the latest value of a key, and its freshness, as JSON. Exit code 1 if there is none."""
     with clear_errors():
-        _known(name)
+        look_up("view", name, partial_catalog()[0].views)
         emit(_get(client.key_path(name, key)))
-
-
-def _known(name: str) -> None:
-    if name not in (views := partial_catalog()[0].views):
-        raise unknown("view", name, views)

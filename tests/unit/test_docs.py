@@ -38,7 +38,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 def parse(arguments: list[str]) -> None:
     """Parse a command line as `penstock` does, without running it; raises click.UsageError if it is wrong."""
     name, *rest = arguments
-    command: click.Command = load(name, rest[0] if rest else "")
+    command: click.Command = load(name)
     while isinstance(command, click.Group):
         context = command.make_context(name, list(rest), ignore_unknown_options=False)
         if not (rest := [*context._protected_args, *context.args]):

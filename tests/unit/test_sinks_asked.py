@@ -24,7 +24,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_command_refuses_is_told_in_its_words() -> None:
-    said = "`penstock sinks explain nobody` failed; got: there is no sink named 'nobody'; there are: none"
+    said = "`penstock sinks explain nobody` failed; got: there is no sink named 'nobody'; take one of: none"
     with pytest.raises(SinkError, match=f"^{re.escape(said)}$"):
         sink_actions.explained("nobody")
     with pytest.raises(SinkError, match="`penstock sinks replay nobody --all --json` failed; got: there is no sink"):

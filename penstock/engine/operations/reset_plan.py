@@ -18,7 +18,7 @@ from penstock.engine.checkpoint import offset_log
 from penstock.engine.checkpoint import plan_fingerprint as plans
 from penstock.engine.jvm import bridge
 from penstock.engine.operations.reset import Reset
-from penstock.errors import BrokerError, DeclarationError
+from penstock.errors import BrokerError, DeclarationError, PenstockError
 from penstock.kafka.admin import (
     RetentionPolicy,
     admin,
@@ -83,6 +83,32 @@ class ResetPlan:
     @property
     def skipped(self) -> int:
         return sum(max(0, part.start - part.next) for part in self.parts)
+
+
+def parse_target(text: str) -> ResetTarget:
+    """The target of `earliest`, `latest`, a time (UTC if it has no zone), or offsets `topic:0=120,topic:1=80`.
+
+    Raises:
+        PenstockError: the text is none of them.
+    """
+    if text in ("earliest", "latest"):
+        return "earliest" if text == "earliest" else "latest"
+    try:
+        if "=" in text:
+            offsets = {}
+            for part in text.split(","):
+                place, offset = part.split("=")
+                topic, partition = place.rsplit(":", 1)
+                offsets[topic.strip(), int(partition)] = int(offset)
+            return offsets
+        at = datetime.fromisoformat(text)
+        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    except ValueError as e:
+        raise PenstockError(
+            "this is no place to start at",
+            got=repr(text),
+            hint="earliest, latest, a time such as 2026-01-31T12:00:00, or offsets as topic:0=120,topic:1=80",
+        ) from e
 
 
 def plan_reset(

@@ -120,7 +120,7 @@ def test_a_full_disk_is_one_clear_line(more: tuple[str, ...]) -> None:
         command = [sys.executable, "-m", "penstock", "catalog", *more]
         done = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, cwd=PROJECT)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith("error: the disk takes no more; got: [Errno 28]")
+    assert done.stderr.startswith("error: the disk is full; got: [Errno 28]")
 
 
 def test_completion_offers_things_and_places() -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from penstock import cli
 from penstock.catalog import BrokenFile, build
-from penstock.cli import sink_records
+from penstock.cli import sinks
 from penstock.control import Control, ProgressRow, connect
 from penstock.errors import DeclarationError
 from penstock.model.output import Output
@@ -45,7 +45,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     forget()
     wrong = [BrokenFile(Path("sql/sinks/broken.sql"), DeclarationError("broken.sql:1:1: this is no clause"))]
     catalog, found = build([SEARCH, COPY]), connect()
-    monkeypatch.setattr(sink_records, "partial_catalog", lambda: (catalog, wrong))
+    monkeypatch.setattr(sinks, "partial_catalog", lambda: (catalog, wrong))
     found.migrate()
     found.sync(catalog)
     incarnation = found.claim("sinks", None, host="pond/1/2", spec_hash="x", owner="o", log="")

@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 from penstock.catalog import Catalog, build
 from penstock.cli import app as penstock
 from penstock.cli import streams
-from penstock.cli.streams import app, complete, followed, tail
+from penstock.cli.streams import app, complete
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.devstack import resource_usage
 from penstock.errors import ControlError, ReleaseRefused
-from penstock.host import ports
+from penstock.host import log_files, ports
+from penstock.host.log_files import follow, tail
 from penstock.streams import EmitFinal, Input, Stream, Topic, TopicOutput
 from penstock.supervision import release as releases
 from tests.support import forget
@@ -209,7 +210,7 @@ def append(path: Path, text: str) -> None:
 
 
 def test_tail_reads_over_block_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "BLOCK", 7)
+    monkeypatch.setattr(log_files, "BLOCK", 7)
     log = tmp_path / "log"
     log.write_text("".join(f"line {i}\n" for i in range(40)) + "without end")
     assert tail(log, 3) == ["line 38", "line 39", "without end"]
@@ -222,7 +223,7 @@ def test_follow_goes_on_with_the_next_drivers_log(tmp_path: Path) -> None:
     first, second = tmp_path / "one.log", tmp_path / "two.log"
     first.write_text("old\n")
     latest = [first]
-    lines = followed(first, lambda: latest[0], every=0.01)
+    lines = follow(first, lambda: latest[0], every=0.01)
     writer = threading.Timer(0.05, append, (first, "new\n"))
     writer.start()
     assert next(lines) == "new\n"
@@ -241,7 +242,7 @@ def test_follow_stays_while_the_database_is_away(tmp_path: Path) -> None:
         append(log, "still here\n")
         raise ControlError("away")
 
-    assert next(followed(log, away, every=0.01)) == "still here\n"
+    assert next(follow(log, away, every=0.01)) == "still here\n"
 
 
 @pytest.mark.processes

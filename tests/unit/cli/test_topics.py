@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.catalog import BrokenFile, Catalog
-from penstock.cli import records, topics
+from penstock.cli import topics
 from penstock.control import Control
 from penstock.errors import BrokerError, DeclarationError
 from penstock.kafka.admin import TopicState
@@ -108,7 +108,7 @@ def test_without_the_database_only_the_beats_are_missing(tmp_path: Path, monkeyp
     away = Control(f"sqlite:///{tmp_path}/nothing.db")
     monkeypatch.setattr(topics, "connect", lambda: away)
     said = run()
-    assert "heartbeats are not known" in said
+    assert "heartbeats are unknown" in said
     assert "receipts" in said
     away.engine.dispose()
 
@@ -133,4 +133,4 @@ def test_without_the_broker_there_is_one_clear_line(monkeypatch: pytest.MonkeyPa
 )
 def test_a_record_is_shown_whatever_its_timestamp_is(stamp: int, shown: str) -> None:
     """One in microseconds lies beyond the calendar, and those behind it are to be read too."""
-    assert records._line(TopicRecord(RecordLocation("t", 2, 7), b"k", b"v", stamp)) == f"{shown}  2@7  k  v"
+    assert topics._line(TopicRecord(RecordLocation("t", 2, 7), b"k", b"v", stamp)) == f"{shown}  2@7  k  v"

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.cli import removal
 from penstock.devstack import doctor
 from penstock.devstack.platform import Platform
 from penstock.devstack.servers.s3 import S3Server
 from penstock.engine.checkpoint import s3a
 from penstock.engine.checkpoint.layout import PlannedBatch
+from penstock.engine.operations import removal
 from penstock.engine.state.fold import FoldContext
 from penstock.engine.state.fold_store import FoldBatch, FoldStore
 from penstock.engine.state.state_files import RemoteStateFiles, state_files
@@ -152,10 +152,10 @@ def test_what_a_stream_leaves_in_the_store_is_found_and_removed(store: Bucket, h
     beside = [home / "tables" / "1" / "gone.tables", home / "folds" / "1" / "gone"]
     for folder in beside:
         folder.mkdir(parents=True)
-    left = removal._left("gone")
+    left = removal.folders("gone")
     assert left.keys() == {f"{ROOT}/gone", f"{ROOT}/gone.before", *map(str, beside)}
-    for goes in left.values():
-        goes()
+    for remove in left.values():
+        remove()
     assert [one.key for one in store.list_objects("")] == ["gone-not/metadata"]
     assert not any(folder.exists() for folder in beside)
 

@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS
 from jobs.presence.counts import COUNTS, STREAM
 from penstock import logs
 from penstock.catalog import build
-from penstock.cli import app, recovery
+from penstock.cli import app
 from penstock.codec.arrow_files import read_mapped
 from penstock.control import Actor, connect
 from penstock.devstack.servers.kafka import Broker
@@ -183,7 +184,7 @@ def test_the_command_rebuilds_the_state_of_another_version_and_says_what_it_cann
 ) -> None:
     other = replace(STREAM, transform=widened)
     catalog = build([other])
-    monkeypatch.setattr(recovery, "partial_catalog", lambda: (catalog, []))
+    monkeypatch.setattr("penstock.catalog.partial_catalog", cache(lambda: (catalog, [])))
     monkeypatch.setattr(logs, "setup", lambda _: None)
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
@@ -197,7 +198,7 @@ def test_the_command_rebuilds_the_state_of_another_version_and_says_what_it_cann
         chance = random.Random(2)
         walked, told = walks(chance, 100), bases(chance, 20, 30)
         send(bootstrap, [*records(ENRICHED_WALK_INS, walked), *records(BASE_COUNTS, told)])
-        assert "it is wanted on" in CliRunner().invoke(app, command).output
+        assert "its desired state is on" in CliRunner().invoke(app, command).output
         control.set_desired([STREAM.name], "off", Actor("ann", "cli"))
         assert "has written nothing" in CliRunner().invoke(app, command).output
         with running(STREAM, spark, bootstrap, tmp_path) as run:

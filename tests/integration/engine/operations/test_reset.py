@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from penstock.catalog import build
-from penstock.cli import app, recovery
+from penstock.cli import app
 from penstock.control import Actor, connect
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.layout import Checkpoint
@@ -265,7 +266,7 @@ def test_the_command_says_what_it_does_and_does_it(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = build([STREAM])
-    monkeypatch.setattr(recovery, "partial_catalog", lambda: (catalog, []))
+    monkeypatch.setattr("penstock.catalog.partial_catalog", cache(lambda: (catalog, [])))
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     monkeypatch.setenv("PENSTOCK_CHECKPOINTS", str(tmp_path))

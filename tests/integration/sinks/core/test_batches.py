@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from penstock import cli
 from penstock.catalog import build
-from penstock.cli import sink_records
+from penstock.cli import sinks
 from penstock.control import ProgressRow
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.commit import async_writer
@@ -157,8 +157,8 @@ def commands(bootstrap: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     settings.cache_clear()
-    monkeypatch.setattr(sink_records, "partial_catalog", lambda: (build([sink("slow"), sink("quick")]), []))
-    monkeypatch.setattr(sink_records, "_session", session)
+    monkeypatch.setattr(sinks, "partial_catalog", lambda: (build([sink("slow"), sink("quick")]), []))
+    monkeypatch.setattr(sinks, "session", session)
     yield run
     settings.cache_clear()
 
@@ -315,9 +315,9 @@ def test_the_commands_of_a_sink(bootstrap: str, commands: Command) -> None:
     assert found["records"] == 4
     assert not STORES["slow"].writes
     assert 'orders[0]@1  id 1-2  version 1  {"line":2}' in commands("dry-run", "slow")
-    assert "slow put nothing aside" in commands("replay", "slow", "--all")
-    assert "--all, or --place" in commands("replay", "slow", code=1)
-    assert "put nothing aside of that place" in commands("replay", "slow", "--place", "orders[0]@7", code=1)
+    assert "Sink slow has no dead letters" in commands("replay", "slow", "--all")
+    assert "either --all, or --place" in commands("replay", "slow", code=1)
+    assert "sink slow has no dead letter of this place" in commands("replay", "slow", "--place", "orders[0]@7", code=1)
     assert "did you mean slow" in commands("dry-run", "slo", code=2)
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.cli.dead_letters import unambiguous
+from penstock.cli.dead_letters import check_places
 from penstock.engine.commit import dead_letter_index
 from penstock.engine.operations.reset import Reset
 from penstock.errors import PenstockError
@@ -88,9 +88,9 @@ def test_only_numbers_reach_the_command_that_somebody_copies(
 def test_a_place_of_two_topics_is_none() -> None:
     """In `penstock.dead-letters` lie records of every topic."""
     here, there = (DeadLetter("aside", 0, 0, None, None, {"topic": t, "partition": "0", "offset": "7"}) for t in "ab")
-    unambiguous([here, there], ["a[0]@7"])
+    check_places([here, there], ["a[0]@7"], "sink s", "dead")
     with pytest.raises(PenstockError, match=r"(?s)0:7.*a\[0\]@7 or b\[0\]@7"):
-        unambiguous([here, there], ["0:7"])
+        check_places([here, there], ["0:7"], "sink s", "dead")
 
 
 def test_what_a_store_refused_is_sent_to_that_store_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -10,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.catalog import Catalog, build
-from penstock.cli import app, recovery, removal
+from penstock.cli import app, streams
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.engine.checkpoint.offset_log import TopicOffsets
 from penstock.engine.commit.dead_letter_index import DeadLetterIndex
-from penstock.engine.operations import reset_plan
+from penstock.engine.operations import removal, reset_plan
 from penstock.engine.operations.reset import Reset, processed_offsets
-from penstock.engine.operations.reset_plan import PartitionReset, ResetPlan
+from penstock.engine.operations.reset_plan import PartitionReset, ResetPlan, parse_target
 from penstock.errors import BrokerError, PenstockError
 from penstock.kafka import cleanup, commit_marker, dead_letters
 from penstock.kafka.dead_letters import DeadLetter
@@ -47,7 +48,7 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> Catalog:
             stream("strict", Input(pattern=r"strict\..*", on_data_loss="fail")),
         ]
     )
-    monkeypatch.setattr(removal, "load", lambda: made)
+    monkeypatch.setattr("penstock.catalog.load", cache(lambda: made))
     return made
 
 
@@ -69,8 +70,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> list[str]:
     """The resets that were asked for; each would read four records again, and go against one thing."""
     found: list[str] = []
     plan = ResetPlan(Reset({"t": {0: 1}}), [PartitionReset("t", 0, 0, 9, 5, 1)], ["a note"], ["a reason"])
-    monkeypatch.setattr(recovery, "_planned", lambda *_: (plan, found.append))
-    monkeypatch.setattr(recovery, "partial_catalog", lambda: (catalog, []))
+    monkeypatch.setattr(streams, "_plan_reset", lambda *_: (plan, found.append))
+    monkeypatch.setattr("penstock.catalog.partial_catalog", cache(lambda: (catalog, [])))
     return found
 
 
@@ -84,7 +85,7 @@ def test_a_reset_needs_a_stopped_stream_and_an_output_that_stays_right(control: 
     said = run("reset", "s", "--to", "earliest", "--dry-run")
     assert all(part in said for part in ("4 records again", "a note", "a reason"))
     said = run("reset", "s", "--to", "earliest", code=1)
-    assert "it is wanted on" in said
+    assert "its desired state is on" in said
     assert "a note" not in said, "Spark was started to refuse it"
     assert "no such stream; got: nobody" in run("reset", "nobody", "--to", "earliest", "--anyway", code=1)
     control.set_desired(["s"], "off", ME)
@@ -109,13 +110,13 @@ def test_a_reset_needs_a_stopped_stream_and_an_output_that_stays_right(control: 
     ],
 )
 def test_where_to_begin(text: str, found: object) -> None:
-    assert recovery.destination(text) == found
+    assert parse_target(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "t=5", "t:0=", "t:a=1"])
 def test_what_is_no_place_to_begin(text: str) -> None:
-    with pytest.raises(PenstockError, match="no place to begin"):
-        recovery.destination(text)
+    with pytest.raises(PenstockError, match="no place to start"):
+        parse_target(text)
 
 
 SAME = {"t": "x"}
@@ -251,7 +252,7 @@ def test_what_a_stream_that_is_gone_has_left_is_named_and_removed_by_choice(
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     said = run("remove", "gone")
     assert "penstock.gone" in said
-    assert [line.split()[3] for line in said.splitlines() if line.startswith("topic of nobody")] == ["told"]
+    assert [line.split()[2] for line in said.splitlines() if line.startswith("unused topic")] == ["told"]
     assert "it is declared" in run("remove", "s", code=1)
     for used in ("t", "s-out", "strict.x", "penstock.commits"):
         assert "used by others" in run("remove", "gone", "--topic", used, code=1)

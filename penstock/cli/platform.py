@@ -15,34 +15,29 @@ from rich.panel import Panel
 from rich.text import Text
 
 from penstock.catalog import partial_catalog
+from penstock.cli.arguments import AsJson, Follow
 from penstock.cli.output import clear_errors, console, count, echo, emit, state, table
 from penstock.cli.report import Steps
-from penstock.cli.streams import tail
+from penstock.cli.stream_tables import facts_table
 from penstock.control import DriverRow, connect
 from penstock.devstack import doctor as checks
 from penstock.devstack import resource_usage
 from penstock.devstack.platform import Platform, as_running
 from penstock.errors import ControlError, HostError
+from penstock.host import log_files
 from penstock.monitoring.dashboard.model import Overview
 from penstock.monitoring.health import unhealthy
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 MIB = 1024 * 1024
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    for command in (up, status, logs, down, clean, doctor, migrate):
-        app.command(command.__name__)(command)
 
 
 def up() -> None:
     """Start the platform on this machine, or adopt the servers that run; show what runs where.
 
-    PENSTOCK_STORES names the stores that are started with it: elasticsearch, mongodb, influxdb. The object store of the
-    archives always is, unless it is given elsewhere.
+    PENSTOCK_STORES names stores that are started too: elasticsearch, mongodb, influxdb. The object store of archives is
+    started unless PENSTOCK_S3_URL is set.
     """
     out = console()
     with clear_errors():
@@ -53,20 +48,19 @@ def up() -> None:
 
 def _welcome(out: Console, platform: Platform, view: Overview) -> None:
     s, airflow = settings(), platform.airflow
-    # Where nobody looks on, this is kept in a log.
+    # Without a terminal, the output is probably stored in a log.
     password = airflow.password if out.is_terminal else f"in {airflow.layout.password_file}"
-    grid = table(["", ""])
-    grid.show_header = False
-    for key, value in (
-        ("Airflow", f"{airflow.url}   sign in as {airflow.user} with the password {password}"),
-        ("Operator page", f"{airflow.url}/plugin/penstock   (in Airflow's navigation: Penstock)"),
-        ("Kafka", s.bootstrap),
-        *((p.label.removeprefix("the "), p.url) for p in platform.stores),
-        ("Topics", f"{len(partial_catalog()[0].topics)}, listed by `penstock topics`"),
-        ("Metrics", f"http://127.0.0.1:{s.metrics_port}/metrics"),
-        ("Data and logs", str(s.home)),
-    ):
-        grid.add_row(Text(key, style="bold"), Text(value))
+    grid = facts_table(
+        [
+            ("Airflow", f"{airflow.url}   sign in as {airflow.user} with the password {password}"),
+            ("Operator page", f"{airflow.url}/plugin/penstock   (in Airflow's navigation: Penstock)"),
+            ("Kafka", s.bootstrap),
+            *((p.label.removeprefix("the "), p.url) for p in platform.stores),
+            ("Topics", f"{len(partial_catalog()[0].topics)}, listed by `penstock topics`"),
+            ("Metrics", f"http://127.0.0.1:{s.metrics_port}/metrics"),
+            ("Data and logs", str(s.home)),
+        ]
+    )
     out.print()
     out.print(Panel(grid, title="Penstock is up", title_align="left", border_style="green", expand=False))
     out.print()
@@ -77,14 +71,14 @@ def _welcome(out: Console, platform: Platform, view: Overview) -> None:
 
 def _print_streams(out: Console, view: Overview) -> None:
     numbers = ["rows in", "rows out", "rows/s", "lag", "last batch"]
-    made = table(["stream", "app", "state", *numbers], right=numbers)
+    rows = table(["stream", "app", "state", *numbers], right=numbers)
     for stream in (s for app in view.apps for s in app.streams):
         age = "-" if stream.batch_age_ms is None else f"{duration(stream.batch_age_ms)} ago"
-        made.add_row(
+        rows.add_row(
             stream.name, stream.app, state(stream.state), count(stream.rows_in), count(stream.rows_out),
             count(stream.rows_per_s), count(stream.lag), age,
         )  # fmt: skip
-    out.print(made)
+    out.print(rows)
 
 
 def status(as_json: AsJson = False) -> None:
@@ -92,35 +86,35 @@ def status(as_json: AsJson = False) -> None:
     platform = Platform(as_running(settings()))
     view, rows, away = _control(platform)
     used = resource_usage.measure(platform.servers, rows)
-    runs = all(p.state == "running" for p in used) and not away
-    wrong = unhealthy(s for app in view.apps for s in app.streams) if view else {}
-    well = runs and not wrong
+    running = all(p.state == "running" for p in used) and not away
+    faults = unhealthy(s for app in view.apps for s in app.streams) if view else {}
+    healthy = running and not faults
     if as_json:
         apps = [] if view is None else [asdict(app) for app in view.apps]
         emit(
             {
-                "ok": well,
+                "ok": healthy,
                 "servers": [asdict(p) for p in used],
                 "apps": apps,
                 "control": away or "ok",
-                "unhealthy": wrong,
+                "unhealthy": faults,
             }
         )
-        raise typer.Exit(0 if well else 1)
+        raise typer.Exit(0 if healthy else 1)
     out = console()
     out.print(_servers_table(used))
     if view:
         out.print()
         _print_streams(out, view)
     elif any(p.state == "running" for p in used):
-        out.print(Text(f"Nothing is known of the streams: {away}", style="yellow"))
+        out.print(Text(f"The state of the streams is unknown: {away}", style="yellow"))
     if not any(p.state == "running" for p in used):
-        out.print("Nothing runs; `make up` starts it.")
-    elif not runs:
+        out.print("No server runs; `make up` starts the platform.")
+    elif not running:
         out.print("Not all servers run; `make up` starts what is missing.", style="yellow")
-    for name, why in wrong.items():
+    for name, why in faults.items():
         out.print(Text(f"{name}: {why}", style="red"))
-    raise typer.Exit(0 if well else 1)
+    raise typer.Exit(0 if healthy else 1)
 
 
 def _control(platform: Platform) -> tuple[Overview | None, list[DriverRow], str]:
@@ -133,10 +127,10 @@ def _control(platform: Platform) -> tuple[Overview | None, list[DriverRow], str]
 
 def _servers_table(used: list[resource_usage.ServerUsage]) -> Any:
     numbers = ["pid", "up", "CPU", "memory"]
-    made = table(["server", "state", *numbers, "ports"], right=numbers)
+    rows = table(["server", "state", *numbers, "ports"], right=numbers)
     colours = {"running": "green", "crashed": "red", "stopped": "bright_black"}
     for p in used:
-        made.add_row(
+        rows.add_row(
             p.name, Text(p.state, style=colours[p.state]), str(p.pid or "-"),
             "-" if p.up is None else duration(int(p.up) * 1000),
             "-" if p.cpu is None else f"{p.cpu:.1f} %",
@@ -145,9 +139,9 @@ def _servers_table(used: list[resource_usage.ServerUsage]) -> Any:
     running = [p for p in used if p.state == "running"]
     if running:
         cpu, memory = sum(p.cpu or 0 for p in running), sum(p.memory or 0 for p in running)
-        made.add_section()
-        made.add_row("together", "", "", "", f"{cpu:.1f} %", f"{memory // MIB} MiB", "")
-    return made
+        rows.add_section()
+        rows.add_row("together", "", "", "", f"{cpu:.1f} %", f"{memory // MIB} MiB", "")
+    return rows
 
 
 def _ports(ports: Mapping[str, int] | None) -> str:
@@ -156,10 +150,10 @@ def _ports(ports: Mapping[str, int] | None) -> str:
 
 def logs(
     server: Annotated[
-        list[str] | None, typer.Argument(help="Parts, as `penstock status` names them; all if none is given.")
+        list[str] | None, typer.Argument(help="Servers as `penstock status` names them; all if none is named.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines, until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines of each.")] = 20,
+    follow: Follow = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of last lines of each log.")] = 20,
 ) -> None:
     """Show the logs of the servers and of the drivers."""
     with clear_errors():
@@ -167,7 +161,7 @@ def logs(
     at: dict[str, int] = {}
     for name, path in chosen.items():
         at[name] = path.stat().st_size if path.exists() else 0
-        for line in tail(path, lines) if path.exists() else []:
+        for line in log_files.tail(path, lines) if path.exists() else []:
             echo(f"{name} | {line}" if len(chosen) > 1 else line)
     while follow:
         try:
@@ -210,7 +204,7 @@ def down() -> None:
         Platform(as_running(settings())).down(Steps(console()))
 
 
-def clean(yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
+def clean(yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False) -> None:
     """Stop the platform and remove all its data. Downloads stay in the cache."""
     if not yes:
         typer.confirm(f"Remove {settings().home} with all records, checkpoints and logs?", abort=True)
@@ -220,14 +214,14 @@ def clean(yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] 
 
 def doctor(as_json: AsJson = False) -> None:
     """Check Java, ports, versions, jars, broker, database, disk and memory, with a hint for each failure."""
-    found = checks.examine(Platform())
-    failed = [check for check in found if check.state == "fail"]
+    results = checks.examine(Platform())
+    failed = [check for check in results if check.state == "fail"]
     if as_json:
-        emit({"ok": not failed, "checks": [asdict(check) for check in found]})
+        emit({"ok": not failed, "checks": [asdict(check) for check in results]})
         raise typer.Exit(1 if failed else 0)
     out = console()
     marks = {"ok": ("✓", "green"), "note": ("•", "yellow"), "fail": ("✗", "red")}
-    for check in found:
+    for check in results:
         mark, colour = marks[check.state]
         out.print(Text.assemble((f"{mark} ", colour), (f"{check.name}: ", "bold"), check.found))
         if check.hint:
@@ -236,13 +230,13 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def migrate() -> None:
-    """Migrate the control database, and register what is declared."""
+    """Migrate the control database, and register the declarations."""
     with clear_errors():
         control = connect(settings().control)
         control.migrate()
         catalog, wrong = partial_catalog()
         control.sync(catalog, forget=not wrong)
-    typer.echo("The control database has its tables, and knows what is declared.")
+    typer.echo("The control database has its tables and the declarations.")
     for mistake in wrong:
         typer.echo(f"error: {mistake}", err=True)
     if wrong:

@@ -1,4 +1,4 @@
-"""`penstock meter`: the platform measures itself."""
+"""`penstock meter`: metrics of the platform."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def meter(
     port: Annotated[
         int | None, typer.Option(help="Port of the Prometheus endpoint.", show_default="PENSTOCK_METRICS_PORT")
     ] = None,
-    metrics: Annotated[bool, typer.Option("--metrics", help="List what is measured, and end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --metrics: as JSON.")] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="List the metrics and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --metrics: print JSON.")] = False,
 ) -> None:
     """Sample the platform, send the samples to Kafka and serve Prometheus, until SIGTERM.
 
-    Every probe fails alone: what cannot be measured is logged and counted as probeErrors.<probe>.
+    If a probe fails, the others continue; failures are logged and counted as probeErrors.<probe>.
     """
     if metrics:
         _list(as_json)
         return
-    chosen = {"PENSTOCK_MEASURE_EVERY": every, "PENSTOCK_METRICS_PORT": port}
-    environment = {**os.environ, **{k: str(v) for k, v in chosen.items() if v is not None}}
-    # The same process, rid of the command line's libraries: they would be a good part of its memory, day and night.
+    options = {"PENSTOCK_MEASURE_EVERY": every, "PENSTOCK_METRICS_PORT": port}
+    environment = {**os.environ, **{k: str(v) for k, v in options.items() if v is not None}}
+    # The same process without the libraries of the command line, which would be a large part of its memory.
     os.execve(sys.executable, [sys.executable, "-m", "penstock.monitoring.collect.meter"], environment)
 
 

@@ -1,0 +1,59 @@
+"""Arguments and options of several commands, and lookups of declared names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, TypeVar
+
+import typer
+
+from penstock.cli.output import unknown
+
+T = TypeVar("T")
+Declared = Literal["archives", "backfills", "captures", "sinks", "views"]
+TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
+
+
+def time_option(name: str, text: str) -> Any:
+    """An option that is a time in UTC."""
+    return typer.Option(
+        name, formats=TIMES, metavar="TIME", help=f"{text}, such as 2026-01-31 or 2026-01-31T12:30, UTC."
+    )
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what the command would do, and change nothing.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as they are written, until Ctrl-C.")]
+Note = Annotated[str, typer.Option("--note", "-m", help="The reason; it is stored in the audit log.")]
+Place = Annotated[
+    list[str] | None,
+    typer.Option("--place", help="A record, as 'TOPIC[PARTITION]@OFFSET' or PARTITION:OFFSET; may be repeated."),
+]
+
+
+def completion(kind: Declared) -> Callable[[str], list[str]]:
+    """Shell completion by the declared names of a kind."""
+
+    def complete(incomplete: str) -> list[str]:
+        from penstock.catalog import partial_catalog
+
+        return [name for name in sorted(getattr(partial_catalog()[0], kind)) if name.startswith(incomplete)]
+
+    return complete
+
+
+def look_up(kind: str, name: str, declared: Mapping[str, T]) -> T:
+    """What is declared under a name.
+
+    Raises:
+        typer.Exit: nothing is; an error with similar names was printed.
+    """
+    if name not in declared:
+        raise unknown(kind, name, declared)
+    return declared[name]
+
+
+def as_utc(time: datetime | None) -> datetime | None:
+    """A time without a zone is UTC."""
+    return time.replace(tzinfo=UTC) if time is not None and time.tzinfo is None else time

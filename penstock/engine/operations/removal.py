@@ -1,0 +1,131 @@
+"""Removal of what a stream leaves behind once it is no longer declared: checkpoint, consumer group and topics."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlparse
+
+from penstock.catalog import Catalog
+from penstock.engine.checkpoint import s3a
+from penstock.errors import PenstockError
+from penstock.kafka import cleanup
+from penstock.kafka.admin import admin, partition_counts
+from penstock.kafka.commit_marker import delete_commit_marker
+from penstock.kafka.replay import REPLAYS
+from penstock.model.declaration import CatalogNode
+from penstock.model.topic import COMMITS, DEAD_LETTERS, POSITIONS
+from penstock.object_store.bucket import Bucket
+from penstock.settings import settings
+
+# Beside the checkpoint: its tables, the checkpoint before a reset, a pending reset, a rebuild that did not end, and the
+# copy of a dry run.
+SUFFIXES = ("", ".tables", ".before", ".reset", ".rebuilding", ".dry-run")
+
+
+@dataclass(frozen=True)
+class TopicUse:
+    """A topic that a removed stream read or may have written.
+
+    Attributes:
+        name: of the topic.
+        was_read: whether the stream's consumer group has offsets of it. What the stream wrote is not recorded: such
+            topics are among those that nobody uses.
+        users: the declarations that read or write it.
+    """
+
+    name: str
+    was_read: bool
+    users: Sequence[str]
+
+
+class Removal:
+    """What a stream has left behind.
+
+    Raises:
+        PenstockError: the checkpoints are in a store that Penstock does not read.
+    """
+
+    def __init__(self, name: str, catalog: Catalog) -> None:
+        bootstrap = settings().bootstrap
+        self._name, self._client = name, admin(bootstrap)
+        self.group = f"penstock.{name}"
+        self._topics = partition_counts(self._client, bootstrap)
+        self._folders = folders(name)
+        self.users = {topic: used_by(catalog, topic) for topic in self._topics if not topic.startswith("__")}
+        read = cleanup.topics_of_group(bootstrap, self.group, self._topics)
+        self.topics = [
+            TopicUse(topic, topic in read, users)
+            for topic, users in sorted(self.users.items())
+            if topic in read or not users
+        ]
+
+    @property
+    def folders(self) -> Sequence[str]:
+        return list(self._folders)
+
+    def check_unused(self, topics: set[str]) -> None:
+        """Raises PenstockError if topics do not exist, or somebody uses them."""
+        if missing := sorted(topics - self.users.keys()):
+            raise PenstockError("the broker does not have these topics", got=", ".join(missing), hint="leave them out")
+        if used := [f"{topic} ({', '.join(self.users[topic])})" for topic in sorted(topics) if self.users[topic]]:
+            raise PenstockError("these topics are used by others", got=", ".join(used), hint="leave them out")
+
+    def remove_checkpoint(self) -> None:
+        """Remove the consumer group, the folders and the commit marker."""
+        cleanup.delete_group(self._client, self.group, settings().bootstrap)
+        for remove in self._folders.values():
+            remove()
+        if COMMITS.name in self._topics:
+            # A commit marker without a checkpoint would stop a later stream of this name.
+            delete_commit_marker(self._name, settings().bootstrap)
+
+    def remove_topics(self, topics: set[str]) -> None:
+        cleanup.delete_topics(self._client, topics, settings().bootstrap)
+
+
+def used_by(catalog: Catalog, topic: str) -> list[str]:
+    """Who reads or writes a topic, without streams that read it by a pattern and continue without it."""
+    if topic in (COMMITS.name, POSITIONS.name, DEAD_LETTERS.name, REPLAYS.name):
+        return ["Penstock"]
+    users = {d.name for d in catalog.declared.values() if CatalogNode("topic", topic) in (*d.reads, *d.writes)}
+    users |= {
+        stream.name
+        for stream in catalog.streams.values()
+        if any(
+            source.pattern and source.fails_on_data_loss and source.reads_topic(topic)
+            for source in stream.sources.values()
+        )
+    }
+    return sorted(users) or (["the catalog"] if topic in catalog.topics else [])
+
+
+def folders(name: str) -> Mapping[str, Callable[[], None]]:
+    """The folders of a stream's checkpoint that exist, each with the function that removes it."""
+    root = settings().checkpoint_root
+    url = urlparse(root)
+    remote: dict[str, Callable[[], None]] = {}
+    if s3a.is_object_store(root):
+        store = s3a.store_below(root)
+        for folder in (f"{name}{suffix}" for suffix in SUFFIXES):
+            if keys := [one.key for one in store.list_objects(folder)]:
+                remote[f"{root.rstrip('/')}/{folder}"] = partial(_delete, store, keys)
+        # On this host's disk: tables, and files of folds' state that were fetched from the store.
+        local = [*settings().home.glob(f"tables/*/{name}.tables"), *settings().home.glob(f"folds/*/{name}")]
+    elif url.scheme in ("", "file"):
+        local = [Path(url.path) / f"{name}{suffix}" for suffix in SUFFIXES]
+    else:
+        raise PenstockError(
+            "the checkpoints are neither on a disk of this machine nor in an object store",
+            got=root,
+            hint=f"remove the folder {name} there with that store's own tools",
+        )
+    return remote | {str(path): partial(shutil.rmtree, path) for path in local if path.is_dir()}
+
+
+def _delete(store: Bucket, keys: list[str]) -> None:
+    for key in keys:
+        store.delete(key)
