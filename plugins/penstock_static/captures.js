@@ -6,17 +6,17 @@ import { StateButton } from "./state.js";
 
 const COLUMNS = ["Capture", "State", "Behind", "Rows read", "Written", "Last poll", "Open since", "Drift", ""];
 const HINTS = {
-  Behind: "How far what was read lies behind the database's clock",
+  Behind: "Age of the last row that was read, by the database's clock",
   "Rows read": "Since the first start",
   Written: "Records written to its topic since the first start",
-  "Open since": "Age of the oldest open transaction of the database; what it writes is read when it has ended",
+  "Open since": "Age of the oldest open transaction of the database; its rows are read when it has ended",
   Drift: "Rows that the last comparison of table and topic found missing, differing or extra, and repaired",
 };
 const ASKS = {
-  poll: ["Poll", "It polls at once, instead of when it is next due."],
-  reconcile: ["Reconcile", "It compares all of table and topic, and repairs what differs. That reads the whole table."],
-  snapshot: ["Snapshot", "It reads the whole table anew, and writes each row to its topic."],
-  continue: ["Continue", "It goes on with the changed statement, from where it was: rows that were read before are compared and brought up."],
+  poll: ["Poll", "It polls now."],
+  reconcile: ["Reconcile", "It compares table and topic and repairs differences. This reads the whole table."],
+  snapshot: ["Snapshot", "It reads the whole table again and writes each row to its topic."],
+  continue: ["Continue", "It continues with the changed statement from its position. Rows that were read before are compared and updated."],
 };
 const label = (verb) => ASKS[verb][0];
 // Long enough that a person's own session is one to look at.
@@ -51,10 +51,10 @@ class CaptureRow {
     const part = snapshot ? ` ${Math.min(100, Math.floor((100 * snapshot[0]) / snapshot[1]))} %` : "";
     text(this.phase, capture.phase ? `${capture.phase}${part}` : "");
     const said = [
-      capture.asked && `${capture.asked} is asked for`,
-      capture.answer && `could not: ${capture.answer}`,
+      capture.asked && `${capture.asked} is requested`,
+      capture.answer && `the last request was refused: ${capture.answer}`,
       capture.waits,
-      capture.skipped_transactions && "transactions are open too long to be waited for",
+      capture.skipped_transactions && "transactions are open longer than HOLD",
       capture.dead_letter_rows && `${f.count(capture.dead_letter_rows.rows)} rows are too large for its topic, e.g. ${capture.dead_letter_rows.first}`,
       capture.why,
     ].filter(Boolean);
@@ -73,7 +73,7 @@ class CaptureRow {
     attr(this.cells["Open since"], "data-warn", capture.open_ms > OPEN_MS);
     attr(this.cells.Drift, "data-warn", found > 0 && !drift.explained);
     const kinds = drift && `${drift.missing} missing, ${drift.differing} differing, ${drift.extra} extra`;
-    attr(this.cells.Drift, "title", drift?.why ? `${kinds}; why it was compared: ${drift.why}` : kinds);
+    attr(this.cells.Drift, "title", drift?.why ? `${kinds}; reason of the comparison: ${drift.why}` : kinds);
     for (const button of this.buttons) {
       attr(button, "hidden", button.dataset.verb === "continue" && capture.phase !== "refused");
       this.table.guard(button, viewer);
@@ -83,10 +83,10 @@ class CaptureRow {
   ask(verb) {
     ask({
       title: `${label(verb)} ${this.name}?`,
-      message: `${ASKS[verb][1]} What was asked of it before and is not answered falls.`,
+      message: `${ASKS[verb][1]} A request that is not answered yet is dropped.`,
       label: label(verb),
       action: { verb, kind: "capture", name: this.name },
-      done: () => this.table.acted(`${label(verb)} of ${this.name} is asked for.`),
+      done: () => this.table.acted(`${label(verb)} of ${this.name} is requested.`),
     });
   }
 }

@@ -9,7 +9,7 @@ const place = ({ kind, name }) =>
   h("div", {}, name, kind === "topic" ? null : h("span", { class: "muted" }, ` ${kind}`));
 const names = (places) => h("td", { class: "places" }, ...(places.length ? places.map(place) : [DASH]));
 
-const PARTLY = "What is declared cannot all be read: `penstock catalog` says why. The rest is shown.";
+const PARTLY = "Some declarations are invalid: `penstock catalog` shows the errors. All others are shown.";
 
 export class Catalog {
   constructor() {
@@ -61,6 +61,6 @@ export class Catalog {
   }
 
   fail({ message }) {
-    text($("catalog-error"), this.key ? `${message} What was read before is shown.` : message);
+    text($("catalog-error"), this.key ? `${message} The earlier list is shown.` : message);
   }
 }

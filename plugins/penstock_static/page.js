@@ -27,13 +27,13 @@ let busy = false;
 
 const tile = (name, title) => tileIn($("totals"), name, title);
 const tiles = {
-  streams: tile("Streams", "Wanted streams that run or are idle"),
-  rows: tile("Rows/s", "Over all streams with current figures"),
-  lag: tile("Lag", "Records not read yet, over all streams with current figures"),
-  watermark: tile("Oldest watermark", "The greatest watermark age of all streams with current figures, each less what it declares to wait for late records"),
-  state: tile("State", "Bytes of state of all streams with current figures"),
-  late: tile("Late", "Rows that came after their window was closed, since the first start"),
-  dead: tile("Dead-lettered", "Records that do not parse, since the first start"),
+  streams: tile("Streams", "Streams with the desired state on that run or are idle"),
+  rows: tile("Rows/s", "Over all streams with current metrics"),
+  lag: tile("Lag", "Records that are not read yet, over all streams with current metrics"),
+  watermark: tile("Oldest watermark", "The greatest watermark age of all streams with current metrics, without the declared grace"),
+  state: tile("State", "Bytes of state of all streams with current metrics"),
+  late: tile("Late", "Rows that arrived after their window was closed, since the first start"),
+  dead: tile("Dead-lettered", "Records that could not be processed, since the first start"),
   restarts: tile("Driver restarts", "Over all apps"),
 };
 const SPARK = { width: 110, height: 20 };
@@ -124,7 +124,7 @@ const showLists = ({ actions, beats, now }) => {
           h("td", { class: "note" }, a.detail ?? ""),
         ),
       ),
-      "Nothing has been done yet.",
+      "There are no actions yet.",
     ),
   );
   replace("beats", JSON.stringify(beats.map((b) => [b.topic, b.at, Math.floor((b.age_ms ?? 0) / 1000), b.held, b.held_at])), () =>
@@ -158,14 +158,14 @@ const showStates = ({ states, remedies }) =>
 // What is not known
 
 const TITLES = {
-  control: "The control database is away",
+  control: "The control database does not answer",
   server: "Airflow's API server does not answer",
   "signed-out": "You are signed out",
   forbidden: "You may not see this page",
-  refused: "The page could not be brought up to date",
+  refused: "The page could not be updated",
 };
 const HELP = {
-  server: "The streams go on by themselves. This page tries again every few seconds.",
+  server: "Streams continue. This page tries again every few seconds.",
   "signed-out": "Reload Airflow to sign in again.",
 };
 
@@ -183,7 +183,7 @@ const showBanner = () => {
   } else if (stale) {
     level = "bad";
     title = "This page's data is old";
-    body = "It is being brought up to date.";
+    body = "It is being updated.";
   } else if (data && data.freshness.title) {
     level = data.freshness.old === "all" || data.freshness.down.length ? "bad" : "warn";
     title = data.freshness.title;

@@ -32,7 +32,7 @@ const showReplayed = (name, { counts, left }) =>
     title: `Replay of ${name}`,
     about: left.length ? "What stays put aside, the first fifty; it can be replayed again." : "",
     make: () => [
-      h("p", {}, Object.entries(counts).map(([what, n]) => `${f.exact(n)} ${what}`).join(", ") || `${name} put nothing aside.`),
+      h("p", {}, Object.entries(counts).map(([what, n]) => `${f.exact(n)} ${what}`).join(", ") || `Sink ${name} has no dead letters.`),
       ...left.map(({ place, said }) => h("article", { class: "letter" }, h("h4", {}, said), h("p", { class: "muted" }, place))),
     ],
   });
@@ -105,9 +105,9 @@ class SinkRow {
   detail(sink, viewer) {
     const facts = [
       ["Documents written", f.exact(sink.written)],
-      ["Older than the store's", f.exact(sink.conflicts)],
+      ["Older than in the store", f.exact(sink.conflicts)],
       ["Sent again", f.exact(sink.retried)],
-      ["Never taken", f.exact(sink.refused)],
+      ["Refused", f.exact(sink.refused)],
       ["Bytes sent", f.bytes(sink.bytes)],
       ["Asked to wait", sink.waits == null ? f.DASH : f.plural(sink.waits, "time")],
     ];
@@ -132,9 +132,9 @@ class SinkRow {
 
   confirm() {
     ask({
-      title: `Replay what ${this.name} put aside?`,
+      title: `Replay the dead letters of ${this.name}?`,
       message:
-        "Each record that is in its topics of dead letters goes through the statement to the store once more, and to nobody else. What the store has a newer version of stays as it is. It takes from some seconds to a few minutes.",
+        "Each dead letter goes through the statement to the store once more, and to no other stream. A newer version in the store is kept. It takes from some seconds to a few minutes.",
       label: "Replay",
       action: { verb: "replay", kind: "sink", name: this.name },
       done: (answer) => {

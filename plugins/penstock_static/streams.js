@@ -12,13 +12,13 @@ const COLUMNS = ["Stream", "State", "Last batch", "Rows/s", "Lag", "Watermark", 
 const AHEAD_MS = 10_000;
 const hash = (given) => given.slice(0, 8);
 const HINTS = {
-  "Last batch": "Time since the last batch was committed; how long it took",
-  "Rows/s": "Rows read per second, and over the last hour",
-  Lag: "Records not read yet, over all topics, and over the last hour",
-  Watermark: "Age of the watermark by the database's clock, less what the stream declares to wait for late records",
+  "Last batch": "Time since the last batch was committed, and its duration",
+  "Rows/s": "Rows read per second, now and over the last hour",
+  Lag: "Records that are not read yet, over all topics, now and over the last hour",
+  Watermark: "Age of the watermark by the database's clock, without the declared grace",
   "State size": "Bytes and rows of state",
-  Late: "Rows that came after their window was closed, since the first start",
-  Dead: "Records that do not parse, sent to the dead-letter topic, since the first start",
+  Late: "Rows that arrived after their window was closed, since the first start",
+  Dead: "Records that could not be processed, since the first start",
   Restarts: "Restarts of the query within its driver",
 };
 
@@ -70,13 +70,13 @@ class StreamRow {
     attr(this.node, "data-stale", stream.stale);
     attr(this.node, "data-alarm", stream.alarms?.length > 0);
     this.state.show(stream.state, stream.why, { states, remedies });
-    text(this.desired, stream.desired === "on" ? "wanted on" : "wanted off");
+    text(this.desired, stream.desired === "on" ? "desired on" : "desired off");
     text(c.batch.first, f.age(stream.batch_age_ms));
     text(c.batch.second, stream.batch_ms == null ? "" : `took ${f.span(stream.batch_ms)}`);
     text(c.rows.first, f.count(stream.rows_per_s));
     text(c.lag.first, f.count(stream.lag));
     attr(c.lag.cell, "data-zero", onItsWay(stream));
-    attr(c.lag.cell, "title", onItsWay(stream) ? "No more than is read in half a minute, or in two batches" : null);
+    attr(c.lag.cell, "title", onItsWay(stream) ? "The stream reads this in half a minute, or in two batches" : null);
     const behind = this.table.behind.get(this.name) ?? 0;
     const age = stream.watermark_age_ms;
     text(c.watermark.first, f.age(age == null ? null : age - behind));
@@ -126,8 +126,8 @@ class StreamRow {
     ask({
       title: `${stop ? "Stop" : "Start"} ${name}?`,
       message: stop
-        ? `It finishes its batch and stops. Its offsets and state are kept, so a later start goes on from there. Other streams of ${app} go on.`
-        : `It goes on from the offsets and state it stopped at.`,
+        ? `It finishes its batch and stops. Offsets and state are kept, and a later start continues from there. Other streams of ${app} continue.`
+        : `It continues from its offsets and state.`,
       label: stop ? "Stop" : "Start",
       action: { verb: stop ? "stop" : "start", kind: "stream", name },
       done: () => this.table.acted(`${stop ? "Stop" : "Start"} of ${name} is recorded.`),
@@ -195,7 +195,7 @@ class AppHead {
       stop: [`Stop all streams of ${name}?`, `Stops ${changes.join(", ")}. The driver finishes its batches and ends. Offsets and state are kept.`, "Stop all"],
       release: [
         `Release ${name}?`,
-        `The driver finishes its batches and ends; the next one runs the code as it stands on disk now. Offsets and state are kept. Affected: ${streams.map((s) => s.name).join(", ")}.`,
+        `The driver finishes its batches and ends; the next one runs the code that is on disk now. Offsets and state are kept. Affected: ${streams.map((s) => s.name).join(", ")}.`,
         "Release",
       ],
     }[verb];

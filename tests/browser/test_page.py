@@ -43,7 +43,7 @@ def test_the_navigation_leads_to_all_streams_with_state_and_figures(visit: Visit
     for figure in ("31.4k", "12.6k", "11 s", "took 380 ms", "30.2 MB", "wanted on"):
         expect(quality).to_contain_text(figure)
     expect(row(view, "summaries")).to_contain_text("Job aborted due to stage failure")
-    expect(view.frame.locator("tr.app", has_text="presence")).to_contain_text("has shown no sign of life")
+    expect(view.frame.locator("tr.app", has_text="presence")).to_contain_text("has not reported")
     expect(view.frame.locator("#totals")).to_contain_text("7 of 11")
     expect(view.frame.locator("#actions")).to_contain_text("alert rules are being moved")
     expect(view.frame.locator("#beats")).to_contain_text("probe-requests")
@@ -83,7 +83,7 @@ def test_a_confirmed_stop_is_recorded_with_who_and_why(visit: Visit, control: Co
     dialog(view).get_by_role("button", name="Stop").click()
     expect(dialog(view)).to_have_count(0)
     expect(view.frame.locator("#toast")).to_have_text("Stop of topic-quality is recorded.")
-    expect(row(view, "topic-quality")).to_contain_text("wanted off")
+    expect(row(view, "topic-quality")).to_contain_text("desired off")
     expect(row(view, "topic-quality").locator(".pill")).to_have_text("draining")
     expect(view.frame.locator("#actions tbody tr").first).to_contain_text("rules are being changed")
     assert control.desired("quality") == {"topic-quality": "off"}
@@ -142,11 +142,11 @@ def test_an_app_is_released_and_stopped_as_a_whole(visit: Visit, control: Contro
     expect(dialog(view)).to_contain_text("agent-offline, assignments")
     dialog(view).get_by_role("button", name="Release").click()
     expect(view.frame.locator("tr.app", has_text="agents")).to_contain_text(
-        "release 1 follows as soon as release 0", timeout=120_000
+        "release 1 starts when release 0", timeout=120_000
     )
     view.frame.get_by_role("button", name="Stop all of agents").click()
     view.page.keyboard.press("Enter")
-    expect(row(view, "assignments")).to_contain_text("wanted off")
+    expect(row(view, "assignments")).to_contain_text("desired off")
     assert set(control.desired("agents").values()) == {"off"}
     verbs = [(a["verb"], a["target"], a["actor"]) for a in control.actions(3)]
     assert ("release", "agents", "olga") in verbs
@@ -199,8 +199,8 @@ def test_a_database_that_is_away_leaves_the_last_figures_greyed_with_their_age(
     database.stop()
     try:
         banner = view.frame.locator("#banner")
-        expect(banner).to_contain_text("The control database is away")
-        expect(banner).to_contain_text("The streams go on by themselves")
+        expect(banner).to_contain_text("The control database does not answer")
+        expect(banner).to_contain_text("Streams continue")
         expect(view.frame.locator("main")).to_have_attribute("data-old", "")
         expect(view.frame.locator("#as-of")).to_have_text(re.compile("as of .*, [0-9]+ s ago"))
         expect(row(view, "topic-quality")).to_contain_text("31.4k")

@@ -127,7 +127,7 @@ def test_backfills_say_how_far_they_are_and_lead_to_their_dags(visit: Visit, scr
             "attempt 2",
         ),
         WAITS: ("waiting", "until 2026-01-01 00:00 UTC", "for order-minutes to be stopped", "2 of 400", "tomas@pond"),
-        SILENT: ("silent", "since 2026-01-02 00:00 UTC", "its process has said nothing for", "it goes on where it was"),
+        SILENT: ("silent", "since 2026-01-02 00:00 UTC", "its process has not reported for", "it goes on where it was"),
         FAILED: ("failed", "all that is there · to order-minutes", "dry run", "<img src=x onerror=alert(1)>"),
         DONE: ("done", "24 of 24", "100 %", "took 1h 00m", "812,000 records, each as in the archive"),
     }

@@ -43,7 +43,7 @@ def test_one_that_fails_says_why(running: Control) -> None:
 
 
 def test_one_that_nobody_knows(running: Control) -> None:
-    assert "does not know it" in health(running, "other").fault
+    assert "not in the control database" in health(running, "other").fault
 
 
 def test_one_that_is_stopped_is_no_fault(running: Control) -> None:
@@ -51,7 +51,7 @@ def test_one_that_is_stopped_is_no_fault(running: Control) -> None:
     running.set_desired(["shop"], "off", ME)
     found = health(running, "shop")
     assert found.fault == ""
-    assert found.warnings == ["it is stopped, as somebody wanted"]
+    assert found.warnings == ["its desired state is off"]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_one_that_is_stopped_is_no_fault(running: Control) -> None:
                     "explained": True,
                 }
             },
-            "2 differing and 0 extra of 9 rows; why it was begun: a new snapshot",
+            "2 differing and 0 extra of 9 rows; the reason of the comparison: a new snapshot",
         ),
         (0.0, {"dead_letter_rows": {"rows": 3, "first": '{"id":7}'}}, "3 rows are dead letters and not in its topic"),
     ],

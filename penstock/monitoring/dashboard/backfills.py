@@ -7,22 +7,22 @@ from penstock.monitoring.dashboard.alarms import run_alarm, silence
 from penstock.monitoring.dashboard.model import BackfillRunView
 
 RUN_STATES = {
-    "running": "It reads and writes.",
-    "waiting": "It is held up, and goes on by itself; the reason says for what it waits.",
-    "verifying": "All is written; what was written is compared with what was to be.",
-    "silent": "Nothing was heard of it for longer than may be: its process died.",
-    "failed": "It ended with an error. What it had written by then stays.",
-    "stopped": "Somebody ended it before it was done. What it had written by then stays.",
-    "done": "It came to its end.",
+    "running": "It reads and writes records.",
+    "waiting": "It waits and continues by itself; the reason says for what.",
+    "verifying": "Everything is written; the result is compared with the source.",
+    "silent": "It has not reported for too long: its process died.",
+    "failed": "It ended with an error. Records that it wrote stay.",
+    "stopped": "It was ended before it was done. Records that it wrote stay.",
+    "done": "It is complete.",
 }
-# The sentences of docs/operations.md, for where that file cannot be opened.
+# The same sentences as in docs/operations.md.
 RUN_REMEDIES = {
     "running": "",
-    "waiting": "wait; if it stays, mend what the reason names",
+    "waiting": "wait; if it stays, fix what the reason names",
     "verifying": "",
-    "silent": "run it again: it goes on where it was",
-    "failed": "read the reason and mend it, then run it again: it goes on where it was",
-    "stopped": "run it again, if it is still wanted: it goes on where it was",
+    "silent": "run it again: it continues where it was",
+    "failed": "fix the reason, then run it again: it continues where it was",
+    "stopped": "run it again if it is still needed: it continues where it was",
     "done": "",
 }
 

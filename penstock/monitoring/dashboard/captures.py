@@ -36,7 +36,7 @@ def health(control: Control, name: str) -> CaptureHealth:
     stream = next((s for s in now.streams if s.name == name), None)
     row = now.snap.captures.get(name)
     if stream is None:
-        return CaptureHealth("the control database does not know it; does `streams_captures` run?")
+        return CaptureHealth("it is not in the control database: check that the DAG `streams_captures` runs")
     figures = {
         "state": stream.state,
         "lag_ms": stream.watermark_age_ms,
@@ -44,7 +44,7 @@ def health(control: Control, name: str) -> CaptureHealth:
         **(asdict(row) if row else {}),
     }
     if stream.desired == "off":
-        return CaptureHealth(warnings=["it is stopped, as somebody wanted"], figures=figures)
+        return CaptureHealth(warnings=["its desired state is off"], figures=figures)
     if stream.state in ("failing", "blocked", "down", "hung"):
         return CaptureHealth(f"{stream.state}: {stream.why}", figures=figures)
     return CaptureHealth(warnings=list(_warnings(stream, row, now.view.now)), figures=figures)
@@ -59,15 +59,15 @@ def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]
         found.append(f"it is {lag:.0f} s behind its database")
     if row and row.oldest_at and now - row.oldest_at > 60_000:
         found.append(
-            f"a transaction is open for {duration(now - row.oldest_at)}: everything since is read at each poll"
+            f"a transaction is open for {duration(now - row.oldest_at)}: each poll reads everything since then"
         )
     if row and row.skipped_until:
-        found.append("transactions were open longer than HOLD; what they wrote is read when they have ended")
+        found.append("transactions are open longer than HOLD; their rows are read when they have ended")
     if row and row.phase == "waiting":
         found.append(f"its snapshot waits for {row.why or 'its overlap to pass'}")
     if row and row.drift and any(row.drift[kind] for kind in ("missing", "differing", "extra")):
         drift = row.drift
-        because = f"; why it was begun: {drift['why']}" if drift.get("explained") else ""
+        because = f"; the reason of the comparison: {drift['why']}" if drift.get("explained") else ""
         found.append(
             f"the last comparison repaired {drift['missing']} missing, {drift['differing']} differing and "
             f"{drift['extra']} extra of {drift['rows']} rows{because}"
@@ -76,7 +76,7 @@ def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]
     if often and row and row.drift and (since := now - int(row.drift["ended"] * 1000)) > 2000 * often.total_seconds():
         found.append(
             f"table and topic were last compared {duration(since)} ago, not {duration(often // MS)}: "
-            "if it does not come to its end, give RECONCILE a higher RATE"
+            "if it does not finish, set a higher RATE of RECONCILE"
         )
     if row and row.dead_letter_rows:
         found.append(

@@ -1,4 +1,4 @@
-"""What to do in each state: the sentences of docs/operations.md, for where that file cannot be opened."""
+"""What to do in each state; the same sentences as in docs/operations.md."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ REMEDIES = {
     "starting": "wait some seconds",
     "loading": "wait",
     "draining": "wait; killed after `PENSTOCK_DRAIN_TIMEOUT`",
-    "queued": "give the cluster more workers, or the app less (`PENSTOCK_APP_CORES`, `PENSTOCK_EXECUTOR_MEMORY`)",
-    "waiting": "see that its store runs, and that the driver reaches it",
+    "queued": "add workers to the cluster, or let the app use less (`PENSTOCK_APP_CORES`, `PENSTOCK_EXECUTOR_MEMORY`)",
+    "waiting": "check that its store runs and that the driver can reach it",
     "failing": "read *last error*",
-    "blocked": "read *last error*: it says what is in doubt and which command goes on",
-    "hung": "nothing: it is killed and replaced",
-    "down": "look at `streams_<app>` in Airflow: is it paused? does it back off?",
-    "unknown": "is the control database reachable?",
+    "blocked": "read *last error*: it says which command continues",
+    "hung": "nothing: the driver is killed and replaced",
+    "down": "check in Airflow whether the DAG `streams_<app>` is paused, or waits between attempts",
+    "unknown": "check that the control database is reachable",
     "stopped": "",
 }

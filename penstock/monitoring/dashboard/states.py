@@ -17,24 +17,25 @@ State = Literal[
 
 # Worst first: the state of an app whose driver is well is that of its worst stream.
 STATES: dict[State, str] = {
-    "hung": "The driver is there but has shown no sign of life for longer than it may; the supervisor kills it.",
-    "down": "Wanted, but no driver runs, or none that knows it; the supervisor launches the next one.",
-    "failing": "The query ended with an error and is tried again, or waits for the broker, or the release that would "
-    "bring the stream was refused; the last error says why.",
-    "blocked": "It stopped by itself because going on would lose or falsify something; the reason says what, and which "
-    "command goes on.",
-    "waiting": "Its store is away, is slow or asks to wait; it holds its offsets, and goes on by itself.",
-    "queued": "Its driver is up and has no executor: the cluster has not enough cores or memory free; it goes on by "
-    "itself.",
-    "unknown": "Nothing was heard lately; it may well be running, and is not taken for dead.",
-    "starting": "Wanted; its driver is being launched, or has not finished the first batch.",
-    "loading": "Its tables are read to the ends that their topics had; batches begin after that.",
-    "draining": "Told to stop, or to make room for a release; it finishes its batch.",
+    "hung": "The driver has not reported for too long; the supervisor kills and replaces it.",
+    "down": "Its desired state is on, but no driver runs, or the driver does not know it; the supervisor launches the "
+    "next one.",
+    "failing": "The query ended with an error and is retried, or waits for the broker, or the release that contains "
+    "the stream was refused; the last error says why.",
+    "blocked": "It stopped by itself, because to continue would lose data or produce incorrect output; the reason says "
+    "what, and which command continues.",
+    "waiting": "Its store is down, is slow or asks to wait; the stream keeps its offsets and continues by itself.",
+    "queued": "Its driver runs without an executor, because the cluster has too few free cores or too little memory; "
+    "it continues by itself.",
+    "unknown": "There is no recent report; it may be running.",
+    "starting": "Its driver is being launched, or has not finished the first batch.",
+    "loading": "Its tables are read to the end of their topics; batches start after that.",
+    "draining": "It stops, or is replaced by a release, after the current batch.",
     "running": "Batches are committed.",
-    "idle": "Running, with nothing to read.",
-    "stopped": "Not wanted, and not running.",
+    "idle": "Running without new records.",
+    "stopped": "Its desired state is off, and it does not run.",
 }
-# What went wrong before is past.
+# Errors of a stream in these states are past.
 HEALTHY_STATES: tuple[State, ...] = ("running", "idle")
 
 
@@ -60,25 +61,25 @@ def driver_state(
 ) -> tuple[State, str]:
     """State of an app's driver; `running` says no more than that it lives and is the right one."""
     if driver is None:
-        return ("down", "no driver was launched yet") if wanted else ("stopped", "not wanted")
+        return ("down", "no driver was launched yet") if wanted else ("stopped", "its desired state is off")
     if driver.state == "ended":
         since = duration(max(0, now - (driver.ended_at or driver.alive_at)))
         if not wanted:
             return "stopped", f"its driver ended {since} ago"
         if driver.release_seq < app.release_seq:
-            return "starting", f"the driver of release {driver.release_seq} has drained; the next one follows"
+            return "starting", f"the driver of release {driver.release_seq} has drained; the next one is launched"
         return "down", f"its driver ended {since} ago" + (f": {first_line(driver.reason)}" if driver.reason else "")
     silent = max(0, now - driver.alive_at)
     if silent > (limits.start_ms if driver.state == "launching" else limits.stuck_ms):
-        return "hung", f"its driver on {host_name(driver)} has shown no sign of life for {duration(silent)}"
+        return "hung", f"its driver on {host_name(driver)} has not reported for {duration(silent)}"
     if driver.state == "launching":
         return "starting", f"its driver was launched {duration(max(0, now - driver.launched_at))} ago"
     if silent > limits.fresh_ms:
-        return "unknown", f"its driver was last heard {duration(silent)} ago"
+        return "unknown", f"its driver last reported {duration(silent)} ago"
     if driver.state == "queued":
         return "queued", driver.reason or "it waits for executors"
     if driver.release_seq < app.release_seq:
-        return "draining", f"release {app.release_seq} follows as soon as release {driver.release_seq} has drained"
+        return "draining", f"release {app.release_seq} starts when release {driver.release_seq} has drained"
     if driver.state == "draining":
         return "draining", "its driver drains"
     return "running", ""
@@ -117,18 +118,18 @@ def stream_state(
     if of_app == "running" and lacked is not None and (told := _lacked(lacked, now, limits)):
         return told
     if of_app != "running" or row is None:
-        return (of_app, why) if of_app != "running" else ("starting", "its driver has not begun it yet")
+        return (of_app, why) if of_app != "running" else ("starting", "its driver has not started it yet")
     if reported in (None, "starting", "stopped"):
         return "starting", "its driver has not finished its first batch yet"
     age = max(0, now - row.reported_at)
     if age > limits.fresh_ms:
-        return "unknown", f"its driver lives, but has not reported on it for {duration(age)}"
+        return "unknown", f"its driver runs, but has not reported on it for {duration(age)}"
     if reported in ("failing", "blocked"):
         ill: State = "failing" if reported == "failing" else "blocked"
         return ill, first_line(row.error) if row.error else "no error was reported"
     if reported == "waiting":
         since = duration(max(0, now - (row.error_at or now)))
-        return "waiting", f"for {since}: {first_line(row.error) if row.error else 'its store says nothing'}"
+        return "waiting", f"for {since}: {first_line(row.error) if row.error else 'no reason was reported'}"
     if reported == "loading":
         read = sum(sum(topic["offsets"].values()) for topic in row.topics.values())
         of = "" if row.lag is None else f" of {read + row.lag:,}"
@@ -139,9 +140,9 @@ def stream_state(
 def _lacked(of: UnreportedStream, now: int, limits: StateLimits) -> tuple[State, str] | None:
     if of.refused_at is not None:
         ago = duration(max(0, now - of.refused_at))
-        return "failing", f"the release that would bring it was refused {ago} ago: {first_line(of.refused)}"
+        return "failing", f"the release that contains it was refused {ago} ago: {first_line(of.refused)}"
     if now - (of.since or 0) > limits.start_ms:
-        return "down", "its driver does not know it, and nobody has released its app"
+        return "down", "its driver does not know it; release its app"
     return None
 
 
@@ -149,5 +150,5 @@ def _held(row: ProgressRow) -> str:
     """What keeps a stream from records that are there."""
     for topic, figures in row.topics.items():
         for partition, at in figures.get("open", {}).items():
-            return f"{topic}[{partition}] ends at offset {at:,} for it: a producer's transaction is open there"
+            return f"{topic}[{partition}] cannot be read from offset {at:,}: a producer's transaction is open"
     return ""

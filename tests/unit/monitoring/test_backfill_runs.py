@@ -103,10 +103,10 @@ ENDED = NOW - 5_000
         (
             {"reported_at": NOW - SILENT_MS - 60_000},
             "silent",
-            "its process has said nothing for 3 min; run it again",
+            "its process has not reported for 3 min; run it again",
             "y",
         ),
-        ({"reported_at": NOW - PAST_FOR - 1_000}, "silent", "its process has said nothing for 1 h", ""),
+        ({"reported_at": NOW - PAST_FOR - 1_000}, "silent", "its process has not reported for 1 h", ""),
         ({"state": "failed", "why": "boom\nat x", "ended_at": ENDED}, "failed", "boom\nat x", "failed: boom"),
         ({"state": "failed", "ended_at": NOW - PAST_FOR - 1_000}, "failed", "", ""),
         ({"state": "done", "reported_at": NOW - 10 * SILENT_MS, "ended_at": NOW - 10 * SILENT_MS}, "done", "", ""),

@@ -45,20 +45,20 @@ from tests.unit.monitoring.overviews import APP, DRIVER, ENDED, NOW, OFF, ROW, d
         ({"row": row(state="starting")}, "starting", "its driver has not finished its first batch yet"),
         ({"row": row(state="stopped")}, "starting", "its driver has not finished its first batch yet"),
         ({"row": row(incarnation="d0")}, "starting", "its driver has not finished its first batch yet"),
-        ({"row": None}, "starting", "its driver has not begun it yet"),
-        ({"row": row(reported_at=NOW - 12_000)}, "unknown", "its driver lives, but has not reported on it for 12 s"),
-        ({"driver": driver(alive_at=NOW - 14_000)}, "unknown", "its driver was last heard 14 s ago"),
+        ({"row": None}, "starting", "its driver has not started it yet"),
+        ({"row": row(reported_at=NOW - 12_000)}, "unknown", "its driver runs, but has not reported on it for 12 s"),
+        ({"driver": driver(alive_at=NOW - 14_000)}, "unknown", "its driver last reported 14 s ago"),
         (
             {"driver": driver(alive_at=NOW - 31_000)},
             "hung",
-            "its driver on pond has shown no sign of life for 31 s",
+            "its driver on pond has not reported for 31 s",
         ),
         ({"driver": None, "app": replace(APP, incarnation=None)}, "down", "no driver was launched yet"),
         ({"driver": ENDED}, "down", "its driver ended 4 s ago: exit code 137"),
         (
             {"driver": ENDED, "app": replace(APP, release_seq=1)},
             "starting",
-            "the driver of release 0 has drained; the next one follows",
+            "the driver of release 0 has drained; the next one is launched",
         ),
         (
             {"driver": driver(state="launching", launched_at=NOW - 50_000, alive_at=NOW - 50_000), "row": None},
@@ -68,13 +68,13 @@ from tests.unit.monitoring.overviews import APP, DRIVER, ENDED, NOW, OFF, ROW, d
         (
             {"driver": driver(state="launching", alive_at=NOW - 181_000)},
             "hung",
-            "its driver on pond has shown no sign of life for 3 min 1 s",
+            "its driver on pond has not reported for 3 min 1 s",
         ),
         ({"driver": driver(state="draining")}, "draining", "its driver drains"),
         (
             {"app": replace(APP, release_seq=3)},
             "draining",
-            "release 3 follows as soon as release 0 has drained",
+            "release 3 starts when release 0 has drained",
         ),
         ({"desired": OFF}, "draining", "stopped by an operator"),
         ({"desired": OFF, "row": row(state="stopped")}, "stopped", ""),
@@ -84,7 +84,7 @@ from tests.unit.monitoring.overviews import APP, DRIVER, ENDED, NOW, OFF, ROW, d
         (
             {"desired": OFF, "driver": driver(alive_at=NOW - 31_000)},
             "hung",
-            "its driver on pond has shown no sign of life for 31 s",
+            "its driver on pond has not reported for 31 s",
         ),
         (
             {"desired": OFF, "driver": driver(alive_at=NOW - 31_000), "row": row(state="stopped")},
@@ -176,7 +176,7 @@ def test_some_figures_are_old_and_named() -> None:
         ({"row": row(watermark=NOW + 9_000)}, []),
         (
             {"row": row(watermark=NOW + 240_000)},
-            ["its watermark is 4 min ahead of the clock, and until then what comes is late"],
+            ["its watermark is 4 min ahead of the clock; until then records are late"],
         ),
         ({"row": row(state="stopped"), "desired": OFF, "before": {"late": 0, "dead": 0}}, []),
     ],

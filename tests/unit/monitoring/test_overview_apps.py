@@ -57,15 +57,15 @@ def test_what_is_left_of_tables_is_not_told_where_it_is_not_known() -> None:
 @pytest.mark.parametrize(
     ("app", "changed", "state", "why"),
     [
-        (APP, {"fresh": NOW - 30_000}, "starting", "its driver has not begun it yet"),
+        (APP, {"fresh": NOW - 30_000}, "starting", "its driver has not started it yet"),
         (
             replace(APP, refused_at=NOW - 5_000, refused="new to its driver: fresh: cannot be read\n more"),
             {"fresh": NOW - 30_000},
             "failing",
-            "the release that would bring it was refused 5 s ago: new to its driver: fresh: cannot be read",
+            "the release that contains it was refused 5 s ago: new to its driver: fresh: cannot be read",
         ),
-        (APP, {"fresh": NOW - 600_000}, "down", "its driver does not know it, and nobody has released its app"),
-        (APP, {}, "down", "its driver does not know it, and nobody has released its app"),
+        (APP, {"fresh": NOW - 600_000}, "down", "its driver does not know it; release its app"),
+        (APP, {}, "down", "its driver does not know it; release its app"),
     ],
     ids=["on its way", "refused", "nobody releases", "of an older version"],
 )

@@ -48,7 +48,7 @@ def test_of_a_store_that_nobody_asks_nothing_is_known(given: dict[str, Any]) -> 
 
 
 def test_a_store_that_is_too_busy_is_said() -> None:
-    busy = "its store is too busy: of 100 documents a second 11 are sent again"
+    busy = "its store is too busy: of 100 documents per second, 11 are retried"
     for again, said in ((10.0, ""), (11.0, busy)):
         given = seen(row=row(store={**STORE, "written_per_s": 100.0, "retried_per_s": again}))
         assert given.apps[0].streams[0].why == said
