@@ -35,14 +35,14 @@ class CommandOperator(BaseOperator):
         super().__init__(**kwargs)
         self._process: subprocess.Popen[str] | None = None
 
-    def run_command(self, words: Sequence[str]) -> str:
+    def run_command(self, arguments: Sequence[str]) -> str:
         """Run it to its end; the last line that it printed. What it logs comes into the task's log as what it is."""
         from penstock.cli.backfills import TEMPORARY_FAILURE
         from penstock.settings import settings
 
-        said = ""
+        last_line = ""
         with subprocess.Popen(
-            [sys.executable, *COMMAND, *words], cwd=settings().project, text=True, errors="replace",
+            [sys.executable, *COMMAND, *arguments], cwd=settings().project, text=True, errors="replace",
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
             env={**os.environ, "PENSTOCK_LOG_JSON": "true"},
         ) as self._process:  # fmt: skip
@@ -51,13 +51,13 @@ class CommandOperator(BaseOperator):
                 level, text = _record(line) or (logging.INFO, line)
                 self.log.log(level, "%s", text)
                 if text is line:
-                    said = line or said
+                    last_line = line or last_line
         code = self._process.returncode
         if code == TEMPORARY_FAILURE or code < 0:
-            raise AirflowException(f"it is tried again: {said or f'ended by signal {-code}'}")
+            raise AirflowException(f"it is tried again: {last_line or f'ended by signal {-code}'}")
         if code:
-            raise AirflowFailException(said)
-        return said
+            raise AirflowFailException(last_line)
+        return last_line
 
     def on_kill(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -114,14 +114,14 @@ def _record(line: str) -> tuple[int, str] | None:
     if not line.startswith("{"):
         return None
     try:
-        found = json.loads(line)
-        level = logging.getLevelNamesMapping()[found["level"]]
-        return level, "\n".join([found["message"], *([found["exception"]] if "exception" in found else [])])
+        record = json.loads(line)
+        level = logging.getLevelNamesMapping()[record["level"]]
+        return level, "\n".join([record["message"], *([record["exception"]] if "exception" in record else [])])
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def _minute(given: Any) -> str:
+def _minute(time: Any) -> str:
     """A time as the command takes it."""
-    at = datetime.fromisoformat(given) if isinstance(given, str) else given
+    at = datetime.fromisoformat(time) if isinstance(time, str) else time
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")

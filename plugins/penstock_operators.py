@@ -122,12 +122,12 @@ class SuperviseStreams(BaseOperator):
         """Why the task must be taken to go on; empty if it does not."""
         from penstock_triggers import why_task_continues
 
-        found: list[str] = []
+        answers: list[str] = []
         # This is a signal handler: what it interrupted may hold the connection to Airflow.
-        asking = Thread(target=lambda: found.append(why_task_continues(self._owner, "running")), daemon=True)
-        asking.start()
-        asking.join(STATE_TIMEOUT)
-        return found[0] if found else f"Airflow has not said within {STATE_TIMEOUT:g} s whether its task was marked"
+        thread = Thread(target=lambda: answers.append(why_task_continues(self._owner, "running")), daemon=True)
+        thread.start()
+        thread.join(STATE_TIMEOUT)
+        return answers[0] if answers else f"Airflow has not said within {STATE_TIMEOUT:g} s whether its task was marked"
 
     def _wait(self, until: float, unhealthy: list[str]) -> None:
         from penstock_triggers import StreamsTrigger
@@ -140,9 +140,9 @@ class SuperviseStreams(BaseOperator):
         from penstock.control import connect
         from penstock.monitoring.health import failing_for_long
 
-        found = failing_for_long(connect(), self.app)
-        if found and not mistakes_of_app(self.app, *partial_catalog()):
-            raise AirflowFailException("; ".join(f"stream {name}: {why}" for name, why in sorted(found.items())))
+        faults = failing_for_long(connect(), self.app)
+        if faults and not mistakes_of_app(self.app, *partial_catalog()):
+            raise AirflowFailException("; ".join(f"stream {name}: {why}" for name, why in sorted(faults.items())))
 
     def _supervisor(self) -> Supervisor:
         from penstock.control import connect
@@ -155,11 +155,11 @@ class SuperviseStreams(BaseOperator):
         from penstock.catalog import mistakes_of_app, partial_catalog
         from penstock.control import connect
 
-        found, wrong = partial_catalog()
-        declared = {s.name for s in found.apps.get(self.app, ())}
+        catalog, wrong = partial_catalog()
+        declared = {s.name for s in catalog.apps.get(self.app, ())}
         if connect().app(self.app) is None or set(connect().desired(self.app)) != declared:
-            connect().sync(found, forget=not wrong)
-        return mistakes_of_app(self.app, found, wrong)
+            connect().sync(catalog, forget=not wrong)
+        return mistakes_of_app(self.app, catalog, wrong)
 
     def _command(self, incarnation: str) -> Sequence[str] | ClusterSubmission:
         """The command line of a driver, or what a cluster is to start: for streams from the Spark connection."""
@@ -199,11 +199,11 @@ class EndOrphanedDrivers(BaseOperator):
         from penstock.supervision.reaper import reap
 
         actor = Actor(task_key(context), "supervisor")
-        found, wrong = load_partial(combiners=False)
+        catalog, wrong = load_partial(combiners=False)
         try:
             # What cannot be read may declare any of them.
-            known = {app.name for app in connect().apps()} if wrong else set()
-            ended = list(reap(connect(), known | found.apps.keys(), actor))
+            apps = {app.name for app in connect().apps()} if wrong else set()
+            ended = list(reap(connect(), apps | catalog.apps.keys(), actor))
         except ControlError as e:
             raise AirflowSkipException(f"nothing is known, so nothing is ended: {e}") from e
         for line in ended:
@@ -239,19 +239,19 @@ class OperateStreams(BaseOperator):
             raise DeclarationError(f"no such {kind}", got=name, hint="see `penstock streams list`")
         if control.recorded(request):
             # Airflow runs a task again whose end it did not hear of; a second release would be a second restart.
-            done = "an earlier try of this run has done it"
-            self.log.info(done)
-            return done
+            result = "an earlier try of this run has done it"
+            self.log.info(result)
+            return result
         if params["action"] == "release":
             try:
-                done = f"release {release(control, app, actor, note, request=request)} of app {app}"
+                result = f"release {release(control, app, actor, note, request=request)} of app {app}"
             except ReleaseRefused as e:
                 raise AirflowFailException(str(e)) from e
         else:
             control.set_desired(streams, "on" if params["action"] == "start" else "off", actor, note, request)
-            done = f"{params['action']} {', '.join(streams)}"
-        self.log.info("%s, asked for by %s", done, actor.name)
-        return done
+            result = f"{params['action']} {', '.join(streams)}"
+        self.log.info("%s, asked for by %s", result, actor.name)
+        return result
 
 
 class OperateCapture(BaseOperator):
@@ -316,11 +316,11 @@ class OperateCapture(BaseOperator):
         from penstock.monitoring.dashboard.captures import health
 
         try:
-            found = health(connect(), self.capture)
+            capture_health = health(connect(), self.capture)
         except ControlError as e:
             raise AirflowSkipException(f"nothing is known: {e}") from e
-        for warning in found.warnings:
+        for warning in capture_health.warnings:
             self.log.warning("capture %s: %s", self.capture, warning)
-        if found.fault:
-            raise AirflowFailException(f"capture {self.capture}: {found.fault}")
-        return found.figures
+        if capture_health.fault:
+            raise AirflowFailException(f"capture {self.capture}: {capture_health.fault}")
+        return capture_health.figures

@@ -43,13 +43,13 @@ def failing(control: Control, app: str) -> dict[str, str]:
 
 def failing_for_long(control: Control, app: str) -> dict[str, str]:
     """As `failing`, without streams whose stores have been away for a moment only."""
-    found = [s for s in read_status(control, StateLimits.of(settings())).streams if s.app == app]
+    streams = [s for s in read_status(control, StateLimits.of(settings())).streams if s.app == app]
     return unhealthy(
-        (s for s in found if s.state != "waiting" or (s.error_age_ms or 0) >= SHORT_OUTAGE_MS), FAILING_STATES
+        (s for s in streams if s.state != "waiting" or (s.error_age_ms or 0) >= SHORT_OUTAGE_MS), FAILING_STATES
     )
 
 
 def state_is_known(control: Control, name: str) -> bool:
     """Whether it can be said of a stream or capture how it is."""
-    found = [s for s in read_status(control, StateLimits.of(settings())).streams if s.name == name]
-    return bool(found) and (found[0].desired == "off" or found[0].state not in UNKNOWN_STATES)
+    streams = [s for s in read_status(control, StateLimits.of(settings())).streams if s.name == name]
+    return bool(streams) and (streams[0].desired == "off" or streams[0].state not in UNKNOWN_STATES)

@@ -95,7 +95,7 @@ def _sinks(status: PlatformStatus) -> Iterator[tuple[tuple[str, ...], SinkView]]
 
 def _backfills(status: PlatformStatus) -> Iterator[tuple[tuple[str, ...], BackfillRuns]]:
     runs = sorted(status.view.runs, key=lambda run: run.name)
-    return (((name,), BackfillRuns(list(found))) for name, found in groupby(runs, lambda run: run.name))
+    return (((name,), BackfillRuns(list(same))) for name, same in groupby(runs, lambda run: run.name))
 
 
 def _drift(name: str) -> Callable[[tuple[CaptureRow, int]], Value]:

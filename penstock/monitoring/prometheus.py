@@ -141,11 +141,11 @@ def _collected(group: Group, status: PlatformStatus) -> Iterator[Metric]:
     for metric in group.metrics:
         family = _declared(group, metric)
         for labels, item in items:
-            found = metric.read(item)
-            samples = found if isinstance(found, Mapping) else {"": found}
-            for value, amount in samples.items():
+            value = metric.read(item)
+            samples = value if isinstance(value, Mapping) else {"": value}
+            for label_value, amount in samples.items():
                 if amount is not None:
-                    family.add_metric((*labels, value) if metric.label else labels, float(amount))  # type: ignore[attr-defined]
+                    family.add_metric((*labels, label_value) if metric.label else labels, float(amount))  # type: ignore[attr-defined]
         if family.samples:
             yield family
 

@@ -64,34 +64,34 @@ class Delays:
                 "log_level": 0,
             }
         )
-        known: set[tuple[str, int]] | None = None
-        look_at = float("-inf")
+        assigned: set[tuple[str, int]] | None = None
+        assign_at = float("-inf")
         while not self._stop.is_set():
             try:
-                if time.monotonic() >= look_at:
-                    known, look_at = self._assigned(consumer, known), time.monotonic() + LOOK_EVERY
+                if time.monotonic() >= assign_at:
+                    assigned, assign_at = self._assigned(consumer, assigned), time.monotonic() + LOOK_EVERY
                 message = consumer.poll(0.5)
                 if message is not None and message.error() is None:
                     self.take(message.topic() or "", _bytes(message.value()), message.timestamp()[1])
             except Exception:
                 log.exception("delays are not measured for a while")
-                look_at = time.monotonic() + LOOK_EVERY
+                assign_at = time.monotonic() + LOOK_EVERY
                 self._stop.wait(LOOK_EVERY)
         consumer.close()
 
-    def _assigned(self, consumer: Consumer, known: set[tuple[str, int]] | None) -> set[tuple[str, int]] | None:
+    def _assigned(self, consumer: Consumer, assigned: set[tuple[str, int]] | None) -> set[tuple[str, int]] | None:
         """Read what there is now from its end, and what is new since from its beginning."""
         try:
             counts = partition_counts(admin(self._bootstrap), self._bootstrap)
         except BrokerError as e:
             log.debug("delays are not measured: %s", e)
-            return known
-        there = {(t, p) for t in self._fields if t in counts for p in range(counts[t])}
-        begin = OFFSET_END if known is None else OFFSET_BEGINNING
-        if fresh := there - (known or set()):
-            consumer.incremental_assign([TopicPartition(*one, begin) for one in fresh])
-        return there | (known or set())
+            return assigned
+        existing = {(t, p) for t in self._fields if t in counts for p in range(counts[t])}
+        begin = OFFSET_END if assigned is None else OFFSET_BEGINNING
+        if new := existing - (assigned or set()):
+            consumer.incremental_assign([TopicPartition(*one, begin) for one in new])
+        return existing | (assigned or set())
 
 
-def _bytes(given: str | bytes | None) -> bytes:
-    return given.encode() if isinstance(given, str) else given or b""
+def _bytes(value: str | bytes | None) -> bytes:
+    return value.encode() if isinstance(value, str) else value or b""

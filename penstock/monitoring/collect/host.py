@@ -59,7 +59,7 @@ class ProcessUsage:
 
 def processes() -> dict[int, ProcessInfo]:
     """Every process that can be read now, by pid."""
-    found = {}
+    table = {}
     attrs = ["pid", "ppid", "name", "create_time", "cpu_times", "memory_info"]
     for p in psutil.process_iter(attrs):
         i = p.info
@@ -67,7 +67,7 @@ def processes() -> dict[int, ProcessInfo]:
             if not (i["cpu_times"] and i["memory_info"]):
                 continue
             times = i["cpu_times"]
-            found[i["pid"]] = ProcessInfo(
+            table[i["pid"]] = ProcessInfo(
                 pid=i["pid"],
                 parent=i["ppid"],
                 session=os.getsid(i["pid"]),
@@ -79,7 +79,7 @@ def processes() -> dict[int, ProcessInfo]:
                 rss=i["memory_info"].rss,
                 pss=_pss(p),
             )
-    return found
+    return table
 
 
 def _command(p: psutil.Process) -> Callable[[], str]:
@@ -104,12 +104,12 @@ def _pss(p: psutil.Process) -> Callable[[], int | None]:
 
 def recorded(run: Path) -> dict[str, int]:
     """Pids of the parts of this machine that run, by the records `<run>/<part>.json`: {"broker": 4711}."""
-    found = {}
+    pids = {}
     for path in run.glob("*.json"):
         record = process.read(run, path.stem)
         if record and record.process():
-            found[_camel(path.stem)] = record.pid
-    return found
+            pids[_camel(path.stem)] = record.pid
+    return pids
 
 
 def _camel(name: str) -> str:
@@ -130,8 +130,8 @@ def assign(table: Mapping[int, ProcessInfo], leaders: Mapping[int, str]) -> dict
             p = table.get(pid)
             if p is None or depth > 64:
                 return None
-            found = leaders.get(pid) or leaders.get(p.session) or part(p.parent, depth + 1)
-            parts[pid] = _finer(found, p) if found else None
+            name = leaders.get(pid) or leaders.get(p.session) or part(p.parent, depth + 1)
+            parts[pid] = _finer(name, p) if name else None
         return parts[pid]
 
     members: dict[str, list[ProcessInfo]] = {}
@@ -147,9 +147,9 @@ def _finer(part: str, p: ProcessInfo) -> str:
         return f"driverJvm.{app}" if p.name == "java" else f"driverPython.{app}"
     if kind.startswith("airflow"):
         command = p.command()
-        found = next((name for name, pattern in _AIRFLOW if pattern.search(command)), part)
+        component = next((name for name, pattern in _AIRFLOW if pattern.search(command)), part)
         # A component with a record of its own starts nothing of another one but tasks.
-        return found if kind == "airflow" or found == "airflowTasks" else part
+        return component if kind == "airflow" or component == "airflowTasks" else part
     return part
 
 
@@ -183,7 +183,7 @@ class ProcessProbe:
         span = clock - self._clock
         fresh = span >= Deltas.SHORTEST
         for part, procs in sorted(members.items()):
-            if fresh and any(seen.part == part for seen in self._last.values()):
+            if fresh and any(usage.part == part for usage in self._last.values()):
                 yield f"cpu.{part}", used(procs, self._last, {p.key for p in table.values()}, self._wall) / span
             yield f"memory.{part}", sum(p.rss for p in procs) / MIB
             yield f"processes.{part}", len(procs)
@@ -214,25 +214,25 @@ def used(
     that parent inherited, and nothing else, for nobody inherits what nobody waited for.
     A process that is new to the parts but not new brings its past along, which is not counted.
     """
-    counted: dict[tuple[int, float], float] = {}
-    for key, seen in last.items():
-        if key not in alive and (heir := _heir(seen, last, alive)):
-            counted[heir] = counted.get(heir, 0.0) + seen.cpu + seen.ended
+    inherited: dict[tuple[int, float], float] = {}
+    for key, usage in last.items():
+        if key not in alive and (heir := _heir(usage, last, alive)):
+            inherited[heir] = inherited.get(heir, 0.0) + usage.cpu + usage.ended
     total = 0.0
     for p in now:
         if before := last.get(p.key):
             total += max(0.0, p.cpu - before.cpu)
-            total += max(0.0, p.ended - before.ended - counted.get(p.key, 0.0))
+            total += max(0.0, p.ended - before.ended - inherited.get(p.key, 0.0))
         elif p.started >= since - 0.1:
             total += p.cpu + p.ended
     return total
 
 
 def _heir(
-    seen: ProcessUsage, last: Mapping[tuple[int, float], ProcessUsage], alive: Container[tuple[int, float]]
+    usage: ProcessUsage, last: Mapping[tuple[int, float], ProcessUsage], alive: Container[tuple[int, float]]
 ) -> tuple[int, float] | None:
     """The nearest of its ancestors that still lives, if it was seen with them."""
-    key = seen.parent
+    key = usage.parent
     while key and key not in alive:
         key = last[key].parent if key in last else None
     return key

@@ -71,10 +71,10 @@ class Meter:
 
     def measure(self, probe: Probe) -> list[Sample]:
         """One probe's samples of now, sent; what it found before it failed counts."""
-        found: list[Sample] = []
+        samples: list[Sample] = []
         try:
             for pair in probe.measure():
-                found.extend(usable([pair], now_ms()))
+                samples.extend(usable([pair], now_ms()))
         except Exception as e:  # any fault of a probe is that probe's alone
             self._failed(probe.name, e)
             failed = 1.0
@@ -82,17 +82,17 @@ class Meter:
             if self._failing.pop(probe.name, None) is not None:
                 log.info("probe %s measures again", probe.name)
             failed = 0.0
-        found.extend(usable([(f"probeErrors.{probe.name}", failed)], now_ms()))
+        samples.extend(usable([(f"probeErrors.{probe.name}", failed)], now_ms()))
         if not self._stop.is_set():
             with self._lock:
-                self._latest.update({s.metric: s for s in found})
-            for sample in found:
+                self._latest.update({s.metric: s for s in samples})
+            for sample in samples:
                 self.put(receipt(self.environment, sample))
-        return found
+        return samples
 
     def _failed(self, name: str, e: Exception) -> None:
-        said, now = self._failing.get(name), time.monotonic()
-        if said is None or now - said >= self.REMIND:
+        logged_at, now = self._failing.get(name), time.monotonic()
+        if logged_at is None or now - logged_at >= self.REMIND:
             self._failing[name] = now
             log.warning("probe %s failed: %s: %s", name, type(e).__name__, e)
 
@@ -100,8 +100,8 @@ class Meter:
 def until_due(now: float, every: float) -> float:
     """Seconds from `now` (epoch seconds) to the next multiple of `every`; to the one after if it is due this moment,
     since a timer that woke a little early must not sample twice."""
-    left = every - now % every
-    return left if left > every / 50 else left + every
+    wait = every - now % every
+    return wait if wait > every / 50 else wait + every
 
 
 def drivers_here(status_cache: PlatformStatusCache) -> dict[int, str]:
@@ -155,11 +155,11 @@ def run(to: Settings | None = None, stop: Event | None = None) -> None:
     delays.stop()
     closing = Thread(target=stop_serving, name="closing", daemon=True)  # takes half a second, as sending may
     closing.start()
-    left = sender.stop()
+    unsent = sender.stop()
     closing.join()
     log.log(
-        logging.WARNING if left else logging.INFO,
-        "ended: %d receipts sent, %d dropped, %d left behind", sender.sent, sender.dropped + sender.failed, left,
+        logging.WARNING if unsent else logging.INFO,
+        "ended: %d receipts sent, %d dropped, %d left behind", sender.sent, sender.dropped + sender.failed, unsent,
     )  # fmt: skip
 
 

@@ -68,18 +68,18 @@ class HttpProbe:
             at = time.perf_counter()
             try:
                 status = get(url, self.TIMEOUT)
-                took = _ms(at)
+                latency = _ms(at)
                 if status == 404 and name in self.optional:
                     continue
-                answered = status < 500
-                if answered:
-                    yield f"httpTime.{name}", took
+                succeeded = status < 500
+                if succeeded:
+                    yield f"httpTime.{name}", latency
                 else:
                     failures.append(f"{url} answered {status}")
             except (OSError, HTTPException) as e:
-                answered = False
+                succeeded = False
                 failures.append(f"{url}: {type(e).__name__}: {e}")
-            yield f"httpErrors.{name}", float(not answered)
+            yield f"httpErrors.{name}", float(not succeeded)
         if failures:
             raise ConnectionError("; ".join(failures))
 
@@ -112,16 +112,16 @@ class KafkaProbe:
         self._ends: Deltas[tuple[str, int]] = Deltas()
 
     def measure(self) -> Iterator[Pair]:
-        asked = admin(self.bootstrap)
+        client = admin(self.bootstrap)
         try:
-            metadata = asked.list_topics(timeout=self.TIMEOUT)
+            metadata = client.list_topics(timeout=self.TIMEOUT)
             topics = {name: t for name, t in metadata.topics.items() if not name.startswith("__")}
             partitions = [p for t in topics.values() for p in t.partitions.values()]
             yield "kafkaTopics", len(topics)
             yield "kafkaPartitions", len(partitions)
             yield "kafkaUnderReplicated", sum(p.leader < 0 or len(p.isrs) < len(p.replicas) for p in partitions)
             led = [(name, n) for name, t in topics.items() for n, p in t.partitions.items() if p.leader >= 0]
-            ends = end_offsets(asked, led, self.bootstrap)
+            ends = end_offsets(client, led, self.bootstrap)
             span, grown = self._ends.of({at: float(end) for at, end in ends.items()})
             yield "kafkaAppendRate", sum(grown.values()) / span if span else None
         except KafkaException as e:

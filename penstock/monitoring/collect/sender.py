@@ -56,9 +56,9 @@ class Sender:
     def produced(self) -> tuple[float | None, int]:
         """(slowest acknowledgement in ms or None, values given up), both since the call before."""
         with self._lock:
-            found = self._slowest, self._lost
+            result = self._slowest, self._lost
             self._slowest, self._lost = None, 0
-        return found
+        return result
 
     def stop(self, timeout: float = 0.7) -> int:
         """Send what can be sent within `timeout` seconds and end; returns how many values are left behind."""
@@ -140,10 +140,10 @@ class Sender:
     def _look(self, producer: Producer) -> None:
         """BrokerError until the topic is there: to produce to a missing one would have the broker make it up."""
         try:
-            known = producer.list_topics(timeout=3).topics
+            topics = producer.list_topics(timeout=3).topics
         except KafkaException as e:
             raise unreachable(self.bootstrap, e.args[0]) from e
-        if self.topic not in known:
+        if self.topic not in topics:
             raise BrokerError(
                 "the topic of the platform's receipts is missing",
                 got=f"no topic {self.topic!r} at {self.bootstrap}",
@@ -174,8 +174,8 @@ class Sender:
             self._flying -= 1
             if error is None:
                 self.sent += 1
-                took = (message.latency() or 0.0) * 1000
-                self._slowest = took if self._slowest is None else max(self._slowest, took)
+                latency = (message.latency() or 0.0) * 1000
+                self._slowest = latency if self._slowest is None else max(self._slowest, latency)
             else:
                 self.failed += 1
                 self._lost += 1

@@ -21,24 +21,24 @@ SILENT_MS = 120_000
 
 def alarms(row: ProgressRow, before: Mapping[str, int] | None, now: int) -> list[str]:
     """A sentence for each. before: the counts `late` and `dead` of LATELY_MS ago, None if nothing is known of then."""
-    found = []
+    sentences = []
     if row.watermark is not None and (ahead := row.watermark - now) > AHEAD_MS:
-        found.append(f"its watermark is {duration(ahead)} ahead of the clock; until then records are late")
+        sentences.append(f"its watermark is {duration(ahead)} ahead of the clock; until then records are late")
     for name, what in (("late", "late records"), ("dead", "dead letters")):
         if before is not None and (rise := getattr(row, name) - before[name]) > 0:
-            found.append(f"{what} in the last {duration(LATELY_MS)}: {rise:,}")
-    again, written = ((row.store or {}).get(name, 0.0) for name in ("retried_per_s", "written_per_s"))
-    if again > AGAIN * written:
-        found.append(f"its store is too busy: of {written:,.0f} documents per second, {again:,.0f} are retried")
-    return found
+            sentences.append(f"{what} in the last {duration(LATELY_MS)}: {rise:,}")
+    retried, written = ((row.store or {}).get(name, 0.0) for name in ("retried_per_s", "written_per_s"))
+    if retried > AGAIN * written:
+        sentences.append(f"its store is too busy: of {written:,.0f} documents per second, {retried:,.0f} are retried")
+    return sentences
 
 
 def silence(row: BackfillRow, now: int) -> str:
     """Of a run of a backfill that has not ended and says nothing: since when; else empty."""
-    quiet = now - row.reported_at
-    if row.ended_at is not None or quiet <= SILENT_MS:
+    silent_ms = now - row.reported_at
+    if row.ended_at is not None or silent_ms <= SILENT_MS:
         return ""
-    return f"its process has not reported for {duration(quiet)}; run it again: it continues where it was"
+    return f"its process has not reported for {duration(silent_ms)}; run it again: it continues where it was"
 
 
 def run_alarm(row: BackfillRow, now: int) -> str:

@@ -51,37 +51,42 @@ def health(control: Control, name: str) -> CaptureHealth:
 
 
 def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]:
-    found = []
+    warnings = []
     lag = (stream.watermark_age_ms or 0) / 1000
     declared = partial_catalog()[0].captures.get(stream.name)
     every = declared.every.total_seconds() if declared else 0.0
     if lag > max(AT_LEAST, INTERVALS * every):
-        found.append(f"it is {lag:.0f} s behind its database")
+        warnings.append(f"it is {lag:.0f} s behind its database")
     if row and row.oldest_at and now - row.oldest_at > 60_000:
-        found.append(
+        warnings.append(
             f"a transaction is open for {duration(now - row.oldest_at)}: each poll reads everything since then"
         )
     if row and row.skipped_until:
-        found.append("transactions are open longer than HOLD; their rows are read when they have ended")
+        warnings.append("transactions are open longer than HOLD; their rows are read when they have ended")
     if row and row.phase == "waiting":
-        found.append(f"its snapshot waits for {row.why or 'its overlap to pass'}")
+        warnings.append(f"its snapshot waits for {row.why or 'its overlap to pass'}")
     if row and row.drift and any(row.drift[kind] for kind in ("missing", "differing", "extra")):
         drift = row.drift
-        because = f"; the reason of the comparison: {drift['why']}" if drift.get("explained") else ""
-        found.append(
+        reason = f"; the reason of the comparison: {drift['why']}" if drift.get("explained") else ""
+        warnings.append(
             f"the last comparison repaired {drift['missing']} missing, {drift['differing']} differing and "
-            f"{drift['extra']} extra of {drift['rows']} rows{because}"
+            f"{drift['extra']} extra of {drift['rows']} rows{reason}"
         )
-    often = declared.reconcile if declared else None
-    if often and row and row.drift and (since := now - int(row.drift["ended"] * 1000)) > 2000 * often.total_seconds():
-        found.append(
-            f"table and topic were last compared {duration(since)} ago, not {duration(often // MS)}: "
+    interval = declared.reconcile if declared else None
+    if (
+        interval
+        and row
+        and row.drift
+        and (since := now - int(row.drift["ended"] * 1000)) > 2000 * interval.total_seconds()
+    ):
+        warnings.append(
+            f"table and topic were last compared {duration(since)} ago, not {duration(interval // MS)}: "
             "if it does not finish, set a higher RATE of RECONCILE"
         )
     if row and row.dead_letter_rows:
-        found.append(
+        warnings.append(
             f"{row.dead_letter_rows['rows']} rows are dead letters and not in its topic, "
             f"e.g. {row.dead_letter_rows['first']}: see why by "
             f"`penstock dead-letters show {DEAD_LETTERS.name} --stream {row.name}`"
         )
-    return found
+    return warnings

@@ -50,12 +50,12 @@ def topics(kind: Kind, stream: str, read: Iterable[str], own: Iterable[str] = ()
     return [f"{stream}-late"] if kind == "late" else dead
 
 
-def read_newest(bootstrap: str, stream: str, wanted: Iterable[str], limit: int = LIMIT) -> list[DeadLetterView]:
+def read_newest(bootstrap: str, stream: str, topics: Iterable[str], limit: int = LIMIT) -> list[DeadLetterView]:
     """The newest letters of a stream in some topics, newest first; a topic that is not there has none.
 
     BrokerError if the broker does not answer.
     """
-    there = partition_counts(admin(bootstrap), bootstrap)
+    counts = partition_counts(admin(bootstrap), bootstrap)
     consumer = Consumer(
         {
             **client_config(bootstrap),
@@ -71,25 +71,25 @@ def read_newest(bootstrap: str, stream: str, wanted: Iterable[str], limit: int =
         }
     )
     try:
-        at = [TopicPartition(t, p) for t in sorted(set(wanted)) if t in there for p in range(there[t])]
-        found = [letter for letter, of in _read(consumer, at) if of == stream]
+        at = [TopicPartition(t, p) for t in sorted(set(topics)) if t in counts for p in range(counts[t])]
+        letters = [letter for letter, of in _read(consumer, at) if of == stream]
     except KafkaException as e:
         raise unreachable(bootstrap, e.args[0]) from e
     finally:
         consumer.close()
-    return sorted(found, key=lambda one: (one.at, one.offset), reverse=True)[:limit]
+    return sorted(letters, key=lambda one: (one.at, one.offset), reverse=True)[:limit]
 
 
 def _read(consumer: Consumer, at: list[TopicPartition]) -> Iterator[tuple[DeadLetterView, str]]:
     """The last records of some partitions, each with the stream that put it aside."""
     end = time.monotonic() + PATIENCE
-    for place in at:
-        first, after = consumer.get_watermark_offsets(place, timeout=PATIENCE)
-        place.offset = max(first, after - BACK)
+    for partition in at:
+        first, after = consumer.get_watermark_offsets(partition, timeout=PATIENCE)
+        partition.offset = max(first, after - BACK)
     assign(consumer, at)
     open_ = len(at)
-    while open_ and (left := end - time.monotonic()) > 0:
-        message = consumer.poll(left)
+    while open_ and (seconds := end - time.monotonic()) > 0:
+        message = consumer.poll(seconds)
         if message is None:
             return
         if (error := message.error()) is None:
@@ -101,53 +101,55 @@ def _read(consumer: Consumer, at: list[TopicPartition]) -> Iterator[tuple[DeadLe
 
 
 def _letter(message: Message) -> tuple[DeadLetterView, str]:
-    headers = dict(message.headers() or ())
-    said = {name: given.decode(errors="replace") for name, given in headers.items() if isinstance(given, bytes)}
+    raw_headers = dict(message.headers() or ())
+    headers = {
+        name: content.decode(errors="replace") for name, content in raw_headers.items() if isinstance(content, bytes)
+    }
     value = message.value()
     place = (message.topic() or "", message.partition() or 0, message.offset() or 0)
     letter = DeadLetterView(
         *place,
         message.timestamp()[1],
-        _place(said),
-        _reason(said),
+        _place(headers),
+        _reason(headers),
         _text(message.key()),
         _text(value),
         len(value or b""),
-        _replay(place[0], said),
+        _replay(place[0], headers),
     )
-    return letter, said.get("penstock.stream", "")
+    return letter, headers.get("penstock.stream", "")
 
 
-def _place(said: Mapping[str, str]) -> str:
-    if "penstock.topic" in said:
-        parts = [said.get(f"penstock.{name}", "?") for name in ("topic", "partition", "offset")]
+def _place(headers: Mapping[str, str]) -> str:
+    if "penstock.topic" in headers:
+        parts = [headers.get(f"penstock.{name}", "?") for name in ("topic", "partition", "offset")]
         return printable(f"{parts[0]}, partition {parts[1]}, offset {parts[2]}")[:SHOWN]
-    return printable(f"a row for {said.get('penstock.output', 'nothing that is known')}")[:SHOWN]
+    return printable(f"a row for {headers.get('penstock.output', 'nothing that is known')}")[:SHOWN]
 
 
-def _replay(topic: str, said: Mapping[str, str]) -> str:
+def _replay(topic: str, headers: Mapping[str, str]) -> str:
     """Somebody copies it into a shell, and anybody may write headers: only numbers and names are taken from them."""
-    place = [said.get(f"penstock.{name}", "") for name in ("partition", "offset")]
+    place = [headers.get(f"penstock.{name}", "") for name in ("partition", "offset")]
     if not all(re.fullmatch("[0-9]{1,19}", number) for number in place):
         return ""
     # What a store refused is given to that store alone.
-    if "penstock.output" in said:
-        sink = said.get("penstock.stream", "")
+    if "penstock.output" in headers:
+        sink = headers.get("penstock.stream", "")
         what = f"sinks replay {sink}" if re.fullmatch(r"\w[\w.-]*", sink, re.ASCII) else ""
     else:
         what = f"dead-letters replay {topic}" if topic.endswith("-dead-letter") else ""
     return what and f"penstock {what} --place {':'.join(place)}"
 
 
-def _reason(said: Mapping[str, str]) -> str:
-    if late := said.get("penstock.late-ms"):
+def _reason(headers: Mapping[str, str]) -> str:
+    if late := headers.get("penstock.late-ms"):
         return printable(f"{late} ms after its window was closed")[:SHOWN]
-    return printable(said.get("penstock.reason", ""))[:SHOWN]
+    return printable(headers.get("penstock.reason", ""))[:SHOWN]
 
 
-def _text(given: bytes | str | None) -> str | None:
-    if given is None:
+def _text(content: bytes | str | None) -> str | None:
+    if content is None:
         return None
-    text = given if isinstance(given, str) else given[: 4 * SHOWN].decode(errors="backslashreplace")
-    cut = text[:SHOWN] + ("…" if len(text) > SHOWN or len(given) > 4 * SHOWN else "")
+    text = content if isinstance(content, str) else content[: 4 * SHOWN].decode(errors="backslashreplace")
+    cut = text[:SHOWN] + ("…" if len(text) > SHOWN or len(content) > 4 * SHOWN else "")
     return "\n".join(map(printable, cut.split("\n")))

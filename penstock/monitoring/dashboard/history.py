@@ -30,7 +30,7 @@ def downsample(rows: Iterable[Mapping[str, Any]], now: int, span_ms: int = HISTO
     return {
         "t": [(first + i) * step // 1000 for i in range(POINTS)],
         "step_ms": step,
-        "streams": {name: _series(found) for name, found in sorted(buckets.items())},
+        "streams": {name: _series(steps) for name, steps in sorted(buckets.items())},
     }
 
 

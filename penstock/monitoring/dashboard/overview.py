@@ -173,19 +173,25 @@ def _sink(snap: Snapshot, s: StreamView, store: Mapping[str, Any]) -> SinkView:
 
 def _stream(
     snap: Snapshot,
-    of: AppRow,
+    app_row: AppRow,
     name: str,
     desired: Desired,
     of_driver: tuple[State, str],
     driver: DriverRow | None,
     limits: StateLimits,
 ) -> StreamView:
-    app, row = of.name, snap.progress.get(name)
-    told = snap.reported_by.get(driver.incarnation, set()) if driver else set()
-    lacked = UnreportedStream(snap.changed.get(name), of.refused_at, of.refused) if told and name not in told else None
-    state, why = stream_state(desired, of_driver, driver, row, snap.now, limits, lacked)
+    app, row = app_row.name, snap.progress.get(name)
+    reported = snap.reported_by.get(driver.incarnation, set()) if driver else set()
+    unreported = (
+        UnreportedStream(snap.changed.get(name), app_row.refused_at, app_row.refused)
+        if reported and name not in reported
+        else None
+    )
+    state, why = stream_state(desired, of_driver, driver, row, snap.now, limits, unreported)
     if row is None:
-        error, error_at = (lacked.refused, lacked.refused_at) if lacked and state == "failing" else (None, None)
+        error, error_at = (
+            (unreported.refused, unreported.refused_at) if unreported and state == "failing" else (None, None)
+        )
         ago = None if error_at is None else max(0, snap.now - error_at)
         return StreamView(name, app, desired, state, why, stale=False, error=error, error_age_ms=ago)
     gaps = snap.gaps_of.get(name, [])
@@ -219,7 +225,7 @@ def _stream(
         restarts=row.restarts,
         error=None if healed else row.error,
         error_age_ms=None if healed else error_age,
-        topics=[_topic(topic, known) for topic, known in sorted((row.topics or {}).items())],
+        topics=[_topic(topic, metrics) for topic, metrics in sorted((row.topics or {}).items())],
         lost=lost(gaps).get(name, 0),
         lost_unknown=any(gap.passed_at is not None and gap.records is None for gap in gaps),
         gaps=[_gap(gap, snap.now) for gap in gaps[:GAPS]],
@@ -234,9 +240,9 @@ def _gap(row: DataLossRow, now: int) -> DataLossView:
     return DataLossView(str(row.gap), *place, age, row.accepted_by, row.passed_at is not None)
 
 
-def _topic(name: str, known: Mapping[str, Any]) -> TopicView:
-    offsets = {str(p): int(o) for p, o in sorted((known.get("offsets") or {}).items(), key=lambda i: int(i[0]))}
-    return TopicView(name, known.get("lag"), len(offsets), offsets)
+def _topic(name: str, metrics: Mapping[str, Any]) -> TopicView:
+    offsets = {str(p): int(o) for p, o in sorted((metrics.get("offsets") or {}).items(), key=lambda i: int(i[0]))}
+    return TopicView(name, metrics.get("lag"), len(offsets), offsets)
 
 
 def _totals(apps: list[AppView], streams: list[StreamView]) -> StreamTotals:
@@ -270,14 +276,14 @@ def _freshness(snap: Snapshot, apps: list[AppView], streams: list[StreamView]) -
     others = [s for s in old if s.app not in gone]
     if others and len(old) == len(expected):
         youngest = min(s.reported_age_ms or 0 for s in old)
-        said = f"No wanted stream has reported for {duration(youngest)}; its last figures are shown."
-        return ReportFreshness("all", said, newest, age, "These figures are old", sorted(gone))
+        message = f"No wanted stream has reported for {duration(youngest)}; its last figures are shown."
+        return ReportFreshness("all", message, newest, age, "These figures are old", sorted(gone))
     messages = [f"{a.name}: {a.why}." for a in down]
     title = ", ".join(f"{'app' if n else 'App'} {a.name} is {a.state}" for n, a in enumerate(down))
     if others:
         names = ", ".join(f"{s.name} ({duration(s.reported_age_ms or 0)})" for s in others)
         messages.append(f"Old figures, with the time since the last report: {names}.")
-    how: Literal["no", "some", "all"] = "no" if not old else "all" if len(old) == len(expected) else "some"
+    old_streams: Literal["no", "some", "all"] = "no" if not old else "all" if len(old) == len(expected) else "some"
     return ReportFreshness(
-        how, " ".join(messages), newest, age, title or ("Some figures are old" if others else ""), sorted(gone)
+        old_streams, " ".join(messages), newest, age, title or ("Some figures are old" if others else ""), sorted(gone)
     )

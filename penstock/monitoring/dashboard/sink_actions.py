@@ -46,12 +46,12 @@ def replayed(name: str) -> Replayed:
     command = ("replay", name, "--all", "--json")
     done = _asked(command, REPLAY_TIMEOUT, {}, "replay again: what was written by then is not written twice")
     try:
-        found: list[dict[str, Any]] = orjson.loads(done.stdout)
+        results: list[dict[str, Any]] = orjson.loads(done.stdout)
     except ValueError:
         raise _failed(command, done) from None
-    counts = Counter(one["said"].partition(": ")[0] for one in found)
-    left = [{"place": one["place"], "said": one["said"][:SHOWN]} for one in found if not one["ended"]]
-    return Replayed(dict(counts), left[:LIMIT])
+    counts = Counter(one["said"].partition(": ")[0] for one in results)
+    unfinished = [{"place": one["place"], "said": one["said"][:SHOWN]} for one in results if not one["ended"]]
+    return Replayed(dict(counts), unfinished[:LIMIT])
 
 
 def _asked(
@@ -71,8 +71,8 @@ def _asked(
 
 def _failed(command: tuple[str, ...], done: subprocess.CompletedProcess[bytes]) -> SinkError:
     # Before it stands what Java says of itself.
-    told = done.stderr.decode(errors="replace").rpartition("error: ")[2].strip()
-    return SinkError(f"{_said(command)} failed", got=told[-2000:] or f"exit code {done.returncode}")
+    error = done.stderr.decode(errors="replace").rpartition("error: ")[2].strip()
+    return SinkError(f"{_said(command)} failed", got=error[-2000:] or f"exit code {done.returncode}")
 
 
 def _said(command: tuple[str, ...]) -> str:

@@ -40,18 +40,18 @@ class Snapshot:
     @cached_property
     def reported_by(self) -> Mapping[str, set[str]]:
         """names of the streams that each driver has reported, by incarnation"""
-        found: dict[str, set[str]] = {}
+        names: dict[str, set[str]] = {}
         for row in self.progress.values():
-            found.setdefault(row.incarnation, set()).add(row.name)
-        return found
+            names.setdefault(row.incarnation, set()).add(row.name)
+        return names
 
     @cached_property
     def gaps_of(self) -> Mapping[str, list[DataLossRow]]:
         """by stream"""
-        found: dict[str, list[DataLossRow]] = {}
+        gaps: dict[str, list[DataLossRow]] = {}
         for gap in self.gaps:
-            found.setdefault(gap.name, []).append(gap)
-        return found
+            gaps.setdefault(gap.name, []).append(gap)
+        return gaps
 
 
 def read(control: Control, *, actions: int = 50) -> Snapshot:

@@ -105,28 +105,28 @@ def stream_state(
     row: ProgressRow | None,
     now: int,
     limits: StateLimits,
-    lacked: UnreportedStream | None = None,
+    unreported: UnreportedStream | None = None,
 ) -> tuple[State, str]:
     """State of a stream and the reason for it. lacked: of one that its driver does not report."""
-    of_app, why = driver_state
+    app_state, why = driver_state
     current = row is not None and driver is not None and row.incarnation == driver.incarnation
     reported = row.state if row is not None and current else None
     if desired == "off":
-        if of_app in ("stopped", "down", "starting") or reported in (None, "stopped"):
+        if app_state in ("stopped", "down", "starting") or reported in (None, "stopped"):
             return "stopped", ""
-        return (of_app, why) if of_app in ("hung", "unknown") else ("draining", "stopped by an operator")
-    if of_app == "running" and lacked is not None and (told := _lacked(lacked, now, limits)):
-        return told
-    if of_app != "running" or row is None:
-        return (of_app, why) if of_app != "running" else ("starting", "its driver has not started it yet")
+        return (app_state, why) if app_state in ("hung", "unknown") else ("draining", "stopped by an operator")
+    if app_state == "running" and unreported is not None and (result := _lacked(unreported, now, limits)):
+        return result
+    if app_state != "running" or row is None:
+        return (app_state, why) if app_state != "running" else ("starting", "its driver has not started it yet")
     if reported in (None, "starting", "stopped"):
         return "starting", "its driver has not finished its first batch yet"
     age = max(0, now - row.reported_at)
     if age > limits.fresh_ms:
         return "unknown", f"its driver runs, but has not reported on it for {duration(age)}"
     if reported in ("failing", "blocked"):
-        ill: State = "failing" if reported == "failing" else "blocked"
-        return ill, first_line(row.error) if row.error else "no error was reported"
+        state: State = "failing" if reported == "failing" else "blocked"
+        return state, first_line(row.error) if row.error else "no error was reported"
     if reported == "waiting":
         since = duration(max(0, now - (row.error_at or now)))
         return "waiting", f"for {since}: {first_line(row.error) if row.error else 'no reason was reported'}"

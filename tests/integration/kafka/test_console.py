@@ -93,7 +93,7 @@ def test_where_reading_begins_and_ends() -> None:
     assert len(run("read", "orders", "--from", "2026-01-31T12:05:00")[0].splitlines()) == 10
     assert len(run("read", "orders", "--from", "beginning", "-n", "3")[0].splitlines()) == 3
     assert run("read", "orders", "--from", "end")[0] == ""
-    assert "no place to begin at" in run("read", "orders", "--from", "yesterday", code=1)[1]
+    assert "no place to start at" in run("read", "orders", "--from", "yesterday", code=1)[1]
 
 
 def test_reading_goes_on_with_what_comes(orders: str) -> None:
