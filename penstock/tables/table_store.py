@@ -1,9 +1,9 @@
-"""A table on disk: what each key of a compacted topic says last, in Arrow files that Spark's workers map into memory.
+"""A table on disk: the latest value of each key of a compacted topic, in Arrow files that Spark's workers memory-map.
 
-A table is a folder of files that are never changed and one manifest that names those that count; a new manifest takes
-the old one's place at once, so that a crash leaves the table as it was before or as it is after. Of each partition the
-manifest names some files, oldest first: of a key the last one wins. Two files become one where the older is not twice
-as long as the newer, so there are few, and each row is written again a logarithm of times.
+A table is a folder of immutable files and one manifest that refers to the valid ones. The manifest is replaced
+atomically, so a crash leaves the table as it was before or after. It has the files of each partition, oldest first; the
+newest file that has a key wins. Two files are merged if the older has less than twice the rows of the newer, so there
+are few files, and each row is rewritten a logarithmic number of times.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import pyarrow.compute as pc
 from penstock.codec.arrow_files import ArrowFile, describe_file, is_intact, read_mapped
 from penstock.errors import PenstockError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
-NEW_MANIFEST = f"{MANIFEST}.fresh"
-# What one piece of a file holds, and so what a worker passes on at a time.
+NEW_MANIFEST = f"{MANIFEST}.new"
+# Rows of a record batch of a file, and so of the batches that a worker passes on.
 BATCH_ROWS = 50_000
-DELETED = "_gone"
+DELETED = "_deleted"
 
 
 class TableCorrupt(PenstockError):
@@ -43,7 +43,7 @@ class TableWriteError(PenstockError):
 
 @dataclass(frozen=True)
 class BadRecords:
-    """Invalid records of the topic; next_offsets: the offsets after them, by partition."""
+    """Invalid records of the topic, and the offsets after them by partition."""
 
     file: ArrowFile
     next_offsets: Mapping[int, int]
@@ -57,8 +57,8 @@ class TableManifest:
         stream: the owner.
         schema: DDL of the values.
         topic: the broker's topic id.
-        complete_at: epoch ms since which nothing that was deleted from the topic is missing: when reading began, or
-            when the end offsets up to which it was read were requested.
+        complete_at: epoch ms; the table has every deletion up to this time. It is when reading began, or when the end
+            offsets up to which it was read were requested.
         next_offsets: offset at which to continue, by partition.
         loaded: whether the table was read to the end once.
         query: id of the query of `batch`.
@@ -83,11 +83,9 @@ class TableManifest:
     @property
     def files(self) -> dict[str, ArrowFile]:
         """By name."""
-        every = (
-            *(file for files in self.files_by_partition.values() for file in files),
-            *(dead.file for dead in self.bad_records),
-        )
-        return {file.name: file for file in every}
+        partitions = self.files_by_partition.values()
+        all_files = (*(f for files in partitions for f in files), *(records.file for records in self.bad_records))
+        return {file.name: file for file in all_files}
 
     @property
     def text(self) -> str:
@@ -96,32 +94,40 @@ class TableManifest:
 
     @classmethod
     def read(cls, folder: Path) -> TableManifest:
-        """Damaged if there is none, or none of this layout."""
+        """Read the manifest of a folder.
+
+        Raises:
+            TableCorrupt: There is none, it is damaged, or it has another layout.
+        """
         try:
             body, _, crc = (folder / MANIFEST).read_text().partition("\n")
-            found: dict[str, Any] = json.loads(body)
-            if found.pop("layout") != FORMAT_VERSION:
-                raise TableCorrupt("a table is kept in another layout", got=str(folder))
+            fields: dict[str, Any] = json.loads(body)
+            if fields.pop("layout") != FORMAT_VERSION:
+                raise TableCorrupt("a table has another layout", got=str(folder))
             if zlib.crc32(body.encode()) != int(crc):
-                raise TableCorrupt("the manifest of a table was changed", got=str(folder))
-            found["next_offsets"] = _int_keys(found["next_offsets"])
-            parts = found["files_by_partition"].items()
-            found["files_by_partition"] = {int(p): tuple(ArrowFile(**f) for f in files) for p, files in parts}
-            bad = found["bad_records"]
-            found["bad_records"] = tuple(BadRecords(ArrowFile(**b["file"]), _int_keys(b["next_offsets"])) for b in bad)
-            return cls(**found)
+                raise TableCorrupt("the manifest of a table is damaged", got=str(folder))
+            fields["next_offsets"] = _int_keys(fields["next_offsets"])
+            files_by_partition = fields["files_by_partition"].items()
+            fields["files_by_partition"] = {
+                int(p): tuple(ArrowFile(**f) for f in files) for p, files in files_by_partition
+            }
+            records = fields["bad_records"]
+            fields["bad_records"] = tuple(
+                BadRecords(ArrowFile(**b["file"]), _int_keys(b["next_offsets"])) for b in records
+            )
+            return cls(**fields)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-            raise TableCorrupt("a table has no manifest that can be read", got=f"{folder}: {e!r}") from e
+            raise TableCorrupt("the manifest of a table cannot be read", got=f"{folder}: {e!r}") from e
 
 
 def _int_keys(offsets: Mapping[str, int]) -> dict[int, int]:
-    return {int(partition): at for partition, at in offsets.items()}
+    return {int(partition): offset for partition, offset in offsets.items()}
 
 
 class TableFiles:
     """The folder of one table, written by one thread of one driver.
 
-    Rows are `key STRING`, the fields of the schema and `_gone BOOL`: whether the key was removed.
+    Rows are `key STRING`, the fields of the schema and `_deleted BOOL`: whether the key was deleted.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -129,18 +135,22 @@ class TableFiles:
         self.manifest = TableManifest("", "", "")
 
     def open(self) -> None:
-        """Take up what is there; Damaged if it is not whole."""
+        """Open an existing table.
+
+        Raises:
+            TableCorrupt: The manifest or a file is missing or damaged.
+        """
         self.manifest = TableManifest.read(self.folder)
         for file in self.manifest.files.values():
             self._check_intact(file)
-        # Left by a crash before they were named.
+        # Files that a crash left before the manifest referred to them.
         with self._write_errors():
             for path in (*self.folder.glob("*.arrow"), self.folder / NEW_MANIFEST):
                 if path.name not in self.manifest.files:
                     path.unlink(missing_ok=True)
 
     def begin(self, manifest: TableManifest) -> None:
-        """Make it an empty table."""
+        """Create an empty table in the place of what exists."""
         with self._write_errors():
             if self.folder.exists():
                 (self.folder / MANIFEST).unlink(missing_ok=True)
@@ -148,32 +158,36 @@ class TableFiles:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._replace_manifest(manifest)
 
-    def append(self, rows: Mapping[int, pa.Table], dead: pa.Table, following: Mapping[int, int]) -> None:
-        """Take in the newest rows of some partitions, each key once, and records that are none."""
-        now = self.manifest
+    def append(self, rows: Mapping[int, pa.Table], bad_records: pa.Table, next_offsets: Mapping[int, int]) -> None:
+        """Add rows of some partitions, each key once, and invalid records."""
+        manifest = self.manifest
         with self._write_errors():
-            parts = {
-                **now.files_by_partition,
-                **{p: self._append_file(now.files_by_partition.get(p, ()), table, p) for p, table in rows.items()},
+            files = {
+                **manifest.files_by_partition,
+                **{p: self._append_file(manifest.files_by_partition.get(p, ()), table, p) for p, table in rows.items()},
             }
-            more = (
-                [BadRecords(self._write_file(dead.schema, dead.to_batches(BATCH_ROWS), "dead"), following)]
-                if len(dead)
+            new_bad_records = (
+                [
+                    BadRecords(
+                        self._write_file(bad_records.schema, bad_records.to_batches(BATCH_ROWS), "dead"), next_offsets
+                    )
+                ]
+                if len(bad_records)
                 else []
             )
             self._replace_manifest(
                 replace(
-                    now,
-                    files_by_partition=parts,
-                    bad_records=(*now.bad_records, *more),
-                    next_offsets=following,
+                    manifest,
+                    files_by_partition=files,
+                    bad_records=(*manifest.bad_records, *new_bad_records),
+                    next_offsets=next_offsets,
                     unchanged_since=False,
                 )
             )
 
     def mark_batch(self, query: str, batch: int, at: int) -> None:
         """Records that the table as it is belongs to a batch, read up to the end requested at `at`."""
-        # Each batch does this, and after a loss of power the manifest of before names the same files.
+        # Without fsync, as each batch does this, and the manifest before has the same files.
         with self._write_errors():
             self._replace_manifest(
                 replace(self.manifest, query=query, batch=batch, complete_at=at, unchanged_since=True), sync=False
@@ -186,8 +200,8 @@ class TableFiles:
 
     def bad_records(self) -> Iterator[tuple[pa.Table, Mapping[int, int]]]:
         """Yields invalid records, oldest first, with the offsets after them."""
-        for dead in self.manifest.bad_records:
-            yield read_mapped(self.folder / dead.file.name), dead.next_offsets
+        for records in self.manifest.bad_records:
+            yield read_mapped(self.folder / records.file.name), records.next_offsets
 
     def drop_bad_records(self, count: int) -> None:
         """Drops the oldest parts of the invalid records."""
@@ -203,7 +217,7 @@ class TableFiles:
             raise TableWriteError(
                 "a table cannot be kept on disk",
                 got=f"{self.folder}: {e.strerror or e}",
-                hint="see that its folder can be written and its disk has room; it is tried again by itself",
+                hint="check that the folder is writable and its disk has space; it is retried",
             ) from e
 
     def _check_intact(self, file: ArrowFile) -> None:
@@ -211,24 +225,24 @@ class TableFiles:
             raise TableCorrupt(
                 "a file of a table is missing or changed",
                 got=str(self.folder / file.name),
-                hint="nothing: the table is read anew",
+                hint="nothing: the table is read again",
             )
 
     def _append_file(self, files: tuple[ArrowFile, ...], rows: pa.Table, partition: int) -> tuple[ArrowFile, ...]:
-        """A partition's files after some rows came, put together where that is due."""
-        made = [self._write_file(rows.schema, rows.to_batches(BATCH_ROWS), str(partition))]
-        kept = [*files, *made]
-        while len(kept) > 1 and kept[-2].rows < 2 * kept[-1].rows:
-            older, newer = kept[-2:]
-            # Else damage would get a checksum of its own.
+        """The files of a partition after rows are added, merged if due."""
+        written = [self._write_file(rows.schema, rows.to_batches(BATCH_ROWS), str(partition))]
+        files_of_partition = [*files, *written]
+        while len(files_of_partition) > 1 and files_of_partition[-2].rows < 2 * files_of_partition[-1].rows:
+            older, newer = files_of_partition[-2:]
+            # Otherwise a damaged file would get a valid checksum.
             self._check_intact(older)
-            # A removed key must be remembered only while an older file may have it.
-            both = merge_files(self.folder, (older, newer), gone=len(kept) > 2)
-            made.append(self._write_file(rows.schema, both, str(partition)))
-            kept[-2:] = made[-1:]
-        for passing in made[:-1]:
-            (self.folder / passing.name).unlink()
-        return tuple(kept)
+            # A deleted key is kept only while an older file may have it.
+            merged = merge_files(self.folder, (older, newer), deleted=len(files_of_partition) > 2)
+            written.append(self._write_file(rows.schema, merged, str(partition)))
+            files_of_partition[-2:] = written[-1:]
+        for superseded in written[:-1]:
+            (self.folder / superseded.name).unlink()
+        return tuple(files_of_partition)
 
     def _write_file(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], name: str) -> ArrowFile:
         path = self.folder / f"{name}-{uuid4().hex}.arrow"
@@ -242,45 +256,45 @@ class TableFiles:
             os.fsync(out.fileno())
         return describe_file(path, rows)
 
-    def _replace_manifest(self, to: TableManifest, *, sync: bool = True) -> None:
-        fresh = self.folder / NEW_MANIFEST
-        with fresh.open("w") as out:
-            out.write(to.text)
+    def _replace_manifest(self, manifest: TableManifest, *, sync: bool = True) -> None:
+        path = self.folder / NEW_MANIFEST
+        with path.open("w") as out:
+            out.write(manifest.text)
             out.flush()
             if sync:
                 os.fsync(out.fileno())
-        fresh.rename(self.folder / MANIFEST)
+        path.rename(self.folder / MANIFEST)
         if sync:
             folder = os.open(self.folder, os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
-        # Its own files only: a driver that wakes up behind its lease takes nothing from its heir.
-        for name in self.manifest.files.keys() - to.files.keys():
+        # Only files of this process: one that wakes up after its lease expired must not delete those of its successor.
+        for name in self.manifest.files.keys() - manifest.files.keys():
             (self.folder / name).unlink(missing_ok=True)
-        self.manifest = to
+        self.manifest = manifest
 
 
-def merge_files(folder: Path, files: tuple[ArrowFile, ...], *, gone: bool = False) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of files, oldest first, each key from its newest file. gone: include deleted keys."""
+def merge_files(folder: Path, files: tuple[ArrowFile, ...], *, deleted: bool = False) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of files, oldest first, each key from its newest file; with `deleted` also deleted keys."""
     newer: list[pa.ChunkedArray[Any]] = []
     for file in reversed(files):
         table = read_mapped(folder / file.name)
         keys = table["key"]
         if newer:
-            known = pa.chunked_array([chunk for one in newer for chunk in one.chunks], keys.type)
-            table = table.filter(pc.invert(pc.is_in(keys, value_set=known)))
+            newer_keys = pa.chunked_array([chunk for column in newer for chunk in column.chunks], keys.type)
+            table = table.filter(pc.invert(pc.is_in(keys, value_set=newer_keys)))
         newer.append(keys)
-        if not gone:
+        if not deleted:
             table = table.filter(pc.invert(table[DELETED]))
         yield from table.to_batches(BATCH_ROWS)
 
 
 @dataclass(frozen=True)
 class TableScan:
-    """Reads the table in Spark's workers: for each number below count the rows of the partitions that fall to it, as
-    the manifest then has them: there are more partitions than numbers where a task reads several.
+    """Reads the table in Spark's workers: for each number below `count` the rows of all partitions p with
+    `p % count == number`, by the present manifest.
     """
 
     folder: str
@@ -290,15 +304,15 @@ class TableScan:
         folder = Path(self.folder)
         manifest = TableManifest.read(folder)
         self._of_this_batch(manifest)
-        for given in partitions:
-            for number in given.column(0).to_pylist():
+        for batch in partitions:
+            for number in batch.column(0).to_pylist():
                 for partition, files in manifest.files_by_partition.items():
                     if partition % self.count == number:
-                        yield from (batch.drop_columns([DELETED]) for batch in merge_files(folder, files))
+                        yield from (rows.drop_columns([DELETED]) for rows in merge_files(folder, files))
 
     @staticmethod
     def _of_this_batch(manifest: TableManifest) -> None:
-        """Spark collects what it broadcasts before it hands over the batch: before the table is brought up to date."""
+        """Refuse a broadcast: Spark collects it before the batch starts, when the table is not up to date."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -306,7 +320,7 @@ class TableScan:
         query = context and context.getLocalProperty("sql.streaming.queryId")
         if number and query and (query, int(number)) != (manifest.query, manifest.batch):
             raise PenstockError(
-                "a table is read before its batch begins, as it was before the batch",
+                "a table is read before its batch begins, with the rows of an earlier batch",
                 got=f"batch {number}, and the table of batch {manifest.batch}",
-                hint="join it on equal keys, and leave out broadcast hints and subqueries over it",
+                hint="join it on equal keys, without broadcast hints and subqueries over it",
             )

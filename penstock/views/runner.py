@@ -265,7 +265,7 @@ class ViewRun:
         if was_recreated(meta.topic, following, now):
             return "its topic was deleted and made again"
         check_partition_count(name, dict.fromkeys(range(meta.count), 0), now, "view")
-        return missed_records(name, following, self._read_at or meta.at, now, self._bootstrap, whole=meta.whole)
+        return missed_records(name, following, self._read_at or meta.at, now, self._bootstrap, unchanged=meta.whole)
 
     def _rebuild(self, now: TopicSnapshot, mine: list[int], why: str) -> None:
         log.warning("view %s is read from its topic's beginning: %s", self.view.name, why)

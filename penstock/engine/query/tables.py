@@ -181,7 +181,7 @@ class StreamTable:
             manifest.complete_at,
             now,
             self._bootstrap,
-            whole=manifest.unchanged_since,
+            unchanged=manifest.unchanged_since,
         ):
             self._begin_again(now, why)
         return bool(why)

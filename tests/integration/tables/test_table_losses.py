@@ -207,7 +207,7 @@ def test_records_that_retention_removed_before_they_were_read_leave_no_old_row(
     cut = TopicPartition("shops", 0, 4)
     admin(bootstrap).delete_records([cut])[cut].result(15)
     assert numbers(reader.run()) == {"c": 4}
-    assert "records were removed before they were read" in caplog.text
+    assert "records were deleted before they were read" in caplog.text
 
 
 def test_a_topic_made_again_with_more_partitions_is_read_whole_by_the_plan_of_before(

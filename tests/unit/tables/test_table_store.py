@@ -191,7 +191,7 @@ def test_damage_gets_no_checksum_of_its_own_when_files_are_put_together(files: T
 
 def test_what_is_not_ones_own_in_the_folder_stays(files: TableFiles) -> None:
     (files.folder / "lost+found").mkdir()
-    (files.folder / f"{MANIFEST}.fresh").write_text("{")
+    (files.folder / f"{MANIFEST}.new").write_text("{")
     (files.folder / "0-left.arrow").write_bytes(b"half")
     again(files)
     assert {p.name for p in files.folder.iterdir()} == {MANIFEST, "lost+found"}

@@ -61,7 +61,7 @@ class Doors:
 
     def put(self, *rows: dict[str, Any]) -> None:
         for p in (0, 1):
-            own = [{"_gone": False, **row} for row in rows if partition_of(row["key"], 2) == p]
+            own = [{"_deleted": False, **row} for row in rows if partition_of(row["key"], 2) == p]
             table = pa.Table.from_pylist(own, schema=table_schema(self.run.view.fields))
             self.run.store.apply({p: table}, {p: len(own)})
 

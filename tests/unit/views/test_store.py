@@ -38,7 +38,7 @@ MAPS: list[dict[str, str]] = [
 
 
 def rows(*given: dict[str, Any]) -> pa.Table:
-    full = [{"_gone": False, **one} for one in given]
+    full = [{"_deleted": False, **one} for one in given]
     return pa.Table.from_pylist(full, schema=rows_layout(VIEW.fields))
 
 
@@ -62,7 +62,7 @@ def found(store: ViewStore, where: dict[str, Any], **given: Any) -> list[str]:
 def test_the_newest_rows_are_kept_with_the_offsets_behind_them(store: ViewStore) -> None:
     store.apply({0: rows({"key": "a", "town": "Aachen", "x": {"y": 1}}, {"key": "b", "n": 2})}, {0: 2})
     store.apply(
-        {0: rows({"key": "a", "town": "Ahlen"}, {"key": "b", "_gone": True}, {"key": "c", "_gone": True})}, {0: 5}
+        {0: rows({"key": "a", "town": "Ahlen"}, {"key": "b", "_deleted": True}, {"key": "c", "_deleted": True})}, {0: 5}
     )
     store.reached(6)
     store.close()

@@ -57,7 +57,7 @@ def test_a_table_takes_nothing_of_a_broken_batch(broker: Broker, bootstrap: str)
     feed = TopicReader(Table(Topic(ORDERS.name, compacted=True), schema="town STRING NOT NULL"), bootstrap, {0: 0})
     with (
         closing(feed),
-        pytest.raises(BrokerError, match="a batch of it is broken in the broker's log"),
+        pytest.raises(BrokerError, match="a batch is corrupt in the broker's log"),
     ):
         list(feed.read_to({0: 2}, lambda: False))
 
