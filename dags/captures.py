@@ -1,4 +1,4 @@
-"""One DAG per declared capture: an hourly look at its health, and a form to run, compare or reset it."""
+"""One DAG for each declared capture: an hourly check of its health, and a form to poll, reconcile or reset it."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -12,15 +12,14 @@ DOC = """
 ### Capture `{name}`
 `{connection}` ({dialect}) -> topic `{topic}`, key {key}, cursor `{cursor}`.
 
-The polling itself is done by the driver of app `captures`, many times a minute; `streams_captures` keeps that running.
-A run of this DAG looks at the capture and **fails if it fails**, and warns if it is behind. Triggered by hand it also
-asks the capture to poll now, to compare all of table and topic (`reconcile`), to read all rows anew (`snapshot`), or to
-go on from the old cursor after its statement was changed, or with whatever else waits for a decision (`continue`), and
-ends when that is done.
+The driver of the app `captures` polls the table; `streams_captures` keeps it running. A run of this DAG checks the
+capture, **fails if the capture fails**, and warns if it is behind. Trigger it to poll now, to compare table and topic
+(`reconcile`), to read all rows again (`snapshot`), or to continue after a change of the statement or another decision
+(`continue`). The run ends when that is done.
 """
 
 
-def operating(capture: Capture) -> DAG:
+def make_dag(capture: Capture) -> DAG:
     """The DAG of one capture."""
     with DAG(
         f"capture_{capture.name}",
@@ -36,10 +35,10 @@ def operating(capture: Capture) -> DAG:
                 "check",
                 type="string",
                 enum=["check", "poll", "reconcile", "snapshot", "continue"],
-                description="`snapshot` reads all rows again; `continue` accepts what it waits for, as a changed "
-                "statement.",
+                description="`snapshot` reads all rows again; `continue` accepts what the capture waits for, such as a "
+                "changed statement.",
             ),
-            "note": Param("", type=["null", "string"], maxLength=500, description="Why; kept with the action."),
+            "note": Param("", type=["null", "string"], maxLength=500, description="Reason, recorded with the action."),
         },
         doc_md=DOC.format(
             name=capture.name,
@@ -50,10 +49,10 @@ def operating(capture: Capture) -> DAG:
             cursor=capture.cursor,
         ),
     ) as dag:
-        # What is wrong with the capture fails at once. This is for Airflow itself: on a busy machine it may take a task
-        # that was deferred for a moment only, and runs again, for one that was killed.
+        # The retries are for errors of Airflow: on a busy machine it may take a task that was deferred only briefly for
+        # a killed one. An error of the capture fails without retries.
         OperateCapture(task_id="operate", capture=capture.name, retries=2, retry_delay=timedelta(seconds=10))
     return dag
 
 
-globals().update({f"capture_{capture.name}": operating(capture) for capture in partial_catalog()[0].captures.values()})
+globals().update({f"capture_{capture.name}": make_dag(capture) for capture in partial_catalog()[0].captures.values()})

@@ -1,11 +1,11 @@
-"""Shows in Airflow's list of import errors what cannot be read under jobs/ and sql/. It makes no DAG."""
+"""Reports invalid files below jobs/ and sql/ in Airflow's list of import errors. It has no DAG."""
 
 from penstock.catalog import partial_catalog
 from penstock.errors import DeclarationError
 
-_, wrong = partial_catalog()
-if wrong:
+_, errors = partial_catalog()
+if errors:
     raise DeclarationError(
-        "these files cost their own app its next release, and no other app anything",
-        got="\n".join(["", *map(str, wrong)]),
+        "these files are invalid; their app cannot be released, other apps are not affected",
+        got="\n".join(["", *map(str, errors)]),
     )

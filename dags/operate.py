@@ -1,4 +1,4 @@
-"""The form by which a person starts, stops and releases streams."""
+"""A form to start, stop and release streams."""
 
 from datetime import UTC, datetime
 
@@ -7,8 +7,8 @@ from penstock_operators import OperateStreams
 
 from penstock.catalog import apps, partial_catalog
 
-catalog, wrong = partial_catalog()
-targets = [f"app {app}" for app in apps(catalog, wrong)] + [f"stream {name}" for name in sorted(catalog.supervised)]
+catalog, errors = partial_catalog()
+targets = [f"app {app}" for app in apps(catalog, errors)] + [f"stream {name}" for name in sorted(catalog.supervised)]
 
 with DAG(
     "operate_streams",
@@ -22,7 +22,8 @@ with DAG(
             "start",
             type="string",
             enum=["start", "stop", "release"],
-            description="`stop` lets a batch end first. `release` starts the whole app anew from the code as it is.",
+            description="`stop` waits for the end of the batch. `release` restarts the whole app with the present "
+            "code.",
         ),
         "target": Param(
             targets[0] if targets else "",
@@ -30,8 +31,8 @@ with DAG(
             enum=targets or [""],
             description="An app with all its streams, or one stream. Releasing a stream releases its app.",
         ),
-        "note": Param("", type=["null", "string"], maxLength=500, description="Why; kept with the action."),
+        "note": Param("", type=["null", "string"], maxLength=500, description="Reason, recorded with the action."),
     },
-    doc_md="Trigger it to start, stop or release streams. Who triggered it is recorded with the note.",
+    doc_md="Trigger it to start, stop or release streams. The user is recorded with the note.",
 ) as dag:
     OperateStreams(task_id="operate")

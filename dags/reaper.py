@@ -1,4 +1,4 @@
-"""Ends what nobody owns."""
+"""Ends orphaned drivers."""
 
 from datetime import UTC, datetime
 
@@ -7,13 +7,14 @@ from penstock_operators import EndOrphanedDrivers
 
 with DAG(
     "reaper",
-    description="ends drivers that nobody owns",
+    description="ends orphaned drivers",
     schedule="*/5 * * * *",
     start_date=datetime(2025, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=False,
     tags=["penstock"],
-    doc_md="Every five minutes: drivers whose app is not declared, not wanted, or has another driver are ended.",
+    doc_md="Every five minutes it ends drivers whose app is not declared, has no stream that is on, or has another"
+    " driver.",
 ) as dag:
     EndOrphanedDrivers(task_id="reap")

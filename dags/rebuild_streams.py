@@ -1,4 +1,4 @@
-"""The form by which a person has a stream's state made anew of its own output, or of its inputs."""
+"""A form to rebuild the state of a stream from its output or its inputs."""
 
 from datetime import UTC, datetime
 
@@ -8,13 +8,13 @@ from penstock_commands import RebuildStream
 from penstock.catalog import partial_catalog
 from penstock.model.output_mode import KeyedState
 
-rebuilt = sorted(
+rebuildable = sorted(
     name for name, stream in partial_catalog()[0].streams.items() if isinstance(stream.output_mode, KeyedState)
 )
 
 with DAG(
     "rebuild_streams",
-    description="make a stream's state anew of what its topics hold",
+    description="rebuild the state of a stream from its topics",
     schedule=None,
     start_date=datetime(2025, 1, 1, tzinfo=UTC),
     max_active_runs=1,
@@ -22,14 +22,14 @@ with DAG(
     tags=["penstock", "operate"],
     params={
         "stream": Param(
-            rebuilt[0] if rebuilt else "",
+            rebuildable[0] if rebuildable else "",
             type="string",
-            enum=rebuilt or [""],
-            description="It must be stopped, and its fold must say how its state is made anew.",
+            enum=rebuildable or [""],
+            description="It must be stopped, and its folds must declare how their state is restored.",
         ),
     },
-    doc_md="For a stream whose checkpoint is lost, or cannot be read by the code as it is. Stop it with "
-    "`operate_streams`, run this, start it again: it goes on behind its last batch. The log says how many keys and "
-    "bytes the state had and has.",
+    doc_md="For a stream whose checkpoint is lost, or cannot be read by the present code. Stop it with "
+    "`operate_streams`, run this, and start it: it continues after its last batch. The log reports the keys and bytes of "
+    "the state before and after.",
 ) as dag:
     RebuildStream(task_id="rebuild")

@@ -1,1 +1,1 @@
-"""Accounts and their tests, as the captures of the demo database tell them."""
+"""Accounts and tests, captured from the demo database."""

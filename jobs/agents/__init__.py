@@ -1,4 +1,4 @@
-"""Endpoint agents: who checks in and who is offline, which tests each is to run, and alerts on browser sessions.
+"""Endpoint agents: which are active or offline, which tests each runs, and alerts on browser sessions.
 
 Settings are variables `PENSTOCK_AGENTS_<FIELD>`; a change takes effect with a release of the app `agents`.
 """
@@ -26,7 +26,7 @@ class AgentsSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="PENSTOCK_AGENTS_", frozen=True)
 
     run: bool = Field(
-        False, description="whether the streams run: their heartbeats take half a core where nobody sends"
+        False, description="whether the streams run; their heartbeats use half a core even if no records arrive"
     )
     offline_after: Duration = Field(
         timedelta(minutes=25),
@@ -34,17 +34,19 @@ class AgentsSettings(BaseSettings):
         description="how long an agent may be silent before it is offline",
     )
     grace: Duration = Field(
-        timedelta(seconds=1), ge=timedelta(0), description="how long a check-in may be on its way before that is told"
+        timedelta(seconds=1),
+        ge=timedelta(0),
+        description="how long after that a check-in may still arrive before the absence is emitted",
     )
     forget_after: Duration = Field(
         timedelta(days=30),
         ge=timedelta(milliseconds=1),
-        description="how long an agent may be offline before it is forgotten",
+        description="how long an agent may be offline before it is deleted",
     )
     alert_grace: Duration = Field(
         timedelta(milliseconds=500),
         ge=timedelta(0),
-        description="how long a browser session may be on its way and still count",
+        description="how late a browser session may be",
     )
 
 
@@ -55,11 +57,11 @@ def agents_settings() -> AgentsSettings:
 
 REPORT = "agent STRING NOT NULL, account STRING NOT NULL, platform STRING, version STRING, labels MAP<STRING,STRING>"
 
-# timestamp: epoch ms by the agent's clock.
+# timestamp: epoch ms, by the agent's clock.
 CHECK_IN = f"{REPORT}, timestamp BIGINT NOT NULL"
 CHECK_INS = Topic("check-ins", partitions=4, retention=timedelta(days=2))
 
-# The last check-in. timestamp: when that was; since: when the agent came online or went offline. Epoch ms.
+# timestamp: of the last check-in; since: the time from which the agent has been online or offline. Epoch ms.
 AGENT = f"{CHECK_IN}, online BOOLEAN NOT NULL, since BIGINT NOT NULL"
 DAY_MS = 24 * 60 * 60 * 1000
 # A tombstone deletes an agent. It stays for a week, so the stream `assignments` must not be down for longer.
@@ -72,7 +74,7 @@ ACTIVE_AGENTS = Topic(
 )
 RECHECKS = Topic("agent-rechecks", partitions=4, retention=timedelta(days=2))
 
-# last_seen: its last check-in; timestamp: when it had been silent for too long. Epoch ms.
+# last_seen: the last check-in; timestamp: `offline_after` later. Epoch ms.
 AGENT_OFFLINE = Topic("agent-offline", partitions=4, retention=timedelta(days=30))
 
 # timestamp: of the agent's last check-in; version: grows with each change of the agent.
@@ -83,13 +85,13 @@ ASSIGNMENT = (
 )
 ASSIGNMENTS = Topic("assignments", partitions=4, compacted=True)
 
-# Each metric of a session by name, as labels are. timestamp: epoch ms.
+# metrics: values by name. timestamp: epoch ms.
 SESSION = (
     "account STRING NOT NULL, agent STRING NOT NULL, metrics MAP<STRING,DOUBLE> NOT NULL, labels MAP<STRING,STRING>, "
     "timestamp BIGINT NOT NULL"
 )
 SESSIONS = Topic("browser-sessions", partitions=4, retention=timedelta(days=2))
-# All alerts of the last thirty days, then the last of each rule. They are few: small segments would be too many.
+# All alerts of the last 30 days, and the last one of each rule. They are few, so a segment may last a day.
 ALERT = (
     "account STRING NOT NULL, rule BIGINT NOT NULL, metric STRING, comparison STRING, threshold DOUBLE, value DOUBLE, "
     "count BIGINT, window_start BIGINT, window_end BIGINT NOT NULL"
@@ -106,7 +108,7 @@ ALERTS = Topic(
 )
 
 AT = "timestamp_millis(timestamp)"
-# A record without names has no event time, and so is a dead letter.
+# A record without agent or account has no event time, so it is a dead letter.
 NAMED_AT = f"CASE WHEN agent <> '' AND account <> '' THEN {AT} END"
 
 

@@ -1,4 +1,4 @@
-"""What is asked of the fleet by REST: agents by what they said last, what each is to run, and alerts."""
+"""Views of active agents, assignments and alerts."""
 
 from jobs.agents import ACTIVE_AGENTS, AGENT, ALERT, ALERTS, ASSIGNMENT, ASSIGNMENTS
 from penstock.streams import View

@@ -1,4 +1,4 @@
-"""Presence: probes of devices become walk-ins at businesses, those are given their contact, and counted.
+"""Presence: probes of devices become walk-ins at businesses, which get the contact of the device and are counted.
 
 Settings are variables `PENSTOCK_PRESENCE_<FIELD>`; a change takes effect with a release of the app `presence`.
 """
@@ -22,22 +22,20 @@ class PresenceSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="PENSTOCK_PRESENCE_", frozen=True)
 
     dwell: Duration = Field(
-        timedelta(minutes=2), gt=timedelta(0), description="how long a device is to be seen before it has walked in"
+        timedelta(minutes=2), gt=timedelta(0), description="how long a device must be present to walk in"
     )
-    within: Duration = Field(timedelta(minutes=10), description="the time in which it is to be seen that long")
-    away: Duration = Field(timedelta(hours=4), description="how long it is not to be seen before it may walk in again")
-    grace: Duration = Field(
-        timedelta(minutes=10), ge=timedelta(0), description="how late a probe may be and still count"
-    )
+    within: Duration = Field(timedelta(minutes=10), description="the time within which `dwell` must be reached")
+    away: Duration = Field(timedelta(hours=4), description="how long a device must be away to walk in again")
+    grace: Duration = Field(timedelta(minutes=10), ge=timedelta(0), description="how late a probe may be")
     wait: Duration = Field(
-        timedelta(minutes=30), ge=timedelta(0), description="how long after a walk-in its contact may log in"
+        timedelta(minutes=30), ge=timedelta(0), description="how long after a walk-in its contact may be known"
     )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if not self.dwell <= self.within < self.away:
             raise ValueError(
-                f"dwell ({self.dwell}) must be at most within ({self.within}), and that less than away ({self.away})"
+                f"dwell ({self.dwell}) must be at most within ({self.within}), and within less than away ({self.away})"
             )
         return self
 
@@ -47,36 +45,36 @@ def presence_settings() -> PresenceSettings:
     return PresenceSettings()
 
 
-# signal: dBm. timestamp: epoch ms by the router's clock.
+# signal: dBm. timestamp: epoch ms, by the router's clock.
 PROBE = (
     "device STRING NOT NULL, business STRING NOT NULL, router STRING, signal INT NOT NULL, timestamp BIGINT NOT NULL"
 )
 PROBES = Topic("probes", partitions=4, retention=timedelta(days=2))
 
-# since: the first of the two times at which it was seen so long; timestamp: the second. Epoch ms.
+# since: when the dwell began; timestamp: when it was reached. Epoch ms.
 WALK_IN = "device STRING NOT NULL, business STRING NOT NULL, since BIGINT NOT NULL, timestamp BIGINT NOT NULL"
 WALK_INS = Topic("walk-ins", partitions=4, retention=timedelta(days=30))
 
-# type: login, change or removal; of a login the business is that of the portal. timestamp: epoch ms.
+# type: login, change or removal; business: of a login, where the portal is. timestamp: epoch ms.
 CRM_EVENT = "device STRING NOT NULL, contact STRING, business STRING, type STRING NOT NULL, timestamp BIGINT NOT NULL"
 CRM_EVENTS = Topic("crm-events", partitions=4, retention=timedelta(days=7))
 CRM_BACKFILL = Topic("crm-events-backfill", partitions=4, retention=timedelta(days=7))
 
-# contact: NULL once it was removed; businesses: where it has logged in since, in order.
+# contact: NULL after a removal; businesses: where the device has logged in since then, in order.
 DEVICE_CONTACT = "device STRING NOT NULL, contact STRING, businesses ARRAY<STRING>, timestamp BIGINT NOT NULL"
-# What was known before lies there for a day: who reads the topic again finds what was known at the time of a walk-in.
-A_DAY = str(24 * 3600 * 1000)
+# Older values stay for a day, so that a stream that reads the topic again finds the contact of the time of a walk-in.
+DAY_MS = str(24 * 3600 * 1000)
 DEVICE_CONTACTS = Topic(
     "device-contacts",
     partitions=4,
     compacted=True,
-    config={"min.compaction.lag.ms": A_DAY, "max.compaction.lag.ms": A_DAY},
+    config={"min.compaction.lag.ms": DAY_MS, "max.compaction.lag.ms": DAY_MS},
 )
 
 ENRICHED = f"{WALK_IN}, contact STRING NOT NULL"
 ENRICHED_WALK_INS = Topic("enriched-walk-ins", partitions=4, retention=timedelta(days=30))
 
-# The walk-ins of a contact at a business up to and at `as_of`, epoch ms.
+# count: walk-ins of a contact at a business up to and at `as_of`, epoch ms.
 BASE_COUNT = "business STRING NOT NULL, contact STRING NOT NULL, count BIGINT NOT NULL, as_of BIGINT NOT NULL"
 BASE_COUNTS = Topic("base-counts", partitions=4, retention=timedelta(days=7))
 WALK_IN_COUNTS = Topic("walk-in-counts", partitions=4, compacted=True)

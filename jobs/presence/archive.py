@@ -1,4 +1,4 @@
-"""Walk-ins are kept, and counted from there; counts are served; the CRM's contacts are brought in from its database."""
+"""The view of counts, the archive of walk-ins, and backfills of base counts and of CRM contacts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BASE = Backfill(
     "base-counts",
     WALK_INS_ARCHIVE,
     TopicOutput(BASE_COUNTS, key=("business", "contact"), value=("business", "contact", "count", "as_of")),
-    "Walk-ins of each contact at each business up to a time; counts go on from there.",
+    "Counts the walk-ins of each contact at each business up to a time; streams add later ones.",
     rows=RowsQuery(
         ENRICHED,
         "timestamp_millis(timestamp)",
@@ -39,17 +39,17 @@ BASE = Backfill(
         FROM records GROUP BY business, contact""",
     ),
     full_history=True,
-    # Their reader is live, and what comes at once is one long batch to it.
+    # Limited because a running stream reads them: all at once would be one long batch.
     max_rate=5_000,
 )
 
-# A document of each device: device, contact (none once it was removed), business of its latest login, type of the event
-# that made it so, and when that was.
+# The collection has a document for each device: its contact (none after a removal), the business of its latest login,
+# and the type and time of its latest event.
 CONTACTS = Backfill(
     "contacts",
     Collection("crm", "contacts"),
     TopicOutput(CRM_BACKFILL, key="device", value=("device", "contact", "business", "type", "timestamp")),
-    "Contacts of the CRM's database, told as events once more; what is newer stays.",
+    "Sends the contacts in the CRM's database as events; newer ones stay.",
     rows=RowsQuery(
         "device STRING NOT NULL, contact STRING, business STRING, type STRING NOT NULL, timestamp BIGINT NOT NULL",
         "timestamp_millis(timestamp)",

@@ -1,4 +1,4 @@
-"""Every count of the topics' quality is kept, the corrected ones too; those of receipts are computed again."""
+"""An archive of all counts, corrected ones too, and a backfill that counts archived receipts again."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ COUNTS = Backfill(
     "receipts-quality-again",
     RECEIPTS_ARCHIVE,
     STREAM,
-    "Valid and invalid receipts of each second, counted by the rules as they are now.",
+    "Counts valid and invalid receipts of each second again, by the present rules.",
 )

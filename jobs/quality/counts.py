@@ -1,4 +1,4 @@
-"""Valid and invalid records of every topic, per second of their own time, topics created later included."""
+"""Valid and invalid records of every topic, per second of event time. Topics that are created later are included."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 METRICS = Topic("metrics", partitions=2, compacted=True)
 
-# Its own output must not feed it, nor what only Penstock and the broker write.
+# All topics except the output of this stream, and topics that only Penstock and the broker write.
 EVERY_TOPIC = r"(?!metrics$|__|penstock\.).*(?<!-dead-letter)(?<!-late)"
 
 RULES = rules.load(settings().project / "sql" / "quality")
 
 
 def transform(records: DataFrame) -> DataFrame:
-    """topic STRING, window BIGINT (start of the second, epoch ms), status STRING, count BIGINT."""
+    """Returns `topic STRING, window BIGINT, status STRING, count BIGINT`; `window` is its start, epoch ms."""
     second = F.window("event_time", "1 second").alias("w")
     return (
         validity.add_status(records, RULES)
@@ -41,7 +41,7 @@ STREAM = Stream(
     output=TopicOutput(METRICS, key=("topic", "window", "status"), value="count"),
     output_mode=EmitChanges(window=timedelta(seconds=1), grace=timedelta(hours=1)),
     shuffle_partitions=2,
-    # A backlog is worked off in pieces, so that a crash repeats one of them and not all.
+    # A backlog is read in several batches, so that a crash repeats only one of them.
     max_records=5_000_000,
     every=10.0,
 )

@@ -1,16 +1,16 @@
-"""Validity rules as declared in sql/quality/, one file a topic.
+"""Validity rules, as declared in sql/quality/, one file for each topic.
 
 A file is comment lines `-- name: value`, then one boolean SQL expression::
 
     -- topic: tx                                  the topic, or * for every topic without a rule of its own
     -- format: json                               json, avro or text
-    -- schema: id BIGINT NOT NULL, amount DOUBLE  json: Spark DDL; NOT NULL fields must be there
-    -- schema: tx.avsc                            avro: a file beside this one, with the writer's schema
-    -- framing: confluent                         avro: five bytes of a schema registry come first
+    -- schema: id BIGINT NOT NULL, amount DOUBLE  json: Spark DDL; NOT NULL fields are required
+    -- schema: tx.avsc                            avro: a file in the same folder, with the writer's schema
+    -- framing: confluent                         avro: records begin with the five bytes of a schema registry
     amount >= 0                                   over the schema's fields, and the record's `key` and `value` as STRING
 
-A record is valid if it parses as the format, has the required fields, and the expression is true. A record without
-value (a tombstone) is valid: it says that its key is gone. Without any rule a record must parse as JSON.
+A record is valid if it can be parsed in the format, has the required fields, and the expression is true. A tombstone is
+valid. A topic without any rule must have JSON records.
 """
 
 from __future__ import annotations
@@ -40,9 +40,14 @@ RECORD_FIELDS = ("key", "value")
 
 @dataclass(frozen=True)
 class Rule:
-    """One topic's rule; predicate: a parsed boolean expression over the schema's fields, `key` and `value`.
+    """The rule of one topic.
 
-    schema: Spark DDL, or an Avro schema as JSON; framed: whether a schema registry's five bytes come before the data.
+    Attributes:
+        topic: The topic, or `*`.
+        format: `json`, `avro` or `text`.
+        schema: Spark DDL, or an Avro schema as JSON.
+        predicate: A parsed boolean expression over the schema's fields, `key` and `value`.
+        framed: Whether records begin with the five bytes of a schema registry.
     """
 
     topic: str
@@ -53,7 +58,7 @@ class Rule:
 
     @property
     def what(self) -> str:
-        """For messages."""
+        """What error messages call it."""
         return f"the rule of topic {self.topic}"
 
     @property
@@ -63,43 +68,47 @@ class Rule:
 
     @property
     def names(self) -> set[str]:
-        """Of its fields, in lower case."""
-        named = avro_fields(self.schema) if self.format == "avro" else [f.name for f in self.fields]
-        return {name.lower() for name in named}
+        """Names of the schema's fields, in lower case."""
+        names = avro_fields(self.schema) if self.format == "avro" else [f.name for f in self.fields]
+        return {name.lower() for name in names}
 
     def sql(self, prefix: str) -> str:
-        """The predicate as Spark SQL, its fields taken from the columns `<prefix><field>`."""
-        own = self.names
+        """The predicate as Spark SQL over the columns `<prefix><field>`, `key` and `value`."""
+        fields = self.names
 
-        def placed(node: exp.Expr) -> exp.Expr:
+        def rename(node: exp.Expr) -> exp.Expr:
             if not isinstance(node, exp.Column):
                 return node
             first, *inner = node.parts
-            record = first.name.lower()
-            if record in RECORD_FIELDS and record not in own and not inner:
-                return exp.cast(exp.column(record), exp.DataType.Type.TEXT)
-            found: exp.Expr = exp.column(exp.to_identifier(prefix + first.name, quoted=True))
+            name = first.name.lower()
+            if name in RECORD_FIELDS and name not in fields and not inner:
+                return exp.cast(exp.column(name), exp.DataType.Type.TEXT)
+            column: exp.Expr = exp.column(exp.to_identifier(prefix + first.name, quoted=True))
             for part in inner:
-                found = exp.Dot(this=found, expression=part)
-            return found
+                column = exp.Dot(this=column, expression=part)
+            return column
 
-        return self.predicate.transform(placed).sql("spark")
+        return self.predicate.transform(rename).sql("spark")
 
 
 def read(path: Path) -> Rule:
-    """The rule a file declares; DeclarationError with file and line if it is none."""
+    """Read the rule of a file.
+
+    Raises:
+        DeclarationError: The file is no rule.
+    """
     headers: dict[str, str] = {}
     body: list[str] = []
     for number, line in enumerate(path.read_text().split("\n"), 1):
-        found = HEADER.fullmatch(line.strip())
-        if not found or body:
+        header = HEADER.fullmatch(line.strip())
+        if not header or body:
             body.append(line if line.strip() else "")
-        elif found[1] not in HEADERS:
+        elif header[1] not in HEADERS:
             raise DeclarationError(
-                f"{path.name}:{number}: unknown clause", got=found[1], hint=f"use one of {', '.join(HEADERS)}"
+                f"{path.name}:{number}: unknown clause", got=header[1], hint=f"use one of {', '.join(HEADERS)}"
             )
         else:
-            headers[found[1]] = found[2]
+            headers[header[1]] = header[2]
     for name in ("topic", "format"):
         if not headers.get(name):
             raise DeclarationError(f"{path.name}: the clause `-- {name}:` is missing", hint="see jobs/quality/rules.py")
@@ -109,40 +118,42 @@ def read(path: Path) -> Rule:
         )
     if headers["format"] == "text" and "schema" in headers:
         raise DeclarationError(
-            f"{path.name}: a text topic has no schema", got=headers["schema"], hint="drop the clause"
+            f"{path.name}: a text topic has no schema", got=headers["schema"], hint="remove the clause"
         )
     framing = headers.get("framing", "")
     if framing and (framing != CONFLUENT or headers["format"] != "avro"):
         raise DeclarationError(
-            f"{path.name}: unknown framing", got=framing, hint=f"drop it, or use {CONFLUENT} with the format avro"
+            f"{path.name}: unknown framing", got=framing, hint=f"remove it, or use {CONFLUENT} with the format avro"
         )
     declared = headers.get("schema", "")
     if headers["format"] == "avro":
         declared = _avro_schema(path, declared)
     predicate = _predicate(path, "\n".join(body))
     rule = Rule(headers["topic"], headers["format"], declared, predicate, bool(framing))
-    rule.fields  # noqa: B018 - a schema that is none is refused here
+    rule.fields  # noqa: B018 - raises an error if the schema is invalid
     return rule
 
 
 def _avro_schema(path: Path, name: str) -> str:
-    """The text of an Avro schema: a record with a required field, for only such a field tells rubbish from nothing."""
+    """The text of an Avro schema. It must have a required field: otherwise any bytes may be a valid record."""
     file = path.parent / name
     if not name or not file.is_file():
         raise DeclarationError(
-            f"{path.name}: an avro rule needs its schema's file", got=name or "nothing", hint="put it beside the rule"
+            f"{path.name}: an avro rule needs the file of its schema",
+            got=name or "nothing",
+            hint="put it into the rule's folder",
         )
     text = file.read_text()
     try:
-        needed = required(text)
+        required = required_fields(text)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise DeclarationError(
-            f"{path.name}: {name} is no Avro schema of a record", got=f"{type(e).__name__}: {e}"
+            f"{path.name}: {name} is not an Avro schema of a record", got=f"{type(e).__name__}: {e}"
         ) from e
-    if not needed:
+    if not required:
         raise DeclarationError(
-            f"{path.name}: the schema in {name} has optional fields only, so any bytes may pass for a record of it",
-            hint="give a field that is no union with null",
+            f"{path.name}: the schema in {name} has only optional fields, so any bytes may be a valid record",
+            hint="declare a field that is not a union with null",
         )
     return text
 
@@ -151,11 +162,11 @@ def avro_fields(avro: str) -> dict[str, Any]:
     """The fields of an Avro record, with their types."""
     record = json.loads(avro)
     if record["type"] != "record":
-        raise ValueError(f"it is of type {record['type']}")
+        raise ValueError(f"its type is {record['type']}")
     return {field["name"]: field["type"] for field in record["fields"]}
 
 
-def required(avro: str) -> list[str]:
+def required_fields(avro: str) -> list[str]:
     """Names of the fields of an Avro record that cannot be null."""
     return [name for name, kind in avro_fields(avro).items() if kind != "null" and "null" not in kind]
 
@@ -163,31 +174,31 @@ def required(avro: str) -> list[str]:
 def _predicate(path: Path, text: str) -> exp.Condition:
     try:
         kinds = [token.token_type for token in sqlglot.tokenize(text, read="spark")]
-        found = sqlglot.parse_one(text, read="spark")
+        predicate = sqlglot.parse_one(text, read="spark")
     except SqlglotError as e:
-        raise DeclarationError(f"{path.name}: the rule is no SQL expression", got=str(e).splitlines()[0]) from e
-    if any(kind == other == sqlglot.TokenType.STRING for kind, other in pairwise(kinds)):
-        # 'a''b' has a quote in it for Spark, and is two texts put together for the parser.
+        raise DeclarationError(f"{path.name}: the rule is not a SQL expression", got=str(e).splitlines()[0]) from e
+    if any(first == second == sqlglot.TokenType.STRING for first, second in pairwise(kinds)):
+        # Spark reads 'a''b' as a text with a quote, the parser as two texts.
         raise DeclarationError(
-            f"{path.name}: two texts in quotes follow each other", hint="write \\' for a quote in a text"
+            f"{path.name}: two quoted texts follow each other", hint="write \\' for a quote in a text"
         )
-    if not isinstance(found, exp.Condition) or found.find(exp.Query):
+    if not isinstance(predicate, exp.Condition) or predicate.find(exp.Query):
         raise DeclarationError(
-            f"{path.name}: the rule must be one boolean expression", got=text.strip(), hint="leave SELECT and WHERE out"
+            f"{path.name}: the rule must be one boolean expression", got=text.strip(), hint="remove SELECT and WHERE"
         )
-    return found
+    return predicate
 
 
 def load(folder: Path) -> dict[str, Rule]:
-    """Every rule of a folder, by topic; `*` is always among them."""
+    """All rules of a folder, by topic; there is always one of `*`."""
     rules: dict[str, Rule] = {EVERY: Rule(EVERY, "json", "", exp.true())}
-    places: dict[str, str] = {}
+    files: dict[str, str] = {}
     for path in list_files(folder, ".sql"):
         rule = read(path)
-        if rule.topic in places:
+        if rule.topic in files:
             raise DeclarationError(
-                f"{path.name}: topic {rule.topic} has a rule already", got=places[rule.topic], hint="join the two"
+                f"{path.name}: topic {rule.topic} already has a rule", got=files[rule.topic], hint="join the two"
             )
-        places[rule.topic] = path.name
+        files[rule.topic] = path.name
         rules[rule.topic] = rule
     return rules

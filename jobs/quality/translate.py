@@ -1,7 +1,7 @@
-"""Predicates that mean the same in DuckDB and in Spark; only those are judged where records are decoded.
+"""Translates predicates to DuckDB, if they certainly mean the same there as in Spark.
 
-What is taken: AND, OR, NOT, comparisons of a field with a literal of its kind, IN, BETWEEN, IS NULL, and RLIKE with a
-pattern of which Java and RE2 accept the same texts. Both engines order text by its bytes and NaN above all numbers.
+Translated are AND, OR, NOT, comparisons of a field with a literal of its type, IN, BETWEEN, IS NULL, and RLIKE with a
+pattern that matches the same texts in Java and RE2. Both engines order text by bytes, and NaN above all numbers.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ COMPARED: dict[type[exp.Expr], str] = {
     exp.LTE: "<=",
 }
 NUMBER = re.compile(r"\d{1,15}(\.\d{1,6})?")
-# One element of a pattern: a character that means itself, an escaped one, or a class of such; then how often.
+# An item of a pattern is a literal character, an escaped one, or a class of such; a quantifier may follow.
 PLAIN = r"[A-Za-z0-9 _:;,/@#%&=<>~!'\"-]"
 CLASS = r"\[\^?(?:[A-Za-z0-9 _:;,/@#%=<>~!.+*?(){}|$-]|\\[\]\-.^])+\]"
 ITEM = rf"(?:{PLAIN}|\\[.\-+*?()\[\]{{}}|^$/]|{CLASS})"
-# To RE2 a count with a zero before it is none, and its brace a character.
-TIMES = r"(?:0|[1-9]\d?)"
-PATTERN = re.compile(rf"\^?(?:{ITEM}(?:[*+?]|\{{{TIMES}(?:,{TIMES}?)?\}})?)*\$?")
-# RE2 has no room for some that are longer.
-LONGEST = 200
-# Java's $ also stands before one line end at the end of the text.
+# In RE2 a quantifier with a leading zero is literal text.
+QUANTITY = r"(?:0|[1-9]\d?)"
+PATTERN = re.compile(rf"\^?(?:{ITEM}(?:[*+?]|\{{{QUANTITY}(?:,{QUANTITY}?)?\}})?)*\$?")
+# RE2 may run out of memory for longer patterns.
+MAX_PATTERN_LENGTH = 200
+# In Java, $ also matches before a line end at the end of the text.
 JAVA_END = r"(?:\r\n|[\n\r\x{85}\x{2028}\x{2029}])?\z"
 
 
 def to_duckdb(rule: Rule) -> str | None:
-    """A rule's predicate in SQL of DuckDB; None if it is not certain to mean the same there."""
+    """The predicate of a rule as DuckDB SQL; None if it may mean something else there."""
     if rule.format == "text" and not isinstance(rule.predicate, exp.Boolean):
         return None
     kinds = {f.name.lower(): (f.name, f.type.kind) for f in rule.fields}
     try:
         return _sql(rule.predicate, kinds)
-    except _Unsure:
+    except _NotTranslatable:
         return None
 
 
-class _Unsure(Exception):
+class _NotTranslatable(Exception):
     pass
 
 
@@ -74,22 +74,22 @@ def _sql(node: exp.Expr, kinds: dict[str, tuple[str, str]]) -> str:
         case exp.RegexpLike() if not node.args.get("flag"):
             name, kind = _field(node.this, kinds)
             if kind != "string" or not isinstance(node.expression, exp.Literal):
-                raise _Unsure
+                raise _NotTranslatable
             return f"regexp_matches({name}, {json_sql.literal(_pattern(node.expression.this))})"
         case exp.Column():
             name, kind = _field(node, kinds)
             if kind != "boolean":
-                raise _Unsure
+                raise _NotTranslatable
             return name
     if type(node) in COMPARED:
         name, kind = _field(node.this, kinds)
         return f"({name} {COMPARED[type(node)]} {_literal(node.expression, kind)})"
-    raise _Unsure
+    raise _NotTranslatable
 
 
 def _field(node: exp.Expr, kinds: dict[str, tuple[str, str]]) -> tuple[str, str]:
     if not isinstance(node, exp.Column) or len(node.parts) != 1 or node.name.lower() not in kinds:
-        raise _Unsure
+        raise _NotTranslatable
     name, kind = kinds[node.name.lower()]
     # Spark compares a FLOAT with a decimal as doubles, DuckDB as floats.
     return json_sql.quote_name(name) + ("::DOUBLE" if kind == "float" else ""), kind
@@ -106,20 +106,20 @@ def _literal(node: exp.Expr, kind: str) -> str:
             return json_sql.literal(node.this)
         if not node.is_string and kind in NUMBERS and NUMBER.fullmatch(node.this):
             return sign + str(node.this)
-    raise _Unsure
+    raise _NotTranslatable
 
 
 def _pattern(pattern: str) -> str:
-    if len(pattern) > LONGEST or not PATTERN.fullmatch(pattern):
-        raise _Unsure
+    if len(pattern) > MAX_PATTERN_LENGTH or not PATTERN.fullmatch(pattern):
+        raise _NotTranslatable
     try:
         with warnings.catch_warnings(action="error"):
             re.compile(pattern)
     except (re.error, FutureWarning):  # [z-a] and x{2,1}; [a--b]
-        raise _Unsure from None
+        raise _NotTranslatable from None
     if not pattern.endswith("$") or pattern.endswith(r"\$"):
         return pattern
     if "[^" in pattern:
-        # It may match the \r of a last \r\n; Java's $ does not stand between the two.
-        raise _Unsure
+        # The class may match the \r of a final \r\n, between which Java's $ does not match.
+        raise _NotTranslatable
     return pattern[:-1] + JAVA_END

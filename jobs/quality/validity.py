@@ -1,11 +1,14 @@
-"""Rules applied: most of them where records are decoded, so that only counts reach Spark; the others in Spark."""
+"""Applies validity rules to records.
+
+Most rules are evaluated in DuckDB, where records are decoded, so that only counts reach Spark. Rules that DuckDB cannot
+evaluate, and those of Avro topics, are evaluated in Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from jobs.quality.rules import EVERY, Rule, avro_fields, required
+from jobs.quality.rules import EVERY, Rule, avro_fields, required_fields
 from jobs.quality.translate import to_duckdb
 from penstock.codec import json_sql
 from penstock.codec.event_time import window_number
@@ -18,66 +21,69 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SECOND = 1_000_000
-COUNTED = "topic STRING NOT NULL, status STRING, n BIGINT NOT NULL"
-# What a rule needs that is judged in Spark, NULL in all other rows.
-LEFT = "key BINARY, value BINARY"
+COUNT_COLUMNS = "topic STRING NOT NULL, status STRING, n BIGINT NOT NULL"
+# Columns for the rules that Spark evaluates, NULL in all other rows.
+SPARK_COLUMNS = "key BINARY, value BINARY"
 RAW = "topic AS _topic, event_time, value AS _value, text AS _text"
-# The key is not even read unless a rule that Spark judges may speak of it.
-KEYED = f"{RAW}, key AS _key"
+# The key is read only for rules that Spark evaluates.
+RAW_WITH_KEY = f"{RAW}, key AS _key"
 
 
 def combiner(rules: Mapping[str, Rule]) -> Combiner:
-    """Records counted by topic, second and status; one row a record, `status` NULL, where Spark must judge."""
+    """A combiner that counts records by topic, second and status.
+
+    Records whose rule Spark evaluates are one row each, with the status NULL.
+    """
     own = [rule for topic, rule in rules.items() if topic != EVERY]
     others = " AND ".join(f"topic <> {json_sql.literal(rule.topic)}" for rule in own) or "true"
-    left = [(number, rule) for number, rule in enumerate([*own, rules[EVERY]]) if _in_spark(rule)]
-    columns = [COUNTED]
-    if left:
-        columns.append(LEFT)
-        columns += [f"{_column(number)} STRUCT<{_ddl(rule)}>" for number, rule in left if rule.fields]
-    nothing = [f"NULL AS {_column(number)}" for number, rule in left if rule.fields]
-    beside = "".join(
-        f", {column}" for column in (["NULL::BLOB AS key", "NULL::BLOB AS value", *nothing] if left else [])
+    in_spark = [(number, rule) for number, rule in enumerate([*own, rules[EVERY]]) if _in_spark(rule)]
+    columns = [COUNT_COLUMNS]
+    if in_spark:
+        columns.append(SPARK_COLUMNS)
+        columns += [f"{_column(number)} STRUCT<{_ddl(rule)}>" for number, rule in in_spark if rule.fields]
+    null_fields = [f"NULL AS {_column(number)}" for number, rule in in_spark if rule.fields]
+    nulls = "".join(
+        f", {column}" for column in (["NULL::BLOB AS key", "NULL::BLOB AS value", *null_fields] if in_spark else [])
     )
     branches = []
     for number, rule in enumerate([*own, rules[EVERY]]):
         where = others if rule.topic == EVERY else f"topic = {json_sql.literal(rule.topic)}"
         if _in_spark(rule):
-            branches.append(_left(number, rule, where, [n for n, r in left if r.fields]))
+            branches.append(_select_for_spark(number, rule, where, [n for n, r in in_spark if r.fields]))
             continue
         branches.append(
-            f"SELECT topic, status, count(*) AS n, max(event_time) AS event_time{beside} FROM ("
+            f"SELECT topic, status, count(*) AS n, max(event_time) AS event_time{nulls} FROM ("
             f"SELECT _topic AS topic, event_time, {_status(rule)} AS status FROM ({_read(rule, where)}))"
             f" GROUP BY topic, {window_number('event_time', SECOND)}, status"
         )
-    return Combiner(", ".join(columns), " UNION ALL BY NAME ".join(branches), reads=("key",) if left else ())
+    return Combiner(", ".join(columns), " UNION ALL BY NAME ".join(branches), reads=("key",) if in_spark else ())
 
 
-def add_status(counted: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
-    """The rows of `combiner` with the status `valid` or `invalid` in each."""
+def add_status(combined: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
+    """The rows of `combiner`, each with the status `valid` or `invalid`."""
     own = [rule for topic, rule in rules.items() if topic != EVERY]
     others = ~F.col("topic").isin([rule.topic for rule in own]) if own else F.lit(True)
-    matches: Column | None = None
-    rows = counted
+    is_valid: Column | None = None
+    rows = combined
     for number, rule in enumerate([*own, rules[EVERY]]):
         if not _in_spark(rule):
             continue
-        here = others if rule.topic == EVERY else F.col("topic") == rule.topic
-        here = here & F.col("status").isNull()
+        applies = others if rule.topic == EVERY else F.col("topic") == rule.topic
+        applies = applies & F.col("status").isNull()
         prefix = f"_{_column(number)}_"
-        rows, parses = _spread(rows, rule, here, number, prefix)
+        rows, parses = _add_fields(rows, rule, applies, number, prefix)
         holds = F.expr(rule.sql(prefix))
-        if moment := first_volatile(rows.select(holds)):
+        if expression := first_volatile(rows.select(holds)):
             raise DeclarationError(
-                f"the rule for {rule.topic} says another thing each time that a record is read",
-                got=moment,
-                hint="compare with a field, or with a time that is written out",
+                f"the rule for {rule.topic} is not deterministic",
+                got=expression,
+                hint="compare with a field, or with a literal time",
             )
         valid = F.coalesce(parses & holds, F.lit(False))
-        matches = matches.when(here, valid) if matches is not None else F.when(here, valid)
-    if matches is None:
-        return counted
-    status = F.coalesce("status", F.when(matches, "valid").otherwise("invalid"))
+        is_valid = is_valid.when(applies, valid) if is_valid is not None else F.when(applies, valid)
+    if is_valid is None:
+        return combined
+    status = F.coalesce("status", F.when(is_valid, "valid").otherwise("invalid"))
     return rows.withColumn("status", status).select("topic", "status", "n", "event_time")
 
 
@@ -94,56 +100,56 @@ def _ddl(rule: Rule) -> str:
 
 
 def _read(rule: Rule, where: str) -> str:
-    """A rule's records with its fields, and `parses BOOLEAN`."""
-    raw = KEYED if _in_spark(rule) else RAW
+    """The records of a rule with its fields, and `_parses BOOLEAN`."""
+    raw = RAW_WITH_KEY if _in_spark(rule) else RAW
     if rule.fields:
         named = ", ".join(
             f"{json_sql.field_value('_k', f, '_text')} AS {json_sql.quote_name(f.name)}" for f in rule.fields
         )
         return (
-            f"SELECT *, {_all_there(rule)} AS _parses FROM (SELECT *, {named} FROM ("
+            f"SELECT *, {_fields_are_valid(rule)} AS _parses FROM (SELECT *, {named} FROM ("
             f"SELECT {raw}, {json_sql.parse_record('text', rule.fields)} AS _k FROM records WHERE {where}))"
         )
     parses = "text IS NOT NULL" if rule.format == "text" else f"coalesce({json_sql.is_json('text')}, false)"
     return f"SELECT {raw}, {parses} AS _parses FROM records WHERE {where}"
 
 
-def _all_there(rule: Rule) -> str:
+def _fields_are_valid(rule: Rule) -> str:
     tests = [f"NOT {json_sql.is_field_invalid('_k', f, json_sql.quote_name(f.name), '_text')}" for f in rule.fields]
     return f"(_k IS NOT NULL AND {' AND '.join(tests)})"
 
 
 def _status(rule: Rule) -> str:
-    # A record without value says that its key is gone.
+    # A tombstone is valid.
     return f"CASE WHEN _value IS NULL OR (_parses AND {to_duckdb(rule)}) THEN 'valid' ELSE 'invalid' END"
 
 
-def _left(number: int, rule: Rule, where: str, numbers: list[int]) -> str:
-    """The records of a rule that Spark judges; what does not parse is judged already."""
+def _select_for_spark(number: int, rule: Rule, where: str, numbers: list[int]) -> str:
+    """The records of a rule that Spark evaluates; tombstones and JSON that does not parse already have a status."""
     columns = {f"NULL AS {_column(n)}" for n in numbers if n != number}
     if rule.fields:
         packed = ", ".join(f"{json_sql.quote_name(f.name)} := {json_sql.quote_name(f.name)}" for f in rule.fields)
         columns.add(f"struct_pack({packed}) AS {_column(number)}")
     parses = "WHEN NOT _parses THEN 'invalid'" if rule.format != "avro" else ""
-    beside = "".join(f", {column}" for column in sorted(columns))
+    others = "".join(f", {column}" for column in sorted(columns))
     return (
         f"SELECT _topic AS topic, CASE WHEN _value IS NULL THEN 'valid' {parses} END AS status, 1::BIGINT AS n, "
-        f"event_time, _key AS key, _value AS value{beside} FROM ({_read(rule, where)})"
+        f"event_time, _key AS key, _value AS value{others} FROM ({_read(rule, where)})"
     )
 
 
-def _spread(rows: DataFrame, rule: Rule, here: Column, number: int, prefix: str) -> tuple[DataFrame, Column]:
-    """Rows with a rule's fields as columns `<prefix><field>`, and whether a record parses."""
+def _add_fields(rows: DataFrame, rule: Rule, applies: Column, number: int, prefix: str) -> tuple[DataFrame, Column]:
+    """Add a rule's fields as columns `<prefix><field>`; also returns whether a record can be parsed."""
     if rule.format != "avro":
         fields = {prefix + f.name: F.col(_column(number))[f.name] for f in rule.fields}
         return rows.withColumns(fields) if fields else rows, F.lit(True)
-    # Only here: a declaration is read without Spark.
+    # Imported here because declarations are read without Spark.
     from pyspark.sql.avro.functions import from_avro
 
     data = F.substring("value", 6, 2**31 - 1) if rule.framed else F.col("value")
-    rows = rows.withColumn(prefix, F.when(here, from_avro(data, rule.schema, {"mode": "PERMISSIVE"})))
+    rows = rows.withColumn(prefix, F.when(applies, from_avro(data, rule.schema, {"mode": "PERMISSIVE"})))
     rows = rows.withColumns({prefix + name: F.col(prefix)[name] for name in avro_fields(rule.schema)})
     parses = F.substring("value", 1, 1) == F.lit(bytes(1)) if rule.framed else F.lit(True)
-    for name in required(rule.schema):
+    for name in required_fields(rule.schema):
         parses = parses & F.col(prefix + name).isNotNull()
     return rows, parses

@@ -292,7 +292,7 @@ def test_a_combined_stream_is_split_beside_its_table(spark: SparkSession) -> Non
     ("right", "wrong"),
     [
         ("n := n,", "n := 1::BIGINT,"),
-        ("min(value) AS least", "any_value(value) AS least"),
+        ("min(value) AS smallest", "any_value(value) AS smallest"),
         ("var_pop(value)", "var_samp(value)"),
     ],
 )

@@ -254,5 +254,5 @@ def test_patterns_that_are_not_taken(tmp_path: Path, pattern: str) -> None:
 
 @pytest.mark.parametrize("predicate", ["Name = 'a''b'", "Name = 'a' 'b'", "Name RLIKE 'a'\n 'b'"])
 def test_texts_that_are_read_in_two_ways_are_refused(tmp_path: Path, predicate: str) -> None:
-    with pytest.raises(DeclarationError, match="two texts in quotes follow each other"):
+    with pytest.raises(DeclarationError, match="two quoted texts follow each other"):
         rule(tmp_path, predicate)
