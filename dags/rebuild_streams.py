@@ -29,7 +29,7 @@ with DAG(
         ),
     },
     doc_md="For a stream whose checkpoint is lost, or cannot be read by the present code. Stop it with "
-    "`operate_streams`, run this, and start it: it continues after its last batch. The log reports the keys and bytes of "
-    "the state before and after.",
+    "`operate_streams`, run this, and start it: it continues after its last batch. The log reports the keys and bytes "
+    "of the state before and after.",
 ) as dag:
     RebuildStream(task_id="rebuild")
