@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 from penstock import streams
@@ -22,9 +23,15 @@ RETIRED = {
 LIBRARY = sorted((PROJECT / "penstock").rglob("*.py"))
 
 
+@cache
+def statements(path: Path) -> list[ast.stmt]:
+    """The statements of a module."""
+    return ast.parse(path.read_text()).body
+
+
 def public(path: Path) -> list[str]:
     """Public classes of a module."""
-    return [n.name for n in ast.parse(path.read_text()).body if isinstance(n, ast.ClassDef) and n.name[0] != "_"]
+    return [n.name for n in statements(path) if isinstance(n, ast.ClassDef) and n.name[0] != "_"]
 
 
 def test_a_class_name_is_unique_in_the_library() -> None:
@@ -45,7 +52,7 @@ def test_no_public_class_or_function_has_a_retired_name() -> None:
     names = [
         f"{path.relative_to(PROJECT)}: {node.name}"
         for path in LIBRARY
-        for node in ast.parse(path.read_text()).body
+        for node in statements(path)
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name.lower() in RETIRED
     ]
     assert names == []

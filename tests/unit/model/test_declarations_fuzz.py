@@ -26,8 +26,9 @@ from penstock.streams import (
     Topic,
     TopicOutput,
 )
+from tests.random_cases import tries
 
-TRIES = 10_000
+TRIES = tries(2000)
 SEED = 20261122
 SECOND = timedelta(seconds=1)
 TEXTS = [

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from pathlib import Path
 
 from penstock.errors import DeclarationError
 from penstock.model.sql.sink_file import parse
+from tests.random_cases import tries
 
-TRIES = int(os.environ.get("FUZZ", "2000"))
+TRIES = tries(1000)
 SEED = 20261122
 PATH = Path("given.sql")
 FULL = """UPSERT INTO elasticsearch.tests-v2

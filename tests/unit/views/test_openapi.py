@@ -6,14 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import hypothesis
 import pytest
-import schemathesis
-from hypothesis import strategies
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from schemathesis.checks import not_a_server_error
-from schemathesis.generation import GenerationMode
-from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from penstock.views.api.openapi import ANSWERS
 from tests.unit.views.test_api import KEYS, Doors
@@ -22,8 +16,6 @@ TOKEN = "open-sesame"
 AUTHORIZED = {"authorization": f"Bearer {TOKEN}"}
 # What an instance may always say: it has too much to do, or too little time.
 NOT_NOW = (503, 504)
-# The document does not say which fields a view has, and the token is sent whatever else is made of a head.
-UNFIT: list[Any] = [not_a_server_error, positive_data_acceptance, negative_data_rejection]
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +30,16 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
 
 def tried(doors: Doors, operation: str, examples: int) -> None:
     """Ask what Hypothesis makes of one operation of the document."""
+    # Their import takes seconds, which a run of other tests does not wait for.
+    import hypothesis
+    import schemathesis
+    from hypothesis import strategies
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.generation import GenerationMode
+    from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+    # The document does not say which fields a view has, and the token is sent whatever else is made of a head.
+    excluded: list[Any] = [not_a_server_error, positive_data_acceptance, negative_data_rejection]
     described = schemathesis.openapi.from_asgi("/v1/openapi.json", doors.app, headers=AUTHORIZED)
 
     @hypothesis.settings(
@@ -53,7 +55,7 @@ def tried(doors: Doors, operation: str, examples: int) -> None:
             case.path_parameters["view"] = "things"
         found = case.call(headers=AUTHORIZED)
         assert found.status_code < 500 or found.status_code in NOT_NOW, found.text
-        case.validate_response(found, excluded_checks=UNFIT, headers=AUTHORIZED)
+        case.validate_response(found, excluded_checks=excluded, headers=AUTHORIZED)
 
     one()
 

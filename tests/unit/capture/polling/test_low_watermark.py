@@ -10,6 +10,7 @@ import pytest
 
 from penstock.capture.polling.low_watermark import LowWatermark
 from penstock.capture.source.open_transactions import ServerSession, TransactionTracker
+from tests.random_cases import seeds
 
 
 @dataclass
@@ -116,7 +117,7 @@ def versions(table: Table) -> dict[int, int]:
     return {key: version for key, (_, version) in table.rows.items()}
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(40, 200))
 @pytest.mark.parametrize("timed", [False, True], ids=["sequence", "seconds"])
 def test_no_commit_is_missed(seed: int, timed: bool) -> None:
     table = Table(seed, timed=timed)
@@ -258,8 +259,8 @@ def missed(seed: int, *, looks: bool) -> int:
 
 
 def test_statements_that_waited_before_they_were_shown_are_not_missed() -> None:
-    assert sum(missed(seed, looks=True) for seed in range(60)) == 0
+    assert sum(missed(seed, looks=True) for seed in seeds(20, 60)) == 0
 
 
 def test_without_a_look_behind_each_poll_some_are_missed() -> None:
-    assert sum(missed(seed, looks=False) for seed in range(60)) > 0
+    assert any(missed(seed, looks=False) for seed in range(60))

@@ -12,6 +12,7 @@ import pytest
 from penstock.errors import DeclarationError
 from penstock.streams import Fold
 from tests.folding import Folding, cut
+from tests.random_cases import FULL, seeds
 
 AFTER = 100
 # Silent for so long is told once, and forgotten where the last word was `bye`.
@@ -54,11 +55,12 @@ def test_a_key_is_due_once_and_again_when_it_comes_back(tmp_path: Path) -> None:
     assert silent.take([row("bob", 5099)]) == [{"who": "ann", "latest": 5000}]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3, 6))
 def test_random_histories(seed: int, tmp_path: Path) -> None:
     """Whatever batches, merges of files, keys of one hash and repeated batches do: told is who was silent, once."""
     chance = random.Random(seed)
-    rows = [row(f"k{chance.randrange(40)}", 10_000 + 3 * n, chance.choice(["", "bye"])) for n in range(400)]
+    size = 400 if FULL else 200
+    rows = [row(f"k{chance.randrange(40)}", 10_000 + 3 * n, chance.choice(["", "bye"])) for n in range(size)]
     silent = Folding(SILENT, ROW, tmp_path, hashes=chance.choice([1, 2, 2**62]))
     latest: dict[str, int] = {}
     told: set[tuple[str, int]] = set()
@@ -69,7 +71,7 @@ def test_random_histories(seed: int, tmp_path: Path) -> None:
         assert found == due
         told |= found
         latest |= {r["who"]: r["timestamp"] for r in batch}
-    assert len(told) > 50
+    assert len(told) > 20
 
 
 def test_what_is_due_is_a_field_of_the_state() -> None:

@@ -14,6 +14,7 @@ from jobs.agents import active, agents_settings
 from tests import agents_model as model
 from tests.agents_model import AFTER, FORGET, GRACE, MINUTE
 from tests.folding import Folding, cut
+from tests.random_cases import seeds
 
 T = 1_700_000_000_000
 CHECK_IN = (
@@ -162,7 +163,7 @@ def test_who_comes_back_when_it_is_to_be_forgotten_is_there(agents: Folding) -> 
     assert (back["online"], back["since"]) == (True, T + FORGET)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_random_histories(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     arrivals = []
@@ -214,7 +215,7 @@ def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[A
     agents_settings.cache_clear()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(2, 5))
 def test_a_grace_that_is_longer_than_an_absence(patient: tuple[Any, Folding], seed: int) -> None:
     """Check-ins come in order; each pause that is long enough is told once, however they are cut into batches."""
     made, agents = patient

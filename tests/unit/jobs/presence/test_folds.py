@@ -18,10 +18,11 @@ from penstock.engine.state import fold_query
 from penstock.model.fold import Fold
 from tests import presence_model as model
 from tests.folding import Folding, cut
+from tests.random_cases import seeds
 
-SEEDS = range(8)
+SEEDS = seeds(3, 8)
 # Of small histories, each of which reaches few of the rules.
-MORE = range(24)
+MORE = seeds(6, 24)
 LATE = walk_ins.LATE
 Pair = tuple[str, str]
 
@@ -73,7 +74,7 @@ def test_walk_ins_of_late_probes(seed: int, tmp_path: Path) -> None:
         assert told(visits.take(batch)) == told(wanted)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_walk_ins_of_a_crowd(seed: int, tmp_path: Path) -> None:
     """So many keys at once that rows of one key and time lie in any order."""
     shops = [Business(str(n + 1), -75) for n in range(10)]
@@ -88,7 +89,7 @@ def test_walk_ins_of_a_crowd(seed: int, tmp_path: Path) -> None:
 
 def test_visits_that_ended_are_forgotten(tmp_path: Path) -> None:
     visits = Folding(walk_ins.VISITS, PROBE, tmp_path, LATE)
-    for number in range(50):
+    for number in range(30):
         visits.take([{"device": f"d{number}", "business": "1", "timestamp": 10**12 + number * walk_ins.AWAY // 4}])
     assert visits.kept() < 20
 
@@ -212,7 +213,7 @@ def test_a_walk_in_that_comes_again_is_not_told_again(tmp_path: Path) -> None:
 def test_walk_ins_that_were_told_are_remembered_as_long_as_their_topic_keeps_them(tmp_path: Path) -> None:
     names = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path)
     names.take([contact_row(0, 0, "c-1")])
-    for n in range(20):
+    for n in range(12):
         assert len(names.take([walk_row(5 + n * enriched.RETENTION // 4)])) == 1
         assert names.take([walk_row(5 + n * enriched.RETENTION // 4)]) == []
     # The time of a batch is that of those before it.
