@@ -27,9 +27,9 @@ from penstock.host.ports import free_port
 from penstock.java import runtime
 from penstock.settings import PROJECT, settings
 from penstock.testing import spark_session
-from tests import mysql
-from tests.mysql import MySQL
-from tests.support import wait_until
+from tests.support import mysql
+from tests.support.mysql import MySQL
+from tests.support.wait import wait_until
 
 BROWSER = "tests/browser/"
 SPARK_WORKERS = 2

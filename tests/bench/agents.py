@@ -37,7 +37,7 @@ from tests.bench.agents_load import LARGE, Watched
 from tests.bench.common import during, quantile, table, write
 from tests.bench.jobs import spent
 from tests.chaos.drivers import Drivers, drivers
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 APPS = ("agents", "views-1")
 STREAMS = ("agents-active", "assignments", "agents-recheck", "alerts")

@@ -37,8 +37,8 @@ from penstock.object_store.bucket import Bucket
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Topic
 from penstock.testing import create
-from tests import archived
 from tests.bench.common import table, write
+from tests.support import s3_store
 
 TOPIC = Topic("counts", partitions=4, compacted=True)
 ARCHIVE = Archive("counts-archive", TOPIC, bucket="lake", prefix="counts")
@@ -117,8 +117,8 @@ def ours(bootstrap: str, topic: str, count: int) -> tuple[float, float]:
 
 @contextmanager
 def _parts(folder: Path) -> Iterator[tuple[Bucket, str]]:
-    with archived.server(folder / "s3") as part, Broker(home=folder, port=free_port(2)) as broker:
-        where = archived.where(part)
+    with s3_store.server(folder / "s3") as part, Broker(home=folder, port=free_port(2)) as broker:
+        where = s3_store.where(part)
         given = {
             "PENSTOCK_HOME": str(folder / "home"),
             "PENSTOCK_S3_URL": where.url,

@@ -33,9 +33,9 @@ from penstock.model.capture import APP
 from penstock.streams import Topic
 from tests.bench.common import peak_memory, spread, table, write
 from tests.bench.debezium import PREFIX, Debezium, LoggedMariaDB
-from tests.captures import connect
 from tests.chaos.drivers import Drivers, drivers
-from tests.support import wait_until
+from tests.support.captures import connect
+from tests.support.wait import wait_until
 
 MIB = 1024 * 1024
 TABLE = """CREATE OR REPLACE TABLE {name} (id BIGINT UNSIGNED PRIMARY KEY AUTO_INCREMENT, name VARCHAR(100) NOT NULL,

@@ -19,7 +19,7 @@ from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from tests.bench.common import spread, table, write
 from tests.chaos.clustered import Clustered, clustered, executors_of, pause
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 
 def killed(place: Clustered, part: ManagedServer) -> float:

@@ -30,7 +30,7 @@ from tests.bench.peers import Measured
 from tests.bench.steady import Course, following
 from tests.chaos.drivers import drivers
 from tests.chaos.marks import Marks
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 RECEIPTS = "receipts"
 MIB = 1024 * 1024

@@ -21,9 +21,9 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.object_store.bucket import Bucket
-from tests.archived import server, where
 from tests.bench.common import spread, table, write
 from tests.chaos.keeping import APP, elsewhere, keeping, variables
+from tests.support.s3_store import server, where
 
 
 def recoveries(home: Path, checkpoints: str, kills: int, given: Mapping[str, object]) -> tuple[list[float], float]:

@@ -30,10 +30,10 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
-from tests import archived
 from tests.bench.common import quantile, table, write
 from tests.chaos.drivers import Drivers, drivers
-from tests.support import wait_until
+from tests.support import s3_store
+from tests.support.wait import wait_until
 
 WALKED, COUNTED, ARCHIVE = "enriched-walk-ins", "walk-in-counts", "walk-ins-archive"
 PAIRS, TICK, MINUTE = 250_000, 0.05, 60.0
@@ -150,11 +150,11 @@ def backfill(*words: str) -> tuple[float, float]:
 @contextmanager
 def platform(home: Path) -> Iterator[Drivers]:
     with (
-        archived.server(home / "s3") as store,
+        s3_store.server(home / "s3") as store,
         Broker(home=home, port=free_port(2)) as broker,
         MariaDB(home=home, port=free_port()) as mariadb,
     ):
-        where = archived.where(store)
+        where = s3_store.where(store)
         variables = {
             "PENSTOCK_S3_URL": where.url,
             "PENSTOCK_S3_ACCESS_KEY": where.access_key,

@@ -18,7 +18,7 @@ from rich.progress import track
 from penstock.supervision.decision.decide import EARLY_DEATH
 from tests.bench.common import spread, table, write
 from tests.chaos.platform import APP, Platform, started
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 # Drivers whose last beat came earlier count as crashes, which are launched with growing pauses.
 LIVES = EARLY_DEATH + 10

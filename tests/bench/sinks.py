@@ -37,8 +37,8 @@ from penstock.sinks.elasticsearch.writer import IndexWriter
 from penstock.streams import Stream, Topic
 from penstock.testing import spark_session
 from tests.bench.common import spread, table, write
-from tests.elasticsearch import MARK, NOON, batch, give, output, row, shaped
-from tests.support import wait_until
+from tests.support.elasticsearch import MARK, NOON, batch, give, output, row, shaped
+from tests.support.wait import wait_until
 
 DOCUMENTS = 200_000
 BATCH = 5000

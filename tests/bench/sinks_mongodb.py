@@ -39,9 +39,9 @@ from penstock.streams import Topic
 from tests.bench.common import table, write
 from tests.bench.debezium import PREFIX as DEBEZIUM
 from tests.chaos.drivers import drivers
-from tests.mongodb import Row
-from tests.mongodb import table as rows_of
-from tests.support import wait_until
+from tests.support.mongodb import Row
+from tests.support.mongodb import table as rows_of
+from tests.support.wait import wait_until
 
 DATABASE, TOPIC = "bench", "orders"
 BATCH, PARALLEL = 5000, 2

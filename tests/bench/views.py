@@ -27,8 +27,8 @@ from confluent_kafka import Producer
 from penstock.devstack.servers.kafka import Broker
 from penstock.host.ports import free_port
 from tests.bench.common import quantile, table, write
-from tests.support import wait_until
-from tests.viewing import TOPIC, Fleet, serving
+from tests.support.view_instances import TOPIC, Fleet, serving
+from tests.support.wait import wait_until
 
 CONNECTIONS = 16
 AT = 1_700_000_000_000

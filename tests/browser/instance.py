@@ -25,7 +25,7 @@ from penstock.views.api.service import ViewsService
 from penstock.views.cluster.partition_assignment import partition_of
 from penstock.views.cluster.peers import InstanceDirectory
 from penstock.views.runner import ViewRun
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 VIEWS = {view.name: (view, topic) for view, topic in (
     (AGENTS, ACTIVE_AGENTS), (ASSIGNED, ASSIGNMENTS), (LAST_ALERTS, ALERTS),

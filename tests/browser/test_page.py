@@ -17,7 +17,7 @@ from penstock.devstack.servers.mariadb import MariaDB
 from tests.browser.conftest import View
 from tests.browser.scene import APPS, Scene
 from tests.browser.server import Server
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., View]

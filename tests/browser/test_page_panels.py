@@ -23,7 +23,7 @@ from tests.browser.conftest import View
 from tests.browser.instance import Instance
 from tests.browser.server import Server
 from tests.browser.test_page_looks import CROWDED
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., View]

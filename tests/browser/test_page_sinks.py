@@ -21,7 +21,7 @@ from penstock.streams import Topic
 from tests.browser.conftest import View
 from tests.browser.server import Server
 from tests.browser.test_page_looks import CROWDED
-from tests.influxdb import asked
+from tests.support.influxdb import asked
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., View]

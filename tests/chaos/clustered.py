@@ -23,7 +23,7 @@ from penstock.testing import latest, read
 from tests.chaos.drivers import Drivers, drivers
 from tests.chaos.marks import Marks
 from tests.chaos.platform import APP, CHAOS, Numbers
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 STREAMS = ("totals", "finals")
 TOPIC = "numbers"

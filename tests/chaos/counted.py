@@ -9,7 +9,7 @@ from collections import Counter
 
 from penstock.streams import Topic
 from penstock.testing import Record, create, latest, read, send
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 
 class Counted:

@@ -19,7 +19,7 @@ from penstock.host import session
 from penstock.supervision import launch
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from tests.chaos.projects import deployed
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 
 class Drivers:

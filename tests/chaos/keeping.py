@@ -18,9 +18,9 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.s3 import S3Server
 from penstock.settings import PROJECT, settings
 from penstock.testing import Record, latest, read, send
-from tests.archived import where
 from tests.chaos.drivers import Drivers, drivers
-from tests.support import wait_until
+from tests.support.s3_store import where
+from tests.support.wait import wait_until
 
 KEPT = PROJECT / "tests" / "chaos" / "kept"
 APP, STREAMS, MINUTE = "kept", ("evens", "digits", "sums"), 60_000

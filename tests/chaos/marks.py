@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from penstock.kafka.admin import admin, end_offsets
 from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 # A client must not wait for a broker that hangs for longer than those wait that it measures.
 SOCKET_MS = 5000

@@ -24,7 +24,7 @@ from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from penstock.testing import read
 from tests.chaos.projects import deployed
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 APP = "chaos"
 CHAOS = PROJECT / "tests" / "chaos" / "project"

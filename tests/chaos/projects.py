@@ -14,7 +14,7 @@ from penstock.control import Control
 from penstock.devstack.servers.kafka import Broker, Brokers
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.kafka.admin import ensure_topics
-from tests.support import forget, forget_jobs
+from tests.support.caches import clear_caches, unload_jobs
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def other_project(folder: Path, variables: Mapping[str, object]) -> Iterator[Non
     """Set the project and further PENSTOCK_* variables; what was declared and read before is forgotten meanwhile."""
     with ExitStack() as stack:
         # Last of all, when the variables are again as they were.
-        stack.callback(forget)
+        stack.callback(clear_caches)
         m = stack.enter_context(pytest.MonkeyPatch.context())
         m.setenv("PENSTOCK_PROJECT", str(folder))
         for key, value in variables.items():
@@ -31,9 +31,9 @@ def other_project(folder: Path, variables: Mapping[str, object]) -> Iterator[Non
         # Both projects call their package `jobs`.
         before = {name: found for name, found in sys.modules.items() if name.partition(".")[0] == "jobs"}
         stack.callback(sys.modules.update, before)
-        stack.callback(forget_jobs)
-        forget()
-        forget_jobs()
+        stack.callback(unload_jobs)
+        clear_caches()
+        unload_jobs()
         yield
 
 

@@ -24,9 +24,9 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from penstock.testing import read, table
-from tests import agents_model as model
 from tests.chaos.drivers import Drivers, drivers, signal_session
-from tests.support import wait_until
+from tests.support import agents_model as model
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 

@@ -27,9 +27,9 @@ from penstock.kafka.admin import admin, log_end_offsets
 from penstock.settings import PROJECT
 from penstock.streams import Archive, Topic
 from penstock.testing import Record, create, latest, read
-from tests import archived
-from tests.archived import holds, where
-from tests.support import wait_until
+from tests.support import s3_store
+from tests.support.s3_store import holds, where
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -147,7 +147,7 @@ def filling(
 ) -> Iterator[Filling]:
     bootstrap, name = fresh_broker.bootstrap, str(request.param)
     create(bootstrap, *TOPICS.values())
-    with archived.server(tmp_path / "s3") as part:
+    with s3_store.server(tmp_path / "s3") as part:
         at = where(part)
         holds(ARCHIVE, at, EVENTS)
         given = {

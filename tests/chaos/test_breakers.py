@@ -19,8 +19,8 @@ from penstock.supervision import launch
 from penstock.supervision.cluster_drivers import ClusterSubmission
 from penstock.supervision.supervisor import Supervisor
 from tests.chaos.platform import APP, Platform, pause
-from tests.elsewhere import submission
-from tests.support import wait_until
+from tests.support.supervisor_process import submission
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -16,9 +16,9 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.model.capture import APP
 from penstock.testing import read, table
-from tests.captures import connect
 from tests.chaos.drivers import Drivers, drivers, signal_session
-from tests.support import wait_until
+from tests.support.captures import connect
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 

@@ -23,7 +23,7 @@ from penstock.supervision.decision.facts import facts_of
 from tests.chaos.clustered import Clustered, clustered, executors_of, pause, resume, suspend
 from tests.chaos.counted import Counted
 from tests.chaos.drivers import Drivers, drivers
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -21,8 +21,8 @@ from penstock.settings import PROJECT
 from penstock.testing import Record, latest, read, send
 from tests.chaos.counted import Counted
 from tests.chaos.drivers import Drivers, drivers, signal_session
-from tests.plain import plain
-from tests.support import wait_until
+from tests.support.statistics_model import plain
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 

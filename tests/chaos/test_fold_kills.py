@@ -19,9 +19,9 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.settings import PROJECT
 from penstock.streams import Topic
 from penstock.testing import Record, create, latest, read, send
-from tests import presence_model as model
 from tests.chaos.drivers import Drivers, drivers
-from tests.support import wait_until
+from tests.support import presence_model as model
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 

@@ -20,10 +20,10 @@ from penstock.control import DriverRow
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.s3 import S3Server
-from tests.archived import server
 from tests.chaos.drivers import signal_session
 from tests.chaos.keeping import APP, Keeping, elsewhere, keeping, variables
-from tests.support import wait_until
+from tests.support.s3_store import server
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 

@@ -16,7 +16,7 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.supervision.reaper import clear
 from penstock.testing import read
 from tests.chaos.drivers import Drivers, drivers
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(1000)]
 

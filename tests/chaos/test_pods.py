@@ -1,5 +1,7 @@
-"""The manifests against a real API server of Kubernetes, and streams whose executors are pods of it: tests/pods.py says
-what a node is here."""
+"""The manifests against a real API server of Kubernetes, and streams whose executors are pods of it.
+
+tests/support/kubernetes.py says what a node is here.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from penstock.settings import PROJECT
 from tests.chaos.clustered import Flowing
 from tests.chaos.drivers import Drivers, drivers
 from tests.chaos.platform import APP, CHAOS, ME
-from tests.pods import NAMESPACE, ApiServer, Kubernetes, Node, pods_of
-from tests.support import wait_until
+from tests.support.kubernetes import NAMESPACE, ApiServer, Kubernetes, Node, pods_of
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(1800)]
 

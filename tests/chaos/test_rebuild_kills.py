@@ -29,7 +29,7 @@ from penstock.settings import PROJECT
 from penstock.streams import Stream
 from penstock.testing import Record, create, latest, read, running, send
 from tests.chaos.projects import other_project
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 

@@ -14,9 +14,9 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
-from tests.captures import Source
-from tests.elasticsearch import SMALL, Server
-from tests.postgres import Postgres
+from tests.support.captures import Source
+from tests.support.elasticsearch import SMALL, Server
+from tests.support.postgres import Postgres
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from penstock.model.capture import APP as CAPTURES
 from penstock.settings import PROJECT
 from penstock.testing import Record, read, send
 from tests.chaos.drivers import Drivers, drivers
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -34,9 +34,10 @@ from penstock.settings import settings
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing import Record, create, read, running, send
-from tests.captures import Source, polled
-from tests.certificates import Authority
-from tests.support import forget, wait_until
+from tests.support.caches import clear_caches
+from tests.support.captures import Source, polled
+from tests.support.certificates import Authority
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -118,13 +119,13 @@ def set_to(guarded: Guarded, authority: Authority, monkeypatch: pytest.MonkeyPat
         }  # fmt: skip
         for name, value in told.items():
             monkeypatch.setenv(f"PENSTOCK_KAFKA_{name}", value)
-        forget()
+        clear_caches()
         admin.cache_clear()
         return guarded.outside
 
     yield chosen
     monkeypatch.undo()
-    forget()
+    clear_caches()
     admin.cache_clear()
 
 
@@ -233,7 +234,7 @@ def test_the_control_database_is_reached_by_tls_only_with_its_ca(
     with Encrypted(tmp_path / "encrypted", free_port(), authority) as server:
         monkeypatch.setenv("PENSTOCK_CONTROL_URL", server.url)
         monkeypatch.setenv("PENSTOCK_CONTROL_CA", str(authority.ca))
-        forget()
+        clear_caches()
         assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
         control = Control(server.url, settings().control_ca)
         with control.begin() as c:
@@ -246,10 +247,10 @@ def test_the_control_database_is_reached_by_tls_only_with_its_ca(
         ):
             monkeypatch.setenv("PENSTOCK_CONTROL_URL", url)
             monkeypatch.setenv("PENSTOCK_CONTROL_CA", str(ca))
-            forget()
+            clear_caches()
             refused = Control(url, str(ca))
             with pytest.raises(ControlError, match=r"PENSTOCK_CONTROL_CA"):
                 refused.now()
             refused.engine.dispose()
     monkeypatch.undo()
-    forget()
+    clear_caches()

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.host.ports import free_port, listens
 from penstock.supervision import launch
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

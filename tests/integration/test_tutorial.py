@@ -16,7 +16,7 @@ from penstock import catalog
 from penstock.devstack.servers.kafka import Broker
 from penstock.settings import PROJECT
 from penstock.testing import Record, create, read, running, send
-from tests.support import forget_jobs
+from tests.support.caches import unload_jobs
 
 pytestmark = pytest.mark.integration
 
@@ -33,9 +33,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         path.write_text(text)
     (tmp_path / "jobs" / "orders" / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    forget_jobs()
+    unload_jobs()
     yield tmp_path
-    forget_jobs()
+    unload_jobs()
 
 
 def module(path: Path) -> ModuleType:

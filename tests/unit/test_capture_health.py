@@ -12,7 +12,7 @@ from penstock.control import Actor, Control
 from penstock.control.repositories.captures import CaptureRow, Captures
 from penstock.model.capture import parse
 from penstock.monitoring.dashboard.captures import health
-from tests import captures
+from tests.support import captures
 
 ME = Actor("somebody", "cli")
 DRIFT = {"missing": 1, "differing": 2, "extra": 3, "rows": 9, "ended": 1e12}

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import SinkError
 from penstock.monitoring.dashboard import sink_actions
-from tests.support import forget
+from tests.support.caches import clear_caches
 
 pytestmark = pytest.mark.processes
 
@@ -20,7 +20,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jobs").mkdir()
     monkeypatch.setenv("PENSTOCK_PROJECT", str(tmp_path))
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    forget()
+    clear_caches()
 
 
 def test_what_the_command_refuses_is_told_in_its_words() -> None:

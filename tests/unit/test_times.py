@@ -15,7 +15,7 @@ from penstock.codec.columnar import RecordDecoder
 from penstock.codec.event_time import FIRST, LAST, event_time_sql, window_number
 from penstock.engine.operations.reset_plan import format_time
 from penstock.model.schema import schema
-from tests.readings import FAR, batch, run
+from tests.support.record_batches import FAR, batch, run
 
 FIELDS = schema("at BIGINT, n INT, t TINYINT, moment TIMESTAMP, day DATE, s STRING, d DOUBLE, `a b` BIGINT", "a test")
 

@@ -24,9 +24,9 @@ from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from tests.chaos.histories.servers import Server, mysql, postgres, sqlite
 from tests.chaos.long.breakers import back
-from tests.mysql import MySQL
-from tests.postgres import Postgres
-from tests.support import forget
+from tests.support.caches import clear_caches
+from tests.support.mysql import MySQL
+from tests.support.postgres import Postgres
 
 ENGINES = ("mariadb", "postgres", "sqlite", "mysql")
 # Rows of a page.
@@ -198,7 +198,7 @@ def started(home: Path, engines: Sequence[str]) -> Iterator[World]:
         }
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
-        forget()
+        clear_caches()
         world = World(home, broker, parts, servers)
         try:
             world.control.migrate()
@@ -210,12 +210,12 @@ def started(home: Path, engines: Sequence[str]) -> Iterator[World]:
                 os.environ.pop(name)
                 if value is not None:
                     os.environ[name] = value
-            forget()
+            clear_caches()
 
 
 def there() -> tuple[str, ...]:
     """The engines that can be had on this machine."""
-    from tests import mysql as fetched
+    from tests.support import mysql as fetched
 
     with suppress(HostError):
         fetched.root()

@@ -20,7 +20,7 @@ from penstock.host import session
 from penstock.model.capture import APP as CAPTURES
 from tests.chaos.long.keeper import command
 from tests.chaos.long.world import APP, LEASE, STUCK, World, parts_of
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 COMMITS = "penstock.commits"
 Breaker = Callable[[World, random.Random], str]

@@ -24,7 +24,7 @@ from pathlib import Path
 from tests.chaos.sinks.checker import Checker
 from tests.chaos.sinks.traffic import Load
 from tests.chaos.sinks.world import KILLS, LONGEST, STORES, World, outages, started
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 # Seconds until all that was sent must be out.
 PATIENCE = 600.0

@@ -26,9 +26,10 @@ from penstock.model.topic import COMMITS, Topic
 from penstock.object_store.bucket import Bucket
 from penstock.settings import settings
 from penstock.testing import create, running
-from tests import archived
-from tests.archived import Failing, where
-from tests.support import forget, forget_jobs, wait_until
+from tests.support import s3_store
+from tests.support.caches import clear_caches, unload_jobs
+from tests.support.s3_store import Failing, where
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +41,7 @@ ARCHIVE = Archive("kept", EVENTS, bucket="lake", prefix="events", event_time=TIM
 
 @pytest.fixture(scope="module")
 def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with archived.server(tmp_path_factory.mktemp("s3")) as started:
+    with s3_store.server(tmp_path_factory.mktemp("s3")) as started:
         yield started
 
 
@@ -183,8 +184,8 @@ def test_the_command_line_shows_and_verifies(store: Bucket, tmp_path: Path, monk
         "KEPT = Archive('kept', Topic('t'), bucket='lake', prefix='events')\n"
     )
     monkeypatch.setenv("PENSTOCK_PROJECT", str(tmp_path))
-    forget()
-    forget_jobs()
+    clear_caches()
+    unload_jobs()
     [output] = archive_stream(Archive("kept", Topic("t"), bucket="lake", prefix="events")).outputs.values()
     opened = ArchiveWriter(output, store)  # type: ignore[arg-type]
     opened.write({output.name: batch(0, 1, 2)}, CommitMarker("q", 0, {}))
@@ -215,6 +216,6 @@ def test_the_command_line_shows_and_verifies(store: Bucket, tmp_path: Path, monk
         assert asked("verify", "kept", "--from", "2026-01-01T11")[0] == 0
         assert asked("verify", "other")[0] == 2
     finally:
-        forget()
-        forget_jobs()
+        clear_caches()
+        unload_jobs()
         discovery.load.cache_clear()

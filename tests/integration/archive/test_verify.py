@@ -18,9 +18,9 @@ from penstock.archive.writer import ArchiveWriter
 from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import SinkError
 from penstock.object_store.bucket import Bucket
-from tests import archived
-from tests.archived import where
 from tests.integration.archive.test_writer import HOUR, batch, give, keeper, output
+from tests.support import s3_store
+from tests.support.s3_store import where
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +29,7 @@ FOLDER = layout.hour_folder(HOUR)
 
 @pytest.fixture(scope="module")
 def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with archived.server(tmp_path_factory.mktemp("s3")) as started:
+    with s3_store.server(tmp_path_factory.mktemp("s3")) as started:
         yield started
 
 

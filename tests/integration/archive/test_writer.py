@@ -20,8 +20,8 @@ from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import LeaseLost, PenstockError, Wait
 from penstock.model.output import CommitMarker
 from penstock.object_store.bucket import Bucket
-from tests import archived
-from tests.archived import Cut, Failing, where
+from tests.support import s3_store
+from tests.support.s3_store import Cut, Failing, where
 
 pytestmark = pytest.mark.integration
 
@@ -32,7 +32,7 @@ numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with archived.server(tmp_path_factory.mktemp("s3")) as started:
+    with s3_store.server(tmp_path_factory.mktemp("s3")) as started:
         yield started
 
 

@@ -29,10 +29,10 @@ from penstock.object_store.bucket import Bucket
 from penstock.settings import PROJECT
 from penstock.streams import Archive, Topic
 from penstock.testing import create, read
-from tests import archived
 from tests.chaos.platform import call
 from tests.chaos.projects import deployed
-from tests.support import wait_until
+from tests.support import s3_store
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200), pytest.mark.long]
 
@@ -107,8 +107,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
     (project / "jobs" / "kept" / "__init__.py").touch()
     (project / "jobs" / "kept" / "again.py").write_text(DECLARED)
     with ExitStack() as stack:
-        where = archived.where(stack.enter_context(archived.server(tmp_path / "s3")))
-        archived.holds(KEPT, where, events())
+        where = s3_store.where(stack.enter_context(s3_store.server(tmp_path / "s3")))
+        s3_store.holds(KEPT, where, events())
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
         mariadb = stack.enter_context(MariaDB(home=home, port=free_port()))
         given = {

@@ -29,10 +29,10 @@ from penstock.kafka.admin import admin, log_end_offsets
 from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.testing import Record, create, latest, read, running, send
-from tests import archived
-from tests.archived import where
-from tests.backfills import leads_to
-from tests.support import wait_until
+from tests.support import s3_store
+from tests.support.archive_backfills import leads_to
+from tests.support.s3_store import where
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -46,7 +46,7 @@ WALKS = replace(ENRICHED_WALK_INS, config={"retention.ms": "-1"})
 def endpoint(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     assert settings().home == home
     monkeypatch.setattr(hour_closer, "CHECK_INTERVAL", 0.5)
-    with archived.server(tmp_path / "s3") as part:
+    with s3_store.server(tmp_path / "s3") as part:
         monkeypatch.setenv("PENSTOCK_S3_MAKE_BUCKETS", "1")
         leads_to(where(part), monkeypatch)
         yield where(part)

@@ -23,17 +23,17 @@ from penstock.object_store.bucket import Bucket
 from penstock.object_store.endpoint import Endpoint
 from penstock.streams import Archive
 from penstock.testing import create
-from tests import archived
-from tests.archived import Answer, Between, holds, where
-from tests.backfills import AGAIN, ALL, PER_PART, again, do, event, filled, job, leads_to, places
 from tests.integration.archive.test_verify import change, cut, files, of_another_hour, strange, twice
+from tests.support import s3_store
+from tests.support.archive_backfills import AGAIN, ALL, PER_PART, again, do, event, filled, job, leads_to, places
+from tests.support.s3_store import Answer, Between, holds, where
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    with archived.server(tmp_path_factory.mktemp("s3")) as part:
+    with s3_store.server(tmp_path_factory.mktemp("s3")) as part:
         yield where(part)
 
 

@@ -29,9 +29,8 @@ from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Collection, RowsQuery, TopicOutput
 from penstock.testing import Record, create, latest, read, send
-from tests import archived, mongodb
-from tests.archived import holds, where
-from tests.backfills import (
+from tests.support import mongodb, s3_store
+from tests.support.archive_backfills import (
     AGAIN,
     ALL,
     HOUR,
@@ -49,14 +48,15 @@ from tests.backfills import (
     sums,
     total,
 )
-from tests.support import wait_until
+from tests.support.s3_store import holds, where
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    with archived.server(tmp_path_factory.mktemp("s3")) as part:
+    with s3_store.server(tmp_path_factory.mktemp("s3")) as part:
         yield where(part)
 
 

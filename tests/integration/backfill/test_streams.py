@@ -27,9 +27,9 @@ from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill
 from penstock.testing import create, read, table
-from tests import archived
-from tests.archived import holds, where
-from tests.backfills import leads_to
+from tests.support import s3_store
+from tests.support.archive_backfills import leads_to
+from tests.support.s3_store import holds, where
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +38,7 @@ START = datetime(2026, 1, 1, 10, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    with archived.server(tmp_path_factory.mktemp("s3")) as part:
+    with s3_store.server(tmp_path_factory.mktemp("s3")) as part:
         yield where(part)
 
 

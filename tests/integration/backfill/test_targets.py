@@ -22,10 +22,10 @@ from penstock.kafka.transactions import TransactionalWriter
 from penstock.object_store.endpoint import Endpoint
 from penstock.streams import Archive, Topic
 from penstock.testing import Record, create, read, send
-from tests import archived
-from tests.archived import holds, where
-from tests.backfills import AGAIN, ALL, HOUR, KEPT, SUMS, again, do, event, filled, job, places, sums
-from tests.support import wait_until
+from tests.support import s3_store
+from tests.support.archive_backfills import AGAIN, ALL, HOUR, KEPT, SUMS, again, do, event, filled, job, places, sums
+from tests.support.s3_store import holds, where
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +36,7 @@ CLEANED = replace(LATEST, partitions=1, config={"segment.ms": "100", "min.cleana
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    with archived.server(tmp_path_factory.mktemp("s3")) as part:
+    with s3_store.server(tmp_path_factory.mktemp("s3")) as part:
         yield where(part)
 
 

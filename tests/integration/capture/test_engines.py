@@ -25,8 +25,8 @@ from penstock.capture.source.sqlite import SQLite
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.model.capture import Capture, parse
-from tests.captures import connect
-from tests.postgres import Postgres
+from tests.support.captures import connect
+from tests.support.postgres import Postgres
 
 DELAY = timedelta(seconds=5)
 

@@ -12,10 +12,10 @@ import pytest
 
 from penstock.capture.polling.poller import Poller
 from penstock.capture.source.base import SourceError
-from tests.captures import until
-from tests.captures_in_memory import Kept, poller_of
-from tests.postgres import Postgres
-from tests.support import wait_until
+from tests.support.captures import until
+from tests.support.captures_in_memory import Kept, poller_of
+from tests.support.postgres import Postgres
+from tests.support.wait import wait_until
 
 DECLARED = """CAPTURE INTO t FROM postgres pg KEY (id) CURSOR at EVERY 100 MILLISECONDS OVERLAP 1 SECOND {more}
 AS SELECT id, at FROM hard"""

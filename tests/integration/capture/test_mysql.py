@@ -17,8 +17,8 @@ from penstock.capture.polling.keyset_queries import PageQueries
 from penstock.capture.source.mysql import MySQL
 from penstock.devstack.servers.kafka import Broker
 from penstock.model.capture import parse
-from tests.captures import Source, connect, polled, until
-from tests.mysql import MySQL as Server
+from tests.support.captures import Source, connect, polled, until
+from tests.support.mysql import MySQL as Server
 
 DELAY = timedelta(seconds=5)
 

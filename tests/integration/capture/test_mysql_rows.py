@@ -12,7 +12,7 @@ from pymysql.cursors import SSCursor
 from penstock.capture.output.encode import Unreadable
 from penstock.capture.source.mysql import MySQL
 from penstock.capture.source.mysql_rows import read_rows
-from tests.captures import connect
+from tests.support.captures import connect
 
 # About each length from which on a value has more bytes of length, and rows that the protocol cuts into packets.
 LENGTHS = (0, 1, 250, 251, 252, 65535, 65536, 2**24 - 1, 2**24, 2**24 + 5)

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from penstock.capture.polling.poller import Poller
-from tests.captures import Source, until
-from tests.support import wait_until
+from tests.support.captures import Source, until
+from tests.support.wait import wait_until
 
 EPOCH = datetime(1970, 1, 1)
 PAGE = 5

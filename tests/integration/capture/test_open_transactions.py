@@ -18,9 +18,9 @@ from penstock.capture.source import mysql
 from penstock.capture.source.mysql import MySQL
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
-from tests.captures import Source, connect, opened, until
-from tests.captures_in_memory import Unbrokered
-from tests.support import wait_until
+from tests.support.captures import Source, connect, opened, until
+from tests.support.captures_in_memory import Unbrokered
+from tests.support.wait import wait_until
 
 
 def executed(connection: pymysql.Connection[Any], *statements: str) -> None:

@@ -12,8 +12,8 @@ from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
 from penstock.capture.source.base import SourceError
 from penstock.capture.source.mysql import MySQL
 from penstock.devstack.servers.mariadb import MariaDB
-from tests.captures import connect
-from tests.paged_tables import DELAY, Table
+from tests.support.captures import connect
+from tests.support.paged_tables import DELAY, Table
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from sqlalchemy import make_url
 from penstock.capture.checks.paging_checks import PagingError
 from penstock.capture.source.base import SourceError
 from penstock.capture.source.postgres import PostgreSQL
-from tests.paged_tables import DELAY, Table
-from tests.postgres import Postgres
+from tests.support.paged_tables import DELAY, Table
+from tests.support.postgres import Postgres
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from penstock.capture.source.base import SourceError
 from penstock.devstack.servers.kafka import Broker
 from penstock.model.capture import parse
 from penstock.testing import Record, read, send, table
-from tests.captures import until
-from tests.postgres import Postgres
+from tests.support.captures import until
+from tests.support.postgres import Postgres
 
 DECLARED = """CAPTURE INTO {topic} PARTITIONS 2 FROM {engine} demo KEY (region, id) CURSOR changed DELETED WHEN (gone)
 EVERY 100 MILLISECONDS OVERLAP 1 SECOND {more} AS SELECT region, id, name, gone, changed FROM {table}"""

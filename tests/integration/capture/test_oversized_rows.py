@@ -7,7 +7,7 @@ import sys
 
 from penstock.kafka.dead_letters import DeadLetter, read_dead_letters
 from penstock.model.topic import DEAD_LETTERS
-from tests.captures import Source, polled, until
+from tests.support.captures import Source, polled, until
 
 COLUMNS = "id, gone, changed, body"
 # Bytes that no compression makes less, as text.

@@ -16,7 +16,7 @@ from penstock.capture.polling.page_size import PageSize
 from penstock.capture.source.base import SourceDatabase, SourcePage
 from penstock.capture.source.engines import ENGINES
 from penstock.model.capture import parse
-from tests.captures import Source, polled, until, url_of
+from tests.support.captures import Source, polled, until, url_of
 
 MB = 1024 * 1024
 # Rows of 1 MB among light ones, the first and the last of all too.

@@ -20,8 +20,8 @@ from penstock.kafka.admin import admin, partition_counts
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.capture import parse
 from penstock.model.topic import POSITIONS
-from tests.captures import Source, polled, until
-from tests.support import wait_until
+from tests.support.captures import Source, polled, until
+from tests.support.wait import wait_until
 
 
 def test_table_and_topic_are_the_same(source: Source) -> None:

@@ -22,8 +22,8 @@ from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
 from penstock.capture.source.base import SourceError
 from penstock.capture.source.postgres import PostgreSQL
 from penstock.model.capture import Capture, parse
-from tests.postgres import Postgres
-from tests.support import wait_until
+from tests.support.postgres import Postgres
+from tests.support.wait import wait_until
 
 DELAY = timedelta(seconds=5)
 

@@ -16,8 +16,8 @@ from penstock.codec.heartbeat import HEARTBEAT_KEY
 from penstock.kafka.admin import admin
 from penstock.model.capture import parse
 from penstock.testing import Record, read, send, table
-from tests.captures import Source, polled, until, url_of
-from tests.support import wait_until
+from tests.support.captures import Source, polled, until, url_of
+from tests.support.wait import wait_until
 
 
 def compared(source: Source, poller: Poller) -> None:

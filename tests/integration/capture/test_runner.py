@@ -14,8 +14,8 @@ from penstock.capture.runner import CaptureRun
 from penstock.control import Actor, Control, ProgressRow
 from penstock.control.repositories.captures import CaptureRequest, CaptureRow, Captures
 from penstock.model.capture import parse
-from tests.captures import Source
-from tests.support import wait_until
+from tests.support.captures import Source
+from tests.support.wait import wait_until
 
 ME = Actor("somebody", "cli")
 

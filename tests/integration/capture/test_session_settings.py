@@ -22,9 +22,9 @@ from penstock.capture.source.postgres import PostgreSQL
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.model.capture import Capture, parse
-from tests.captures import connect, opened
-from tests.postgres import Postgres
-from tests.support import wait_until
+from tests.support.captures import connect, opened
+from tests.support.postgres import Postgres
+from tests.support.wait import wait_until
 
 DELAY = timedelta(seconds=5)
 

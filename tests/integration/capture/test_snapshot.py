@@ -10,7 +10,7 @@ import pytest
 
 from penstock.capture.source.base import SourceError
 from penstock.settings import settings
-from tests.captures import Source, polled, until
+from tests.support.captures import Source, polled, until
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from penstock.capture.source.base import SourceError
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.model.capture import Capture, parse
-from tests.captures import Source, connect, polled, until
-from tests.postgres import Postgres
+from tests.support.captures import Source, connect, polled, until
+from tests.support.postgres import Postgres
 
 SETUP = """
 CREATE TABLE st_a (id INT PRIMARY KEY, b INT, changed TIMESTAMP(6) NULL, low VARCHAR(9));

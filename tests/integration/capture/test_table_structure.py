@@ -17,7 +17,7 @@ from penstock.capture.source.base import SourceDatabase, SourceError
 from penstock.capture.source.engines import ENGINES
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.model.capture import Capture, parse
-from tests.captures import Source, opened, polled, until, url_of
+from tests.support.captures import Source, opened, polled, until, url_of
 
 DIALECTS = ("mysql", "postgres", "sqlite")
 TABLES = ("child", "parent", "t", "o", "n", "unrelated", "parted")

@@ -16,7 +16,7 @@ from penstock.capture.source.engines import ENGINES
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.model.capture import parse
-from tests.captures import url_of
+from tests.support.captures import url_of
 
 NOW = {"mysql": "NOW(6)", "postgres": "now()", "sqlite": "strftime('%Y-%m-%d %H:%M:%f')"}
 TABLES = "CREATE TABLE tr (id INT PRIMARY KEY, b INT, changed {time} NULL)", "CREATE TABLE tr_o (id INT PRIMARY KEY)"

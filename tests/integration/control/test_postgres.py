@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from penstock.control import Actor, Control, schema, tables
 from penstock.control.repositories.captures import CaptureRow, Captures
-from tests.postgres import Postgres
+from tests.support.postgres import Postgres
 
 pytestmark = pytest.mark.integration
 

@@ -29,7 +29,7 @@ from penstock.settings import PROJECT, settings
 from penstock.streams import Topic
 from penstock.supervision.lifecycle import Driver
 from penstock.supervision.unreadable_run import UnreadableRun
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 

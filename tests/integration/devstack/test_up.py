@@ -25,7 +25,7 @@ from penstock.host import session
 from penstock.host.files import HOME_ENTRIES
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 SECRET = "the-key-of-a-bucket"
 # Apps that take the longest to start, and the sinks of what they write.

@@ -13,7 +13,7 @@ from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
 from penstock.streams import Topic
 from penstock.testing import create
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 

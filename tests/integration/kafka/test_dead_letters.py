@@ -28,7 +28,7 @@ from penstock.model.topic import COMMITS, DEAD_LETTERS, side_topic
 from penstock.settings import settings
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, send
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

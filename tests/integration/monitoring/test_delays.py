@@ -11,7 +11,7 @@ from penstock.monitoring.collect import delays
 from penstock.monitoring.collect.delays import Delays
 from penstock.streams import Topic
 from penstock.testing import Record, create, send
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 

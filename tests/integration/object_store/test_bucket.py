@@ -14,16 +14,16 @@ from penstock.errors import SinkError, Wait
 from penstock.object_store.bucket import Bucket, ObjectNotFound
 from penstock.object_store.endpoint import ACCESS_KEY, Endpoint, find_endpoint
 from penstock.settings import settings
-from tests import archived
-from tests.archived import where
-from tests.support import wait_until
+from tests.support import s3_store
+from tests.support.s3_store import where
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
 def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with archived.server(tmp_path_factory.mktemp("s3")) as started:
+    with s3_store.server(tmp_path_factory.mktemp("s3")) as started:
         yield started
 
 

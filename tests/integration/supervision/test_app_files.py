@@ -23,7 +23,7 @@ from penstock.streams import Topic
 from penstock.testing import Record, create, read, send
 from tests.chaos.platform import call
 from tests.chaos.projects import deployed
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 

@@ -21,8 +21,9 @@ from penstock.supervision.supervisor import Supervisor
 from tests.chaos.clustered import Clustered, pause, resume, suspend
 from tests.chaos.drivers import Drivers, drivers
 from tests.chaos.platform import APP, CHAOS
-from tests.elsewhere import submission
-from tests.support import forget, wait_until
+from tests.support.caches import clear_caches
+from tests.support.supervisor_process import submission
+from tests.support.wait import wait_until
 from tests.unit.supervised import Platform
 
 pytestmark = pytest.mark.integration
@@ -44,7 +45,7 @@ class Deployed(Clustered):
         own.mkdir()
         env = {**launch.environment(), "PENSTOCK_HOME": str(own)}
         with (self._home / f"{name}.log").open("ab") as log:
-            words = [sys.executable, "-m", "tests.elsewhere", APP, name]
+            words = [sys.executable, "-m", "tests.support.supervisor_process", APP, name]
             self._supervisors[name] = subprocess.Popen(words, env=env, stdout=log, stderr=log)
 
     def lose(self, name: str) -> None:
@@ -174,7 +175,7 @@ def test_without_room_it_is_queued_and_without_a_master_it_says_so(
     port = free_port(4)
     for name, value in {"HOME": tmp_path, "SPARK_MASTER": f"spark://127.0.0.1:{port}", "DRIVER_MEMORY": "2g"}.items():
         monkeypatch.setenv(f"PENSTOCK_{name}", str(value))
-    forget()
+    clear_caches()
     p = Platform(tmp_path)
     supervisor = Supervisor(p.control, "a", "one", lambda incarnation: submission("a", incarnation))
     try:
@@ -206,4 +207,4 @@ def test_without_room_it_is_queued_and_without_a_master_it_says_so(
     finally:
         p.close()
         monkeypatch.undo()
-        forget()
+        clear_caches()

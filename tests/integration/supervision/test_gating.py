@@ -21,7 +21,7 @@ from penstock.kafka.admin import admin, end_offsets
 from penstock.streams import EmitFinal, F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing import Record, create, read, running, send
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

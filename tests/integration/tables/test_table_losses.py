@@ -26,7 +26,7 @@ from penstock.streams import Input, Stateless, Stream, Table, Topic, TopicOutput
 from penstock.tables import topic_reader
 from penstock.tables.table_store import MANIFEST, TableManifest
 from penstock.testing import Record, create, read, send
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 

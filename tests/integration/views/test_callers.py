@@ -19,8 +19,8 @@ import pytest
 from penstock.devstack.servers.kafka import Broker
 from penstock.model.view import View
 from penstock.views.store.columns import ViewLayout
-from tests.support import wait_until
-from tests.viewing import AGENT, BY, TOPIC, Fleet, agent, serving
+from tests.support.view_instances import AGENT, BY, TOPIC, Fleet, agent, serving
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 

@@ -17,8 +17,9 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.kafka.admin import admin, ensure_topics
 from penstock.model.topic import Topic
 from penstock.views.cluster.partition_assignment import assigned_partitions
-from tests.support import forget, wait_until
-from tests.viewing import PARTITIONS, TOPIC, Fleet, agent, serving
+from tests.support.caches import clear_caches
+from tests.support.view_instances import PARTITIONS, TOPIC, Fleet, agent, serving
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -117,7 +118,7 @@ def test_partitions_that_come_to_another_instance_are_never_answered_wrong(
         fleet.start(1)
         fleet.known(1)
         monkeypatch.setenv("PENSTOCK_VIEWS_INSTANCES", "2")
-        forget()
+        clear_caches()
         fleet.control.sync(catalog.load())
         fleet.start(2)
 

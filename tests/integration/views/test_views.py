@@ -18,8 +18,8 @@ from penstock.cli import app
 from penstock.devstack.servers.kafka import Broker
 from penstock.views.cluster.partition_assignment import assigned_partitions, partition_of
 from penstock.views.store.columns import ViewLayout
-from tests.support import wait_until
-from tests.viewing import PARTITIONS, TOPIC, Fleet, agent, serving
+from tests.support.view_instances import PARTITIONS, TOPIC, Fleet, agent, serving
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 

@@ -25,7 +25,7 @@ from penstock.model.topic import Topic
 from penstock.object_store.bucket import filesystem
 from penstock.object_store.endpoint import AWS, find_endpoint
 from penstock.settings import settings
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 AT = datetime(2026, 1, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 

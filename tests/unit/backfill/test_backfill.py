@@ -38,7 +38,7 @@ from penstock.control.rows import ProgressRow
 from penstock.errors import BackfillError, InputNotReady, Wait
 from penstock.kafka.limits import ProducerRecord
 from penstock.streams import Archive, Backfill, Input, Stateless, Stream, Topic, TopicOutput
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 AT = datetime(2026, 1, 1, 10, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from penstock.cli import report
 from penstock.cli.report import Steps
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 
 def test_a_step_without_a_terminal_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli import sinks
 from tests.chaos.projects import other_project
-from tests.support import forget
+from tests.support.caches import clear_caches
 
 ORDERS = """UPSERT INTO mongodb.shop.orders READ orders AS JSON (id BIGINT, name STRING)
 KEY (id) TOMBSTONES DELETE (record.key) DEAD LETTERS INTO orders-refused
@@ -98,7 +98,7 @@ def test_what_is_made_in_the_store_is_told(folder: Path) -> None:
             f"UPSERT INTO {target} READ orders AS JSON (id BIGINT, n INT) {clauses} TOMBSTONES DELETE (record.key) "
             "AS SELECT id, n, record.timestamp AS at FROM orders"
         )
-        forget()
+        clear_caches()
         return json.loads(said("explain", "orders", "--json").output)["store_schema"]
 
     found = made("elasticsearch.orders", "KEY (id) SUFFIX DAY (at)")

@@ -19,7 +19,7 @@ from penstock.errors import DeclarationError
 from penstock.model.output import Output
 from penstock.sinks.core.document import DocumentOutput
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
-from tests.support import forget
+from tests.support.caches import clear_caches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ COPY = stream("copy", TopicOutput(Topic("copied"), value="value"))
 @pytest.fixture
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
-    forget()
+    clear_caches()
     wrong = [BrokenFile(Path("sql/sinks/broken.sql"), DeclarationError("broken.sql:1:1: this is no clause"))]
     catalog, found = build([SEARCH, COPY]), connect()
     monkeypatch.setattr(sinks, "partial_catalog", lambda: (catalog, wrong))
@@ -56,7 +56,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     found.report([row], keep=False)
     yield found
     found.engine.dispose()
-    forget()
+    clear_caches()
 
 
 def run(*args: str, code: int = 0) -> Result:

@@ -24,7 +24,7 @@ from penstock.host import log_files, ports
 from penstock.host.log_files import follow, tail
 from penstock.streams import EmitFinal, Input, Stream, Topic, TopicOutput
 from penstock.supervision import release as releases
-from tests.support import forget
+from tests.support.caches import clear_caches
 
 LONG = "no broker\n  at line 2\n  at line 3"
 
@@ -44,7 +44,7 @@ def catalog() -> Catalog:
 def control(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
     """Two streams of `metrics` run under one driver; `quality` was never launched."""
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
-    forget()
+    clear_caches()
     found = connect()
     found.migrate()
     found.sync(catalog)
@@ -65,7 +65,7 @@ def control(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -
     )  # fmt: skip
     yield found
     found.engine.dispose()
-    forget()
+    clear_caches()
 
 
 def run(*args: str, code: int = 0) -> str:
@@ -251,7 +251,7 @@ def test_a_platform_that_is_down_is_told_with_the_way_to_start_it(home: Path, mo
     port = str(ports.free_port(3))
     for name in ("MARIADB", "KAFKA"):
         monkeypatch.setenv(f"PENSTOCK_{name}_PORT", port)
-    forget()
+    clear_caches()
     for command in (["streams", "list"], ["topics", "read", "receipts"]):
         said = CliRunner().invoke(penstock, command)
         assert said.exit_code == 1

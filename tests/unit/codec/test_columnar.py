@@ -1,4 +1,4 @@
-"""What is read of records, and what is said of those that are none; tests/plain_json.py compares any text."""
+"""What is read of records, and what is said of those that are none; tests/support/json_model.py compares any text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.codec.columnar import DecoderQueries, RecordDecoder
 from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
 from penstock.errors import DeclarationError
 from penstock.streams import Combiner
-from tests.readings import FAR, batch, run
+from tests.support.record_batches import FAR, batch, run
 
 MB = 1_000_000
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,9 +14,9 @@ from jobs.quality import validity
 from jobs.quality.rules import EVERY, Rule
 from penstock.codec.columnar import RecordDecoder
 from penstock.model.schema import schema
-from tests import plain_json, texts
-from tests.random_cases import FULL, tries
-from tests.readings import batch, run
+from tests.support import json_model, json_texts
+from tests.support.random_cases import FULL, tries
+from tests.support.record_batches import batch, run
 
 SCHEMAS = {
     "receipts": "environment STRING NOT NULL, metric STRING NOT NULL, value DOUBLE NOT NULL, timestamp BIGINT NOT NULL",
@@ -38,15 +38,15 @@ SEED = 20_260_101
 def cases(name: str) -> list[tuple[bytes, dict[str, Any] | None, str]]:
     """Texts around a schema; the record of each, by the standard library, or None and the reason."""
     fields = schema(SCHEMAS[name], name)
-    make = texts.Texts(fields, SEED)
-    return [(text, *plain_json.record(text, fields)) for text in (*make.hard(every_layout=FULL), *make(EACH))]
+    make = json_texts.Texts(fields, SEED)
+    return [(text, *json_model.record(text, fields)) for text in (*make.hard(every_layout=FULL), *make(EACH))]
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_code_and_standard_library_agree(name: str) -> None:
     fields = schema(SCHEMAS[name], name)
     expected: list[tuple[bytes | None, dict[str, Any] | None, str]] = [*cases(name)]
-    expected.append((None, *plain_json.record(None, fields)))
+    expected.append((None, *json_model.record(None, fields)))
     rows = run(RecordDecoder(name, name, SCHEMAS[name], "now", None, True), batch([text for text, _, _ in expected]))
     good = 0
     for row, (given, wanted, why) in zip(rows, expected, strict=True):
@@ -95,7 +95,7 @@ def statuses(given: Sequence[bytes | None], topic: str, of: Mapping[str, Rule]) 
 def test_quality_rules_mean_the_same_by_json_and_by_a_record(name: str) -> None:
     values: list[bytes | None] = [text for text, _, _ in cases(name)]
     of = rules()
-    by_default = ["valid" if plain_json.is_json(v or b"") else "invalid" for v in values]
+    by_default = ["valid" if json_model.is_json(v or b"") else "invalid" for v in values]
     by_rule = ["invalid" if record is None else "valid" for _, record, _ in cases(name)]
     assert_same(values, statuses(values, "any", of), by_default)
     assert_same(values, statuses(values, name, of), by_rule)

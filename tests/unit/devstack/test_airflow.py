@@ -12,7 +12,7 @@ from penstock.devstack.servers.airflow import Airflow, AirflowServer, ApiServer,
 from penstock.devstack.servers.airflow_layout import SECRETS, AirflowLayout
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.processes
 

@@ -30,7 +30,7 @@ from penstock.settings import PROJECT, settings
 from penstock.sinks.core import connections
 from penstock.supervision import launch
 from tests.chaos.projects import other_project
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.processes
 

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.host import ports, process, session
 from penstock.host.process import ProcessRecord, spawn
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.processes
 

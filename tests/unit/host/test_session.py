@@ -15,7 +15,7 @@ import pytest
 from penstock.control import DriverRow
 from penstock.host import session
 from penstock.supervision import backends
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.processes
 

@@ -26,7 +26,7 @@ from penstock.streams import (
     Topic,
     TopicOutput,
 )
-from tests.random_cases import tries
+from tests.support.random_cases import tries
 
 TRIES = tries(2000)
 SEED = 20261122

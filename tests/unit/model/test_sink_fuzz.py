@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.errors import DeclarationError
 from penstock.model.sql.sink_file import parse
-from tests.random_cases import tries
+from tests.support.random_cases import tries
 
 TRIES = tries(1000)
 SEED = 20261122

@@ -17,7 +17,7 @@ from penstock import logs
 from penstock.host.ports import free_port
 from penstock.logs import AlertHandler, AlertLimits
 from penstock.settings import settings
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 
 class Channel:

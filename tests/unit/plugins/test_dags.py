@@ -19,8 +19,8 @@ from penstock.control.repositories.captures import Captures
 from penstock.errors import BrokerError, ControlError, DeclarationError
 from penstock.settings import PROJECT
 from penstock.supervision import launch, release
-from tests import captures
-from tests.support import forget, forget_jobs
+from tests.support import captures
+from tests.support.caches import clear_caches, unload_jobs
 from tests.unit.supervised import airflow_says
 
 
@@ -78,15 +78,15 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_home: None)
     for name in [n for n in sys.modules if n.partition(".")[0] == "jobs"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(PROJECT)] + [str(PROJECT)])
-    forget()
+    clear_caches()
     made = connect()
     made.migrate()
     yield made
     for d in made.drivers(live=False):
         d.session.kill()
     made.engine.dispose()
-    forget_jobs()
-    forget()
+    unload_jobs()
+    clear_caches()
 
 
 def context(run: str = "r1", user: str | None = None, **params: Any) -> Any:

@@ -17,7 +17,7 @@ from penstock.control.database import ControlDatabase
 from penstock.errors import SettingError
 from penstock.kafka.client import client_config, spark_client_config
 from penstock.settings import misspelled_variables, settings
-from tests.support import forget
+from tests.support.caches import clear_caches
 
 WRONG = {
     "KAFKA_PORT": ("2919a", "PENSTOCK_KAFKA_PORT: Input should be a valid integer", "'2919a'"),
@@ -57,12 +57,12 @@ def test_an_invalid_control_url_is_reported_without_its_password(
     monkeypatch: pytest.MonkeyPatch, place: str, got: str
 ) -> None:
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", place)
-    forget()
+    clear_caches()
     try:
         found = CliRunner().invoke(app, ["streams", "list"])
     finally:
         monkeypatch.undo()
-        forget()
+        clear_caches()
     assert (found.exit_code, "secret" in found.output) == (1, False)
     assert found.stderr.startswith(f"error: PENSTOCK_CONTROL_URL is no URL of a database; got: {got}; hint: ")
     assert (

@@ -13,7 +13,7 @@ from penstock.control import DriverRow
 from penstock.errors import SettingError
 from penstock.supervision import backends, cluster_drivers
 from penstock.supervision.cluster_drivers import ClusterDriverState, ClusterSubmission
-from tests.support import forget
+from tests.support.caches import clear_caches
 from tests.unit.supervised import ME, Platform
 
 MASTER = "spark://nowhere:7077"
@@ -22,12 +22,12 @@ MASTER = "spark://nowhere:7077"
 @pytest.fixture
 def p(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
-    forget()
+    clear_caches()
     made = Platform(tmp_path)
     yield made
     made.close()
     monkeypatch.undo()
-    forget()
+    clear_caches()
 
 
 def placed(p: Platform, **values: Any) -> DriverRow:
@@ -151,7 +151,7 @@ def test_the_operator_gives_it_to_the_cluster(p: Platform, monkeypatch: pytest.M
     monkeypatch.setenv("PENSTOCK_DEPLOY", "cluster")
     monkeypatch.setattr(session, "submit_conf", lambda app, master: {"spark.app.name": app, "a": master})
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "spark://h:7077"}')
-    forget()
+    clear_caches()
     found = SuperviseStreams(task_id="t", app="chaos")._command("i9")
     assert found == ClusterSubmission(
         "chaos", "i9", "spark://h:7077", {"spark.app.name": "chaos", "a": "spark://h:7077"}

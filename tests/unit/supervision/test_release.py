@@ -14,7 +14,7 @@ from penstock.errors import ReleaseRefused
 from penstock.supervision import launch
 from penstock.supervision import release as releases
 from penstock.supervision.release import MOST, ReleaseQueue
-from tests.support import wait_until
+from tests.support.wait import wait_until
 from tests.unit.supervised import ME, Platform
 
 

@@ -20,7 +20,7 @@ from penstock.supervision import launch
 from penstock.supervision.decision.facts import Evidence, facts_of
 from penstock.supervision.decision.watch import AppWatch
 from penstock.supervision.reaper import stop
-from tests.support import wait_until
+from tests.support.wait import wait_until
 from tests.unit.supervised import ME, Platform
 
 # What a watcher remembers

@@ -29,7 +29,7 @@ from penstock.errors import Blocked, LeaseLost, PenstockError
 from penstock.host import ports
 from penstock.object_store.bucket import Bucket
 from penstock.settings import settings
-from tests.archived import created, server, where
+from tests.support.s3_store import created, server, where
 
 pytestmark = pytest.mark.integration
 

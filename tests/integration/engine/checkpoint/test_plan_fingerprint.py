@@ -28,7 +28,7 @@ from penstock.supervision import release
 from penstock.tables import topic_reader
 from penstock.testing import Record, create, read, running, send
 from tests.chaos.projects import other_project
-from tests.support import tended, wait_until
+from tests.support.wait import tended, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

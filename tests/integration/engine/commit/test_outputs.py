@@ -24,7 +24,7 @@ from penstock.model.output import NO_COMMIT, CommitMarker, Delivery, Output, Wri
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
-from tests.support import tended, wait_until
+from tests.support.wait import tended, wait_until
 
 if TYPE_CHECKING:
     import pyarrow as pa

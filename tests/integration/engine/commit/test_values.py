@@ -16,7 +16,7 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.model.topic import COMMITS, DEAD_LETTERS
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import create, running
-from tests.support import tended, wait_until
+from tests.support.wait import tended, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

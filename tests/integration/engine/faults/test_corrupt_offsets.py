@@ -19,8 +19,20 @@ from penstock.model.topic import COMMITS, DEAD_LETTERS
 from penstock.streams import Table, Topic
 from penstock.tables.topic_reader import TopicReader
 from penstock.testing import Record, create, read, running, send
-from tests.sharing import DEAD, MINUTE, ORDERS, SHARES, STREAM, order, place, raw_stream, sums, until, why
-from tests.support import tended, wait_until
+from tests.support.dead_letter_streams import (
+    DEAD,
+    MINUTE,
+    ORDERS,
+    SHARES,
+    STREAM,
+    order,
+    place,
+    raw_stream,
+    sums,
+    until,
+    why,
+)
+from tests.support.wait import tended, wait_until
 
 pytestmark = pytest.mark.integration
 

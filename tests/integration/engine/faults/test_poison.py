@@ -23,8 +23,20 @@ from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.topic import COMMITS, DEAD_LETTERS
 from penstock.streams import EmitFinal, F, Stream, TopicOutput
 from penstock.testing import Record, create, read, running, send
-from tests.sharing import DEAD, MINUTE, ORDERS, SHARES, STREAM, order, place, raw_stream, sums, until, why
-from tests.support import tended, wait_until
+from tests.support.dead_letter_streams import (
+    DEAD,
+    MINUTE,
+    ORDERS,
+    SHARES,
+    STREAM,
+    order,
+    place,
+    raw_stream,
+    sums,
+    until,
+    why,
+)
+from tests.support.wait import tended, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,7 +15,20 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Input, Stateless, StreamJoin, Table, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
-from tests.sharing import DEAD, FOR_EVER, GIVEN, MINUTE, ORDERS, SHARES, STREAM, order, place, sums, until, why
+from tests.support.dead_letter_streams import (
+    DEAD,
+    FOR_EVER,
+    GIVEN,
+    MINUTE,
+    ORDERS,
+    SHARES,
+    STREAM,
+    order,
+    place,
+    sums,
+    until,
+    why,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.engine import session
 from penstock.engine.jvm import bridge, hadoop_fs
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 

@@ -33,8 +33,8 @@ from penstock.errors import Blocked, PenstockError
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Stream, Topic
 from penstock.testing import Record, create, latest, read, running, send
-from tests import presence_model as model
-from tests.support import forget
+from tests.support import presence_model as model
+from tests.support.caches import clear_caches
 
 pytestmark = pytest.mark.integration
 
@@ -189,7 +189,7 @@ def test_the_command_rebuilds_the_state_of_another_version_and_says_what_it_cann
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     monkeypatch.setenv("PENSTOCK_CHECKPOINTS", str(tmp_path))
-    forget()
+    clear_caches()
     control = connect()
     command = ["streams", "rebuild", STREAM.name]
     try:
@@ -228,4 +228,4 @@ def test_the_command_rebuilds_the_state_of_another_version_and_says_what_it_cann
         }
     finally:
         control.engine.dispose()
-        forget()
+        clear_caches()

@@ -25,7 +25,7 @@ from penstock.kafka.admin import admin
 from penstock.model.topic import COMMITS
 from penstock.streams import Stream, Topic
 from penstock.testing import Record, create, latest, read, running, send
-from tests import presence_model as model
+from tests.support import presence_model as model
 
 pytestmark = pytest.mark.integration
 

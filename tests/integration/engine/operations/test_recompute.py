@@ -28,7 +28,7 @@ from penstock.engine.operations.recompute import RecomputeCounts, recompute_rows
 from penstock.errors import DeclarationError
 from penstock.streams import EmitChanges, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send, table
-from tests.plain import plain
+from tests.support.statistics_model import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -28,7 +28,8 @@ from penstock.kafka.replay import REPLAYS
 from penstock.model.topic import COMMITS
 from penstock.streams import EmitChanges, EmitFinal, F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
-from tests.support import forget, tended, wait_until
+from tests.support.caches import clear_caches
+from tests.support.wait import tended, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -270,7 +271,7 @@ def test_the_command_says_what_it_does_and_does_it(
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     monkeypatch.setenv("PENSTOCK_CHECKPOINTS", str(tmp_path))
-    forget()
+    clear_caches()
     control = connect()
     try:
         control.migrate()
@@ -287,4 +288,4 @@ def test_the_command_says_what_it_does_and_does_it(
         assert (done.exit_code, ran(STREAM, spark, bootstrap, tmp_path)) == (0, [(1, 1)])
     finally:
         control.engine.dispose()
-        forget()
+        clear_caches()

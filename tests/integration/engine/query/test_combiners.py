@@ -26,8 +26,8 @@ from penstock.errors import DeclarationError
 from penstock.model.schema import schema
 from penstock.streams import Combiner, EmitFinal, F, Input, Stream, Table, Topic, TopicOutput
 from penstock.testing import splits
-from tests import plain_json, texts
-from tests.plain import order, plain, truncated
+from tests.support import json_model, json_texts
+from tests.support.statistics_model import order, plain, truncated
 
 pytestmark = pytest.mark.integration
 
@@ -96,8 +96,8 @@ def record(given: Input, name: str, real: float, at: int) -> Record:
 
 def raw(chance: random.Random) -> list[Record]:
     """Records of three topics over some seconds: valid, invalid and tombstones."""
-    make = texts.Texts(counts.RULES["receipts"].fields, chance.randrange(99))
-    values = [*make(1500), *(text.encode() for text in texts.SPECIAL), *[None] * 40]
+    make = json_texts.Texts(counts.RULES["receipts"].fields, chance.randrange(99))
+    values = [*make(1500), *(text.encode() for text in json_texts.SPECIAL), *[None] * 40]
     values += [b'{"environment":"e","metric":"m","value":1,"timestamp":7}'] * 200
     found = []
     for value in values:
@@ -213,9 +213,9 @@ def plain_counts(given: Sequence[Record]) -> list[Row]:
     fields = {topic: rule.fields for topic, rule in counts.RULES.items() if topic in TOPICS}
     for r in given:
         value, topic = r["value"], r["topic"]
-        valid = value is None or plain_json.is_json(value)
+        valid = value is None or json_model.is_json(value)
         if valid and value is not None and topic in fields:
-            row, _ = plain_json.record(value, fields[topic])
+            row, _ = json_model.record(value, fields[topic])
             valid = row is not None and bool(
                 row["environment"] and re.search(r"^[a-z][A-Za-z0-9._:-]*$", row["metric"]) and row["timestamp"] > 0
             )

@@ -17,7 +17,7 @@ from penstock.model.output_mode import HeartbeatSchedule
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing import Record, create, running, send
-from tests.support import tended, wait_until
+from tests.support.wait import tended, wait_until
 
 pytestmark = pytest.mark.integration
 

@@ -26,7 +26,7 @@ from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
 from penstock.streams import EmitChanges, F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, latest, read, running, send
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

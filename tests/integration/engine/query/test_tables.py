@@ -28,7 +28,7 @@ from penstock.tables import topic_reader
 from penstock.tables.table_store import DELETED, MANIFEST
 from penstock.tables.topic_reader import TableDecoder, TopicReader
 from penstock.testing import Record, create, latest, read, running, send
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

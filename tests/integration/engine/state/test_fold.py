@@ -28,7 +28,7 @@ from penstock.model.topic import COMMITS
 from penstock.streams import F, Fold, Input, KeyedState, Stateless, Stream, Topic, TopicOutput
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing import Record, create, latest, read, rows, running, send
-from tests.support import tended, wait_until
+from tests.support.wait import tended, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

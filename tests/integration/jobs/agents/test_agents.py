@@ -26,8 +26,8 @@ from penstock.model.topic import COMMITS, POSITIONS
 from penstock.settings import settings
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing import Record, create, latest, read, rows, running, send
-from tests import agents_model as model
-from tests.captures import polled
+from tests.support import agents_model as model
+from tests.support.captures import polled
 
 pytestmark = pytest.mark.integration
 

@@ -21,7 +21,7 @@ from jobs.metrics import summaries as summaries_job
 from jobs.metrics.partials import receipt_combiner
 from penstock.streams import Stream
 from penstock.testing import frames
-from tests.plain import plain
+from tests.support.statistics_model import plain
 
 pytestmark = pytest.mark.integration
 

@@ -20,8 +20,8 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.settings import PROJECT, settings
 from penstock.streams import Topic
 from penstock.testing.topics import Record, create, read, send
-from tests.presence_model import walk_ins
-from tests.support import wait_until
+from tests.support.presence_model import walk_ins
+from tests.support.wait import wait_until
 
 TOPICS = ("probes", "crm-events", "crm-events-backfill", "walk-ins")
 CAPTURED = Topic("businesses", partitions=4, compacted=True)

@@ -22,7 +22,7 @@ from penstock.codec.columnar import RecordDecoder
 from penstock.errors import DeclarationError
 from penstock.model.schema import quoted, schema
 from penstock.testing import frames
-from tests.readings import batch, run
+from tests.support.record_batches import batch, run
 
 pytestmark = pytest.mark.integration
 

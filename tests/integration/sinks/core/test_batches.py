@@ -36,7 +36,7 @@ from penstock.sinks.core.document import DocumentOutput
 from penstock.sinks.core.writer import SinkCounters
 from penstock.streams import F, Input, Stateless, Stream, Topic
 from penstock.testing import Record, create, running, send
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     import pyarrow as pa

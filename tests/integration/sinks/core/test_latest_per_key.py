@@ -20,10 +20,10 @@ from penstock.sinks.influxdb.config import InfluxDB
 from penstock.sinks.influxdb.writer import InfluxWriter
 from penstock.sinks.mongodb.config import MongoDB
 from penstock.sinks.mongodb.writer import MongoWriter
-from tests import elasticsearch, influxdb, mongodb
-from tests.elasticsearch import Server
-from tests.mongodb import Row
-from tests.tombstone_histories import histories, left, placed, readings
+from tests.support import elasticsearch, influxdb, mongodb
+from tests.support.elasticsearch import Server
+from tests.support.mongodb import Row
+from tests.support.tombstone_histories import histories, left, placed, readings
 
 pytestmark = pytest.mark.integration
 

@@ -24,8 +24,9 @@ from penstock.supervision import launch
 from penstock.supervision.supervisor import Supervisor
 from penstock.testing import Record, send
 from tests.chaos.drivers import drivers
-from tests.mongodb import fresh, store
-from tests.support import forget, wait_until
+from tests.support.caches import clear_caches
+from tests.support.mongodb import fresh, store
+from tests.support.wait import wait_until
 
 # Four drivers, one behind another, and three tries of the code.
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1800)]
@@ -76,7 +77,7 @@ class Going:
 
     def declare(self) -> None:
         """Bring in what is in the files now, with the topics of dead letters that it has."""
-        forget()
+        clear_caches()
         run("topics", "--apply")
         self.control.sync(catalog.load())
 

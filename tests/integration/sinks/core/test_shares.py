@@ -14,8 +14,8 @@ from penstock.kafka.admin import ensure_topics
 from penstock.streams import Topic
 from penstock.testing import Record, send
 from tests.chaos.drivers import Drivers, drivers
-from tests.mongodb import store
-from tests.support import wait_until
+from tests.support.mongodb import store
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

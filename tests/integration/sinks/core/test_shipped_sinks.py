@@ -23,9 +23,9 @@ from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT, settings
 from penstock.sinks.core.stream import sink_stream
 from penstock.testing import Record, create, read, running, send
-from tests.elasticsearch import Server
-from tests.mongodb import store
-from tests.support import wait_until
+from tests.support.elasticsearch import Server
+from tests.support.mongodb import store
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import Refused, SinkError
 from penstock.sinks.elasticsearch.writer import IndexWriter
-from tests.elasticsearch import NOON, Server, give, output, row
+from tests.support.elasticsearch import NOON, Server, give, output, row
 
 pytestmark = pytest.mark.integration
 

@@ -21,8 +21,8 @@ from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction, ac
 from penstock.sinks.elasticsearch.client import connect
 from penstock.sinks.elasticsearch.config import LIMITS
 from penstock.sinks.elasticsearch.writer import IndexWriter
-from tests.elasticsearch import MARK, NOON, SHAPE, Server, give, output, row, shaped
-from tests.support import wait_until
+from tests.support.elasticsearch import MARK, NOON, SHAPE, Server, give, output, row, shaped
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 

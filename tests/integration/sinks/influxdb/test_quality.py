@@ -24,7 +24,7 @@ from penstock.sinks.core.stream import sink_stream
 from penstock.sinks.influxdb.config import InfluxDB
 from penstock.sinks.influxdb.writer import InfluxWriter, open_database
 from penstock.testing import Record, create, running, send
-from tests.influxdb import asked, documents, row, server
+from tests.support.influxdb import asked, documents, row, server
 
 pytestmark = pytest.mark.integration
 

@@ -19,9 +19,9 @@ from penstock.settings import PROJECT, settings
 from penstock.sinks.influxdb.config import InfluxDB
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
-from tests.faults import Fault, Proxy
-from tests.influxdb import asked, server
-from tests.support import tended, wait_until
+from tests.support.http_faults import Fault, Proxy
+from tests.support.influxdb import asked, server
+from tests.support.wait import tended, wait_until
 
 pytestmark = pytest.mark.integration
 

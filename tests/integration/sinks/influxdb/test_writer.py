@@ -19,8 +19,8 @@ from penstock.host.ports import free_port
 from penstock.model.output import NO_COMMIT
 from penstock.sinks.influxdb.config import LIMITS, InfluxDB
 from penstock.sinks.influxdb.writer import InfluxWriter
-from tests.faults import Fault, Proxy
-from tests.influxdb import asked, documents, row, server
+from tests.support.http_faults import Fault, Proxy
+from tests.support.influxdb import asked, documents, row, server
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ from pymongo.database import Database
 from pymongo.errors import BulkWriteError
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
-from tests.mongodb import Opened, Row, fresh, opening, store, there, write
+from tests.support.mongodb import Opened, Row, fresh, opening, store, there, write
 
 pytestmark = pytest.mark.integration
 

@@ -20,8 +20,22 @@ from penstock.sinks.core.writer import SinkCounters
 from penstock.sinks.mongodb import collections
 from penstock.sinks.mongodb.config import LIMITS, MongoDB
 from penstock.sinks.mongodb.writer import MongoWriter
-from tests.mongodb import AT, DOC, Opened, Row, embedded, fresh, given, opening, refused, server, table, there, write
-from tests.support import wait_until
+from tests.support.mongodb import (
+    AT,
+    DOC,
+    Opened,
+    Row,
+    embedded,
+    fresh,
+    given,
+    opening,
+    refused,
+    server,
+    table,
+    there,
+    write,
+)
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 

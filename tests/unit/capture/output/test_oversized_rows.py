@@ -16,8 +16,8 @@ from penstock.capture.output.page_records import PageRecords, records
 from penstock.capture.source.base import SourcePage
 from penstock.kafka.limits import SizeLimit
 from penstock.model.capture import parse
-from tests.captures import polled, until
-from tests.captures_in_memory import QUICK, poller_of
+from tests.support.captures import polled, until
+from tests.support.captures_in_memory import QUICK, poller_of
 
 CAPTURE = parse("CAPTURE INTO out FROM sqlite x KEY id CURSOR c AS SELECT * FROM t", Path("shop.sql"))
 NOISE = random.Random(7).randbytes(10_000)

@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from penstock.capture.polling.poller import Poller
-from tests.captures import polled, until
-from tests.captures_in_memory import QUICK, Kept, poller_of
+from tests.support.captures import polled, until
+from tests.support.captures_in_memory import QUICK, Kept, poller_of
 
 DECLARED = f"CAPTURE INTO t FROM sqlite x KEY (id) CURSOR c {QUICK} AS SELECT * FROM t"
 

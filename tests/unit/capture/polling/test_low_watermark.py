@@ -10,7 +10,7 @@ import pytest
 
 from penstock.capture.polling.low_watermark import LowWatermark
 from penstock.capture.source.open_transactions import ServerSession, TransactionTracker
-from tests.random_cases import seeds
+from tests.support.random_cases import seeds
 
 
 @dataclass

@@ -18,7 +18,7 @@ from penstock.capture.snapshot.parallel_readers import RangeReaders
 from penstock.capture.source.sqlite import SQLite
 from penstock.errors import PenstockError
 from penstock.model.capture import Capture, parse
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 ROWS = 100
 

@@ -16,7 +16,7 @@ from penstock.control.repositories.data_loss import DataLoss
 from penstock.engine.faults.data_loss import BrokerLogs, InputChanges, _find_gaps, _offsets_read, _within_batch
 from penstock.model.output import CommitMarker
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
-from tests.support import forget
+from tests.support.caches import clear_caches
 
 ME = Actor("ann", "cli")
 REMOVED = DataLoss("t", "removed", 0, 5, 12, 7, "x")
@@ -104,7 +104,7 @@ def test_a_gap_that_was_passed_is_counted_once(control: Control) -> None:
 def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
     """A stream that stands before a gap."""
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
-    forget()
+    clear_caches()
     found = connect()
     found.migrate()
     output = TopicOutput(Topic("out"), value="value")
@@ -113,7 +113,7 @@ def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     found.report_data_loss("s", [REMOVED])
     yield found
     found.engine.dispose()
-    forget()
+    clear_caches()
 
 
 def run(*args: str, code: int = 0) -> str:

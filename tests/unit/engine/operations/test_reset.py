@@ -25,7 +25,7 @@ from penstock.kafka.transactions import marker_partition
 from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.model.topic import COMMITS
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
-from tests.support import forget
+from tests.support.caches import clear_caches
 
 if TYPE_CHECKING:
     from penstock.engine.checkpoint.layout import Checkpoint
@@ -56,13 +56,13 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> Catalog:
 def control(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
     monkeypatch.setenv("PENSTOCK_CHECKPOINTS", str(tmp_path / "checkpoints"))
-    forget()
+    clear_caches()
     found = connect()
     found.migrate()
     found.sync(catalog)
     yield found
     found.engine.dispose()
-    forget()
+    clear_caches()
 
 
 @pytest.fixture

@@ -26,10 +26,10 @@ from jobs.presence import counts, device_contacts, enriched, walk_ins
 from penstock import catalog
 from penstock.model.fold import Fold
 from penstock.settings import PROJECT
-from tests import presence_model as model
-from tests.agents_model import AFTER, GRACE, MINUTE
-from tests.folding import Folding
-from tests.random_cases import FULL
+from tests.support import presence_model as model
+from tests.support.agents_model import AFTER, GRACE, MINUTE
+from tests.support.fold_runner import Folding
+from tests.support.random_cases import FULL
 from tests.unit.jobs.agents.test_active import CHECK_IN, T, check_in
 from tests.unit.jobs.agents.test_alerts import LENGTH
 from tests.unit.jobs.agents.test_alerts import SESSION as LOOKED_AT

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.errors import DeclarationError
 from penstock.streams import Fold
-from tests.folding import Folding, cut
-from tests.random_cases import FULL, seeds
+from tests.support.fold_runner import Folding, cut
+from tests.support.random_cases import FULL, seeds
 
 AFTER = 100
 # Silent for so long is told once, and forgotten where the last word was `bye`.

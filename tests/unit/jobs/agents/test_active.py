@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from jobs.agents import active, agents_settings
-from tests import agents_model as model
-from tests.agents_model import AFTER, FORGET, GRACE, MINUTE
-from tests.folding import Folding, cut
-from tests.random_cases import seeds
+from tests.support import agents_model as model
+from tests.support.agents_model import AFTER, FORGET, GRACE, MINUTE
+from tests.support.fold_runner import Folding, cut
+from tests.support.random_cases import seeds
 
 T = 1_700_000_000_000
 CHECK_IN = (

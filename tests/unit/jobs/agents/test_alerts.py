@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobs.agents import alerts
-from tests.folding import Folding
+from tests.support.fold_runner import Folding
 
 SESSION = (
     "account STRING, active_rules ARRAY<STRUCT<rule: BIGINT, selection: BIGINT>>, rule BIGINT, selection BIGINT, "

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import pytest
 
 from jobs.agents import active, assignments, recheck
-from tests import agents_model as model
-from tests.agents_model import AFTER, FORGET, GRACE, MINUTE
-from tests.folding import Folding
-from tests.random_cases import seeds
+from tests.support import agents_model as model
+from tests.support.agents_model import AFTER, FORGET, GRACE, MINUTE
+from tests.support.fold_runner import Folding
+from tests.support.random_cases import seeds
 from tests.unit.jobs.agents.test_active import CHECK_IN, T, check_in, state
 
 BEAT = "beat"

@@ -10,8 +10,8 @@ import pytest
 from jobs.agents.simulator.fleet import Fleet, Plan
 from jobs.agents.simulator.topics import read, write
 from penstock.errors import PenstockError
-from tests import agents_model as model
-from tests.agents_model import AFTER, GRACE, MINUTE
+from tests.support import agents_model as model
+from tests.support.agents_model import AFTER, GRACE, MINUTE
 
 T = 1_700_000_000_000
 FLEET = Fleet(300, 0.5, 0.2, 3, T, 180 * MINUTE, seed=7, step=20_000)

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.metrics import summaries
 from penstock.codec.columnar import RecordDecoder
-from tests.readings import batch, run
+from tests.support.record_batches import batch, run
 
 READING = RecordDecoder.of_input(summaries.STREAM.sources["bundles"], combine=True, keep_records=False)
 WINDOW = 1_700_000_400_000

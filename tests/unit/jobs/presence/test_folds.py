@@ -16,9 +16,9 @@ from jobs.presence.simulator.crowd import UNKNOWN, Business, Crowd, plan
 from penstock.codec.columnar import arrow_type
 from penstock.engine.state import fold_query
 from penstock.model.fold import Fold
-from tests import presence_model as model
-from tests.folding import Folding, cut
-from tests.random_cases import seeds
+from tests.support import presence_model as model
+from tests.support.fold_runner import Folding, cut
+from tests.support.random_cases import seeds
 
 SEEDS = seeds(3, 8)
 # Of small histories, each of which reaches few of the rules.

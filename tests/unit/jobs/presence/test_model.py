@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.presence_model import (
+from tests.support.presence_model import (
     AWAY,
     DWELL,
     MINUTE,

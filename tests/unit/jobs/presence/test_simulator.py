@@ -12,7 +12,7 @@ import pytest
 from jobs.presence.simulator.crowd import UNKNOWN, Business, Crowd, Plan, Step, plan
 from jobs.presence.simulator.scripts import Rules
 from penstock.errors import PenstockError
-from tests.presence_model import walk_ins
+from tests.support.presence_model import walk_ins
 
 START, HOUR = 1_700_000_000_000, 3_600_000
 SHOPS = [Business("3", -70), Business("7", -62), Business("12", -80)]

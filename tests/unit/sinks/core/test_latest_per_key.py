@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.sinks.core.latest_per_key import FutureUpsert, VersionedRow, latest_per_key
-from tests.tombstone_histories import Event, histories, left, placed, readings
+from tests.support.tombstone_histories import Event, histories, left, placed, readings
 
 
 def batch(*given: tuple[str, int, int]) -> pa.Table:

@@ -23,7 +23,7 @@ from penstock.sinks.elasticsearch.config import LIMITS
 from penstock.sinks.elasticsearch.indexes import index_template
 from penstock.sinks.elasticsearch.mapping import differences, mapping
 from penstock.sinks.elasticsearch.writer import IndexWriter, open_index
-from tests.elasticsearch import SHAPE, give, output, row, shaped
+from tests.support.elasticsearch import SHAPE, give, output, row, shaped
 
 pytestmark = pytest.mark.processes
 

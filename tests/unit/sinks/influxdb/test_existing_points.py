@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.sinks.influxdb.config import InfluxDB
 from penstock.sinks.influxdb.existing_points import SCHEMA, drop_stale_cells, latest_cells, read_versions
 from penstock.sinks.influxdb.points import DELETION, read_points
-from tests.influxdb import documents, row
+from tests.support.influxdb import documents, row
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 OUTPUT = InfluxDB(sink="s", database="d", measurement="m", tags=("t",), time="at")

@@ -16,7 +16,7 @@ from penstock.sinks.influxdb.config import InfluxDB
 from penstock.sinks.influxdb.existing_points import SPANS, version_queries
 from penstock.sinks.influxdb.points import point_schema, read_points
 from penstock.sinks.influxdb.writer import InfluxWriter
-from tests.influxdb import documents, row
+from tests.support.influxdb import documents, row
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 TIME = pa.timestamp("us", "UTC")

@@ -30,7 +30,7 @@ from penstock.settings import PROJECT, settings
 from penstock.streams import F, Fold, KeyedState, Stream, Topic, TopicOutput
 from penstock.testing import read, send
 from tests.integration.engine.checkpoint.test_recovery import COUNTS, EACH, GIVEN, OUT, events
-from tests.support import tended, wait_until
+from tests.support.wait import tended, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,7 +80,7 @@ class Far:
 def far(bootstrap: str, **given: object) -> Iterator[Far]:
     """given: PENSTOCK_* settings."""
     env = {**os.environ, "PENSTOCK_KAFKA_BOOTSTRAP": bootstrap, **{k: str(v) for k, v in given.items()}}
-    command = [sys.executable, "-m", "tests.far"]
+    command = [sys.executable, "-m", "tests.support.stream_process"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=env, cwd=PROJECT, stdin=pipe, stdout=pipe, text=True) as running:
         try:

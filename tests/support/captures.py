@@ -24,8 +24,8 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.model.capture import APP, parse
 from penstock.testing import Record, read, send, table
-from tests.mysql import MySQL
-from tests.support import wait_until
+from tests.support.mysql import MySQL
+from tests.support.wait import wait_until
 
 TABLE = """CREATE TABLE {name} (
   id BIGINT UNSIGNED PRIMARY KEY AUTO_INCREMENT, name VARCHAR(40), gone TINYINT(1) NOT NULL DEFAULT 0,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.engine.query.stream_run import StreamRun
 from penstock.streams import EmitChanges, F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, latest, read
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

