@@ -1,7 +1,7 @@
 # make up starts the platform on this machine, make test checks the project; neither needs anything but Python 3.11.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help env test-env up status logs down clean doctor check test docs chaos mutants lint types bench pins env-clean
+.PHONY: help env test-env up status logs down clean doctor check test test-all docs chaos mutants lint types bench pins env-clean
 
 # The first Python 3.11 there is; where there is none, any Python, which says what is missing.
 FIND = for p in python3.11 python3 python; do \
@@ -14,6 +14,7 @@ SERVER ?=
 STORES ?=
 CLUSTER ?=
 TESTS ?=
+MARKS ?= not long
 # Most tests wait for servers.
 WORKERS ?= 3
 CHAOS ?= --kills 300 --outages 30 --hours 8
@@ -61,15 +62,18 @@ docs: test-env ## the documentation site, written to docs/_build
 
 # Files run in one worker each, in their order (tests/conftest.py): they share servers. Long ones come first, by name.
 # Types are checked beside the tests, most of which wait for servers.
-test: lint ## ruff, mypy and all tests but the long ones (forty minutes); one folder: make test TESTS=tests/unit
+test: lint ## ruff, mypy and all tests but those that take minutes; one folder: make test TESTS=tests/unit
 	@.venv/bin/mypy $(SOURCES) & types=$$!; \
-	.venv/bin/python -m pytest -n $(WORKERS) --no-loadscope-reorder --durations 20 $(TESTS); tests=$$?; \
+	.venv/bin/python -m pytest -n $(WORKERS) --no-loadscope-reorder --durations 20 -m '$(MARKS)' $(TESTS); tests=$$?; \
 	wait $$types && exit $$tests
 
-chaos: test-env ## fuzz, the long tests, then kill and cut a whole platform for hours and compare all it wrote; goes on where it was
-	FUZZ=10000 .venv/bin/python -m pytest tests/unit/codec/test_columnar_fuzz.py tests/unit/model/test_declarations_fuzz.py \
-		tests/unit/model/test_sink_fuzz.py tests/browser/test_page_fuzz.py tests/integration/views/test_callers.py
-	KILLS=10 .venv/bin/python -m pytest -m 'long or chaos' tests
+# FUZZ: the number of random cases of a test (tests/support/random_cases.py).
+test-all: export FUZZ = 10000
+test-all: MARKS = not (long and chaos)
+test-all: test ## make test with all random cases, and the tests that take minutes (hours)
+
+chaos: test-env ## kill and cut parts of the platform in tests, then a whole platform for hours, and compare all it wrote; goes on where it was
+	KILLS=10 .venv/bin/python -m pytest -m chaos tests
 	.venv/bin/python -m tests.chaos.histories $(HISTORIES)
 	.venv/bin/python -m tests.chaos.sinks $(SINKS)
 	.venv/bin/python -m tests.chaos.long $(CHAOS)

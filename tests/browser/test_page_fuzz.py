@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 from collections.abc import Iterator
@@ -18,9 +17,10 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.settings import PROJECT
 from tests.browser.scene import Scene
 from tests.browser.server import Server
+from tests.support.random_cases import tries
 
 pytestmark = pytest.mark.browser
-TRIES = int(os.environ.get("FUZZ", "200"))
+TRIES = tries(200)
 READ = [
     "", "static/x/page.js", "api/overview", "api/history", "api/letters", "api/log", "api/catalog", "api/explain",
     "api/panels/fleet", "api/panels/fleet/cards",

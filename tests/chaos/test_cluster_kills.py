@@ -25,7 +25,7 @@ from tests.chaos.counted import Counted
 from tests.chaos.drivers import Drivers, drivers
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

@@ -19,12 +19,13 @@ import pytest
 from penstock.devstack.servers.kafka import Broker
 from penstock.model.view import View
 from penstock.views.store.columns import ViewLayout
+from tests.support.random_cases import tries
 from tests.support.view_instances import AGENT, BY, TOPIC, Fleet, agent, serving
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 
-TRIES = int(os.environ.get("FUZZ", "200"))
+TRIES = tries(200)
 ROWS = 400
 WIDE = "x" * 20_000
 MEMORY = 256 << 20

@@ -10,6 +10,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from penstock.views.api.openapi import ANSWERS
+from tests.support.random_cases import FULL
 from tests.unit.views.test_api import KEYS, Doors
 
 TOKEN = "open-sesame"
@@ -62,13 +63,7 @@ def tried(doors: Doors, operation: str, examples: int) -> None:
 
 @pytest.mark.parametrize("operation", sorted(ANSWERS))
 def test_whatever_is_made_of_the_document_is_answered_as_it_says(doors: Doors, operation: str) -> None:
-    tried(doors, operation, 10)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("operation", sorted(ANSWERS))
-def test_much_that_is_made_of_the_document_is_answered_as_it_says(doors: Doors, operation: str) -> None:
-    tried(doors, operation, 500)
+    tried(doors, operation, 500 if FULL else 10)
 
 
 def test_the_document_is_valid_and_says_who_must_send_what(doors: Doors) -> None:

@@ -29,7 +29,7 @@ from penstock.settings import PROJECT
 from tests.support import presence_model as model
 from tests.support.agents_model import AFTER, GRACE, MINUTE
 from tests.support.fold_runner import Folding
-from tests.support.random_cases import FULL
+from tests.support.random_cases import FULL, seeds
 from tests.unit.jobs.agents.test_active import CHECK_IN, T, check_in
 from tests.unit.jobs.agents.test_alerts import LENGTH
 from tests.unit.jobs.agents.test_alerts import SESSION as LOOKED_AT
@@ -40,7 +40,6 @@ from tests.unit.jobs.presence.test_folds import CONTACT, COUNTED, NAMED, PROBE, 
 Row = dict[str, Any]
 # A row, or a beat's clock, epoch ms.
 Item = Row | int
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))]
 
 
 @dataclass(frozen=True)
@@ -243,7 +242,7 @@ def ran(kind: Kind, items: Sequence[Item], cuts: Sequence[int], folder: Path, ch
     return kind.came(came), every(folding.state())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(1, 6))
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.fold.name) for kind in KINDS])
 def test_batches_may_be_cut_anywhere(kind: Kind, seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
