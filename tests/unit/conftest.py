@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.settings import PROJECT
-from tests.unit.supervised import Platform
+from tests.support.supervised_platform import Platform
 
 # Fixtures behind which a server, a JVM or another process is.
 OTHER_PROCESSES = {"spark", "broker", "mariadb", "p", "airflow_home", "parsed"}

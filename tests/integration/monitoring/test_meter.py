@@ -30,8 +30,8 @@ from penstock.kafka.admin import end_offsets
 from penstock.monitoring.collect.samples import RECEIPTS, usable
 from penstock.monitoring.collect.sender import Sender
 from penstock.testing import read
+from tests.support.meter_control import STREAM, filled, report
 from tests.support.wait import wait_until
-from tests.unit.meter_control import STREAM, filled, report
 
 pytestmark = pytest.mark.integration
 

@@ -22,9 +22,9 @@ from tests.chaos.clustered import Clustered, pause, resume, suspend
 from tests.chaos.drivers import Drivers, drivers
 from tests.chaos.platform import APP, CHAOS
 from tests.support.caches import clear_caches
+from tests.support.supervised_platform import Platform
 from tests.support.supervisor_process import submission
 from tests.support.wait import wait_until
-from tests.unit.supervised import Platform
 
 pytestmark = pytest.mark.integration
 

@@ -21,9 +21,9 @@ from penstock.java import aot_cache
 from penstock.monitoring.dashboard.states import STATES, StateLimits, driver_state
 from penstock.monitoring.health import FAILING_STATES
 from penstock.settings import CLUSTER_MARK, ExecutorResources, settings
+from tests.support.meter_control import APP, filled
 from tests.support.wait import wait_until
 from tests.unit.devstack.test_platform import Silent
-from tests.unit.meter_control import APP, filled
 
 pytestmark = pytest.mark.processes
 

@@ -16,7 +16,7 @@ from penstock.errors import ControlError
 from penstock.host import process, session
 from penstock.monitoring.collect.host import HostProbe, ProcessInfo, ProcessProbe, ProcessUsage, assign, recorded, used
 from penstock.monitoring.collect.samples import Probe, usable
-from tests.unit.meter_control import collect
+from tests.support.meter_control import collect
 
 pytestmark = pytest.mark.processes
 

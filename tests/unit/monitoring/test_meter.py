@@ -21,7 +21,7 @@ from penstock.monitoring.collect.samples import METRICS, Deltas, Sample, receipt
 from penstock.monitoring.collect.sender import Sender
 from penstock.monitoring.dashboard.platform_status import PlatformStatusCache
 from penstock.monitoring.dashboard.states import StateLimits
-from tests.unit.meter_control import STREAM, collect, filled
+from tests.support.meter_control import STREAM, collect, filled
 
 pytestmark = pytest.mark.processes
 

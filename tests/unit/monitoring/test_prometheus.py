@@ -28,7 +28,7 @@ from penstock.monitoring.dashboard.states import StateLimits
 from penstock.monitoring.prometheus import PlatformCollector, exported, serve
 from penstock.streams import Topic, View
 from penstock.views.api.request_metrics import RequestMetrics
-from tests.unit.meter_control import APP, STREAM, filled
+from tests.support.meter_control import APP, STREAM, filled
 
 pytestmark = pytest.mark.processes
 

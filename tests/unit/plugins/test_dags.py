@@ -21,7 +21,7 @@ from penstock.settings import PROJECT
 from penstock.supervision import launch, release
 from tests.support import captures
 from tests.support.caches import clear_caches, unload_jobs
-from tests.unit.supervised import airflow_says
+from tests.support.supervised_platform import airflow_says
 
 
 def test_dag_files_import_nothing_heavy_and_touch_nothing(parsed: dict[str, Any]) -> None:

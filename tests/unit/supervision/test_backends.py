@@ -14,7 +14,7 @@ from penstock.errors import SettingError
 from penstock.supervision import backends, cluster_drivers
 from penstock.supervision.cluster_drivers import ClusterDriverState, ClusterSubmission
 from tests.support.caches import clear_caches
-from tests.unit.supervised import ME, Platform
+from tests.support.supervised_platform import ME, Platform
 
 MASTER = "spark://nowhere:7077"
 

@@ -12,7 +12,7 @@ from penstock import catalog
 from penstock.control import ProgressRow
 from penstock.supervision import lifecycle
 from penstock.supervision.lifecycle import Driver
-from tests.unit.supervised import Platform
+from tests.support.supervised_platform import Platform
 
 
 class Bare(Driver):

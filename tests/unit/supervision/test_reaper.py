@@ -13,8 +13,8 @@ from penstock.control import DriverRow, tables
 from penstock.host import session
 from penstock.settings import settings
 from penstock.supervision import reaper as reaper
+from tests.support.supervised_platform import ME, Platform
 from tests.support.wait import wait_until
-from tests.unit.supervised import ME, Platform
 
 UNCAUGHT = "2026-01-01T00:00:00.000Z ERROR spark SparkUncaughtExceptionHandler: Uncaught exception in thread t"
 

@@ -14,8 +14,8 @@ from penstock.errors import ReleaseRefused
 from penstock.supervision import launch
 from penstock.supervision import release as releases
 from penstock.supervision.release import MOST, ReleaseQueue
+from tests.support.supervised_platform import ME, Platform
 from tests.support.wait import wait_until
-from tests.unit.supervised import ME, Platform
 
 
 class Checks:

@@ -20,8 +20,8 @@ from penstock.supervision import launch
 from penstock.supervision.decision.facts import Evidence, facts_of
 from penstock.supervision.decision.watch import AppWatch
 from penstock.supervision.reaper import stop
+from tests.support.supervised_platform import ME, Platform
 from tests.support.wait import wait_until
-from tests.unit.supervised import ME, Platform
 
 # What a watcher remembers
 

@@ -19,7 +19,7 @@ from penstock.devstack.servers.airflow_layout import SECRETS
 from penstock.engine import session
 from penstock.errors import SettingError
 from penstock.settings import Settings, settings
-from tests.unit.containers import DOCKER, commands, copied, environment, instructions, loaded, ours, script
+from tests.unit.docker.containers import DOCKER, commands, copied, environment, instructions, loaded, ours, script
 
 pytestmark = pytest.mark.processes
 

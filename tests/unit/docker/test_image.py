@@ -22,7 +22,7 @@ from penstock import bootstrap
 from penstock.devstack.doctor import DoctorCheck
 from penstock.java import jars
 from penstock.settings import PROJECT
-from tests.unit.containers import (
+from tests.unit.docker.containers import (
     COMPOSE,
     DOCKER,
     copied,

@@ -21,7 +21,7 @@ from penstock.devstack.servers.airflow_layout import SECRETS, AirflowLayout
 from penstock.devstack.servers.kafka import Broker
 from penstock.java import jars
 from penstock.settings import PROJECT, Settings
-from tests.unit.containers import (
+from tests.unit.docker.containers import (
     COMPOSE,
     DOCKER,
     IN_IMAGE,
