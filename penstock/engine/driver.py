@@ -50,7 +50,7 @@ class StreamDriver(Driver):
         assert self._spark is not None
         stream, s = self.catalog.stream(name), settings()
         # What a broken file declares is unknown, so the commit markers are asked instead.
-        upstream_streams = None if self._wrong else self.catalog.upstream_streams(stream)
+        upstream_streams = None if self._broken_files else self.catalog.upstream_streams(stream)
         return StreamRun(
             stream,
             self._spark,
@@ -58,7 +58,7 @@ class StreamDriver(Driver):
             s.checkpoint_root,
             figures,
             self._control,
-            out_of_memory=self._ended_full is not None,
+            out_of_memory=self._ended_without_memory is not None,
             upstream_streams=upstream_streams,
         )
 

@@ -1,4 +1,4 @@
-"""Golden cases: timed records into a real broker, through declared streams, against what must come out.
+"""Golden cases: timed records are sent to a real broker and through declared streams; the output is compared.
 
 A case is a JSON object. `streams`: names of streams, each reading what the one before it wrote. `topics`: the topics
 that are sent to, with their partitions. `steps`, each with any of: `send`, records (`topic`, `value`, and `key`,
@@ -36,78 +36,86 @@ def cases(folder: Path) -> list[Case]:
 
 @dataclass(frozen=True)
 class Case:
-    """name: of its file; given: its JSON, see the module."""
+    """A golden case. name: of its file; given: its JSON, as the module describes."""
 
     name: str
     given: Mapping[str, Any]
 
     def check(self, streams: Sequence[Stream], spark: SparkSession, bootstrap: str, folder: Path) -> None:
-        """Run it; AssertionError with the step and what was found if it comes out otherwise.
+        """Run the case.
 
-        bootstrap: a broker without these topics. folder: an empty one, for the checkpoints.
+        Args:
+            streams: The declared streams, in the order of the case.
+            spark: A session.
+            bootstrap: A broker that has none of the topics.
+            folder: An empty folder for the checkpoints.
+
+        Raises:
+            AssertionError: A step had another result.
         """
         streams = [replace(stream, enabled=True) for stream in streams]
         first, last = streams[0], streams[-1]
         target = self.given.get("output") or last.output_names[0]
-        # The records are years old by their own time: the broker must not take them for expired.
+        # The records have old timestamps: the broker must not delete them by retention.
         inputs = [Topic(name, partitions=n, config={"retention.ms": "-1"}) for name, n in self.given["topics"].items()]
         declared = catalog.build(streams).topics.values()
         create(bootstrap, *inputs, *(topic for topic in declared if topic.name not in self.given["topics"]))
         clock = [0.0]
         beater = HeartbeatSender(catalog.build(streams).heartbeat_topics(), None, bootstrap, clock=lambda: clock[0])
-        seen: dict[int, int] = {}
+        next_offsets: dict[int, int] = {}
         with ExitStack() as stack:
             stack.callback(beater.close)
             runs = [stack.enter_context(running(stream, spark, bootstrap, folder)) for stream in streams]
             for number, step in enumerate(self.given["steps"], 1):
-                where = f"{self.name}, step {number}"
+                label = f"{self.name}, step {number}"
                 send(bootstrap, [Record(**{"key": None, **record}) for record in step.get("send", ())])
                 if "beat" in step:
                     clock[0] = step["beat"] / 1000
                     beater.run_once()
                 for run in runs:
                     run.process_all_available()
-                found = read(bootstrap, target, seen)
-                _same(found, step["expect"], where)
-                seen.update({r.partition: r.offset + 1 for r in found})
-                self._beside(step, first, bootstrap, where)
+                new = read(bootstrap, target, next_offsets)
+                _same(new, step["expect"], label)
+                next_offsets.update({r.partition: r.offset + 1 for r in new})
+                self._check_dead_letters_and_late(step, first, bootstrap, label)
                 late = [run.figures.late for run in runs]
-                _equal(late, [step.get("late", 0), *[0] * (len(runs) - 1)], f"{where}, late records")
+                _equal(late, [step.get("late", 0), *[0] * (len(runs) - 1)], f"{label}, late records")
                 if "dead" in step:
-                    _equal(runs[0].figures.dead, len(step["dead"]), f"{where}, dead letters counted")
+                    _equal(runs[0].figures.dead, len(step["dead"]), f"{label}, dead letters counted")
 
-    def _beside(self, step: Mapping[str, Any], first: Stream, bootstrap: str, where: str) -> None:
+    def _check_dead_letters_and_late(self, step: Mapping[str, Any], first: Stream, bootstrap: str, label: str) -> None:
         if "kept" in step:
-            kept = read(bootstrap, first.late_topic)
-            got = sorted((r.value or "", dict(r.headers)["penstock.late-ms"]) for r in kept)
-            _equal(got, sorted((k["value"], str(k["late_ms"])) for k in step["kept"]), f"{where}, late records kept")
+            late_records = read(bootstrap, first.late_topic)
+            actual = sorted((r.value or "", dict(r.headers)["penstock.late-ms"]) for r in late_records)
+            _equal(actual, sorted((k["value"], str(k["late_ms"])) for k in step["kept"]), f"{label}, late records kept")
         if "dead" in step:
             dead = read(bootstrap, Topic(next(iter(self.given["topics"]))).dead_letters)
-            got = sorted((r.value or "", dict(r.headers)["penstock.reason"]) for r in dead)
-            _equal(got, sorted((d["value"] or "", d["reason"]) for d in step["dead"]), f"{where}, dead letters")
+            actual = sorted((r.value or "", dict(r.headers)["penstock.reason"]) for r in dead)
+            _equal(actual, sorted((d["value"] or "", d["reason"]) for d in step["dead"]), f"{label}, dead letters")
 
 
-def _equal(found: object, wanted: object, where: str) -> None:
-    if found != wanted:
-        raise AssertionError(f"{where}: got {found}, not {wanted}")
+def _equal(actual: object, expected: object, label: str) -> None:
+    if actual != expected:
+        raise AssertionError(f"{label}: got {actual}, not {expected}")
 
 
-def _same(found: list[Record], wanted: list[dict[str, Any]], where: str) -> None:
-    got = {(r.key, r.value) for r in found}
-    if len(got) != len(found):
-        raise AssertionError(f"{where}: one record came twice: {found}")
-    missing = [w for w in wanted if not any(k == w["key"] and _close(v, w["value"]) for k, v in got)]
-    if missing or len(found) != len(wanted):
-        raise AssertionError(f"{where}: missing {missing}, got {sorted(got, key=str)}")
+def _same(records: list[Record], expected: list[dict[str, Any]], label: str) -> None:
+    actual = {(r.key, r.value) for r in records}
+    if len(actual) != len(records):
+        raise AssertionError(f"{label}: one record came twice: {records}")
+    missing = [row for row in expected if not any(k == row["key"] and _close(v, row["value"]) for k, v in actual)]
+    if missing or len(records) != len(expected):
+        raise AssertionError(f"{label}: missing {missing}, got {sorted(actual, key=str)}")
 
 
-def _close(found: str | None, wanted: str | None) -> bool:
-    """Equal, numbers in JSON to twelve digits: the order of additions is not part of the output mode."""
-    if found == wanted or found is None or wanted is None:
-        return found == wanted
-    one, other = json.loads(found), json.loads(wanted)
-    if not isinstance(one, dict):
-        return bool(one == other)
-    return list(one) == list(other) and all(
-        math.isclose(v, other[k], rel_tol=1e-12) if isinstance(v, float) else v == other[k] for k, v in one.items()
+def _close(actual: str | None, expected: str | None) -> bool:
+    """Equal, but numbers in JSON to twelve digits: the order of additions is not defined."""
+    if actual == expected or actual is None or expected is None:
+        return actual == expected
+    actual_json, expected_json = json.loads(actual), json.loads(expected)
+    if not isinstance(actual_json, dict):
+        return bool(actual_json == expected_json)
+    return list(actual_json) == list(expected_json) and all(
+        math.isclose(v, expected_json[k], rel_tol=1e-12) if isinstance(v, float) else v == expected_json[k]
+        for k, v in actual_json.items()
     )

@@ -1,4 +1,4 @@
-"""A transform on rows, without a broker: the records go the way they go in a stream, decoded and combined."""
+"""Runs a transform on rows, without a broker; records are decoded and combined as in a stream."""
 
 from __future__ import annotations
 
@@ -33,29 +33,36 @@ RECORDS = (
 )
 NAMES = ("key", "value", "topic", "partition", "offset", "timestamp")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# So many records are combined alone, one by one: each costs two queries.
-ALONE = 50
+# Number of records that are combined one by one; each costs two queries.
+MAX_SINGLE = 50
 
 
 def frames(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> dict[str, DataFrame]:
-    """What the transform gets for the records of each input, by the input's name.
+    """The frames that the transform gets for the records of each input, by the input's name.
 
-    A record is a JSON object's fields as a dict, or a value as it is on the topic. For an input without a schema a
-    dict names the record's own columns instead: `topic`, `key`, `value`, `timestamp` (epoch ms), and so on; for any
-    input a `Record` says them all. Of a table it is the rows, with `key` beside the fields. DeclarationError if a
-    record is none of its input.
+    A record is a dict of the fields of a JSON object, or the value as text or bytes. For an input without a schema the
+    dict has the record's columns instead: `topic`, `key`, `value`, `timestamp` (epoch ms) and so on. A `Record` has all
+    of them, for any input. The rows of a table are dicts with `key` and the fields.
+
+    Args:
+        spark: A session.
+        stream: The stream.
+        given: Records by name of the input.
+
+    Raises:
+        DeclarationError: A record does not fit its input.
     """
-    _inputs_of(stream, given)
+    _check_inputs(stream, given)
     return {name: _frame(spark, stream.inputs[name], rows) for name, rows in given.items()}
 
 
 def rows(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> list[dict[str, Any]]:
-    """The rows that the transform makes of such records, as if all of them came in one batch.
+    """The rows that the transform returns for records, as if all of them came in one batch.
 
-    State with timers works too, but no timer is ever due; dropDuplicatesWithinWatermark works on a stream alone: a
-    golden case tries both.
+    With timers, no timer is ever due, and dropDuplicatesWithinWatermark does not work: test both by a golden case. The
+    arguments are those of `frames`.
     """
-    # Where states are kept is known once Spark manages streams: state with timers asks for it.
+    # State with timers needs Spark's stream manager, which this creates.
     _ = spark.streams
     return [row.asDict(recursive=True) for row in stream.transform(**frames(spark, stream, **given)).collect()]
 
@@ -64,41 +71,53 @@ def splits(
     spark: SparkSession,
     stream: Stream,
     name: str,
-    given: Sequence[Given],
+    records: Sequence[Given],
     *,
     others: Mapping[str, Sequence[Given]] | None = None,
     tries: int = 6,
     seed: int = 0,
 ) -> list[list[dict[str, Any]]]:
-    """What the transform makes of an input whose records reach its combiner in parts, for some ways to part them.
+    """The rows that the transform returns if the records of an input reach its combiner in several parts.
 
-    All must be equal (but for the order of additions); the first is that of one part, the second that of many records
-    by themselves, the rest are shuffled and split anywhere. others: what its other inputs hold each time, by name.
+    Args:
+        spark: A session.
+        stream: The stream.
+        name: The input, which has a combiner.
+        given: Its records, as for `frames`.
+        others: Records of the other inputs, by name.
+        tries: Number of ways to split the records.
+        seed: Seed of the random splits.
+
+    Returns:
+        The rows for each way. All must be equal, except for the order of additions. The first way is one part, the
+        second has single records, the others are shuffled and split at random.
     """
     others = others or {}
-    _inputs_of(stream, [name, *others])
+    _check_inputs(stream, [name, *others])
     if not stream.sources[name].combine:
         raise DeclarationError(f"input {name} of stream {stream.name} has no combiner", hint="Input(..., combine=...)")
-    beside = {other: _frame(spark, stream.inputs[other], rows) for other, rows in others.items()}
-    chance = random.Random(seed)
-    reading = RecordDecoder.of_input(stream.sources[name], combine=True, keep_records=False)
-    found = []
+    other_frames = {other: _frame(spark, stream.inputs[other], rows) for other, rows in others.items()}
+    rng = random.Random(seed)
+    decoder = RecordDecoder.of_input(stream.sources[name], combine=True, keep_records=False)
+    results = []
     for number in range(tries):
-        order, cuts = list(given), []
+        order, cuts = list(records), []
         if number:
-            chance.shuffle(order)
-            cuts = sorted(chance.choices(range(len(order) + 1), k=chance.choice([1, 3, 20, 100])))
+            rng.shuffle(order)
+            cuts = sorted(rng.choices(range(len(order) + 1), k=rng.choice([1, 3, 20, 100])))
         if number == 1:
-            cuts = list(range(min(len(order), ALONE)))
+            cuts = list(range(min(len(order), MAX_SINGLE)))
         parts = [order[a:b] for a, b in zip([0, *cuts], [*cuts, len(order)], strict=True) if a < b]
-        combined = [batch for part in parts for batch in reading(iter([_arrow(stream.sources[name], part)]))]
-        frame = spark.createDataFrame(pa.Table.from_batches(combined, reading.output_schema))
-        frame = _good(frame, stream.sources[name])
-        found.append([row.asDict(recursive=True) for row in stream.transform(**{name: frame}, **beside).collect()])
-    return found
+        combined = [batch for part in parts for batch in decoder(iter([_arrow(stream.sources[name], part)]))]
+        frame = spark.createDataFrame(pa.Table.from_batches(combined, decoder.output_schema))
+        frame = _without_bad_records(frame, stream.sources[name])
+        results.append(
+            [row.asDict(recursive=True) for row in stream.transform(**{name: frame}, **other_frames).collect()]
+        )
+    return results
 
 
-def _inputs_of(stream: Stream, names: Collection[str]) -> None:
+def _check_inputs(stream: Stream, names: Collection[str]) -> None:
     """DeclarationError if these are not the inputs of the stream."""
     if set(names) != stream.inputs.keys():
         raise DeclarationError(
@@ -106,58 +125,60 @@ def _inputs_of(stream: Stream, names: Collection[str]) -> None:
         )
 
 
-def _frame(spark: SparkSession, given: Input | Table, rows: Iterable[Given]) -> DataFrame:
-    if isinstance(given, Table):
-        fields = given.fields
+def _frame(spark: SparkSession, source: Input | Table, rows: Iterable[Given]) -> DataFrame:
+    if isinstance(source, Table):
+        fields = source.fields
         names = ["key", *(f.name for f in fields)]
-        made = [tuple(_dict(row).get(n) for n in names) for row in rows]
-        return spark.createDataFrame(made, topic_reader.table_ddl(fields))
-    raw = [_record(given, offset, row) for offset, row in enumerate(rows)]
-    # One slice: what comes in one batch is combined in one piece.
-    source = spark.createDataFrame(raw, RECORDS).coalesce(1)
-    return _good(decode.decode_records(source, given, F.current_timestamp()), given)
+        values = [tuple(_dict(row).get(n) for n in names) for row in rows]
+        return spark.createDataFrame(values, topic_reader.table_ddl(fields))
+    raw = [_record(source, offset, row) for offset, row in enumerate(rows)]
+    # One partition, because a batch is combined in one piece.
+    raw_frame = spark.createDataFrame(raw, RECORDS).coalesce(1)
+    return _without_bad_records(decode.decode_records(raw_frame, source, F.current_timestamp()), source)
 
 
-def _good(found: DataFrame, given: Input) -> DataFrame:
-    """Decoded rows as the transform gets them; DeclarationError if one is bad."""
-    if given.schema and (
-        bad := found.where(f"{columnar.BAD_COLUMN}").select(f"{columnar.SOURCE_RECORD_COLUMN}.*").collect()
+def _without_bad_records(decoded: DataFrame, source: Input) -> DataFrame:
+    """Decoded rows without heartbeats; DeclarationError if one is bad."""
+    if source.schema and (
+        bad := decoded.where(f"{columnar.BAD_COLUMN}").select(f"{columnar.SOURCE_RECORD_COLUMN}.*").collect()
     ):
         raise DeclarationError(
-            f"a record is none of input {given.source}",
+            f"a record does not fit input {source.source}",
             got=bytes(bad[0].value or b"").decode(errors="replace"),
             hint=bad[0].reason,
         )
-    return decode.drop_heartbeats(found.drop(columnar.BAD_COLUMN, columnar.SOURCE_RECORD_COLUMN))
+    return decode.drop_heartbeats(decoded.drop(columnar.BAD_COLUMN, columnar.SOURCE_RECORD_COLUMN))
 
 
-def _arrow(given: Input, rows: Sequence[Given]) -> pa.RecordBatch:
-    """Records as a worker gets them."""
-    made = [_record(given, offset, row) for offset, row in enumerate(rows)]
-    found = {name: [row[i] for row in made] for i, name in enumerate(NAMES)}
-    kinds = {field.name: field.type for field in columnar.RECORD_TYPE}
-    arrays = {name: pa.array(found[name], kinds[name]) for name in columnar.RAW if name != "topic" or not given.topic}
+def _arrow(source: Input, rows: Sequence[Given]) -> pa.RecordBatch:
+    """Records as a Python worker of Spark gets them."""
+    records = [_record(source, offset, row) for offset, row in enumerate(rows)]
+    columns = {name: [row[i] for row in records] for i, name in enumerate(NAMES)}
+    types = {field.name: field.type for field in columnar.RECORD_TYPE}
+    arrays = {
+        name: pa.array(columns[name], types[name]) for name in columnar.RAW if name != "topic" or not source.topic
+    }
     micros = timedelta(microseconds=1)
-    horizon = LAST if given.max_ahead is None else int(time.time() * 1e6) + given.max_ahead // micros
-    own = [(at - EPOCH) // micros for at in found["timestamp"]]
-    clock = [horizon if given.schema else at for at in own]
-    arrays |= {"clock": pa.array(clock, pa.int64()), "beat": pa.nulls(len(made), pa.int32())}
+    horizon = LAST if source.max_ahead is None else int(time.time() * 1e6) + source.max_ahead // micros
+    timestamps = [(at - EPOCH) // micros for at in columns["timestamp"]]
+    clock = [horizon if source.schema else at for at in timestamps]
+    arrays |= {"clock": pa.array(clock, pa.int64()), "beat": pa.nulls(len(records), pa.int32())}
     return pa.RecordBatch.from_pydict(arrays)
 
 
-def _record(given: Input, offset: int, row: Given) -> tuple[Any, ...]:
-    source = given.topic.name if given.topic else "topic"
+def _record(source: Input, offset: int, row: Given) -> tuple[Any, ...]:
+    topic = source.topic.name if source.topic else "topic"
     if isinstance(row, Record):
-        place = row.topic, row.partition, offset if row.offset < 0 else row.offset
+        position = row.topic, row.partition, offset if row.offset < 0 else row.offset
         headers = [(name, text.encode()) for name, text in row.headers]
-        return _bytes(row.key), _bytes(row.value), *place, _at(row.timestamp), headers
-    known: dict[str, Any] = {"topic": source, "partition": 0, "offset": offset, "timestamp": 0}
-    if given.schema or not isinstance(row, Mapping):
-        known["value"] = json.dumps(row) if isinstance(row, Mapping) else row
+        return _bytes(row.key), _bytes(row.value), *position, _at(row.timestamp), headers
+    fields: dict[str, Any] = {"topic": topic, "partition": 0, "offset": offset, "timestamp": 0}
+    if source.schema or not isinstance(row, Mapping):
+        fields["value"] = json.dumps(row) if isinstance(row, Mapping) else row
     else:
-        known |= row
-    key, value = (_bytes(known.get(name)) for name in ("key", "value"))
-    return key, value, known["topic"], known["partition"], known["offset"], _at(known["timestamp"]), None
+        fields |= row
+    key, value = (_bytes(fields.get(name)) for name in ("key", "value"))
+    return key, value, fields["topic"], fields["partition"], fields["offset"], _at(fields["timestamp"]), None
 
 
 def _at(millis: int) -> datetime:

@@ -67,7 +67,9 @@ def build_frame(
         DeclarationError: The frame is not what the stream declares.
     """
     frames = {
-        name: source.input_stream(spark, stream, name, bootstrap, without, reset=reset, begun=begun, most=most)
+        name: source.input_stream(
+            spark, stream, name, bootstrap, without, reset=reset, has_read=begun, max_records=most
+        )
         for name in stream.sources
     }
     if stream.tables:

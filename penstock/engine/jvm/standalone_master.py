@@ -1,9 +1,9 @@
-"""Talks to the master of a standalone cluster by Spark's own protocol: starts, kills and watches drivers there.
+"""Starts, kills and looks up drivers of a standalone cluster, by the protocol of Spark's master.
 
-`spark-submit --deploy-mode cluster` refuses Python, and the REST server of a master speaks in the clear; but a master
-starts any command as a driver on one of its workers. Run as `python -m penstock.engine.jvm.standalone_master`, by
-`penstock.supervision.cluster_drivers`: it reads the request as JSON, which may hold secrets, from its standard
-input, and its last line is the answer as JSON. Its JVM ends with it. Tried on Spark 4.2.0.
+`spark-submit --deploy-mode cluster` refuses Python, and the REST server of a master has no encryption; but a master
+starts any command as a driver on one of its workers. `penstock.supervision.cluster_drivers` runs this module as
+`python -m penstock.engine.jvm.standalone_master`. It reads a request as JSON, which may contain secrets, from standard
+input, and prints the answer as JSON in its last line. Tested with Spark 4.2.0.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ RPC_TIMEOUTS = {
 }
 # A worker gives a driver ten seconds to end by itself before it kills it.
 KILL_TIMEOUT_S = 20.0
-# Of a driver that has ended, as its worker saw it; ERROR is also said of all drivers of a worker that is lost.
+# States of drivers that have ended; a lost worker's drivers have ERROR too.
 ENDED_STATES = ("FINISHED", "FAILED", "KILLED", "ERROR")
 
 
 class MasterClient:
-    """The leading master of a cluster. OSError if no leading master answers."""
+    """Talks to the leading master of a cluster. OSError if there is none."""
 
     def __init__(self, jvm: Any, url: str) -> None:
         self._jvm = jvm
@@ -59,32 +59,32 @@ class MasterClient:
             conf.set(key, value)
         kind = jvm.org.apache.spark.SecurityManager
         manager = kind(conf, *(getattr(kind, f"$lessinit$greater$default${n}")() for n in (2, 3)))
-        # It only asks, so that it listens on no port.
+        # A client, which listens on no port.
         self._env = jvm.org.apache.spark.rpc.RpcEnv.create("penstock", "127.0.0.1", 0, conf, manager, True)
         self._ref = self._leader(url)
 
     def _leader(self, url: str) -> Any:
-        found = []
-        for place in url.removeprefix("spark://").split(","):
-            address = urlparse(f"spark://{place}")
+        failures = []
+        for address in url.removeprefix("spark://").split(","):
+            parsed = urlparse(f"spark://{address}")
             try:
-                at = self._jvm.org.apache.spark.rpc.RpcAddress.apply(address.hostname, address.port)
-                self._ref = self._env.setupEndpointRef(at, "Master")
-                said = str(self.state().status())
-            except Exception as e:  # whatever the JVM threw: that one does not lead
-                found.append(f"{place} does not answer ({_cause(e)})")
+                rpc_address = self._jvm.org.apache.spark.rpc.RpcAddress.apply(parsed.hostname, parsed.port)
+                self._ref = self._env.setupEndpointRef(rpc_address, "Master")
+                status = str(self.state().status())
+            except Exception as e:  # of the JVM: it is no leader
+                failures.append(f"{address} does not answer ({_cause(e)})")
                 continue
-            if said == "ALIVE":
+            if status == "ALIVE":
                 return self._ref
-            found.append(f"{place} is {said.lower()}")
-        raise OSError("; ".join(found))
+            failures.append(f"{address} is {status.lower()}")
+        raise OSError("; ".join(failures))
 
     def _ask(self, message: Any, answer: str) -> Any:
         tag = self._jvm.scala.reflect.ClassTag.apply(self._jvm.java.lang.Class.forName(f"{MESSAGES}{answer}"))
         return self._ref.askSync(message, tag)
 
-    def _message(self, name: str, *given: Any) -> Any:
-        return getattr(self._jvm, f"{MESSAGES}{name}")(*given)
+    def _message(self, name: str, *arguments: Any) -> Any:
+        return getattr(self._jvm, f"{MESSAGES}{name}")(*arguments)
 
     def _seq(self, words: Sequence[str]) -> Any:
         return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(list(words)).toSeq()
@@ -94,50 +94,62 @@ class MasterClient:
         message = getattr(getattr(self._jvm, f"{MESSAGES}RequestMasterState$"), "MODULE$")
         return self._ask(message, "MasterStateResponse")
 
-    def submit(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Submit a driver, which starts when a worker has room for it; its id."""
-        # It ends with its worker: otherwise nobody would own it.
-        words = ["{{WORKER_URL}}", "{{USER_JAR}}", f"{DEPLOY}.PythonRunner", asked["file"], "", *asked["arguments"]]
-        env = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(asked["environment"])
+    def submit(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Submit a driver, which starts when a worker has room for it; returns its id."""
+        # The driver ends with its worker, which is its only owner.
+        command_line = [
+            "{{WORKER_URL}}",
+            "{{USER_JAR}}",
+            f"{DEPLOY}.PythonRunner",
+            request["file"],
+            "",
+            *request["arguments"],
+        ]
+        env = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(request["environment"])
         command = getattr(self._jvm, f"{DEPLOY}.Command")(
             f"{DEPLOY}.worker.DriverWrapper",
-            self._seq(words),
+            self._seq(command_line),
             env,
-            self._seq(asked["class_path"]),
+            self._seq(request["class_path"]),
             self._seq([]),
-            # As spark-submit and executors have them: Arrow reaches into Java.
+            # The options of spark-submit and executors, which Arrow needs.
             self._seq(
-                [*self._jvm.org.apache.spark.launcher.JavaModuleOptions.defaultModuleOptionArray(), *asked["options"]]
+                [*self._jvm.org.apache.spark.launcher.JavaModuleOptions.defaultModuleOptionArray(), *request["options"]]
             ),
         )
-        # What a worker fetches for its driver; any file will do.
+        # The first argument is a file that the worker downloads; any file will do.
         driver = getattr(self._jvm, f"{DEPLOY}.DriverDescription")(
-            Path(asked["file"]).as_uri(), asked["memory"], asked["cores"], False, command, self._seq([])
+            Path(request["file"]).as_uri(), request["memory"], request["cores"], False, command, self._seq([])
         )
-        said = self._ask(self._message("RequestSubmitDriver", driver), "SubmitDriverResponse")
-        if not said.success():
-            raise OSError(str(said.message()))
-        return {"id": str(said.driverId().get())}
+        response = self._ask(self._message("RequestSubmitDriver", driver), "SubmitDriverResponse")
+        if not response.success():
+            raise OSError(str(response.message()))
+        return {"id": str(response.driverId().get())}
 
     def driver_status(self, name: str) -> dict[str, Any]:
-        """What is known of a driver: `state` (see `master.DriverState`, MISSING if nothing), `why` of an error, and
-        `free`, of one that has no place yet: what workers have left."""
-        said = self._ask(self._message("RequestDriverStatus", name), "DriverStatusResponse")
-        state, error = said.state(), said.exception()
-        found = {
-            "state": str(state.get()) if said.found() and state.isDefined() else "MISSING",
+        """The status of a driver.
+
+        Returns:
+            `state`: see `master.DriverState`; MISSING if the master does not know the driver.
+            `why`: the error, if there is one.
+            `free`: the free resources of workers, if no worker has room for the driver.
+        """
+        response = self._ask(self._message("RequestDriverStatus", name), "DriverStatusResponse")
+        state, error = response.state(), response.exception()
+        status = {
+            "state": str(state.get()) if response.found() and state.isDefined() else "MISSING",
             "why": str(error.get().toString()) if error.isDefined() else "",
             "free": "",
         }
-        if found["state"] == "SUBMITTED":
-            found["free"] = self._free(name)
-        return found
+        if status["state"] == "SUBMITTED":
+            status["free"] = self._free(name)
+        return status
 
     def _free(self, name: str) -> str:
-        """What workers have left, by their pages: what the master says of them has no such figures."""
+        """The free resources of workers, read from their web pages, because the master's state does not have them."""
         state = self.state()
-        asked = next((d.desc() for d in state.activeDrivers() if str(d.id()) == name), None)
-        cores, memory = (int(asked.cores()), int(asked.mem())) if asked else (1, 0)
+        description = next((d.desc() for d in state.activeDrivers() if str(d.id()) == name), None)
+        cores, memory = (int(description.cores()), int(description.mem())) if description else (1, 0)
         workers = []
         for worker in state.workers():
             if str(worker.state()) == "ALIVE":
@@ -145,21 +157,21 @@ class MasterClient:
                 try:
                     workers.append(httpx.get(f"{page}/json/", timeout=5).json())
                 except (httpx.HTTPError, ValueError):
-                    return f"a worker whose page, {page}, does not say what is free"
+                    return f"an unknown amount: the page {page} of a worker cannot be read"
         return describe_free_resources(
             workers, ExecutorResources(cores=cores, executor_cores=cores, memory=f"{memory}m" if memory else None)
         )
 
     def kill(self, name: str) -> dict[str, Any]:
-        """Kill a driver, and wait up to `KILL_TIMEOUT_S` until it has ended; its status then."""
+        """Kill a driver, wait up to `KILL_TIMEOUT_S` until it has ended, and return its status."""
         self._ask(self._message("RequestKillDriver", name), "KillDriverResponse")
         deadline = time.monotonic() + KILL_TIMEOUT_S
-        while (found := self.driver_status(name))["state"] not in (
+        while (status := self.driver_status(name))["state"] not in (
             *ENDED_STATES,
             "MISSING",
         ) and time.monotonic() < deadline:
             time.sleep(0.2)
-        return found
+        return status
 
 
 def _cause(error: Exception) -> str:
@@ -180,7 +192,7 @@ def _jvm() -> Iterator[Any]:
         classpath=str(folder / "*"),
         javaopts=[*JVM_OPTIONS],
         java_path=runtime.find().command,
-        # It ends with this process, however that does.
+        # The JVM ends with this process.
         die_on_exit=True,
         enable_auth=True,
         redirect_stderr=sys.stderr,
@@ -192,19 +204,26 @@ def _jvm() -> Iterator[Any]:
         gateway.shutdown()
 
 
-def handle_request(asked: dict[str, Any]) -> dict[str, Any]:
-    """What comes of a request: `{"do": "submit" | "look" | "kill", "master": URL, ...}`, with the `id` of a driver or
-    what `submit` takes. `{"error": text}` if nothing."""
+def handle_request(request: dict[str, Any]) -> dict[str, Any]:
+    """Handle a request.
+
+    Args:
+        request: `{"do": "submit" | "look" | "kill", "master": URL, ...}`, with the `id` of a driver, or the arguments
+            of `submit`.
+
+    Returns:
+        The answer, or `{"error": text}`.
+    """
     with _jvm() as jvm:
         try:
-            master = MasterClient(jvm, asked["master"])
-            match asked["do"]:
+            master = MasterClient(jvm, request["master"])
+            match request["do"]:
                 case "submit":
-                    return master.submit(asked)
+                    return master.submit(request)
                 case "kill":
-                    return master.kill(asked["id"])
+                    return master.kill(request["id"])
                 case _:
-                    return master.driver_status(asked["id"])
+                    return master.driver_status(request["id"])
         except OSError as e:
             return {"error": str(e)}
         except Exception as e:  # of the JVM's
@@ -212,8 +231,8 @@ def handle_request(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    told = handle_request(json.load(sys.stdin))
-    print(f"\n{json.dumps(told)}", flush=True)
+    answer = handle_request(json.load(sys.stdin))
+    print(f"\n{json.dumps(answer)}", flush=True)
     # The JVM ends when its standard input does, and is not waited for.
     os._exit(0)
 

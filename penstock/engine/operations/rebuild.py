@@ -120,7 +120,7 @@ class PartWriter:
             (one.drop_columns([folding.PART_COLUMN]) for one in coalesce_batches(every())), self.fold.key
         ):
             rows = table.select(self.layout.names).cast(self.layout)
-            yield state_part.sort_by_hash(fold_query.drop_ended(self.fold, rows, self.watermark))
+            yield state_part.sort_by_hash(fold_query.drop_expired(self.fold, rows, self.watermark))
 
 
 def rebuild(

@@ -103,7 +103,7 @@ def input_rows(
             begins = {topic: parts for topic, parts in starts.items() if given.reads_topic(topic)}
             # Partitions that the marker does not name were not read.
             ends = {t: {p: plan.ends.get(t, {}).get(p, at) for p, at in parts.items()} for t, parts in begins.items()}
-            raw = source.records_between(spark, given, bootstrap, begins, ends, whole=True)
+            raw = source.records_between(spark, given, bootstrap, begins, ends, fail_on_loss=True)
             rows = decode.decode_records(raw, given, None)
             bad = Observation()
             frames[name] = decode.drop_heartbeats(

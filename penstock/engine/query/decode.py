@@ -47,7 +47,7 @@ HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 
 
 def decode_records(
-    source: DataFrame, given: Input, now: Column | None, *, keep: Literal["bad", "all"] = "bad", combine: bool = True
+    source: DataFrame, input_: Input, now: Column | None, *, keep: Literal["bad", "all"] = "bad", combine: bool = True
 ) -> DataFrame:
     """Decode an input's records: its columns, `event_time TIMESTAMP`, `_beat` and `_bad BOOLEAN`, `_record STRUCT`.
 
@@ -57,187 +57,208 @@ def decode_records(
 
     Args:
         source: the raw records.
-        given: the input.
+        input_: the input.
         now: TIMESTAMP of the batch; None takes each record's own timestamp, if that has passed.
         keep: whether only bad rows have `_record`, or all.
         combine: whether the input's combiner is applied.
     """
-    horizon = _horizon(given, now, "timestamp")
-    ours = heartbeat_signer()
-    reading = RecordDecoder.of_input(given, combine=combine, keep_records=keep == "all", signer=ours)
-    if now is None and given.schema and not reading.computes_event_time:
-        # Spark judges the time of what was decoded, and needs the record's own for it.
-        reading = replace(reading, whole_record=True)
-    if not given.schema and not reading.combine:
-        return _decode_raw_records(source, given, F.timestamp_micros(horizon), ours)
-    if reading.combine:
-        check_combiner(given)
-    clock = horizon if given.schema else F.least(F.unix_micros(_record_time()), horizon)
-    made = {"clock": clock, "beat": F.when(_has_heartbeat_key(), F.col("partition")), "headers": F.to_json("headers")}
-    sent = source.select(*(made.get(name, F.col(name)).alias(name) for name in reading.input_columns))
-    rows = sent.mapInArrow(reading, reading_schema(reading))
-    if given.record:
-        back = {"headers": F.from_json(F.col(f"{SOURCE_RECORD_COLUMN}.headers"), HEADERS_TYPE)}
-        whole = (back.get(name, F.col(f"{SOURCE_RECORD_COLUMN}.{name}")).alias(name) for name in (*RAW, *OWN_COLUMNS))
-        rows = rows.withColumn(RECORD_COLUMN, F.struct(*whole))
+    horizon = _horizon(input_, now, "timestamp")
+    signer = heartbeat_signer()
+    decoder = RecordDecoder.of_input(input_, combine=combine, keep_records=keep == "all", signer=signer)
+    if now is None and input_.schema and not decoder.computes_event_time:
+        # Spark computes the event time of decoded rows, and needs the record's timestamp for it.
+        decoder = replace(decoder, whole_record=True)
+    if not input_.schema and not decoder.combine:
+        return _decode_raw_records(source, input_, F.timestamp_micros(horizon), signer)
+    if decoder.combine:
+        check_combiner(input_)
+    clock = horizon if input_.schema else F.least(F.unix_micros(_record_time()), horizon)
+    computed = {
+        "clock": clock,
+        "beat": F.when(_has_heartbeat_key(), F.col("partition")),
+        "headers": F.to_json("headers"),
+    }
+    columns = source.select(*(computed.get(name, F.col(name)).alias(name) for name in decoder.input_columns))
+    rows = columns.mapInArrow(decoder, decoder_schema(decoder))
+    if input_.record:
+        parsed = {"headers": F.from_json(F.col(f"{SOURCE_RECORD_COLUMN}.headers"), HEADERS_TYPE)}
+        record_fields = (
+            parsed.get(name, F.col(f"{SOURCE_RECORD_COLUMN}.{name}")).alias(name) for name in (*RAW, *OWN_COLUMNS)
+        )
+        rows = rows.withColumn(RECORD_COLUMN, F.struct(*record_fields))
     rows = (
         rows
-        if reading.computes_event_time
-        else _with_declared_time(rows, given, _horizon(given, now, f"{SOURCE_RECORD_COLUMN}.timestamp"))
+        if decoder.computes_event_time
+        else _with_declared_time(rows, input_, _horizon(input_, now, f"{SOURCE_RECORD_COLUMN}.timestamp"))
     )
-    return _with_time(rows) if given.record else rows
+    return _add_time_to_record(rows) if input_.record else rows
 
 
-def _horizon(given: Input, now: Column | None, own: str) -> Column:
+def _horizon(input_: Input, now: Column | None, timestamp: str) -> Column:
     """The latest event time that is accepted, epoch microseconds. own: the column of the record's timestamp."""
-    if given.max_ahead is None:
+    if input_.max_ahead is None:
         return F.lit(LAST)
-    at = F.least(own, F.current_timestamp()) if now is None else now
-    return F.unix_micros(at) + given.max_ahead // timedelta(microseconds=1)
+    at = F.least(timestamp, F.current_timestamp()) if now is None else now
+    return F.unix_micros(at) + input_.max_ahead // timedelta(microseconds=1)
 
 
 def _declared_time(rows: DataFrame, expression: str) -> Column:
-    """TIMESTAMP: the declared event time. NULL where Spark cannot evaluate it, where it is outside the calendar, and
-    where a text has no day, which Spark would take for today."""
-    time = F.coalesce(F.expr(expression), F.lit(None).cast("timestamp"))
+    """TIMESTAMP: the declared event time.
+
+    It is NULL if Spark cannot evaluate it, if it is outside the calendar, and if it is a text without a day, which
+    Spark would read as today.
+    """
+    declared = F.coalesce(F.expr(expression), F.lit(None).cast("timestamp"))
     # NULL where the sum or its operands fail: Spark has no other function that catches the error of any expression.
-    tried = F.try_add(time, F.expr("INTERVAL '0' SECOND"))
-    found = F.when(F.unix_micros(tried).between(FIRST, LAST), tried)
+    checked = F.try_add(declared, F.expr("INTERVAL '0' SECOND"))
+    time = F.when(F.unix_micros(checked).between(FIRST, LAST), checked)
     for text in texts_cast_to_timestamp(rows.select(F.expr(expression))):
-        found = F.when(~F.coalesce(text.rlike(TIME_WITHOUT_DAY), F.lit(False)), found)
-    return found
+        time = F.when(~F.coalesce(text.rlike(TIME_WITHOUT_DAY), F.lit(False)), time)
+    return time
 
 
-def _record_time(place: str = "timestamp") -> Column:
-    """TIMESTAMP: the record's own time, limited to the calendar. place: the column that has it."""
-    micros = F.unix_micros(place)
+def _record_time(column: str = "timestamp") -> Column:
+    """TIMESTAMP: the record's timestamp, limited to the calendar. column: the column that has it."""
+    micros = F.unix_micros(column)
     return F.timestamp_micros(F.when(micros < FIRST, FIRST).when(micros > LAST, LAST).otherwise(micros))
 
 
-def _with_time(rows: DataFrame) -> DataFrame:
+def _add_time_to_record(rows: DataFrame) -> DataFrame:
     """Add the event time to the record struct."""
     return rows.withColumn(RECORD_COLUMN, F.col(RECORD_COLUMN).withField(EVENT_TIME, F.col(EVENT_TIME)))
 
 
-def _decode_raw_records(source: DataFrame, given: Input, horizon: Column, ours: HeartbeatSigner) -> DataFrame:
+def _decode_raw_records(source: DataFrame, input_: Input, horizon: Column, signer: HeartbeatSigner) -> DataFrame:
     """Undecoded records. One without a declared event time has its own; one too far in the future is capped."""
-    whole = [F.struct(*RAW, *OWN_COLUMNS).alias(RECORD_COLUMN)] if given.record else []
-    rows = source.select(*RAW, "timestamp", *whole, _heartbeat_time(source.sparkSession, ours).alias(HEARTBEAT_COLUMN))
-    _check_not_volatile(rows, given)
-    own = F.least(F.coalesce(_declared_time(rows, given.event_time), _record_time()), horizon)
-    time = F.coalesce(F.timestamp_millis(HEARTBEAT_COLUMN), own).alias(EVENT_TIME)
+    record = [F.struct(*RAW, *OWN_COLUMNS).alias(RECORD_COLUMN)] if input_.record else []
+    rows = source.select(
+        *RAW, "timestamp", *record, _heartbeat_time(source.sparkSession, signer).alias(HEARTBEAT_COLUMN)
+    )
+    _check_not_volatile(rows, input_)
+    time_or_own = F.least(F.coalesce(_declared_time(rows, input_.event_time), _record_time()), horizon)
+    time = F.coalesce(F.timestamp_millis(HEARTBEAT_COLUMN), time_or_own).alias(EVENT_TIME)
     beat = F.col(HEARTBEAT_COLUMN).isNotNull().alias(HEARTBEAT_COLUMN)
-    made = (time, beat, F.lit(False).alias(BAD_COLUMN), F.struct(*RAW).alias(SOURCE_RECORD_COLUMN))
-    found = rows.select(*RAW, "timestamp", *made, *([RECORD_COLUMN] if given.record else []))
-    return _with_time(found) if given.record else found
+    metadata = (time, beat, F.lit(False).alias(BAD_COLUMN), F.struct(*RAW).alias(SOURCE_RECORD_COLUMN))
+    result = rows.select(*RAW, "timestamp", *metadata, *([RECORD_COLUMN] if input_.record else []))
+    return _add_time_to_record(result) if input_.record else result
 
 
-def _heartbeat_time(spark: SparkSession, ours: HeartbeatSigner) -> Column:
+def _heartbeat_time(spark: SparkSession, signer: HeartbeatSigner) -> Column:
     """BIGINT: the epoch ms of a heartbeat whose signature is valid, NULL for all other records.
 
     Spark has no HMAC, so it is made of two hashes. Plans appear in logs and errors: the secret is in a table, of which
     a plan shows the columns and not the rows.
     """
-    pads = spark.createDataFrame(pa.table({name: [pad] for name, pad in zip("io", ours.hmac_pads, strict=True)}))
+    pads = spark.createDataFrame(pa.table({name: [pad] for name, pad in zip("io", signer.hmac_pads, strict=True)}))
     inner, outer = (pads.select(name).scalar() for name in pads.columns)
     value = F.col("value").cast("string")
     at = F.regexp_extract(value, '^\\{"heartbeat":([0-9]{1,15}),', 1)
-    said = F.concat_ws(" ", "topic", F.col("partition").cast("string"), at).cast("binary")
-    proof = F.sha2(F.concat(outer, F.unhex(F.sha2(F.concat(inner, said), 256))), 256)
-    proven = value == F.concat(F.lit('{"heartbeat":'), at, F.lit(',"proof":"'), proof, F.lit('"}'))
-    return F.when(_has_heartbeat_key() & proven, at.try_cast("bigint"))
+    signed = F.concat_ws(" ", "topic", F.col("partition").cast("string"), at).cast("binary")
+    proof = F.sha2(F.concat(outer, F.unhex(F.sha2(F.concat(inner, signed), 256))), 256)
+    is_valid = value == F.concat(F.lit('{"heartbeat":'), at, F.lit(',"proof":"'), proof, F.lit('"}'))
+    return F.when(_has_heartbeat_key() & is_valid, at.try_cast("bigint"))
 
 
 def _has_heartbeat_key() -> Column:
     return F.coalesce(F.col("key") == F.lit(HEARTBEAT_KEY), F.lit(False))
 
 
-def reading_schema(reading: RecordDecoder) -> StructType:
-    """The columns that a decoder gives. Lists of a combiner hold no NULL, so that Spark sorts them as plain numbers."""
-    rows = [f"{quoted(f.name)} {f.type.ddl}" for f in reading.output_fields]
-    parts = [*RECORD.split(", "), *(RECORD_METADATA.split(", ") if reading.whole_record else ())]
-    kept = ", ".join(part.replace(" ", ": ", 1) for part in parts)
-    own = f"{EVENT_TIME} TIMESTAMP, {HEARTBEAT_COLUMN} BOOLEAN, {BAD_COLUMN} BOOLEAN"
-    own += f", {SOURCE_RECORD_COLUMN} STRUCT<{kept}>"
-    made = DataType.fromDDL(", ".join([*rows, own]))
-    assert isinstance(made, StructType)
-    for field in made.fields if reading.combine else ():
+def decoder_schema(decoder: RecordDecoder) -> StructType:
+    """The columns that a decoder returns. Lists of a combiner have no NULLs, so that Spark sorts them faster."""
+    rows = [f"{quoted(f.name)} {f.type.ddl}" for f in decoder.output_fields]
+    parts = [*RECORD.split(", "), *(RECORD_METADATA.split(", ") if decoder.whole_record else ())]
+    source_fields = ", ".join(part.replace(" ", ": ", 1) for part in parts)
+    metadata = f"{EVENT_TIME} TIMESTAMP, {HEARTBEAT_COLUMN} BOOLEAN, {BAD_COLUMN} BOOLEAN"
+    metadata += f", {SOURCE_RECORD_COLUMN} STRUCT<{source_fields}>"
+    schema = DataType.fromDDL(", ".join([*rows, metadata]))
+    assert isinstance(schema, StructType)
+    for field in schema.fields if decoder.combine else ():
         if isinstance(field.dataType, ArrayType):
             field.dataType.containsNull = False
-    return made
+    return schema
 
 
-def _with_declared_time(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
+def _with_declared_time(rows: DataFrame, input_: Input, horizon: Column) -> DataFrame:
     """Add an event time that is an expression only Spark evaluates."""
-    _check_not_volatile(rows, given)
+    _check_not_volatile(rows, input_)
     time = F.when(F.col(HEARTBEAT_COLUMN), F.col(EVENT_TIME))
-    if given.tombstones == "keep":
+    if input_.tombstones == "keep":
         time = time.when(F.col(f"{RECORD_COLUMN}.value").isNull(), _record_time(f"{RECORD_COLUMN}.timestamp"))
-    time = time.when(~F.col(BAD_COLUMN), _declared_time(rows, given.event_time))
+    time = time.when(~F.col(BAD_COLUMN), _declared_time(rows, input_.event_time))
     rows = rows.withColumn(EVENT_TIME, time)
-    none, ahead = F.col(EVENT_TIME).isNull(), F.unix_micros(EVENT_TIME) > horizon
-    why = F.when(F.col(BAD_COLUMN), F.col(SOURCE_RECORD_COLUMN).reason)
-    why = why.when(none, F.lit(f"no event time: {given.event_time} gives none"))
-    why = why.when(ahead, F.concat(F.lit("the event time lies in the future: "), F.col(EVENT_TIME).cast("string")))
-    bad = ~F.col(HEARTBEAT_COLUMN) & (F.col(BAD_COLUMN) | none | ahead)
+    is_missing, is_ahead = F.col(EVENT_TIME).isNull(), F.unix_micros(EVENT_TIME) > horizon
+    reason = F.when(F.col(BAD_COLUMN), F.col(SOURCE_RECORD_COLUMN).reason)
+    reason = reason.when(is_missing, F.lit(f"no event time: {input_.event_time} gives none"))
+    reason = reason.when(
+        is_ahead, F.concat(F.lit("the event time lies in the future: "), F.col(EVENT_TIME).cast("string"))
+    )
+    is_bad = ~F.col(HEARTBEAT_COLUMN) & (F.col(BAD_COLUMN) | is_missing | is_ahead)
     return rows.withColumns(
-        {BAD_COLUMN: bad, SOURCE_RECORD_COLUMN: F.col(SOURCE_RECORD_COLUMN).withField("reason", F.when(bad, why))}
+        {
+            BAD_COLUMN: is_bad,
+            SOURCE_RECORD_COLUMN: F.col(SOURCE_RECORD_COLUMN).withField("reason", F.when(is_bad, reason)),
+        }
     )
 
 
-def _check_not_volatile(rows: DataFrame, given: Input) -> None:
+def _check_not_volatile(rows: DataFrame, input_: Input) -> None:
     """Raise DeclarationError if a record that is read again would have another event time."""
-    if not given.uses_record_timestamp and (volatile := first_volatile(rows.select(F.expr(given.event_time)))):
+    if not input_.uses_record_timestamp and (volatile := first_volatile(rows.select(F.expr(input_.event_time)))):
         raise DeclarationError(
-            f"input {given.source}: its event time is another each time that it is asked",
+            f"input {input_.source}: the event time is not deterministic",
             got=volatile,
             hint="take a field, or the record's own timestamp",
         )
 
 
-def drop_bad_records(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:
+def drop_bad_records(rows: DataFrame, input_: Input, metric: str | Observation) -> DataFrame:
     """Drop the bad rows of an input. A metric counts them and holds some: see `parse_bad_metric`."""
     record = F.col(SOURCE_RECORD_COLUMN)
     size = sum((F.coalesce(F.octet_length(record[name]), F.lit(0)) for name in ("key", "value")), F.lit(0))
-    shown = F.struct(*(record[name].alias(name) for name in (*RAW, "reason")))
+    bad_record = F.struct(*(record[name].alias(name) for name in (*RAW, "reason")))
     # `min_by` needs an order.
-    at = F.when(F.col(BAD_COLUMN) & (size <= MAX_BAD_BYTES), record.offset)
-    some = F.call_function("min_by", shown, at, F.lit(MAX_BAD_HELD))
-    # As text: a metric's rows are slow to bring to Python.
-    watched = rows.observe(metric, F.count_if(BAD_COLUMN).alias("n"), F.to_json(some).alias("some"), *_counts(given))
-    return watched.where(~F.col(BAD_COLUMN)).drop(SOURCE_RECORD_COLUMN, BAD_COLUMN)
+    order = F.when(F.col(BAD_COLUMN) & (size <= MAX_BAD_BYTES), record.offset)
+    held = F.call_function("min_by", bad_record, order, F.lit(MAX_BAD_HELD))
+    # As text, because rows of a metric are slow to convert to Python.
+    observed = rows.observe(metric, F.count_if(BAD_COLUMN).alias("n"), F.to_json(held).alias("some"), *_counts(input_))
+    return observed.where(~F.col(BAD_COLUMN)).drop(SOURCE_RECORD_COLUMN, BAD_COLUMN)
 
 
-def count_heartbeats(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:
+def count_heartbeats(rows: DataFrame, input_: Input, metric: str | Observation) -> DataFrame:
     """The rows of an input without a schema, all of them good. A metric counts the heartbeats."""
-    return rows.observe(metric, *_counts(given)).drop(SOURCE_RECORD_COLUMN, BAD_COLUMN)
+    return rows.observe(metric, *_counts(input_)).drop(SOURCE_RECORD_COLUMN, BAD_COLUMN)
 
 
-def union_values_and_tombstones(alive: DataFrame, gone: DataFrame) -> DataFrame:
-    """Unite rows of records with values and of tombstones, so that Spark knows which is which: it computes nothing of
-    the branch that a filter by `record.value` leaves out."""
-    some, none = F.coalesce(f"{RECORD_COLUMN}.value", F.expr("X''")), F.lit(None).cast("binary")
-    one, other = (
+def union_values_and_tombstones(values: DataFrame, tombstones: DataFrame) -> DataFrame:
+    """Unite the rows of values and of tombstones.
+
+    Spark knows in which branch `record.value` is NULL, and does not compute a branch that a filter by it excludes.
+    """
+    not_null, null = F.coalesce(f"{RECORD_COLUMN}.value", F.expr("X''")), F.lit(None).cast("binary")
+    first, second = (
         rows.withColumn(RECORD_COLUMN, F.col(RECORD_COLUMN).withField("value", value))
-        for rows, value in ((alive, some), (gone, none))
+        for rows, value in ((values, not_null), (tombstones, null))
     )
-    return one.union(other)
+    return first.union(second)
 
 
 def tombstone_rows(source: DataFrame, like: DataFrame, metric: str) -> DataFrame:
     """The records without a value, as rows with the columns of `like`: NULL in all but `event_time` and `record`."""
-    time, whole = _record_time(), F.struct(*RAW, *OWN_COLUMNS, _record_time().alias(EVENT_TIME))
-    made = {EVENT_TIME: time, RECORD_COLUMN: whole}
-    found = source.where("value IS NULL").select(
-        *(made.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in like.schema.fields)
+    time, record = _record_time(), F.struct(*RAW, *OWN_COLUMNS, _record_time().alias(EVENT_TIME))
+    columns = {EVENT_TIME: time, RECORD_COLUMN: record}
+    tombstones = source.where("value IS NULL").select(
+        *(columns.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in like.schema.fields)
     )
-    return found.observe(metric, F.count_if(F.lit(False)).alias("beats"), F.count(F.lit(1)).alias("rows"))
+    return tombstones.observe(metric, F.count_if(F.lit(False)).alias("beats"), F.count(F.lit(1)).alias("rows"))
 
 
-def _counts(given: Input) -> list[Column]:
-    """The number of heartbeats, the time of the latest, and the number of records where each row is one: Spark's own
-    count is of what it read, once for each branch of its plan, and a sink has a branch for tombstones."""
-    rows = [F.count(F.lit(1)).alias("values" if given.splits_tombstones else "rows")] if given.record else []
+def _counts(input_: Input) -> list[Column]:
+    """The number of heartbeats, the time of the latest, and the number of records if each row is one.
+
+    Spark's own count is of the records it reads, once for each branch of the plan, and a sink has a branch for
+    tombstones.
+    """
+    rows = [F.count(F.lit(1)).alias("values" if input_.splits_tombstones else "rows")] if input_.record else []
     latest = F.max(F.when(F.col(HEARTBEAT_COLUMN), F.unix_millis(EVENT_TIME))).alias("heartbeat_at")
     return [F.count_if(HEARTBEAT_COLUMN).alias("beats"), latest, *rows]
 
@@ -251,13 +272,13 @@ def parse_bad_metric(metric: Any) -> tuple[int, list[dict[str, Any]] | None]:
     """
     if not (count := int(metric.getLong(0))):
         return 0, None
-    some: list[dict[str, Any]] = json.loads(metric.getString(1) or "[]")
-    if len(some) < count:
+    held: list[dict[str, Any]] = json.loads(metric.getString(1) or "[]")
+    if len(held) < count:
         return count, None
-    for record in some:
+    for record in held:
         for name in ("key", "value"):
             record[name] = b64decode(record[name]) if record.get(name) is not None else None
-    return count, some
+    return count, held
 
 
 def with_nullable_fields(rows: DataFrame) -> DataFrame:
@@ -273,11 +294,11 @@ def drop_heartbeats(rows: DataFrame) -> DataFrame:
     it does with the transform's own filters and those inferred from a join: a condition that Spark cannot evaluate
     beforehand holds them back.
     """
-    wanted = F.when(F.col(HEARTBEAT_COLUMN), F.lit(None)).otherwise(F.col(EVENT_TIME)).isNotNull()
-    return rows.where(wanted & (F.spark_partition_id() >= 0)).drop(HEARTBEAT_COLUMN)
+    is_record = F.when(F.col(HEARTBEAT_COLUMN), F.lit(None)).otherwise(F.col(EVENT_TIME)).isNotNull()
+    return rows.where(is_record & (F.spark_partition_id() >= 0)).drop(HEARTBEAT_COLUMN)
 
 
-def bad_records(source: DataFrame, given: Input, now: Column) -> DataFrame:
+def bad_records(source: DataFrame, input_: Input, now: Column) -> DataFrame:
     """The bad records of a range of offsets, with the columns of RECORD; for a batch that has many."""
-    rows = decode_records(source, given, now, combine=False).where(F.col(BAD_COLUMN))
+    rows = decode_records(source, input_, now, combine=False).where(F.col(BAD_COLUMN))
     return rows.select(f"{SOURCE_RECORD_COLUMN}.*")

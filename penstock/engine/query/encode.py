@@ -1,4 +1,4 @@
-"""Encodes a transform's rows for the outputs; of several outputs, a tag in each row names its own."""
+"""Encodes a transform's rows for its outputs; with several outputs, a column of each row names its output."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def encode_rows(stream: Stream, rows: DataFrame) -> DataFrame:
     """Encode the transform's rows. With several outputs there is a struct for each, NULL except for the row's own."""
     outputs = stream.outputs
     if "" in outputs:
-        found = rows.select(*outputs[""].columns())
+        encoded = rows.select(*outputs[""].columns())
         # Documents are written as they are, and may have a NULL where a struct's fields are not nullable.
-        return decode.with_nullable_fields(found) if outputs[""].delivery == "upsert" else found
+        return decode.with_nullable_fields(encoded) if outputs[""].delivery == "upsert" else encoded
     if TAG not in (name.lower() for name in rows.columns):
         raise DeclarationError(
-            f"stream {stream.name}: the transform's rows do not say which output they are for",
+            f"stream {stream.name}: the transform's rows do not name their output",
             got=f"columns {', '.join(rows.columns)}",
-            hint=f"give each a column {TAG} with one of: {', '.join(outputs)}",
+            hint=f"add a column {TAG} with one of: {', '.join(outputs)}",
         )
     structs = [
         F.when(F.col(TAG) == tag, F.struct(*output.columns())).alias(f"_{number}")
@@ -44,15 +44,17 @@ def split_by_output(stream: Stream, rows: pa.Table) -> dict[str, pa.Table]:
     if "" in outputs:
         return {outputs[""].name: rows}
     tags = rows["_tag"]
-    if stray := set(tags.unique().to_pylist()) - outputs.keys():
+    if undeclared := set(tags.unique().to_pylist()) - outputs.keys():
         raise Blocked(
             f"stream {stream.name}: rows for an output that is not declared",
-            got=f"{TAG} = {', '.join(map(repr, sorted(stray, key=str)[:10]))}",
-            hint=f"let the transform give one of: {', '.join(outputs)}; and release app {stream.app}: it goes "
-            "on with this batch, and nothing is lost",
+            got=f"{TAG} = {', '.join(map(repr, sorted(undeclared, key=str)[:10]))}",
+            hint=f"let the transform return one of: {', '.join(outputs)}; then release app {stream.app}: it continues "
+            "with this batch, and nothing is lost",
         )
-    found = {}
+    by_output = {}
     for number, (tag, output) in enumerate(outputs.items()):
-        mine = rows.filter(pc.equal(tags, pa.scalar(tag))).select([f"_{number}"]).flatten()
-        found[output.name] = mine.rename_columns([name.removeprefix(f"_{number}.") for name in mine.column_names])
-    return found
+        own_rows = rows.filter(pc.equal(tags, pa.scalar(tag))).select([f"_{number}"]).flatten()
+        by_output[output.name] = own_rows.rename_columns(
+            [name.removeprefix(f"_{number}.") for name in own_rows.column_names]
+        )
+    return by_output

@@ -32,7 +32,7 @@ EARLIEST = -2
 
 
 class RecordPosition(NamedTuple):
-    """Where a record lies."""
+    """The position of a record."""
 
     topic: str
     partition: int
@@ -41,15 +41,15 @@ class RecordPosition(NamedTuple):
 
 def input_stream(
     spark: SparkSession,
-    of: Stream,
+    stream: Stream,
     name: str,
     bootstrap: str,
-    without: Collection[RecordPosition] = (),
+    excluded: Collection[RecordPosition] = (),
     upto: TopicOffsets | None = None,
     reset: Reset | None = None,
     *,
-    begun: bool = True,
-    most: int = 0,
+    has_read: bool = True,
+    max_records: int = 0,
 ) -> DataFrame:
     """The rows that the transform gets for an input: good ones, with the watermark on their event time.
 
@@ -60,51 +60,51 @@ def input_stream(
 
     Args:
         spark: the stream's session.
-        of: the stream.
+        stream: the stream.
         name: name of the input.
         bootstrap: the brokers.
-        without: positions of records to leave out.
+        excluded: positions of records to leave out.
         upto: next offsets to stop before; None for no end.
         reset: the reset that the query begins with.
-        begun: whether the query has read before. What a reset lets it read again is one batch: a part of a window
-            would replace the whole window.
-        most: records of a batch, 0 for no limit.
+        has_read: whether the query has read before. After a reset the first batch is not limited, because a part
+            of a window would replace the whole window.
+        max_records: records of a batch, 0 for no limit.
     """
-    given = of.sources[name]
-    reader = spark.readStream.format("kafka").options(**_options(given, bootstrap))
-    if most and (begun or reset is None):
-        reader = reader.option("maxOffsetsPerTrigger", most)
-    starts = "earliest" if begun or reset is None else json.dumps(_starts(given, bootstrap, reset))
-    reader = reader.option("startingOffsets", starts).option("groupIdPrefix", f"{of.group}-reader")
-    raw = without_positions(_share(reader.load(), given), without)
+    input_ = stream.sources[name]
+    reader = spark.readStream.format("kafka").options(**_options(input_, bootstrap))
+    if max_records and (has_read or reset is None):
+        reader = reader.option("maxOffsetsPerTrigger", max_records)
+    starts = "earliest" if has_read or reset is None else json.dumps(_starts(input_, bootstrap, reset))
+    reader = reader.option("startingOffsets", starts).option("groupIdPrefix", f"{stream.group}-reader")
+    raw = without_positions(_share(reader.load(), input_), excluded)
     raw = raw if upto is None else raw.where(is_before(upto))
-    alive = raw.where("value IS NOT NULL") if given.splits_tombstones else raw
-    rows = decode.decode_records(alive, given, F.current_timestamp())
+    values = raw.where("value IS NOT NULL") if input_.splits_tombstones else raw
+    rows = decode.decode_records(values, input_, F.current_timestamp())
     rows = (
-        decode.drop_bad_records(rows, given, f"bad_{name}")
-        if given.schema
-        else decode.count_heartbeats(rows, given, f"beats_{name}")
+        decode.drop_bad_records(rows, input_, f"bad_{name}")
+        if input_.schema
+        else decode.count_heartbeats(rows, input_, f"beats_{name}")
     )
-    delay = f"{of.output_mode.watermark_delay.total_seconds()} seconds"
-    found = decode.drop_heartbeats(_new(rows, name, reset).withWatermark(columnar.EVENT_TIME, delay))
-    if alive is raw:
-        return found
-    gone = decode.tombstone_rows(raw, rows.drop(columnar.HEARTBEAT_COLUMN), f"gone_{name}")
-    return decode.union_values_and_tombstones(found, _new(gone, f"{name}_gone", reset))
+    delay = f"{stream.output_mode.watermark_delay.total_seconds()} seconds"
+    result = decode.drop_heartbeats(_new(rows, name, reset).withWatermark(columnar.EVENT_TIME, delay))
+    if values is raw:
+        return result
+    tombstones = decode.tombstone_rows(raw, rows.drop(columnar.HEARTBEAT_COLUMN), f"gone_{name}")
+    return decode.union_values_and_tombstones(result, _new(tombstones, f"{name}_gone", reset))
 
 
 def _new(rows: DataFrame, name: str, reset: Reset | None) -> DataFrame:
     """Drop the rows below the floor of a reset, and count them."""
     if reset is None or reset.floor is None:
         return rows
-    beat = F.col(columnar.HEARTBEAT_COLUMN) if columnar.HEARTBEAT_COLUMN in rows.columns else F.lit(False)
-    return above_floor(rows.observe(f"old_{name}", F.count_if(~_above(reset.floor) & ~beat).alias("n")), reset)
+    is_heartbeat = F.col(columnar.HEARTBEAT_COLUMN) if columnar.HEARTBEAT_COLUMN in rows.columns else F.lit(False)
+    return above_floor(rows.observe(f"old_{name}", F.count_if(~_above(reset.floor) & ~is_heartbeat).alias("n")), reset)
 
 
-def _starts(given: Input, bootstrap: str, reset: Reset) -> TopicOffsets:
-    """Where a reset lets each present partition begin."""
+def _starts(input_: Input, bootstrap: str, reset: Reset) -> TopicOffsets:
+    """The offsets at which a reset lets each present partition begin."""
     client = admin(bootstrap)
-    counts = {t: n for t, n in partition_counts(client, bootstrap).items() if given.reads_topic(t)}
+    counts = {t: n for t, n in partition_counts(client, bootstrap).items() if input_.reads_topic(t)}
     ids = topic_ids(client, counts, bootstrap)
     same = {t for t in counts if reset.ids.get(t) == ids.get(t)}
     return {
@@ -114,33 +114,39 @@ def _starts(given: Input, bootstrap: str, reset: Reset) -> TopicOffsets:
 
 
 def batch_records(
-    spark: SparkSession, given: Input, bootstrap: str, of: PlannedBatch, without: Collection[RecordPosition] = ()
+    spark: SparkSession, input_: Input, bootstrap: str, batch: PlannedBatch, excluded: Collection[RecordPosition] = ()
 ) -> DataFrame:
     """The raw records that a batch reads from an input."""
-    ends = batch_ends_of_input(given, of)
-    starts = {t: {p: of.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
-    return without_positions(records_between(spark, given, bootstrap, starts, ends), without)
+    ends = batch_ends_of_input(input_, batch)
+    starts = {t: {p: batch.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
+    return without_positions(records_between(spark, input_, bootstrap, starts, ends), excluded)
 
 
 def records_between(
-    spark: SparkSession, given: Input, bootstrap: str, starts: TopicOffsets, ends: TopicOffsets, *, whole: bool = False
+    spark: SparkSession,
+    input_: Input,
+    bootstrap: str,
+    starts: TopicOffsets,
+    ends: TopicOffsets,
+    *,
+    fail_on_loss: bool = False,
 ) -> DataFrame:
-    """The raw records of an input between offsets. whole: whether missing records are an error."""
-    reader = spark.read.format("kafka").options(**_options(given, bootstrap))
+    """The raw records of an input between offsets. fail_on_loss: whether missing records are an error."""
+    reader = spark.read.format("kafka").options(**_options(input_, bootstrap))
     reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
-    reader = reader.option("failOnDataLoss", "true") if whole else reader
-    return _share(reader.load(), given)
+    reader = reader.option("failOnDataLoss", "true") if fail_on_loss else reader
+    return _share(reader.load(), input_)
 
 
-def _share(rows: DataFrame, given: Input) -> DataFrame:
+def _share(rows: DataFrame, input_: Input) -> DataFrame:
     """The partitions that an input reads, where it shares its topic with others."""
-    n, of = given.share
+    n, of = input_.share
     return rows if of == 1 else rows.where(F.col("partition") % of == n - 1)
 
 
-def without_positions(rows: DataFrame, places: Collection[RecordPosition]) -> DataFrame:
+def without_positions(rows: DataFrame, positions: Collection[RecordPosition]) -> DataFrame:
     """Leave out the records at some positions."""
-    return rows.where(~is_at(places)) if places else rows
+    return rows.where(~is_at(positions)) if positions else rows
 
 
 def above_floor(rows: DataFrame, reset: Reset | None) -> DataFrame:
@@ -153,53 +159,55 @@ def _above(floor: int) -> Column:
 
 
 def is_before(ends: TopicOffsets, record: str = "") -> Column:
-    """Whether a record lies before the ends. record: the struct that has its position, with a dot; empty for none."""
-    topics, places, offsets = (F.col(f"{record}{name}") for name in ("topic", "partition", "offset"))
+    """Whether a record lies before the ends. record: prefix of the columns with its position, such as `record.`."""
+    topics, partitions, offsets = (F.col(f"{record}{name}") for name in ("topic", "partition", "offset"))
     parts = (
-        (topics == topic) & (places == partition) & (offsets < end)
+        (topics == topic) & (partitions == partition) & (offsets < end)
         for topic, parts in ends.items()
         for partition, end in parts.items()
     )
     return reduce(or_, parts, F.lit(False))
 
 
-def is_at(places: Collection[RecordPosition]) -> Column:
+def is_at(positions: Collection[RecordPosition]) -> Column:
     """Whether a record lies at one of the positions, of which there is at least one."""
     offsets: dict[tuple[str, int], list[int]] = {}
-    for place in places:
-        offsets.setdefault((place.topic, place.partition), []).append(place.offset)
+    for position in positions:
+        offsets.setdefault((position.topic, position.partition), []).append(position.offset)
     parts = (
-        (F.col("topic") == topic) & (F.col("partition") == partition) & F.col("offset").isin(found)
-        for (topic, partition), found in offsets.items()
+        (F.col("topic") == topic) & (F.col("partition") == partition) & F.col("offset").isin(at)
+        for (topic, partition), at in offsets.items()
     )
     return reduce(or_, parts)
 
 
-def batch_ends_of_input(given: Input, of: PlannedBatch) -> TopicOffsets:
+def batch_ends_of_input(input_: Input, batch: PlannedBatch) -> TopicOffsets:
     """The ends of a batch in an input's topics."""
-    topics = [given.topic.name] if given.topic else [t for t in of.ends if re.fullmatch(given.pattern, t)]
-    return {topic: of.ends.get(topic, {}) for topic in topics}
+    topics = [input_.topic.name] if input_.topic else [t for t in batch.ends if re.fullmatch(input_.pattern, t)]
+    return {topic: batch.ends.get(topic, {}) for topic in topics}
 
 
 def next_offsets_before_first_batch(
-    of: Stream, written: Mapping[str, Mapping[int, int]], bootstrap: str
+    stream: Stream, written: Mapping[str, Mapping[int, int]], bootstrap: str
 ) -> dict[str, dict[int, int]]:
     """Next offsets of all inputs before the first batch: those that are written, else those of the first records.
 
-    Topics that the broker does not tell are left out.
+    Topics that the broker does not return are left out.
     """
     try:
-        there = partition_counts(admin(bootstrap), bootstrap)
-        given = of.sources.values()
-        mine = {t for t in there if any(t == i.topic.name if i.topic else re.fullmatch(i.pattern, t) for i in given)}
-        wanted = {(t, p) for t in mine for p in range(there[t]) if p not in written.get(t, {})}
-        first = first_offsets(admin(bootstrap), wanted, bootstrap)
+        counts = partition_counts(admin(bootstrap), bootstrap)
+        inputs = stream.sources.values()
+        topics = {
+            t for t in counts if any(t == i.topic.name if i.topic else re.fullmatch(i.pattern, t) for i in inputs)
+        }
+        partitions = {(t, p) for t in topics for p in range(counts[t]) if p not in written.get(t, {})}
+        first = first_offsets(admin(bootstrap), partitions, bootstrap)
     except BrokerError:
         return {}
-    found: dict[str, dict[int, int]] = {t: dict(written.get(t, {})) for t in mine}
+    next_offsets: dict[str, dict[int, int]] = {t: dict(written.get(t, {})) for t in topics}
     for (topic, partition), offset in first.items():
-        found[topic][partition] = offset
-    return found
+        next_offsets[topic][partition] = offset
+    return next_offsets
 
 
 def topic_records(
@@ -230,11 +238,11 @@ def _settings(bootstrap: str) -> dict[str, str]:
     }
 
 
-def _options(given: Input, bootstrap: str) -> dict[str, str]:
+def _options(input_: Input, bootstrap: str) -> dict[str, str]:
     options = _settings(bootstrap)
-    if given.record:
+    if input_.record:
         options["includeHeaders"] = "true"
-    if given.topic:
-        return {**options, "subscribe": given.topic.name}
+    if input_.topic:
+        return {**options, "subscribe": input_.topic.name}
     # Spark looks for the pattern anywhere in a name unless it is anchored.
-    return {**options, "subscribePattern": f"^(?:{given.pattern})$"}
+    return {**options, "subscribePattern": f"^(?:{input_.pattern})$"}

@@ -1,4 +1,4 @@
-"""What Spark cannot do in one query, and what to do instead."""
+"""What Spark does not support in one query, with hints what to do instead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROUP_BY_TIME = (
     "their phase in the output mode; for a value by key without an end take a Fold"
 )
 TWO_STREAMS = "make two streams with a topic between: the first writes absolute values by key, the second reads them"
-# A part of Spark's message: what it means here, and what to do instead.
+# By a pattern of Spark's message: what is not supported, and a hint.
 REFUSALS = {
     "correctness' issue": ("a stateful step behind one that Spark cannot follow", f"use EmitFinal, or {TWO_STREAMS}"),
     "aggregations without watermark": (
@@ -39,7 +39,7 @@ REFUSALS = {
         "a join that would need all of a stream that has no end",
         "join the stream with the table, not the table with the stream; for rows without a partner, filter a left join",
     ),
-    "session window streaming aggregations": ("sessions that are updated", "use EmitFinal: a session is told of once"),
+    "session window streaming aggregations": ("sessions that are updated", "use EmitFinal: a session is emitted once"),
     "Distinct aggregations": (
         "a count of different values",
         "drop duplicates in a step before (steps=2), take size(collect_set(...)), or approx_count_distinct",
@@ -56,12 +56,12 @@ REFUSALS = {
 
 def explain_refusal(stream: str, e: AnalysisException) -> DeclarationError | None:
     """The error of a query that Spark refuses to start; None if the cause is another."""
-    said = str(e)
+    message = str(e)
     for pattern, (what, hint) in REFUSALS.items():
-        if re.search(pattern, said):
-            first = said.splitlines()[0].partition(";")[0]
+        if re.search(pattern, message):
+            first = message.splitlines()[0].partition(";")[0]
             return DeclarationError(
-                f"stream {stream} asks for {what}, which Spark cannot do", got=first[:300], hint=hint
+                f"stream {stream} uses {what}, which Spark does not support", got=first[:300], hint=hint
             )
     return None
 
@@ -70,57 +70,56 @@ def check_is_frame(stream: Stream, rows: object) -> None:
     """DeclarationError if a transform gave something else."""
     if not isinstance(rows, DataFrame):
         raise DeclarationError(
-            f"stream {stream.name}: the transform gives no frame", got=repr(rows), hint="let it return a DataFrame"
+            f"stream {stream.name}: the transform does not return a DataFrame",
+            got=repr(rows),
+            hint="return a DataFrame",
         )
 
 
-def check_windows(stream: Stream, found: Sequence[EventTimeWindows]) -> None:
+def check_windows(stream: Stream, windows: Sequence[EventTimeWindows]) -> None:
     """DeclarationError if the windows of a plan with one step end at other times than the output mode says."""
     output_mode = stream.output_mode
     if stream.stateful_steps > 1 or not output_mode.window_length:
         return
-    for one in found:
-        if (one.slide, one.phase) != (output_mode.window_length, output_mode.window_phase):
-            kind, said = (
+    for window in windows:
+        if (window.slide, window.phase) != (output_mode.window_length, output_mode.window_phase):
+            kind, declared = (
                 type(output_mode).__name__,
                 f"window={output_mode.window_length!r}, phase={output_mode.window_phase!r}",
             )
             raise DeclarationError(
-                f"stream {stream.name} groups by windows that end at other times than its output mode says, so it "
-                "would close them at the wrong time, or take the wrong records for late",
-                got=f"windows of {one.length}, one every {one.slide}, from {one.start} on, and {kind}({said})",
-                hint=f"use {kind}(window={one.slide!r}, phase={one.phase!r}, ...), or take other windows",
+                f"the windows of stream {stream.name} differ from those of its output mode",
+                got=f"windows of {window.length}, every {window.slide}, from {window.start} on, and {kind}({declared})",
+                hint=f"use {kind}(window={window.slide!r}, phase={window.phase!r}, ...), or take other windows",
             )
 
 
-def check_event_times(stream: Stream, untimed: Sequence[str], own: Sequence[str]) -> None:
+def check_event_times(stream: Stream, untimed: Sequence[str], watermarks: Sequence[str]) -> None:
     """DeclarationError if groups of a plan have no event time, or it has a watermark of its own.
 
-    untimed, own: as `jvm.untimed_groups` and `jvm.own_watermarks` give them.
+    untimed, watermarks: as `jvm.untimed_groups` and `jvm.own_watermarks` return them.
     """
-    if own:
+    if watermarks:
         raise DeclarationError(
-            f"stream {stream.name} puts a watermark on a time, and event_time has the one that its output mode says",
-            got=f"withWatermark on {', '.join(own)}",
-            hint="leave withWatermark out: how late a record may be is the output mode's, and which time counts is the "
-            "event_time of the input",
+            f"stream {stream.name} sets a watermark, but the watermark of a stream follows from its output mode",
+            got=f"withWatermark on {', '.join(watermarks)}",
+            hint="remove withWatermark: declare the grace in the output mode, and the event time in the input",
         )
     if stream.output_mode.updates_rows and untimed:
         raise DeclarationError(
-            f"stream {stream.name} uses {type(stream.output_mode).__name__} for groups without event time, so no "
-            "record would ever be late, and their state would grow for ever",
+            f"stream {stream.name} uses {type(stream.output_mode).__name__} for groups without event time, so their "
+            "state would grow without limit",
             got=f"groups by {', '.join(untimed)}",
             hint=GROUP_BY_TIME,
         )
 
 
-def check_timer_clocks(stream: Stream, found: Sequence[str]) -> None:
+def check_timer_clocks(stream: Stream, clocks: Sequence[str]) -> None:
     """DeclarationError if state of a plan, by the names that `jvm.clocks` gives, lives by another than event time."""
-    if strange := [clock for clock in found if not clock.startswith("EventTime")]:
+    if others := [clock for clock in clocks if not clock.startswith("EventTime")]:
         raise DeclarationError(
-            f"stream {stream.name} has timers in event time, and its state has another clock: by that of the "
-            "machine batches follow each other without end, and without event time no record is late",
-            got=", ".join(strange),
+            f"stream {stream.name} has timers in event time, but its state uses another clock",
+            got=", ".join(others),
             hint='transformWithState(..., "Append", "EventTime"), on rows that still have the column event_time',
         )
 
@@ -129,9 +128,9 @@ def check_due_timers(stream: Stream, due: Sequence[str]) -> None:
     """DeclarationError if keys of some folds are due at times, and nothing moves time. due: those folds."""
     if due and not stream.output_mode.heartbeat_schedule:
         raise DeclarationError(
-            f"stream {stream.name} has keys that are due at a time, and nothing moves time when nobody sends",
+            f"stream {stream.name} has timers, and nothing advances time if no records arrive",
             got=f"fold {', '.join(due)} and {type(stream.output_mode).__name__}() without tick",
-            hint="use KeyedState(tick=timedelta(seconds=1)), or as seldom as it may be",
+            hint="use KeyedState(tick=timedelta(seconds=1)), or a longer tick",
         )
 
 
@@ -163,7 +162,7 @@ def check_stateful_steps(stream: Stream, steps: Sequence[str]) -> None:
         )
     if "GlobalLimit" in steps:
         what, hint = REFUSALS["Limits are not supported"]
-        raise DeclarationError(f"stream {stream.name} asks for {what}, which ends after its first rows", hint=hint)
+        raise DeclarationError(f"stream {stream.name} uses {what}, which ends after the first rows", hint=hint)
     missing = (isinstance(stream.output_mode, StreamJoin) and not joins) or (
         isinstance(stream.output_mode, Timers) and not timers
     )

@@ -47,17 +47,17 @@ ReportLoading = Callable[[dict[str, PartitionOffsets], dict[tuple[str, int], int
 
 def tables_folder(root: str, stream: str) -> Path:
     """The folder of a stream's tables: beside its checkpoint, or at home if that is on no local disk."""
-    place = urlparse(root)
-    if place.scheme in ("", "file"):
-        return Path(place.path) / f"{stream}.tables"
+    url = urlparse(root)
+    if url.scheme in ("", "file"):
+        return Path(url.path) / f"{stream}.tables"
     if not settings().spark_master.startswith("local"):
         raise DeclarationError(
-            f"stream {stream} has tables, which Spark's workers read from a folder that all of them see",
+            f"stream {stream} has tables, which Spark's workers read from a shared folder",
             got=f"checkpoints in {root}, workers of {settings().spark_master}",
             hint="let PENSTOCK_CHECKPOINTS be a folder that is mounted everywhere, or run the app on a local master",
         )
-    known = hashlib.sha256(root.encode()).hexdigest()[:12]
-    return settings().home / "tables" / known / f"{stream}.tables"
+    root_digest = hashlib.sha256(root.encode()).hexdigest()[:12]
+    return settings().home / "tables" / root_digest / f"{stream}.tables"
 
 
 class StreamTable:
@@ -107,20 +107,20 @@ class StreamTable:
         self._feed = TopicReader(self._table, self._bootstrap, self.next)
         return None if self._files.manifest.loaded else now
 
-    def catch_up(self, now: TopicSnapshot, stopped: Callable[[], bool], told: Callable[[], None]) -> None:
+    def catch_up(self, now: TopicSnapshot, stopped: Callable[[], bool], on_progress: Callable[[], None]) -> None:
         """Read the topic up to its ends."""
         assert self._feed is not None
-        for taken in self._feed.read_to(now.ends, stopped):
-            if taken.next_offsets != self.next:
-                self._files.append(taken.rows, taken.bad_records, taken.next_offsets)
-            told()
+        for rows in self._feed.read_to(now.ends, stopped):
+            if rows.next_offsets != self.next:
+                self._files.append(rows.rows, rows.bad_records, rows.next_offsets)
+            on_progress()
         if not self._files.manifest.unchanged_since:
             check_tombstones_kept(self.topic, self._files.manifest.complete_at, self._bootstrap)
         if not self._files.manifest.loaded:
             self._files.mark_loaded(now.at)
 
     def advance(
-        self, query: str, batch: int, stopped: Callable[[], bool], told: Callable[[PartitionOffsets], None]
+        self, query: str, batch: int, stopped: Callable[[], bool], on_progress: Callable[[PartitionOffsets], None]
     ) -> None:
         """Make the table that of a batch: as the topic is now, or as it was if the batch had it before."""
         manifest = self._files.manifest
@@ -130,7 +130,7 @@ class StreamTable:
         if self._begin_again_if_needed(now):
             self.close()
             self._feed = TopicReader(self._table, self._bootstrap, self.next)
-        self.catch_up(now, stopped, lambda: told(now.ends))
+        self.catch_up(now, stopped, lambda: on_progress(now.ends))
         self._files.mark_batch(query, batch, now.at)
 
     def load_progress(self, mark: CommitMarker) -> None:
@@ -140,21 +140,21 @@ class StreamTable:
 
     def unwritten_dead_letters(self, stream: str) -> list[dict[str, object]]:
         """The oldest dead letters that no batch has written, as rows of their topic with `reason`."""
-        found: list[dict[str, object]] = []
+        letters: list[dict[str, object]] = []
         self._taking, self.offsets = 0, self.next
-        before, ids = self.offsets, {self.topic: self.id}
-        for table, following in self._files.bad_records():
-            if len(found) >= BATCH_ROWS:
+        previous, ids = self.offsets, {self.topic: self.id}
+        for table, next_offsets in self._files.bad_records():
+            if len(letters) >= BATCH_ROWS:
                 # The rest goes with the next batch: a transaction has a limit.
-                self.offsets = before
+                self.offsets = previous
                 break
-            self._taking, before = self._taking + 1, dict(following)
-            found += [
+            self._taking, previous = self._taking + 1, dict(next_offsets)
+            letters += [
                 {**row, "headers": origin_headers({**row, "topic": self.topic}, stream, "reason", row["reason"], ids)}
                 for row in table.sort_by([("partition", "ascending"), ("offset", "ascending")]).to_pylist()
                 if row["offset"] >= self._written.get(row["partition"], 0)
             ]
-        return found
+        return letters
 
     def dead_letters_written(self) -> None:
         """A batch has written the dead letters that were returned last."""
@@ -208,12 +208,12 @@ class StreamTables:
         self.close()
         self._stopped = False
         since = time.monotonic()
-        opened = {name: kept.open() for name, kept in self._tables.items()}
+        opened = {name: table.open() for name, table in self._tables.items()}
         waiting = {name: now for name, now in opened.items() if now is not None}
         ends = {name: now.ends for name, now in waiting.items()}
-        self._tell(ends)
+        self._report_progress(ends)
         for name, now in waiting.items():
-            self._tables[name].catch_up(now, lambda: self._stopped, lambda: self._tell(ends))
+            self._tables[name].catch_up(now, lambda: self._stopped, lambda: self._report_progress(ends))
         if waiting:
             log.info("stream %s: tables are loaded, in %.1f s", self._stream.name, time.monotonic() - since)
 
@@ -222,50 +222,53 @@ class StreamTables:
         self._stopped = True
 
     def frames(self, spark: SparkSession) -> dict[str, DataFrame]:
-        return {name: kept.frame(spark) for name, kept in self._tables.items()}
+        return {name: table.frame(spark) for name, table in self._tables.items()}
 
     def advance(self, query: str, batch: int, stopped: Callable[[], bool]) -> None:
         """Bring all tables up to date for a batch; for one that is run again, leave them as they were."""
-        for name, kept in self._tables.items():
-            kept.advance(query, batch, stopped, lambda ends, name=name: self._tell({name: ends}))  # type: ignore[misc]
+        for name, table in self._tables.items():
+            table.advance(query, batch, stopped, lambda ends, name=name: self._report_progress({name: ends}))  # type: ignore[misc]
 
     def load_progress(self, mark: CommitMarker) -> None:
         """Learn which dead letters are written. mark: of the last batch in the store that takes dead letters."""
-        for kept in self._tables.values():
-            kept.load_progress(mark)
+        for table in self._tables.values():
+            table.load_progress(mark)
 
     def unwritten_dead_letters(self) -> tuple[dict[str, pa.Table], int, str]:
         """Dead letters by topic, how many they are, and the reason of the first."""
-        found = {
+        by_topic = {
             t.dead_letter_topic.name: self._tables[name].unwritten_dead_letters(self._stream.name)
             for name, t in self._stream.tables.items()
         }
-        rows = {topic: pa.Table.from_pylist(r, schema=DEAD_LETTER_SCHEMA) for topic, r in found.items() if r}
-        every = [row for r in found.values() for row in r]
-        return rows, len(every), str(every[0]["reason"]) if every else ""
+        rows = {topic: pa.Table.from_pylist(r, schema=DEAD_LETTER_SCHEMA) for topic, r in by_topic.items() if r}
+        letters = [row for r in by_topic.values() for row in r]
+        return rows, len(letters), str(letters[0]["reason"]) if letters else ""
 
     def dead_letters_written(self) -> None:
-        for kept in self._tables.values():
-            kept.dead_letters_written()
+        for table in self._tables.values():
+            table.dead_letters_written()
 
     @property
     def offsets(self) -> dict[str, PartitionOffsets]:
         """For the commit marker: the offsets of each table's topic below which no dead letter waits."""
-        return {kept.topic: kept.offsets for kept in self._tables.values()}
+        return {table.topic: table.offsets for table in self._tables.values()}
 
     @property
     def ids(self) -> dict[str, str]:
-        return {kept.topic: kept.id for kept in self._tables.values()}
+        return {table.topic: table.id for table in self._tables.values()}
 
     def close(self) -> None:
-        for kept in self._tables.values():
-            kept.close()
+        for table in self._tables.values():
+            table.close()
 
-    def _tell(self, ends: dict[str, PartitionOffsets]) -> None:
-        reading = {self._tables[name]: of for name, of in ends.items() if of}
+    def _report_progress(self, ends: dict[str, PartitionOffsets]) -> None:
+        reading = {self._tables[name]: table_ends for name, table_ends in ends.items() if table_ends}
         if reading:
-            offsets = {kept.topic: kept.next for kept in reading}
-            self._on_loading(offsets, {(kept.topic, p): end for kept, of in reading.items() for p, end in of.items()})
+            offsets = {table.topic: table.next for table in reading}
+            self._on_loading(
+                offsets,
+                {(table.topic, p): end for table, table_ends in reading.items() for p, end in table_ends.items()},
+            )
 
 
 class TableLoader:

@@ -56,12 +56,12 @@ class UpstreamCommit:
     def parse(cls, value: bytes) -> UpstreamCommit | None:
         """Parse a commit marker; None if it does not say how far the stream has come."""
         try:
-            found = json.loads(value)
-            plan = BatchPlan.read(found["plans"].get(str(found["batch"]), ""))
-            said = (found["query"], int(found["batch"])), tuple(found["output_topics"]), int(found["event_time"])
+            marker = json.loads(value)
+            plan = BatchPlan.read(marker["plans"].get(str(marker["batch"]), ""))
+            fields = (marker["query"], int(marker["batch"])), tuple(marker["output_topics"]), int(marker["event_time"])
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
-        return cls(*said, plan.ends if plan and not found["waits_for_clock"] else {})
+        return cls(*fields, plan.ends if plan and not marker["waits_for_clock"] else {})
 
 
 @dataclass(frozen=True)
@@ -75,24 +75,30 @@ class UpstreamSnapshot:
 UNKNOWN = UpstreamSnapshot({}, complete=False)
 
 
-def event_time_limit(given: Input, before: UpstreamSnapshot, after: UpstreamSnapshot) -> int:
+def event_time_limit(input_: Input, before: UpstreamSnapshot, after: UpstreamSnapshot) -> int:
     """How far the rows of an input may move the watermark, epoch ms.
 
     Args:
-        given: the input.
+        input_: the input.
         before: observed before the batch was planned.
         after: observed after that.
     """
 
-    def feeding(look: UpstreamSnapshot) -> dict[str, UpstreamCommit]:
-        return {name: one for name, one in look.commits.items() if any(map(given.reads_topic, one.topics))}
+    def commits_of_input(snapshot: UpstreamSnapshot) -> dict[str, UpstreamCommit]:
+        return {
+            name: commit for name, commit in snapshot.commits.items() if any(map(input_.reads_topic, commit.topics))
+        }
 
-    known, now = feeding(before), feeding(after)
-    if not after.complete or now.keys() - known.keys():
+    earlier, later = commits_of_input(before), commits_of_input(after)
+    if not after.complete or later.keys() - earlier.keys():
         # The batch may have rows of a stream that was unknown before.
         return HOLD
-    held = (one.event_time for name, one in known.items() if not (one.idle and now.get(name, one).batch == one.batch))
-    return min(held, default=NO_LIMIT)
+    limits = (
+        commit.event_time
+        for name, commit in earlier.items()
+        if not (commit.idle and later.get(name, commit).batch == commit.batch)
+    )
+    return min(limits, default=NO_LIMIT)
 
 
 class UpstreamObserver(Protocol):
@@ -129,8 +135,10 @@ class UpstreamProgress:
         after = self._after.result()
         before = self._before if batch_id > self._planned else UNKNOWN
         self._before, self._planned = after, batch_id
-        written = {topic for one in after.commits.values() for topic in one.topics}
-        self.fed_inputs = [name for name, given in self._stream.sources.items() if any(map(given.reads_topic, written))]
+        written = {topic for commit in after.commits.values() for topic in commit.topics}
+        self.fed_inputs = [
+            name for name, input_ in self._stream.sources.items() if any(map(input_.reads_topic, written))
+        ]
         return {name: event_time_limit(self._stream.sources[name], before, after) for name in inputs}
 
     def _observe(self, before: UpstreamSnapshot) -> UpstreamSnapshot:
@@ -160,21 +168,29 @@ class CommitMarkerObserver:
             name: self._read[name] if self._read.get(name, (b"",))[0] is value else (value, UpstreamCommit.parse(value))
             for name, value in marks.items()
         }
-        mine = self._stream.has_input_topic
-        fed = {n: f for n, (_, f) in self._read.items() if f and n != self._stream.name and any(map(mine, f.topics))}
-        same = {name for name, one in fed.items() if name in before.commits and before.commits[name].batch == one.batch}
-        return UpstreamSnapshot(self._with_idle(fed, same), complete=not self._marks.may_be_hidden)
+        is_input = self._stream.has_input_topic
+        commits = {
+            n: f for n, (_, f) in self._read.items() if f and n != self._stream.name and any(map(is_input, f.topics))
+        }
+        unchanged = {
+            name
+            for name, commit in commits.items()
+            if name in before.commits and before.commits[name].batch == commit.batch
+        }
+        return UpstreamSnapshot(self._with_idle(commits, unchanged), complete=not self._marks.may_be_hidden)
 
-    def _with_idle(self, fed: Mapping[str, UpstreamCommit], same: Collection[str]) -> dict[str, UpstreamCommit]:
+    def _with_idle(
+        self, commits: Mapping[str, UpstreamCommit], unchanged: Collection[str]
+    ) -> dict[str, UpstreamCommit]:
         """Mark the unchanged streams that have read all that their inputs hold as idle."""
-        places = {(t, p) for name in same for t, parts in fed[name].ends.items() for p in parts}
-        ends = end_offsets(admin(self._bootstrap), places, self._bootstrap) if places else {}
+        partitions = {(t, p) for name in unchanged for t, parts in commits[name].ends.items() for p in parts}
+        ends = end_offsets(admin(self._bootstrap), partitions, self._bootstrap) if partitions else {}
 
-        def rests(one: UpstreamCommit) -> bool:
-            read = [at >= ends.get((t, p), at) for t, parts in one.ends.items() for p, at in parts.items()]
+        def is_idle(commit: UpstreamCommit) -> bool:
+            read = [at >= ends.get((t, p), at) for t, parts in commit.ends.items() for p, at in parts.items()]
             return bool(read) and all(read)
 
-        return {name: replace(one, idle=name in same and rests(one)) for name, one in fed.items()}
+        return {name: replace(commit, idle=name in unchanged and is_idle(commit)) for name, commit in commits.items()}
 
     def close(self) -> None:
         self._marks.close()
@@ -185,11 +201,11 @@ def inputs_limited_by_upstream(stream: Stream) -> tuple[str, ...]:
     when it was written, does not depend on the order of reading."""
     if stream.kind == "sink":
         return ()
-    found = stream.sources.items()
+    inputs = stream.sources.items()
     return tuple(
         name
-        for name, i in found
-        if not i.uses_record_timestamp or (i.topic is not None and not stream.output_mode.drops_late)
+        for name, input_ in inputs
+        if not input_.uses_record_timestamp or (input_.topic is not None and not stream.output_mode.drops_late)
     )
 
 
@@ -201,11 +217,11 @@ def open_upstream(
     Args:
         stream: the reader.
         bootstrap: the brokers.
-        names: the streams that write what it reads; None for all whose marks say so.
+        names: the streams that write its inputs; None for all whose commit markers say so.
         planned: the last batch that is planned already, -1 for none.
     """
     if not inputs_limited_by_upstream(stream) or (names is not None and not names):
         return None
-    found = UpstreamProgress(stream, CommitMarkerObserver(stream, bootstrap, names))
-    found.open(planned)
-    return found
+    progress = UpstreamProgress(stream, CommitMarkerObserver(stream, bootstrap, names))
+    progress.open(planned)
+    return progress

@@ -52,11 +52,11 @@ class Watermark:
         """
         if self._inputs_by_path is None:
             # The shape of a query's plan is fixed, and to walk it costs a hundred calls to the JVM.
-            self._inputs_by_path = [(place, self._input(place, execution)) for place in execution.watermark_paths()]
+            self._inputs_by_path = [(path, self._input(path, execution)) for path in execution.watermark_paths()]
         limits = self._feeds.limits(batch.batch_id, inputs_limited_by_upstream(self._stream)) if self._feeds else {}
         cut = self._cut(batch) or self._splitter.is_split(batch)
         latest = [None if cut else self._latest(name, limits, batch, execution) for _, name in self._inputs_by_path]
-        moved = execution.cap_watermark([place for place, _ in self._inputs_by_path], latest)
+        moved = execution.cap_watermark([path for path, _ in self._inputs_by_path], latest)
         if not self._inputs_by_path:
             return None
         if self._stream.output_mode.drops_late:
@@ -65,9 +65,9 @@ class Watermark:
         self._time = max([self._time, *(at for at in moved if at is not None)])
         return had
 
-    def _input(self, place: tuple[int, ...], execution: BatchExecution) -> str:
-        found = execution.metric_names_below(place)
-        return next((name for name in self._stream.sources if self._metric(name) in found), "")
+    def _input(self, path: tuple[int, ...], execution: BatchExecution) -> str:
+        metrics = execution.metric_names_below(path)
+        return next((name for name in self._stream.sources if self._metric(name) in metrics), "")
 
     def _metric(self, name: str) -> str:
         return f"bad_{name}" if self._stream.sources[name].schema else f"beats_{name}"
@@ -91,10 +91,10 @@ class Watermark:
         that there is: holding the watermark once more than needed does no harm.
         """
         limit = self._splitter.max_records
-        for given in self._stream.sources.values() if limit else ():
+        for input_ in self._stream.sources.values() if limit else ():
             parts = [
                 end - batch.starts.get(topic, {}).get(partition, 0)
-                for topic, ends in source.batch_ends_of_input(given, batch).items()
+                for topic, ends in source.batch_ends_of_input(input_, batch).items()
                 for partition, end in ends.items()
             ]
             if sum(parts) > limit - len(parts):

@@ -188,15 +188,15 @@ class FoldTask:
         numbers: list[int] = with_rows.tolist()
         if not (self.fold.timer_field and self.files):
             return numbers
-        own = _task().partitionId() % self.parts
+        task_part = _task().partitionId() % self.parts
         # State comes of rows: so a plan that numbers its tasks differently fails before anything is due.
-        if others := [n for n in numbers if n != own]:
+        if others := [n for n in numbers if n != task_part]:
             raise DeclarationError(
                 f"fold {self.fold.name} has keys that are due, and its plan does not say which part a task has",
-                got=f"rows of part {others[0]} in task {own} of {self.parts}",
+                got=f"rows of part {others[0]} in task {task_part} of {self.parts}",
                 hint="unite, cross and coalesce frames before the fold, not behind it",
             )
-        return [own]
+        return [task_part]
 
     def _fold_part(self, number: int, rows: pa.Table) -> pa.Table:
         columns = fold_query.state_schema(self.fold, rows.schema)
@@ -215,17 +215,17 @@ class FoldTask:
         due = part.due(self.fold.timer_field, batch.time) if self.fold.timer_field else None
         if not len(rows) and not due:
             return fold_query.output_schema(self.fold).empty_table(), None
-        found = fold_query.run_fold(
+        result = fold_query.run_fold(
             self.fold, rows, part.find, batch.watermark, late=self.late, due=due, time=batch.time
         )
         manifest = part.change(
-            found.kept,
-            found.gone,
-            found.was,
-            found.late,
-            lambda rows: fold_query.drop_ended(self.fold, rows, batch.watermark),
+            result.kept,
+            result.gone,
+            result.was,
+            result.late,
+            lambda rows: fold_query.drop_expired(self.fold, rows, batch.watermark),
         )
-        return found.rows, manifest
+        return result.rows, manifest
 
 
 def _task() -> TaskContext:

@@ -63,7 +63,7 @@ def _arrow(fields: tuple[Field, ...]) -> list[pa.Field[pa.DataType]]:
 def run_fold(
     fold: Fold,
     records: pa.Table,
-    known: StateLookup,
+    find_state: StateLookup,
     watermark: int,
     *,
     late: bool,
@@ -75,7 +75,7 @@ def run_fold(
     Args:
         fold: The fold.
         records: The rows, with `_hash`.
-        known: Looks up the state.
+        find_state: Looks up the state.
         watermark: Epoch ms.
         late: Whether rows up to the watermark are left out.
         due: State whose timer has fired; it is folded whether its keys have records or not.
@@ -88,9 +88,9 @@ def run_fold(
     for name in fold.key:
         if holes := records[name].null_count:
             raise PenstockError(
-                f"fold {fold.name} is given rows without their key",
+                f"fold {fold.name} gets rows without their key",
                 got=f"{holes} rows whose {name} is NULL",
-                hint="leave them out before, or give them one",
+                hint="filter them out before the fold, or give them a key",
             )
     count = len(records)
     if late:
@@ -102,9 +102,9 @@ def run_fold(
     pieces = -(-(len(records) + len(due)) // ROWS)
     while True:
         try:
-            cut = zip(_split_by_key(records, pieces), _split_by_key(due, pieces), strict=True)
+            split = zip(_split_by_key(records, pieces), _split_by_key(due, pieces), strict=True)
             return _join_results(
-                fold, [_fold_piece(fold, *piece, known, (watermark, time)) for piece in cut], count, records
+                fold, [_fold_piece(fold, *piece, find_state, (watermark, time)) for piece in split], count, records
             )
         except duckdb.OutOfMemoryException:
             pieces = max(2, pieces * 2)
@@ -114,11 +114,11 @@ def run_fold(
 
 def check_queries(fold: Fold, records: pa.Schema) -> None:
     """Run a fold's queries on no rows of these columns; DeclarationError if they cannot be run."""
-    there = state_schema(fold, records)
-    given = records.append(pa.field(HASH, pa.int64())).empty_table()
-    _fold_piece(fold, given, there.empty_table(), lambda _: there.empty_table(), (0, 0))
+    empty_state = state_schema(fold, records)
+    no_records = records.append(pa.field(HASH, pa.int64())).empty_table()
+    _fold_piece(fold, no_records, empty_state.empty_table(), lambda _: empty_state.empty_table(), (0, 0))
     try:
-        drop_ended(fold, there.empty_table(), 0)
+        drop_expired(fold, empty_state.empty_table(), 0)
     except duckdb.Error as e:
         raise query_error(fold, e) from e
 
@@ -131,46 +131,50 @@ def _split_by_key(records: pa.Table, pieces: int) -> list[pa.Table]:
     return [records.filter(pa.array(number == n)) for n in range(pieces)]
 
 
-def _join_results(fold: Fold, found: list[FoldResult], count: int, records: pa.Table) -> FoldResult:
+def _join_results(fold: Fold, results: list[FoldResult], count: int, records: pa.Table) -> FoldResult:
     return FoldResult(
-        pa.concat_tables([output_schema(fold).empty_table(), *(one.rows for one in found)]),
-        pa.concat_tables([state_schema(fold, records.schema).empty_table(), *(one.kept for one in found)]),
-        np.concatenate([np.empty(0, np.int64), *(one.gone for one in found)]),
-        sum(one.was for one in found),
+        pa.concat_tables([output_schema(fold).empty_table(), *(result.rows for result in results)]),
+        pa.concat_tables([state_schema(fold, records.schema).empty_table(), *(result.kept for result in results)]),
+        np.concatenate([np.empty(0, np.int64), *(result.gone for result in results)]),
+        sum(result.was for result in results),
         count - len(records),
     )
 
 
-def _fold_piece(fold: Fold, records: pa.Table, due: pa.Table, known: StateLookup, times: tuple[int, int]) -> FoldResult:
+def _fold_piece(
+    fold: Fold, records: pa.Table, due: pa.Table, find_state: StateLookup, times: tuple[int, int]
+) -> FoldResult:
     hashes = np.unique(np.concatenate([records[HASH].to_numpy(), due[HASH].to_numpy()]))
-    there = known(hashes)
+    previous = find_state(hashes)
     con, key = connection(), ", ".join(f'"{name}"' for name in fold.key)
-    tables = {"records": records.drop_columns([HASH]), "_records": records, "_due": due, "_there": there}
+    tables = {"records": records.drop_columns([HASH]), "_records": records, "_due": due, "_there": previous}
     try:
         for name, table in tables.items():
             con.register(name, table)
-        for name, moment in zip(("watermark", "time"), times, strict=True):
-            con.execute(f"SET VARIABLE {name} = {moment}::BIGINT")
+        for name, value in zip(("watermark", "time"), times, strict=True):
+            con.execute(f"SET VARIABLE {name} = {value}::BIGINT")
         con.execute(
             f"CREATE OR REPLACE TEMP TABLE _touched AS SELECT {HASH}, {key} FROM _records "
             f"UNION SELECT {HASH}, {key} FROM _due"
         )
         # The fold must not see another key of the same hash.
         state = _table(con, f"FROM _there SEMI JOIN _touched USING ({HASH}, {key})")
-        others = there.slice(0, 0)
-        if len(state) < len(there):
+        others = previous.slice(0, 0)
+        if len(state) < len(previous):
             others = _table(con, f"FROM _there ANTI JOIN _touched USING ({HASH}, {key})")
         con.register("state", state.drop_columns([HASH]))
         con.execute(f"CREATE OR REPLACE TEMP TABLE folded AS {_without_semicolon(fold.update_sql)}")
         names = ", ".join(f'f."{f.name}"' for f in fold.state_fields)
-        whose = ", ".join(f't."{name}"' for name in fold.key)
-        same = " AND ".join(f't."{name}" = f."{name}"' for name in fold.key)
-        fresh = _table(con, f"SELECT t.{HASH}, {whose}, {names} FROM folded f JOIN _touched t ON {same}")
-        _check(fold, con, key, fresh)
+        key_columns = ", ".join(f't."{name}"' for name in fold.key)
+        same_key = " AND ".join(f't."{name}" = f."{name}"' for name in fold.key)
+        updated = _table(con, f"SELECT t.{HASH}, {key_columns}, {names} FROM folded f JOIN _touched t ON {same_key}")
+        _check(fold, con, key, updated)
         rows = _table(con, _without_semicolon(fold.emit_sql))
-        kept = pa.concat_tables([_cast(fold, fresh, state_schema(fold, records.schema)), others.cast(there.schema)])
-        gone = np.setdiff1d(hashes, kept[HASH].to_numpy())
-        return FoldResult(_cast(fold, rows, output_schema(fold)), kept, gone, len(there), 0)
+        new_state = pa.concat_tables(
+            [_cast(fold, updated, state_schema(fold, records.schema)), others.cast(previous.schema)]
+        )
+        deleted = np.setdiff1d(hashes, new_state[HASH].to_numpy())
+        return FoldResult(_cast(fold, rows, output_schema(fold)), new_state, deleted, len(previous), 0)
     except (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException) as e:
         raise query_error(fold, e) from e
     finally:
@@ -217,21 +221,21 @@ def query_error(fold: Fold, e: duckdb.Error) -> DeclarationError:
     )
 
 
-def drop_ended(fold: Fold, rows: pa.Table, watermark: int) -> pa.Table:
+def drop_expired(fold: Fold, rows: pa.Table, watermark: int) -> pa.Table:
     """The rows of a state without keys that have expired."""
     con = connection()
     con.register("_rows", rows)
     try:
         con.execute(f"SET VARIABLE watermark = {watermark}::BIGINT")
-        left = _table(con, f"FROM _rows WHERE NOT coalesce(({_without_semicolon(fold.expires_when)}), false)")
+        remaining = _table(con, f"FROM _rows WHERE NOT coalesce(({_without_semicolon(fold.expires_when)}), false)")
     finally:
         con.unregister("_rows")
-    return left.cast(rows.schema)
+    return remaining.cast(rows.schema)
 
 
 def _table(con: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
-    found: pa.Table = con.sql(sql).to_arrow_table()
-    return found
+    result: pa.Table = con.sql(sql).to_arrow_table()
+    return result
 
 
 def _without_semicolon(sql: str) -> str:

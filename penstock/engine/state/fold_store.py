@@ -65,14 +65,14 @@ class FoldBatch:
             PenstockError: The fold is computed outside its batch.
         """
         number, text = task.getLocalProperty("streaming.sql.batchId"), task.getLocalProperty(BATCH_PROPERTY)
-        found = cls(**json.loads(str(text))) if text else None
-        if number is None or found is None or int(str(number)) != found.batch:
+        batch = cls(**json.loads(str(text))) if text else None
+        if number is None or batch is None or int(str(number)) != batch.batch:
             raise PenstockError(
                 f"fold {fold} is computed outside its batch",
-                got=f"batch {number}, and the state is prepared for batch {found.batch if found else None}",
+                got=f"batch {number}, and the state is prepared for batch {batch.batch if batch else None}",
                 hint="leave its frame out of broadcast hints and subqueries",
             )
-        return found
+        return batch
 
     def manifest_before(self, files: StateFiles, part: int) -> PartManifest:
         """The manifest of a part after the batch before this one."""
@@ -86,8 +86,8 @@ class FoldBatch:
 def begin_batch(spark: SparkSession, batch: PlannedBatch) -> str:
     """Tell the tasks of this thread's jobs which batch they are of; the id of the attempt."""
     attempt = uuid.uuid4().hex
-    found = FoldBatch(batch.batch_id, attempt, batch.watermark_ms, batch.plan.watermark_ms)
-    spark.sparkContext.setLocalProperty(BATCH_PROPERTY, json.dumps(asdict(found)))
+    context = FoldBatch(batch.batch_id, attempt, batch.watermark_ms, batch.plan.watermark_ms)
+    spark.sparkContext.setLocalProperty(BATCH_PROPERTY, json.dumps(asdict(context)))
     return attempt
 
 
@@ -150,17 +150,17 @@ class FoldStore:
     def _open(self, files: StateFiles, last_commit: int) -> dict[int, dict[str, PartManifest]]:
         """The manifests that are kept, once the last one's files are checked; all other files are removed."""
         files.write(self._owner, b"")
-        there = files.sizes()
-        kept = [n for n in range(max(0, last_commit - BATCHES_KEPT), last_commit + 1) if f"{n}.json" in there]
-        if last_commit >= 0 and last_commit not in kept:
+        sizes = files.sizes()
+        batches = [n for n in range(max(0, last_commit - BATCHES_KEPT), last_commit + 1) if f"{n}.json" in sizes]
+        if last_commit >= 0 and last_commit not in batches:
             got = files.location(f"{last_commit}.json")
             raise DamagedState("the manifest of a stream's state is missing", got=got)
-        manifests = {n: files.load_parts(n) for n in kept}
+        manifests = {n: files.load_parts(n) for n in batches}
         if last_commit >= 0:
             files.check(files_of(manifests[last_commit]))
-        named = {self._owner, *(f"{n}.json" for n in kept)}
+        named = {self._owner, *(f"{n}.json" for n in batches)}
         named |= {key for parts in manifests.values() for key in files_of(parts)}
-        for_each(files.delete, there.keys() - named)
+        for_each(files.delete, sizes.keys() - named)
         return manifests
 
     def begin_batch(self, batch: PlannedBatch) -> None:
@@ -176,24 +176,28 @@ class FoldStore:
         """
         self._has_late_rows, keys, size = False, 0, 0
         for name, files in self._folds.items():
-            there = files.sizes()
-            if [key for key in there if key.startswith(OWNER)] != [self._owner]:
+            sizes = files.sizes()
+            if [key for key in sizes if key.startswith(OWNER)] != [self._owner]:
                 raise self._lost(batch, files.location(""))
-            attempts = {key: found for key in there if (found := ATTEMPT.fullmatch(key))}
-            own = {key: found[1] for key, found in attempts.items() if found[3] == self._attempt}
-            changed = dict(zip(own.values(), map(PartManifest.of, for_each(files.load, own)), strict=True))
+            attempts = {key: found for key in sizes if (found := ATTEMPT.fullmatch(key))}
+            parts_of_attempt = {key: found[1] for key, found in attempts.items() if found[3] == self._attempt}
+            changed = dict(
+                zip(
+                    parts_of_attempt.values(), map(PartManifest.of, for_each(files.load, parts_of_attempt)), strict=True
+                )
+            )
             manifests = self._manifests[name]
             parts = {**manifests.get(batch.batch_id - 1, {}), **changed}
             if not self._create(f"folds/{name}/{batch.batch_id}.json", parts_text(parts)):
                 raise self._lost(batch, files.location(f"{batch.batch_id}.json"))
-            self._has_late_rows |= any(one.late for one in changed.values())
-            keys += sum(one.keys for one in parts.values())
+            self._has_late_rows |= any(manifest.late for manifest in changed.values())
+            keys += sum(manifest.keys for manifest in parts.values())
             size += sum(file.size for file in files_of(parts).values())
             manifests[batch.batch_id] = parts
             expired = [n for n in manifests if not batch.batch_id - BATCHES_KEPT <= n <= batch.batch_id]
             unused = {key for n in expired for key in files_of(manifests.pop(n))}
             needed = {key for parts in manifests.values() for key in files_of(parts)}
-            versions = [key for key in there if (found := VERSION.fullmatch(key)) and int(found[1]) in expired]
+            versions = [key for key in sizes if (found := VERSION.fullmatch(key)) and int(found[1]) in expired]
             # Attempts at later batches are of a driver that has taken over.
             ended = [key for key, found in attempts.items() if int(found[2]) <= batch.batch_id]
             for_each(files.delete, [*versions, *ended, *(unused - needed)])

@@ -61,7 +61,7 @@ class RecordText:
         names = f"CASE WHEN {parts} IS NOT NULL THEN json_keys({text}) END AS _{self.of}_names"
         return [f"{json_sql.parse_record(text, self.fields)} AS {parts}", names]
 
-    def found(self, field: Field) -> str:
+    def value_sql(self, field: Field) -> str:
         """SQL of the value of a field."""
         text, kind = f"_{self.of}", field.type.kind
         if not self.plain:
@@ -73,25 +73,25 @@ class RecordText:
         return f"try_cast({text} AS {json_sql.duckdb_type(field.type)})"
 
     @property
-    def wrong(self) -> Iterator[tuple[str, str]]:
+    def error_sql(self) -> Iterator[tuple[str, str]]:
         """SQL of errors: a BOOLEAN condition and its VARCHAR message."""
         text, parts = f"_{self.of}", f"_{self.of}_parts"
-        shown = f"coalesce(substr({text}, 1, {VALUE_CHARS}), 'not valid UTF-8')"
+        excerpt = f"coalesce(substr({text}, 1, {VALUE_CHARS}), 'not valid UTF-8')"
         if self.fields and not self.plain:
-            yield f"{parts} IS NULL", f"'its {self.of} is no JSON object: ' || {shown}"
+            yield f"{parts} IS NULL", f"'its {self.of} is no JSON object: ' || {excerpt}"
         for f in self.fields:
             if not self.plain:
                 # The writer leaves no column out: a record that lacks one is of another version.
                 lacks = json_sql.literal(f"its {self.of} has no column {f.name}: ")
-                yield f"NOT list_contains(_{self.of}_names, {json_sql.literal(f.name)})", f"{lacks} || {shown}"
-            no = json_sql.literal(f"column {f.name} of its {self.of} is no {f.type}: ")
-            amiss = (
+                yield f"NOT list_contains(_{self.of}_names, {json_sql.literal(f.name)})", f"{lacks} || {excerpt}"
+            prefix = json_sql.literal(f"column {f.name} of its {self.of} is no {f.type}: ")
+            is_invalid = (
                 f"{json_sql.quote_name(f.name)} IS NULL"
                 if self.plain
                 else json_sql.is_field_invalid(parts, f, json_sql.quote_name(f.name), text)
             )
             message = text if self.plain else json_sql.field_text(parts, f, text)
-            yield amiss, f"{no} || coalesce(substr({message}, 1, {VALUE_CHARS}), 'not valid UTF-8')"
+            yield is_invalid, f"{prefix} || coalesce(substr({message}, 1, {VALUE_CHARS}), 'not valid UTF-8')"
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class RestoreQuery:
     signer: HeartbeatSigner | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if held := list(batches):
-            yield from self.state(pa.Table.from_batches(held)).to_batches()
+        if records := list(batches):
+            yield from self.state(pa.Table.from_batches(records)).to_batches()
 
     def check(self) -> None:
         """Run its query on no rows; DeclarationError if it cannot be run."""
@@ -141,7 +141,7 @@ class RestoreQuery:
                 ", ".join(json_sql.quote_name(f.name) for text in self.texts for f in text.fields) or "NULL AS _none"
             )
             con.execute(f"CREATE OR REPLACE TEMP VIEW output AS SELECT {names} FROM _decoded")
-            found = con.sql(f"{self.fold.restore_sql.rstrip().removesuffix(';')}\n").to_arrow_table()
+            restored = con.sql(f"{self.fold.restore_sql.rstrip().removesuffix(';')}\n").to_arrow_table()
         except (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException) as e:
             raise DeclarationError(
                 f"the query that restores fold {self.fold.name} is refused by DuckDB",
@@ -157,7 +157,7 @@ class RestoreQuery:
             con.execute("DROP TABLE IF EXISTS _decoded")
             con.unregister("_records")
         what = f"the query that restores fold {self.fold.name} gives other columns than its key and state"
-        return fold_query.cast_result(found, self.layout, what, "`restore_sql`")
+        return fold_query.cast_result(restored, self.layout, what, "`restore_sql`")
 
     def _newest(self, con: duckdb.DuckDBPyConnection, records: pa.Table) -> pa.Table:
         con.register("_records", records.append_column("_row", pa.array(np.arange(len(records)))))
@@ -170,14 +170,14 @@ class RestoreQuery:
 
     @property
     def _decoded(self) -> str:
-        """SQL of each record's columns, and of what is wrong with it."""
+        """SQL of each record's columns, and of what is error_sql with it."""
         parsed = "".join(f", {one}" for text in self.texts for one in text.parsed)
-        found = "".join(
-            f", {text.found(f)} AS {json_sql.quote_name(f.name)}" for text in self.texts for f in text.fields
+        values = "".join(
+            f", {text.value_sql(f)} AS {json_sql.quote_name(f.name)}" for text in self.texts for f in text.fields
         )
-        wrong = " ".join(f"WHEN {test} THEN {message}" for text in self.texts for test, message in text.wrong)
-        why = f"CASE {wrong} END" if wrong else "NULL"
-        return f"SELECT *, {why} AS _why FROM (SELECT *{found} FROM (SELECT *{parsed} FROM _records))"
+        errors = " ".join(f"WHEN {test} THEN {message}" for text in self.texts for test, message in text.error_sql)
+        why = f"CASE {errors} END" if errors else "NULL"
+        return f"SELECT *, {why} AS _why FROM (SELECT *{values} FROM (SELECT *{parsed} FROM _records))"
 
 
 def check_unique_keys(tables: Iterable[pa.Table], key: Sequence[str]) -> Iterator[pa.Table]:

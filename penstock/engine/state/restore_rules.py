@@ -68,9 +68,9 @@ def restore_query_of(stream: Stream, rows: DataFrame, context: FoldContext) -> R
             hint=f"{reset}; for the next time, write the state to one Topic(..., compacted=True)",
         )
     (output,) = outputs
-    values = [one for one in _names(output.value) if _reads(fold.restore_sql, one)]
+    values = [name for name in _names(output.value) if _reads(fold.restore_sql, name)]
     # A column that is in both has the same value in both.
-    keys = [one for one in _names(output.key) if _reads(fold.restore_sql, one) and one not in values]
+    keys = [name for name in _names(output.key) if _reads(fold.restore_sql, name) and name not in values]
     texts = (
         RecordText("key", _fields(stream, rows, keys, output.key), isinstance(output.key, str)),
         RecordText("value", _fields(stream, rows, values, output.value), isinstance(output.value, str)),
@@ -82,8 +82,8 @@ def restore_query_of(stream: Stream, rows: DataFrame, context: FoldContext) -> R
                 got=f"the {text.of} of {output.name} is column {text.fields[0].name}",
                 hint=f"{reset}; for the next time, write it as JSON: {text.of}=('{text.fields[0].name}',)",
             )
-    kept = to_arrow_schema(context.keys[fold.name], timezone="UTC")
-    layout = fold_query.state_schema(fold, kept).remove(0)
+    schema = to_arrow_schema(context.keys[fold.name], timezone="UTC")
+    layout = fold_query.state_schema(fold, schema).remove(0)
     query = RestoreQuery(fold, output.name, texts, layout, heartbeat_signer())
     query.check()
     return query

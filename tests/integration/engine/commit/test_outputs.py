@@ -281,4 +281,4 @@ def test_a_transform_without_tags_is_refused(spark: SparkSession, bootstrap: str
     run = StreamRun(given, spark, bootstrap, str(tmp_path), ProgressRow("tagging", "tests", "i"))
     run.reconcile()
     run.stop()
-    assert "do not say which output" in (run.figures.error or "")
+    assert "do not name their output" in (run.figures.error or "")

@@ -153,7 +153,7 @@ def test_a_topic_that_is_read_twice_has_its_dead_letters_once(
 
 
 def test_a_transform_that_gives_nothing(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="the transform gives no frame; got: None"):
+    with pytest.raises(Exception, match="the transform does not return a DataFrame; got: None"):
         made(stream(RAW, TopicOutput(OUT, value="value"), lambda things: None), spark, bootstrap, tmp_path)  # noqa: ARG005
 
 

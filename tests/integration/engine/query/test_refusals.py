@@ -181,7 +181,7 @@ def test_refused(spark: SparkSession, bootstrap: str, tmp_path: Path, name: str)
 def test_an_event_time_that_is_another_each_time_is_refused(spark: SparkSession, moment: str) -> None:
     given = Input(ONE, schema="at TIMESTAMP", event_time=moment)
     stream = Stream("timed", "tests", {"rows": given}, lambda rows: rows, TopicOutput(OUT, value="value"), Stateless())
-    with pytest.raises(DeclarationError, match="input one: its event time is another each time"):
+    with pytest.raises(DeclarationError, match="input one: the event time is not deterministic"):
         frames(spark, stream, rows=[])
 
 

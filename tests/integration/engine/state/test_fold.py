@@ -337,7 +337,7 @@ def test_what_does_not_fit_is_refused(spark: SparkSession) -> None:
             plan_fingerprint.build_frame(session_for(spark, of), of, "127.0.0.1:1", {})
         return str(told.value)
 
-    assert "nothing moves time" in refused(stream(transform=silent, output_mode=KeyedState()))
+    assert "nothing advances time" in refused(stream(transform=silent, output_mode=KeyedState()))
     assert "folds" in refused(stream(output_mode=Stateless(), inputs={"paid": replace(GIVEN, late_records="count")}))
     assert "does not fold" in refused(stream(transform=lambda paid: paid.select("who", F.lit(1).alias("total"))))
     assert "lacks columns" in refused(stream(transform=lambda paid: SUMS(paid.select("who", "amount"))))
