@@ -1,7 +1,8 @@
-"""Keeps one driver per wanted app, by short ticks that may be repeated, interrupted and run twice at once.
+"""Keeps one driver running for each app that has a stream whose desired state is on.
 
-`AppWatch.look` only reads, `Supervisor.tick` acts; both decide by `decide`. Of two supervisors the control database
-lets one launch (`Control.claim`). A driver of which nothing is known, because the database is away or it runs on
-another host, is never taken for dead. The package also has the lifecycle of every driver and the heartbeats. It needs
-neither Spark nor Airflow.
+It works in short steps that may be repeated, interrupted and run twice at once. `AppWatch.look` only reads,
+`Supervisor.tick` acts; both use `decide`. The control database lets only one of several supervisors launch
+(`Control.claim`). If nothing is known about a driver, because the database is down or it runs on another host, it is
+not considered dead. The package also has the lifecycle of drivers and the heartbeats. It needs neither Spark nor
+Airflow.
 """

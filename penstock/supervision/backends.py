@@ -1,4 +1,4 @@
-"""Whether a driver lives, and its end: by its session on this host, or by the master of the cluster that runs it."""
+"""Whether a driver is alive, and how it is ended: by its session on this host, or by the master of its cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.supervision import cluster_drivers
 
 
 def alive(d: DriverRow, now: int | None = None, *, wait: bool = True) -> bool | None:
-    """Whether anything of a driver lives; None if that cannot be known.
+    """Whether any process of a driver is alive; None if that is unknown.
 
     Args:
         now: The database's clock; a master is not asked for a driver that has reported itself alive lately.
@@ -19,13 +19,13 @@ def alive(d: DriverRow, now: int | None = None, *, wait: bool = True) -> bool | 
     silence = None if now is None else (now - d.alive_at) / 1000
     if silence is not None and abs(silence) < _silent():
         return True
-    seen = cluster_drivers.driver_state(d, wait=wait)
-    if seen.ended:
+    status = cluster_drivers.driver_state(d, wait=wait)
+    if status.ended:
         return False
-    if seen.lost:
-        # What its worker has left may work on until it sees that its lease is another's.
+    if status.lost:
+        # Its processes may work until they see that another driver has the lease.
         return False if silence is not None and silence > settings().lease_ttl else None
-    return True if seen.state else None
+    return True if status.state else None
 
 
 def wait_reason(d: DriverRow, now: int, *, wait: bool = True) -> str | None:
@@ -64,5 +64,5 @@ def uncertainty(d: DriverRow) -> str:
     """Why nobody knows whether anything of a cluster's driver is left; empty for others."""
     if d.submission is None:
         return ""
-    seen = cluster_drivers.driver_state(d)
-    return f"{d.submission} may be left: {seen.why or 'its master lost its worker'}"
+    status = cluster_drivers.driver_state(d)
+    return f"{d.submission} may be left: {status.why or 'its master lost its worker'}"

@@ -24,7 +24,7 @@ from penstock.model.view import views_instance
 from penstock.settings import PROJECT, executors_here, settings
 
 # Enough to see what a crash loop did, few enough to read and to keep for ever.
-KEPT_LOGS = 20
+LOGS_KEPT = 20
 # As `java.util.Properties` reads keys and values.
 ESCAPED = str.maketrans({c: f"\\{c}" for c in "\\ :=#!"} | {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"})
 # Every driver has it on its command line, whatever it runs.
@@ -70,7 +70,7 @@ def new_log(app: str) -> Path:
     folder = settings().logs
     with files.owner_only():
         folder.mkdir(parents=True, exist_ok=True)
-    for old in sorted(folder.glob(f"driver-{app}-2*.log"))[: -KEPT_LOGS + 1]:
+    for old in sorted(folder.glob(f"driver-{app}-2*.log"))[: -LOGS_KEPT + 1]:
         old.unlink(missing_ok=True)
     return folder / f"driver-{app}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"
 
@@ -104,8 +104,8 @@ def run_json_module(command: Sequence[str], timeout: float, **settings: str) -> 
     done = subprocess.run(
         [sys.executable, "-m", *command], env=environment() | settings, capture_output=True, check=True, timeout=timeout
     )
-    found: dict[str, Any] = orjson.loads(done.stdout.splitlines()[-1])
-    return found
+    answer: dict[str, Any] = orjson.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 def environment() -> dict[str, str]:
@@ -142,10 +142,10 @@ def environment() -> dict[str, str]:
 
 
 def _spark_home() -> str:
-    found = find_spec("pyspark")
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
         raise HostError("pyspark is not installed", hint="install the environment again")
-    return found.submodule_search_locations[0]
+    return spec.submodule_search_locations[0]
 
 
 def start(command: Sequence[str], *, log: Path, env: dict[str, str] | None = None) -> tuple[int, float]:

@@ -89,14 +89,14 @@ class Driver(ABC):
         self.app = app
         self.incarnation = incarnation
         self._control = control
-        self.catalog, self._wrong = catalog.load_partial(first=app, combiners=False)
-        for given, meant in misspelled_variables().items():
-            log.warning("%s is no setting and changes nothing; did you mean %s?", given, meant)
+        self.catalog, self._broken_files = catalog.load_partial(first=app, combiners=False)
+        for name, similar in misspelled_variables().items():
+            log.warning("%s is not a setting and has no effect; did you mean %s?", name, similar)
         self._names = [declared.name for declared in self.catalog.apps.get(app, ()) if self._is_mine(declared.name)]
         self._leaving = threading.Event()
         self._log = ""
         self._why: tuple[str, EndCode] | None = None
-        self._ended_full: DriverRow | None = None
+        self._ended_without_memory: DriverRow | None = None
         self._runs: dict[str, DriverRun] = {}
         self._release = 0
         self._has_resources = True
@@ -109,7 +109,7 @@ class Driver(ABC):
 
     def _is_mine(self, name: str) -> bool:
         """Whether it is this app's; of two apps that declare one name it is whose it was."""
-        return not self._wrong or self._control.app_of(name) in (None, self.app)
+        return not self._broken_files or self._control.app_of(name) in (None, self.app)
 
     def open(self) -> None:
         """Make ready what all runs share; nothing else runs under the leases yet."""
@@ -143,12 +143,12 @@ class Driver(ABC):
         parser.add_argument("--app", required=True)
         parser.add_argument("--incarnation", required=True)
         parser.add_argument("--cluster-log", type=Path, metavar="LOG")
-        given = parser.parse_args()
-        if given.cluster_log:
-            cluster_driver_process.begin(given.cluster_log)
-        logs.setup(f"driver-{given.app}")
-        driver = cls(given.app, given.incarnation, connect())
-        driver.in_cluster = given.cluster_log is not None
+        arguments = parser.parse_args()
+        if arguments.cluster_log:
+            cluster_driver_process.begin(arguments.cluster_log)
+        logs.setup(f"driver-{arguments.app}")
+        driver = cls(arguments.app, arguments.incarnation, connect())
+        driver.in_cluster = arguments.cluster_log is not None
         return driver.run()
 
     def run(self) -> int:
@@ -167,9 +167,9 @@ class Driver(ABC):
             return NOTHING_TO_RUN
         where = cluster_driver_process.whereabouts(row.log) if self.in_cluster else {}
         self._release, self._log = row.release_seq, where.get("log", row.log)
-        own = session.own()
+        own_session = session.own()
         # The launcher records them too, but it may have died in between.
-        self._control.update_driver(self.incarnation, pid=own.pid, pid_started=own.started, **where)
+        self._control.update_driver(self.incarnation, pid=own_session.pid, pid_started=own_session.started, **where)
         try:
             self._leases.take()
         except LeaseHeld as e:
@@ -204,32 +204,34 @@ class Driver(ABC):
             log.warning("driver of %s %s", self.app, lacking)
 
     def _open_runs(self) -> None:
-        before, now = self._control.progress(self.app), self._control.now()
-        self._ended_full = self._find_ended_full()
-        lost = self._control.desired(self.app).keys() - set(self._names) if self._wrong else set()
-        for name in (*self._names, *sorted(lost)):
-            known = before.get(name)
+        progress, now = self._control.progress(self.app), self._control.now()
+        self._ended_without_memory = self._find_ended_without_memory()
+        unreadable = self._control.desired(self.app).keys() - set(self._names) if self._broken_files else set()
+        for name in (*self._names, *sorted(unreadable)):
+            previous = progress.get(name)
             figures = ProgressRow(name, self.app, self.incarnation, state="stopped")
-            if known:
+            if previous:
                 for figure in ("rows_in", "rows_out", "late", "dead", "restarts", "watermark", "batch_id", "batch_at"):
-                    setattr(figures, figure, getattr(known, figure))
-                if known.behind_ms is not None:
-                    figures.behind_ms = known.behind_ms + now - known.reported_at
-            if full := self._ended_full:
+                    setattr(figures, figure, getattr(previous, figure))
+                if previous.behind_ms is not None:
+                    figures.behind_ms = previous.behind_ms + now - previous.reported_at
+            if full := self._ended_without_memory:
                 figures.error, figures.error_at = full.reason, full.ended_at
             self._runs[name] = (
-                UnreadableRun(figures, self._unreadable()) if name in lost else self.create_run(name, figures)
+                UnreadableRun(figures, self._unreadable()) if name in unreadable else self.create_run(name, figures)
             )
 
-    def _find_ended_full(self) -> DriverRow | None:
+    def _find_ended_without_memory(self) -> DriverRow | None:
         """The app's last driver, if its memory was full."""
-        mine = self._control.drivers(self.app, live=False)
-        last = next((d for d in mine if d.incarnation != self.incarnation), None)
+        drivers = self._control.drivers(self.app, live=False)
+        last = next((d for d in drivers if d.incarnation != self.incarnation), None)
         return last if last and last.end_code == "memory" else None
 
     def _unreadable(self) -> str:
         """What is wrong with files of the app; with others, if its own are right."""
-        return "; ".join(map(str, catalog.mistakes_of_app(self.app, self.catalog, self._wrong) or self._wrong))
+        return "; ".join(
+            map(str, catalog.mistakes_of_app(self.app, self.catalog, self._broken_files) or self._broken_files)
+        )
 
     def _loop(self) -> None:
         lag_at = 0.0
@@ -252,20 +254,20 @@ class Driver(ABC):
     def _look(self) -> None:
         """Do what the desired state says; without the database, go on as before."""
         try:
-            wanted = self._control.desired(self.app)
+            desired = self._control.desired(self.app)
             app = self._control.app(self.app)
         except ControlError as e:
             log.warning("the desired state of %s cannot be read, going on as before: %s", self.app, e)
-            wanted = {name: "on" if run.running else "off" for name, run in self._runs.items()}
+            desired = {name: "on" if run.running else "off" for name, run in self._runs.items()}
             app = None
         if app and app.release_seq > self._release:
             return self._leave(f"release {app.release_seq}", "released")
-        if "on" not in wanted.values():
+        if "on" not in desired.values():
             return self._leave("no stream of the app is wanted", "unwanted")
         for name, run in self._runs.items():
             if not run.active:
                 self._measured.discard(name)
-            if wanted.get(name) == "on":
+            if desired.get(name) == "on":
                 if self._has_resources and (run.active or self._owns(name)):
                     run.reconcile()
             elif run.running:
@@ -289,15 +291,15 @@ class Driver(ABC):
     def _report(self, *, keep: bool) -> None:
         """Write down what each run says of itself. One that cannot say it, or whose figures are refused, is left out:
         its last report then grows old."""
-        said = [row for name, run in list(self._runs.items()) if (row := self._figures(name, run))]
+        rows = [row for name, run in list(self._runs.items()) if (row := self._figures(name, run))]
         try:
-            refused = self._control.report(said, keep=keep)
+            refused = self._control.report(rows, keep=keep)
         except ControlError as e:
             log.warning("progress could not be reported: %s", e)
         except Exception:
             log.exception("progress could not be reported")
         else:
-            for row in said:
+            for row in rows:
                 self._note(row.name, refused.get(row.name, ""))
 
     def _figures(self, name: str, run: DriverRun) -> ProgressRow | None:
@@ -316,16 +318,16 @@ class Driver(ABC):
         self._unreported[name] = why
 
     def _measure_lag(self) -> None:
-        at = {name: run.offsets for name, run in self._runs.items()}
-        wanted = {(t, p) for offsets in at.values() for t, parts in offsets.items() for p in parts}
+        positions = {name: run.offsets for name, run in self._runs.items()}
+        partitions = {(t, p) for offsets in positions.values() for t, parts in offsets.items() for p in parts}
         asked_at, broker = time.monotonic(), settings().bootstrap
         try:
             # In this order: what is committed in between is no open transaction.
-            stable, ends = (of(admin(broker), wanted, broker) for of in (end_offsets, log_end_offsets))
+            stable, ends = (of(admin(broker), partitions, broker) for of in (end_offsets, log_end_offsets))
         except BrokerError as e:
             log.warning("lag could not be measured: %s", e)
             return
-        for name, offsets in at.items():
+        for name, offsets in positions.items():
             try:
                 self._runs[name].lag(offsets, stable, ends, asked_at)
                 self._measured.add(name)

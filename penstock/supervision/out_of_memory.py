@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 # Lines of the JVM's and of Spark's own: what a record says stands in lines that are indented.
-SAID = re.compile(
+MESSAGES = re.compile(
     rb"^(?:Terminating due to java\.lang\.OutOfMemoryError"
     rb"|\S+ ERROR spark SparkUncaughtExceptionHandler: [^\n]+\n +[\w.$]*OutOf\w*Memory\w*): ([ -~]{1,200})",
     re.MULTILINE,
@@ -21,7 +21,7 @@ def out_of_memory(log: str) -> str:
     try:
         with Path(log).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
-            found = SAID.search(file.read())
+            match = MESSAGES.search(file.read())
     except OSError:
         return ""
-    return f"its JVM ran out of memory: {found[1].decode()}" if found else ""
+    return f"its JVM ran out of memory: {match[1].decode()}" if match else ""

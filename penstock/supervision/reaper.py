@@ -20,8 +20,8 @@ def clear(control: Control, d: DriverRow, why: str, actor: Actor, code: EndCode 
     On another host, and in a cluster whose master is away, nothing can be killed: the lease and the fencing of its
     transactions keep it harmless.
     """
-    there = backends.alive(d)
-    if there and not backends.kill(d) and backends.alive(d):
+    is_alive = backends.alive(d)
+    if is_alive and not backends.kill(d) and backends.alive(d):
         return False
     row = control.driver(d.incarnation)
     if row is None or row.state == "ended":
@@ -31,7 +31,7 @@ def clear(control: Control, d: DriverRow, why: str, actor: Actor, code: EndCode 
     if backends.alive(d) is None and (unsure := backends.uncertainty(d)):
         why = f"{why}; {unsure}"
     control.end_driver(d.incarnation, why, code)
-    control.record(actor, "kill" if there else "end", d.app, f"driver {d.incarnation[:8]}, {d.label}: {why}")
+    control.record(actor, "kill" if is_alive else "end", d.app, f"driver {d.incarnation[:8]}, {d.label}: {why}")
     log.warning("app %s: driver %s ended: %s", d.app, d.incarnation[:8], why)
     return True
 
@@ -42,12 +42,12 @@ def stop(control: Control, app: str, owner: str, why: str, timeout: float = 20.0
     True if this owner ended it. Ownership is looked at again before the kill: somebody may have adopted it meanwhile.
     """
 
-    def mine() -> DriverRow | None:
+    def owned_driver() -> DriverRow | None:
         row = control.app(app)
         d = control.driver(row.incarnation) if row and row.incarnation else None
         return d if d and d.owner == owner and d.state != "ended" else None
 
-    d = mine()
+    d = owned_driver()
     if d is None:
         return False
     actor = Actor(owner, "supervisor")
@@ -57,8 +57,8 @@ def stop(control: Control, app: str, owner: str, why: str, timeout: float = 20.0
     deadline = time.monotonic() + timeout
     while backends.alive(d) and time.monotonic() < deadline:
         time.sleep(0.1)
-    still = mine()
-    return still is not None and still.incarnation == d.incarnation and clear(control, still, why, actor, "asked")
+    current = owned_driver()
+    return current is not None and current.incarnation == d.incarnation and clear(control, current, why, actor, "asked")
 
 
 def reap(control: Control, declared: set[str], actor: Actor) -> Iterator[str]:

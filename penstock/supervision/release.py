@@ -20,7 +20,7 @@ from penstock.supervision import launch
 # Seconds that the declarations, and the plans of an app's streams, may take to be read.
 READ_TIMEOUT, PLAN_TIMEOUT = 60.0, 180.0
 # Releases that are checked or wait for it, in one process.
-MOST = 4
+MAX_WAITING = 4
 
 
 def release(
@@ -40,23 +40,25 @@ def release(
 
 
 def _check(control: Control, app: str, *, accept_state: bool) -> None:
-    """ReleaseRefused if the code of an app would not run."""
-    declared = _told(("penstock.catalog", app), READ_TIMEOUT)
+    """Raise ReleaseRefused if the code of an app would not run."""
+    declared = _run_check(("penstock.catalog", app), READ_TIMEOUT)
     missing = control.desired(app).keys() - set(declared["names"])
-    taken = [name for name in declared["names"] if declared["others"] and control.app_of(name) not in (None, app)]
-    if wrong := declared["wrong"] or (declared["others"] if missing or taken else []):
+    owned_by_others = [
+        name for name in declared["names"] if declared["others"] and control.app_of(name) not in (None, app)
+    ]
+    if errors := declared["wrong"] or (declared["others"] if missing or owned_by_others else []):
         raise ReleaseRefused(
-            f"the code of app {app} cannot be read, so nothing is released and its driver goes on",
-            got="; ".join(wrong),
-            hint="mend the files, and release again",
+            f"the code of app {app} cannot be read, so it is not released and its driver continues",
+            got="; ".join(errors),
+            hint="correct the files, and release again",
         )
     if not declared["names"]:
-        raise ReleaseRefused(f"nothing is declared for app {app} any more", hint="stop it: its driver then leaves")
+        raise ReleaseRefused(f"nothing is declared for app {app} any more", hint="stop it; its driver then exits")
     if declared["streams"]:
         plans = ("penstock.engine.checkpoint.plan_fingerprint", app, *(["--accept"] if accept_state else []))
-        if refused := _told(plans, PLAN_TIMEOUT)["refused"]:
+        if refused := _run_check(plans, PLAN_TIMEOUT)["refused"]:
             raise ReleaseRefused(
-                f"app {app} cannot go on with this code, so nothing is released and its driver goes on",
+                f"app {app} cannot continue with this code, so it is not released and its driver continues",
                 got="; ".join(refused),
             )
 
@@ -66,7 +68,7 @@ class ReleaseQueue:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "release")
-        self._asked: dict[tuple[str, str], Future[int]] = {}
+        self._running: dict[tuple[str, str], Future[int]] = {}
         self._lock = Lock()
 
     def ask(self, control: Control, app: str, actor: Actor, note: str = "") -> Future[int]:
@@ -74,39 +76,39 @@ class ReleaseQueue:
         gets the same one. ReleaseRefused, also at once if too many wait."""
         key = (app, launch.spec_hash())
         with self._lock:
-            asked = self._asked.get(key)
-            if joins := asked is not None:
+            running = self._running.get(key)
+            if is_joining := running is not None:
                 note = f"{note} (one with another that was being checked)".strip()
-            elif len(self._asked) >= MOST:
+            elif len(self._running) >= MAX_WAITING:
                 raise ReleaseRefused(
-                    f"{len(self._asked)} releases are being checked, so that of app {app} is not",
-                    got=", ".join(sorted(name for name, _ in self._asked)),
+                    f"{len(self._running)} releases are being checked, so that of app {app} is not",
+                    got=", ".join(sorted(name for name, _ in self._running)),
                     hint="release again in a minute",
                 )
             else:
-                asked = self._asked[key] = self._pool.submit(release, control, app, actor, note)
-        assert asked is not None
+                running = self._running[key] = self._pool.submit(release, control, app, actor, note)
+        assert running is not None
 
         def done(ended: Future[int]) -> None:
-            if not joins:
+            if not is_joining:
                 self._forget(key)
             elif not ended.exception():
                 control.record(actor, "release", app, note)
 
-        asked.add_done_callback(done)
-        return asked
+        running.add_done_callback(done)
+        return running
 
     def _forget(self, key: tuple[str, str]) -> None:
         with self._lock:
-            self._asked.pop(key, None)
+            self._running.pop(key, None)
 
 
-def _told(command: Sequence[str], timeout: float) -> dict[str, Any]:
-    """What a module says as JSON on its last line. ReleaseRefused if it says nothing."""
-    what = f"`python -m {' '.join(command)}` did not tell whether the code would run"
+def _run_check(command: Sequence[str], timeout: float) -> dict[str, Any]:
+    """Run a module and return the JSON of its last line. ReleaseRefused if it fails."""
+    what = f"`python -m {' '.join(command)}` could not check the code"
     try:
         return launch.run_json_module(command, timeout, PENSTOCK_SPARK_MASTER="local[1]", PENSTOCK_DRIVER_MEMORY="512m")
     except subprocess.TimeoutExpired as e:
-        raise ReleaseRefused(what, got=f"nothing within {timeout:g} s", hint="release again") from e
+        raise ReleaseRefused(what, got=f"no answer within {timeout:g} s", hint="release again") from e
     except subprocess.CalledProcessError as e:
         raise ReleaseRefused(what, got=e.stderr.decode(errors="replace").strip()[-2000:]) from e

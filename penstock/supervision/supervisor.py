@@ -37,28 +37,28 @@ class Supervisor:
     def tick(self, evidence: Evidence | None = None) -> Decision:
         """Do what is due, then say what is left: `rest`, or `wait` until the next launch. ControlError as always."""
         for _ in range(5):  # clear, launch, adopt, and twice more for those who were faster
-            found = facts_of(self.control, self.app, evidence)
-            if found is None:
+            facts = facts_of(self.control, self.app, evidence)
+            if facts is None:
                 return Decision("rest", "the control database does not know this app")
-            step = decide(found, settings())
+            step = decide(facts, settings())
             match step.action:
-                case "clear" if found.driver:
-                    code: EndCode = "asked" if found.leaving else "lost"
-                    if not clear(self.control, found.driver, step.why, self.actor, code):
+                case "clear" if facts.driver:
+                    code: EndCode = "asked" if facts.leaving else "lost"
+                    if not clear(self.control, facts.driver, step.why, self.actor, code):
                         return Decision("wait", "processes of the last driver do not end", 1.0)
                 case "launch":
-                    self._launch(found, step.why)
+                    self._launch(facts, step.why)
                 case "request_release":
                     return self._release(step.why)
-                case "record_wait_reason" if found.driver:
-                    self.control.report_driver_wait(found.driver.incarnation, found.wait_reason)
-                    self._adopt(found)
+                case "record_wait_reason" if facts.driver:
+                    self.control.report_driver_wait(facts.driver.incarnation, facts.wait_reason)
+                    self._adopt(facts)
                     return Decision("rest", step.why)
                 case _:
-                    self._adopt(found)
+                    self._adopt(facts)
                     if step.action == "wait":
                         # Once of each driver that ended.
-                        self.control.record(self.actor, "wait", self.app, step.why, found.recent[0].incarnation)
+                        self.control.record(self.actor, "wait", self.app, step.why, facts.recent[0].incarnation)
                     return step
         return Decision("wait", "others are at work on this app", 1.0)
 

@@ -31,9 +31,9 @@ class UnreadableRun:
         self._figures.state = "stopped"
 
     def report(self) -> ProgressRow:
-        known = self._figures.behind_ms
-        grown = int((time.monotonic() - self._since) * 1000)
-        return replace(self._figures, behind_ms=None if known is None else known + grown)
+        behind_ms = self._figures.behind_ms
+        elapsed_ms = int((time.monotonic() - self._since) * 1000)
+        return replace(self._figures, behind_ms=None if behind_ms is None else behind_ms + elapsed_ms)
 
     def write_seconds(self) -> float:
         return 0.0

@@ -52,8 +52,12 @@ def decide(f: Facts, s: Settings) -> Decision:
     if f.driver is None or f.driver.state == "ended":
         if not f.wanted:
             return Decision("rest", "not wanted")
-        left, why = _backoff(f)
-        return Decision("wait", f"{why}; next launch in {left:.0f} s", left) if left > 0 else Decision("launch", why)
+        remaining, why = _backoff(f)
+        return (
+            Decision("wait", f"{why}; next launch in {remaining:.0f} s", remaining)
+            if remaining > 0
+            else Decision("launch", why)
+        )
     return _placement(f, f.driver) or _fault(f, f.driver, s) or _condition(f, f.driver)
 
 
@@ -70,21 +74,25 @@ def _placement(f: Facts, d: DriverRow) -> Decision | None:
 
 
 def _fault(f: Facts, d: DriverRow, s: Settings) -> Decision | None:
-    seen = f.evidence if f.evidence.incarnation == d.incarnation else Evidence()
+    evidence = f.evidence if f.evidence.incarnation == d.incarnation else Evidence()
     # A report of the future is of a clock that was set back since: only the watcher's own clock counts then.
-    silence = (f.now - d.alive_at) / 1000 if d.alive_at <= f.now else seen.silent_for
+    silence = (f.now - d.alive_at) / 1000 if d.alive_at <= f.now else evidence.silent_for
     if f.alive is False:
         return Decision("clear", "its process is gone")
     if f.leader_gone:
         return Decision("clear", "its JVM is gone, others of its session are left")
-    recorded = SUBMIT_TIMEOUT if d.master else RECORD_TIMEOUT
-    if d.pid is None and d.submission is None and (f.now - d.launched_at) / 1000 > recorded:
-        return Decision("clear", f"no process was recorded within {recorded:.0f} s: its launcher died")
+    record_timeout = SUBMIT_TIMEOUT if d.master else RECORD_TIMEOUT
+    if d.pid is None and d.submission is None and (f.now - d.launched_at) / 1000 > record_timeout:
+        return Decision("clear", f"no process was recorded within {record_timeout:.0f} s: its launcher died")
     starts = d.state == "launching" or d.pid is None
     timeout = max(START_TIMEOUT, s.stuck_after) if starts else s.stuck_after
-    if silence > timeout and seen.alive_at == d.alive_at and seen.silent_for >= min(CONFIRM_SILENCE, s.stuck_after):
+    if (
+        silence > timeout
+        and evidence.alive_at == d.alive_at
+        and evidence.silent_for >= min(CONFIRM_SILENCE, s.stuck_after)
+    ):
         return Decision("clear", f"hung: no sign of life for {silence:.0f} s")
-    if f.leaving and seen.leaving_for > s.drain_timeout:
+    if f.leaving and evidence.leaving_for > s.drain_timeout:
         return Decision("clear", f"did not leave within {s.drain_timeout:.0f} s")
     return None
 

@@ -74,16 +74,25 @@ def facts_of(control: Control, app: str, evidence: Evidence | None = None, *, wa
     if row is None:
         return None
     driver = control.driver(row.incarnation) if row.incarnation else None
-    gone = driver is None or driver.state == "ended"
+    has_ended = driver is None or driver.state == "ended"
     now = control.now()
-    recent = _recent(control, app, driver, now) if gone else []
+    recent = _recent(control, app, driver, now) if has_ended else []
     desired = control.desired(app)
-    alive = None if gone or driver is None else backends.alive(driver, now, wait=wait)
+    alive = None if has_ended or driver is None else backends.alive(driver, now, wait=wait)
     leader_gone = bool(alive and driver and backends.leader_gone(driver))
-    waits = backends.wait_reason(driver, now, wait=wait) if driver else None
-    lacks = _lacking(control, row, driver, desired, now) if driver and driver.state == "running" else []
+    wait_reason = backends.wait_reason(driver, now, wait=wait) if driver else None
+    unknown = _lacking(control, row, driver, desired, now) if driver and driver.state == "running" else []
     return Facts(
-        row, "on" in desired.values(), driver, alive, leader_gone, recent, now, evidence or Evidence(), lacks, waits
+        row,
+        "on" in desired.values(),
+        driver,
+        alive,
+        leader_gone,
+        recent,
+        now,
+        evidence or Evidence(),
+        unknown,
+        wait_reason,
     )
 
 
@@ -97,9 +106,9 @@ def _recent(control: Control, app: str, last: DriverRow | None, now: int) -> lis
 def _lacking(control: Control, app: AppRow, driver: DriverRow, desired: Mapping[str, Desired], now: int) -> list[str]:
     if app.refused_at is not None and 0 <= now - app.refused_at < REFUSED_FOR:
         return []
-    told = control.progress(driver.app)
+    progress = control.progress(driver.app)
     return [
         name
         for name, want in desired.items()
-        if want == "on" and (name not in told or told[name].incarnation != driver.incarnation)
+        if want == "on" and (name not in progress or progress[name].incarnation != driver.incarnation)
     ]

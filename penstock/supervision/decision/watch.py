@@ -26,28 +26,28 @@ class AppWatch:
     def __init__(self, control: Control, app: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.control, self.app, self.clock = control, app, clock
         self.evidence = Evidence()
-        self._looked: float | None = None
+        self._last_look: float | None = None
         self._silent_since = self._leaving_since = self._lacking_since = 0.0
 
     def look(self) -> Decision:
         """The step that is due. ControlError while the database is away: nothing is known then."""
         try:
             # Whoever looks must look again soon, or what it saw before counts for nothing.
-            found = facts_of(self.control, self.app, wait=False)
+            facts = facts_of(self.control, self.app, wait=False)
         except ControlError:
-            self._looked = None
+            self._last_look = None
             raise
         now = self.clock()
-        if found is None:
+        if facts is None:
             return Decision("rest", "the control database does not know this app")
-        self._note(found, now)
-        self._looked = now
-        return decide(replace(found, evidence=self.evidence), settings())
+        self._note(facts, now)
+        self._last_look = now
+        return decide(replace(facts, evidence=self.evidence), settings())
 
     def _note(self, f: Facts, now: float) -> None:
         d, old = f.driver, self.evidence
         incarnation = d.incarnation if d else None
-        blind = self._looked is None or now - self._looked > max(GAP, 3 * settings().supervise_every)
+        blind = self._last_look is None or now - self._last_look > max(GAP, 3 * settings().supervise_every)
         if blind or old.incarnation != incarnation or (d and old.alive_at != d.alive_at):
             self._silent_since = now
         # A driver cannot leave in order while the database is away: its time to do so starts again.

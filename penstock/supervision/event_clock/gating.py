@@ -38,7 +38,7 @@ TRIGGERS = 3
 KEPT = 1000
 AT_THE_CLOCK = 1 << 62
 NONE: Mapping[str, int] = MappingProxyType({})
-AWAY = "the control database is away"
+DATABASE_AWAY = "the control database is down"
 
 
 class EventTimeBound(NamedTuple):
@@ -67,16 +67,18 @@ class HeartbeatGate:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._control, self._clock, self._windowed = control, clock, windowed
-        self._named = any(reader.name for beaten in windowed.values() for reader in beaten.readers)
-        self._writers = {name: of for beaten in windowed.values() for name, of in beaten.writers.items()}
+        self._named = any(reader.name for topic in windowed.values() for reader in topic.readers)
+        self._writers = {name: writer for topic in windowed.values() for name, writer in topic.writers.items()}
         # Of streams that feed each other, each would wait for what it said itself: there each counts alone.
-        self._feeds = {name: [f for f in of.feeds if name not in self._behind(f)] for name, of in self._writers.items()}
+        self._feeds = {
+            name: [f for f in writer.feeds if name not in self._all_feeds(f)] for name, writer in self._writers.items()
+        }
         self._silent = max(SILENT, 2.5 * progress_every)
         self._rows: dict[str, StreamProgress] = {}
         # The database's clock when it last answered, and when that was.
         self._now, self._heard_at = 0, float("-inf")
         self._look_at = float("-inf")
-        self._away = ""
+        self._outage = ""
         self._reached: dict[str, tuple[int, str]] = {}
         self._history: dict[str, tuple[list[int], list[int]]] = {}
         # By topic: its time while no beats were sent, and when they went on.
@@ -93,7 +95,7 @@ class HeartbeatGate:
         if not self.watches or not beaten.writers:
             return EventTimeBound(now_ms)
         if not self._now:
-            return EventTimeBound(None, AWAY)
+            return EventTimeBound(None, DATABASE_AWAY)
         at, why = min(self._reached[writer] for writer in beaten.writers)
         age = self._database_now() - at
         # The other half of the grace is for what its records took before they came to the streams.
@@ -125,11 +127,11 @@ class HeartbeatGate:
         try:
             now, self._rows = self._control.stream_progress()
             # Where nothing is declared there is no row to tell it.
-            self._now, self._heard_at, self._away = now or self._control.now(), self._clock(), ""
+            self._now, self._heard_at, self._outage = now or self._control.now(), self._clock(), ""
         except ControlError as e:
-            if not self._away:
+            if not self._outage:
                 log.warning("how far streams are is not known, what was known last counts: %s", e)
-            self._away, self._look_at = AWAY, self._clock() + RETRY_EVERY
+            self._outage, self._look_at = DATABASE_AWAY, self._clock() + RETRY_EVERY
         if self._now:
             self._missed |= {topic: (self._database_now() - overdue[topic], AT_THE_CLOCK) for topic in new}
             self._reached = {}
@@ -139,15 +141,15 @@ class HeartbeatGate:
     def _missing(self, topic: str) -> bool:
         return topic in self._missed and self._missed[topic][1] == AT_THE_CLOCK
 
-    def _behind(self, name: str) -> set[str]:
+    def _all_feeds(self, name: str) -> set[str]:
         """The streams that feed one, in any number of steps."""
-        found: set[str] = set()
+        feeds: set[str] = set()
         waiting = [name]
         while waiting:
-            new = set(self._writers[waiting.pop()].feeds) - found
-            found |= new
+            new = set(self._writers[waiting.pop()].feeds) - feeds
+            feeds |= new
             waiting += new
-        return found
+        return feeds
 
     def _database_now(self) -> int:
         return self._now + int((self._clock() - self._heard_at) * 1000)
@@ -156,21 +158,21 @@ class HeartbeatGate:
         """Where a stream is with all that feed it, and why it is not at the clock."""
         if name in self._reached:
             return self._reached[name][0]
-        of, row = self._writers[name], self._rows.get(name)
-        found = self._alone(name, of, row, now)
+        writer, row = self._writers[name], self._rows.get(name)
+        reached = self._alone(name, writer, row, now)
         for feed in self._feeds[name]:
             feed_at = self._reach(feed, now)
-            found = min(found, (feed_at, self._reached[feed][1]))
+            reached = min(reached, (feed_at, self._reached[feed][1]))
             if row and row.caught_up_at is not None:
-                had = self._as_of(feed, row.caught_up_at)
-                found = min(found, (had, f"{name} has not read yet what {feed} caught up with"))
-        for topic in of.clocks:
+                feed_then = self._as_of(feed, row.caught_up_at)
+                reached = min(reached, (feed_then, f"{name} has not read yet what {feed} caught up with"))
+        for topic in writer.clocks:
             at, until = self._missed.get(topic, (AT_THE_CLOCK, 0))
             if row and row.caught_up_at is not None and row.caught_up_at < until:
-                found = min(found, (at, f"{name} has windows open that were due while no beats were sent"))
-        self._reached[name] = found
-        self._note(name, found[0], now)
-        return found[0]
+                reached = min(reached, (at, f"{name} has windows open that were due while no beats were sent"))
+        self._reached[name] = reached
+        self._note(name, reached[0], now)
+        return reached[0]
 
     def _alone(self, name: str, of: UpstreamWriter, row: StreamProgress | None, now: int) -> tuple[int, str]:
         if row is None or (row.desired == "off" and row.caught_up_at is None):
@@ -180,7 +182,7 @@ class HeartbeatGate:
         if row.desired == "off":
             return row.caught_up_at, f"{name} is stopped"
         if now - row.reported_at > self._silent * 1000:
-            return row.caught_up_at, self._away or f"{name} is down"
+            return row.caught_up_at, self._outage or f"{name} is down"
         if row.state not in ("running", "idle"):
             return row.caught_up_at, f"{name} is {'starting' if row.state == 'stopped' else row.state}"
         if now - row.caught_up_at > (BEHIND + TRIGGERS * of.every) * 1000:

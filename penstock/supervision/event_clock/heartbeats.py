@@ -124,34 +124,34 @@ class HeartbeatSender:
                     self._control.hold_heartbeats(name, None, "")
             except ControlError:
                 return {}
-        last = {name: at for name in self._windowed if (at := self._told(name))}
+        last = {name: at for name in self._windowed if (at := self._last_time(name))}
         return {name: now - at for name, at in last.items() if self._after(name, at) + OVERDUE * 1000 < now}
 
-    def _told(self, name: str) -> int | None:
+    def _last_time(self, name: str) -> int | None:
         """The time that the last beat of a topic carried."""
         return self._last.get(name) or (self._before or {}).get(name)
 
     def _moves(self, name: str, at: int | None) -> bool:
         """Whether a held beat would bring a topic's time to where a reader waits for it."""
-        last = self._told(name)
+        last = self._last_time(name)
         return at is not None and (last is None or at >= self._after(name, last))
 
     def _after(self, name: str, at: int) -> int:
         of = self._windowed[name]
         return next_beat(of.topic, self._holds.due(name) or [reader.schedule for reader in of.readers], at)
 
-    def _moved(self, known: EventTimeBound, bound: EventTimeBound) -> bool:
-        return bool(bound.why) and abs((bound.at or 0) - (known.at or 0)) >= HELD_EVERY * 1000
+    def _moved(self, previous: EventTimeBound, bound: EventTimeBound) -> bool:
+        return bool(bound.why) and abs((bound.at or 0) - (previous.at or 0)) >= HELD_EVERY * 1000
 
     def _note_hold(self, name: str, bound: EventTimeBound) -> None:
-        known = self._noted.get(name)
-        if self._control is None or (known and known.why == bound.why and not self._moved(known, bound)):
+        previous = self._noted.get(name)
+        if self._control is None or (previous and previous.why == bound.why and not self._moved(previous, bound)):
             return
         try:
             self._control.hold_heartbeats(name, bound.at, bound.why)
         except ControlError:
             return  # `HeartbeatGate` says that the database is away
-        if bound.why and (not known or known.why != bound.why):
+        if bound.why and (not previous or previous.why != bound.why):
             log.info("heartbeats of %s are held: %s", name, bound.why)
         self._noted[name] = bound
 

@@ -202,7 +202,7 @@ def test_without_room_it_is_queued_and_without_a_master_it_says_so(
         supervisor.tick()
         last = p.driver()
         assert last.state == "ended"
-        assert f"the Spark master {made.url} did not do what was asked (submit a driver)" in (last.reason or "")
+        assert f"the Spark master {made.url} did not submit a driver" in (last.reason or "")
         assert "does not answer" in (last.reason or "")
     finally:
         p.close()

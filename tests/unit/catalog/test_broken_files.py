@@ -245,10 +245,12 @@ def test_a_stream_that_does_not_stop_in_order_keeps_no_other_from_it(
 def test_code_that_does_not_load_is_not_released(
     project: Path, control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = release._told
-    monkeypatch.setattr(release, "_told", lambda c, t: real(c, t) if c[0] == "penstock.catalog" else {"refused": []})
+    real = release._run_check
+    monkeypatch.setattr(
+        release, "_run_check", lambda c, t: real(c, t) if c[0] == "penstock.catalog" else {"refused": []}
+    )
     broken(project, "jobs/shop/returns.py")
-    with pytest.raises(ReleaseRefused, match=r"the code of app shop cannot be read.*returns\.py.*mend the files"):
+    with pytest.raises(ReleaseRefused, match=r"the code of app shop cannot be read.*returns\.py.*correct the files"):
         release.release(control, "shop", ME)
     assert release.release(control, "bank", ME) == 1
     broken(project, "sql/captures/towns.sql")
@@ -267,7 +269,7 @@ def test_the_code_of_where_a_release_is_asked_for_is_not_the_projects(
     (elsewhere / "__init__.py").touch()
     (elsewhere / "sales.py").write_text(BROKEN)
     monkeypatch.chdir(project / "elsewhere")
-    told = release._told(("penstock.catalog", "shop"), 60)
+    told = release._run_check(("penstock.catalog", "shop"), 60)
     assert (sorted(told["names"]), told["wrong"], told["others"]) == (["returns", "sales"], [], [])
 
 
@@ -282,8 +284,8 @@ def test_state_that_does_not_fit_is_not_released_unless_accepted(
             return {"names": ["sales"], "streams": True, "wrong": [], "others": []}
         return {"refused": [] if "--accept" in command else ["stream sales has state of other code"]}
 
-    monkeypatch.setattr(release, "_told", told)
-    with pytest.raises(ReleaseRefused, match=r"app shop cannot go on with this code.*state of other code"):
+    monkeypatch.setattr(release, "_run_check", told)
+    with pytest.raises(ReleaseRefused, match=r"app shop cannot continue with this code.*state of other code"):
         release.release(control, "shop", ME)
     assert release.release(control, "shop", ME, "agreed", accept_state=True) == 1
     assert asked[-1] == ("penstock.engine.checkpoint.plan_fingerprint", "shop", "--accept")
@@ -340,8 +342,10 @@ def test_who_feeds_a_topic_is_known_though_its_file_breaks(project: Path) -> Non
 def test_what_a_file_does_to_its_process_keeps_no_other_app_from_a_release(
     project: Path, control: Control, monkeypatch: pytest.MonkeyPatch, does: str
 ) -> None:
-    real = release._told
-    monkeypatch.setattr(release, "_told", lambda c, _: real(c, 20) if c[0] == "penstock.catalog" else {"refused": []})
+    real = release._run_check
+    monkeypatch.setattr(
+        release, "_run_check", lambda c, _: real(c, 20) if c[0] == "penstock.catalog" else {"refused": []}
+    )
     (project / "jobs" / "shop" / "odd.py").write_text(does + "\n")
     assert release.release(control, "bank", ME) == 1
 

@@ -267,7 +267,7 @@ class Quiet:
 
 def test_up_releases_an_app_whose_driver_lacks_a_stream(running: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
-        raise ReleaseRefused("app a cannot go on with this code")
+        raise ReleaseRefused("app a cannot continue with this code")
 
     monkeypatch.setattr(platform, "STREAMS_TIMEOUT", 0.0)
     monkeypatch.setattr(platform, "release", refuse)

@@ -40,7 +40,7 @@ def placed(p: Platform, **values: Any) -> DriverRow:
 
 def says(monkeypatch: pytest.MonkeyPatch, d: DriverRow, seen: ClusterDriverState) -> None:
     """What its master has said a moment ago."""
-    monkeypatch.setitem(cluster_drivers._seen, f"{d.submission} {d.master}", (time.monotonic() + 60, seen))
+    monkeypatch.setitem(cluster_drivers._answers, f"{d.submission} {d.master}", (time.monotonic() + 60, seen))
 
 
 def test_what_the_master_says_of_a_silent_driver(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_memory_in_mebibytes(given: str, found: int) -> None:
 
 @pytest.mark.processes
 def test_a_heap_that_is_no_size_is_told() -> None:
-    with pytest.raises(SettingError, match="PENSTOCK_DRIVER_MEMORY is no size of a heap; got: much"):
+    with pytest.raises(SettingError, match="PENSTOCK_DRIVER_MEMORY is not a heap size; got: much"):
         ClusterSubmission("a", "i", MASTER, {"spark.driver.memory": "much"}).submit(Path("/none"))
 
 

@@ -16,7 +16,7 @@ from penstock.errors import ControlError
 from penstock.model import capture
 from penstock.model.output_mode import HeartbeatSchedule
 from penstock.streams import EmitChanges, EmitFinal, Input, Stateless, Stream, Table, Topic, TopicOutput
-from penstock.supervision.event_clock.gating import AWAY, HeartbeatGate
+from penstock.supervision.event_clock.gating import DATABASE_AWAY, HeartbeatGate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -129,14 +129,14 @@ def test_without_the_database_what_was_known_last_counts() -> None:
     told.away, told.passed = True, 3.0
     assert held(told, holds) == (0, "")
     told.passed = 60.0
-    assert held(told, holds) == (63, AWAY)
+    assert held(told, holds) == (63, DATABASE_AWAY)
     assert held(told, holds, "source") == (0, ""), "nothing feeds it"
 
 
 def test_a_database_that_never_answered() -> None:
     told = Told(away=True)
     holds = made(told)
-    assert held(told, holds) == (None, AWAY)
+    assert held(told, holds) == (None, DATABASE_AWAY)
     assert held(told, holds, "source") == (0, "")
 
 

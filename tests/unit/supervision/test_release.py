@@ -13,7 +13,7 @@ from penstock.control import Actor
 from penstock.errors import ReleaseRefused
 from penstock.supervision import launch
 from penstock.supervision import release as releases
-from penstock.supervision.release import MOST, ReleaseQueue
+from penstock.supervision.release import MAX_WAITING, ReleaseQueue
 from tests.support.supervised_platform import ME, Platform
 from tests.support.wait import wait_until
 
@@ -59,7 +59,7 @@ def test_five_who_release_an_app_at_once_get_one_release(p: Platform, checks: Ch
 
 def test_apps_are_released_one_after_the_other_and_not_too_many_wait(p: Platform, checks: Checks) -> None:
     one = ReleaseQueue()
-    asked = [one.ask(p.control, f"app-{n}", ME) for n in range(MOST)]
+    asked = [one.ask(p.control, f"app-{n}", ME) for n in range(MAX_WAITING)]
     with pytest.raises(ReleaseRefused, match="again in a minute"):
         one.ask(p.control, "another", ME)
     checks.through.set()

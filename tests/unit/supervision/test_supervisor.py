@@ -235,7 +235,7 @@ def test_the_log_is_written_and_old_ones_go(p: Platform) -> None:
         (folder / f"driver-a-20200101T{n:06d}000000.log").touch()
     assert launch.new_log("a").parent == folder
     assert log.exists()
-    assert len(list(folder.iterdir())) == launch.KEPT_LOGS - 1
+    assert len(list(folder.iterdir())) == launch.LOGS_KEPT - 1
 
 
 def test_a_crash_loop_is_slowed_down_though_the_clock_was_set_back(p: Platform) -> None:
