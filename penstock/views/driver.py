@@ -41,8 +41,8 @@ class ViewsDriver(Driver):
         host = f"[{self._host}]" if ":" in self._host else self._host
         url = (s.views_url or f"http://{host}:{{port}}").replace("{port}", str(self._port)).rstrip("/")
         self._requests = RequestMetrics(self.catalog.views)
-        own = ViewInstanceRow(app, number, incarnation, url)
-        self._directory = InstanceDirectory(ViewInstances(control), own, self._holds, self._requests.samples)
+        row = ViewInstanceRow(app, number, incarnation, url)
+        self._directory = InstanceDirectory(ViewInstances(control), row, self._holds, self._requests.samples)
         # As many as ask for keys are let in.
         self._pool, self._keys = QueryPool(), QueryPool(waiting=REQUESTS)
         self._service = ViewsService(app, number, self.catalog.views, self._directory, self._pool, self._keys)

@@ -106,11 +106,11 @@ class ViewRun:
     def __init__(self, served: ServedView, topic: Topic, root: Path, bootstrap: str, figures: ProgressRow) -> None:
         self.view: View = served.view
         self.figures = figures
-        self.seen = ViewStatistics()
+        self.statistics = ViewStatistics()
         self.offsets: dict[str, dict[int, int]] = {}
         self.count = 0
         """Partitions of the topic; 0 until they are known."""
-        self.held: dict[int, PartitionState] = {}
+        self.served: dict[int, PartitionState] = {}
         """Those of this instance that can be answered for."""
         self.refused: DeclarationError | None = None
         """Why the topic cannot be served as it is, until that has changed."""
@@ -164,13 +164,13 @@ class ViewRun:
         """It measures its own, more often."""
 
     def report(self) -> ProgressRow:
-        then, rows = self._rate
+        rate_at, rows_then = self._rate
         now = time.monotonic()
-        if now - then > 1:
-            self.figures.rows_per_s = (self.figures.rows_in - rows) / (now - then)
+        if now - rate_at > 1:
+            self.figures.rows_per_s = (self.figures.rows_in - rows_then) / (now - rate_at)
             self._rate = (now, self.figures.rows_in)
-        held = self.held
-        self.figures.behind_ms = int((now - min(h.at for h in held.values())) * 1000) if held else None
+        partitions = self.served
+        self.figures.behind_ms = int((now - min(h.at for h in partitions.values())) * 1000) if partitions else None
         row = replace(self.figures)
         # In the copy: the view's own thread may say meanwhile that it fails.
         if row.state == "running" and not (row.rows_per_s or row.lag):
@@ -180,7 +180,7 @@ class ViewRun:
     @property
     def ready(self) -> bool:
         """Whether all that this instance keeps of it is loaded, which may be nothing."""
-        return self.count > 0 and self.held.keys() >= set(self._assigned)
+        return self.count > 0 and self.served.keys() >= set(self._assigned)
 
     @property
     def waits(self) -> str:
@@ -190,7 +190,7 @@ class ViewRun:
             return self.refused.what
         if figures.error and figures.state != "running":
             return f"{figures.state}, after an error"
-        lacking = sorted(set(self._assigned) - self.held.keys())
+        lacking = sorted(set(self._assigned) - self.served.keys())
         if figures.state == "running" and lacking:
             return (
                 f"partitions {lacking[:20]} are hidden by a transaction that is open: it ends at its timeout, or see "
@@ -200,7 +200,7 @@ class ViewRun:
 
     @property
     def holds(self) -> ViewPartitions:
-        return {"count": self.count, "loaded": sorted(self.held)}
+        return {"count": self.count, "loaded": sorted(self.served)}
 
     # The thread
 
@@ -214,7 +214,7 @@ class ViewRun:
                 # It is found to be so again when it is opened, and made anew.
                 self._failed(e)
                 self.store.path.unlink(missing_ok=True)
-                self.seen.rebuilt = str(e)
+                self.statistics.rebuilt = str(e)
             except PenstockError as e:
                 self.refused = e if isinstance(e, DeclarationError) else self.refused
                 self._failed(e)
@@ -224,41 +224,43 @@ class ViewRun:
                 log.exception("view %s", self.view.name)
                 self._failed(e)
                 stopping.wait(BACKOFF[-1])
-        self.held = {}
+        self.served = {}
         self.store.close()
 
     def _follow(self, stopping: threading.Event) -> None:
-        asked, now = time.monotonic(), take_snapshot(self._topic.name, self._bootstrap, "view")
-        mine = self._open(now)
-        feed = TopicReader(self._table, self._bootstrap, {p: self.store.next[p] for p in mine})
-        self._end_offsets = self._initial_end_offsets(asked, now)
+        asked_at, now = time.monotonic(), take_snapshot(self._topic.name, self._bootstrap, "view")
+        partitions = self._open(now)
+        feed = TopicReader(self._table, self._bootstrap, {p: self.store.next[p] for p in partitions})
+        self._end_offsets = self._initial_end_offsets(asked_at, now)
         with closing(feed):
             while not stopping.is_set():
                 if why := self._rebuild_reason(now):
-                    self._rebuild(now, mine, why)
+                    self._rebuild(now, partitions, why)
                     return
-                busy = self._read_to_ends(feed, now, asked, stopping.is_set)
+                busy = self._read_to_ends(feed, now, asked_at, stopping.is_set)
                 stopping.wait(EVERY if busy else IDLE)
                 if not stopping.is_set():
-                    asked, now = time.monotonic(), take_snapshot(self._topic.name, self._bootstrap, "view")
+                    asked_at, now = time.monotonic(), take_snapshot(self._topic.name, self._bootstrap, "view")
 
     def _open(self, now: TopicSnapshot) -> list[int]:
         """Take up the store, or make it anew; the partitions that are this instance's."""
         s = settings()
-        mine = assigned_partitions(self._instance, len(now.ends), s.views_instances, s.views_standby)
-        self.held, self._assigned, self.count = {}, mine, len(now.ends)
+        partitions = assigned_partitions(self._instance, len(now.ends), s.views_instances, s.views_standby)
+        self.served, self._assigned, self.count = {}, partitions, len(now.ends)
         try:
             self.store.open()
         except StoreDamaged as e:
-            self._rebuild(now, mine, str(e) if self.store.path.exists() else self.seen.rebuilt or "there was none")
-        others = self.store.next.keys() - set(mine)
+            self._rebuild(
+                now, partitions, str(e) if self.store.path.exists() else self.statistics.rebuilt or "there was none"
+            )
+        others = self.store.next.keys() - set(partitions)
         self.store.without(others)
-        if lacking := set(mine) - self.store.next.keys():
-            self.store.apply({}, {p: now.starts[p] for p in lacking})
+        if missing := set(partitions) - self.store.next.keys():
+            self.store.apply({}, {p: now.starts[p] for p in missing})
         self.figures.state = "loading"
         self._counted = self._noted = 0.0
         self._read_at = 0
-        return mine
+        return partitions
 
     def _rebuild_reason(self, now: TopicSnapshot) -> str:
         following, meta, name = self.store.next, self.store.meta, self._topic.name
@@ -267,33 +269,41 @@ class ViewRun:
         check_partition_count(name, dict.fromkeys(range(meta.count), 0), now, "view")
         return missed_records(name, following, self._read_at or meta.at, now, self._bootstrap, unchanged=meta.whole)
 
-    def _rebuild(self, now: TopicSnapshot, mine: list[int], why: str) -> None:
+    def _rebuild(self, now: TopicSnapshot, partitions: list[int], why: str) -> None:
         log.warning("view %s is read from its topic's beginning: %s", self.view.name, why)
-        self.held, self.seen.rebuilt, self._read_at = {}, why, 0
-        self.store.begin(now.id, len(now.ends), now.at, {p: now.starts[p] for p in mine})
+        self.served, self.statistics.rebuilt, self._read_at = {}, why, 0
+        self.store.begin(now.id, len(now.ends), now.at, {p: now.starts[p] for p in partitions})
 
-    def _initial_end_offsets(self, asked: float, now: TopicSnapshot) -> dict[int, EndOffsets]:
+    def _initial_end_offsets(self, asked_at: float, now: TopicSnapshot) -> dict[int, EndOffsets]:
         """What the store says of its own partitions; those that are new to it were never read."""
-        fresh, known = self.store.meta.fresh, self.store.meta.loaded and self.store.next.keys() >= set(self._assigned)
+        fresh, is_loaded = (
+            self.store.meta.fresh,
+            self.store.meta.loaded and self.store.next.keys() >= set(self._assigned),
+        )
         # A clock that was set back says no less than one that was set forth.
-        return {p: EndOffsets(asked - abs(now.at - fresh) / 1000 if fresh and known else None) for p in self._assigned}
+        return {
+            p: EndOffsets(asked_at - abs(now.at - fresh) / 1000 if fresh and is_loaded else None)
+            for p in self._assigned
+        }
 
-    def _read_to_ends(self, feed: TopicReader, now: TopicSnapshot, asked: float, stopped: Callable[[], bool]) -> bool:
+    def _read_to_ends(
+        self, feed: TopicReader, now: TopicSnapshot, asked_at: float, stopped: Callable[[], bool]
+    ) -> bool:
         """Read to where a committed reader comes; whether there was anything new. asked: monotonic, before `now`."""
-        began, changed, mine = time.monotonic(), False, self._assigned
-        ends = {p: now.log_ends[p] for p in mine}
+        began, changed, partitions = time.monotonic(), False, self._assigned
+        ends = {p: now.log_ends[p] for p in partitions}
         for p, end in ends.items():
-            self._end_offsets[p].asked(asked, end)
+            self._end_offsets[p].asked(asked_at, end)
         self._update_progress(ends)
-        for taken in feed.read_to({p: now.ends[p] for p in mine}, stopped):
-            if taken.next_offsets != self.store.next:
-                self._apply(taken)
+        for batch in feed.read_to({p: now.ends[p] for p in partitions}, stopped):
+            if batch.next_offsets != self.store.next:
+                self._apply(batch)
                 changed = True
             self._update_progress(ends)
         if not self.store.meta.whole:
             check_tombstones_kept(self._topic.name, self._read_at or self.store.meta.at, self._bootstrap, "view")
         if misplaced := self.store.read("SELECT key, partition FROM misplaced LIMIT ?", (MISPLACED,)):
-            self.held = {}
+            self.served = {}
             raise self._misplaced_error(misplaced)
         if changed:
             self.figures.batch_at = int(time.time() * 1000)
@@ -302,69 +312,75 @@ class ViewRun:
         for p, reach in self._end_offsets.items():
             reach.read(self.store.next[p])
         reached = {p: reach.at for p, reach in self._end_offsets.items() if reach.at is not None}
-        if not self.store.meta.whole or asked - self._noted > NOTE_EVERY:
-            ago = int((asked - min(reached.values(), default=asked)) * 1000)
-            self.store.reached(now.at, now.at - ago if len(reached) == len(mine) else 0)
-            self._noted = asked
+        if not self.store.meta.whole or asked_at - self._noted > NOTE_EVERY:
+            ago = int((asked_at - min(reached.values(), default=asked_at)) * 1000)
+            self.store.reached(now.at, now.at - ago if len(reached) == len(partitions) else 0)
+            self._noted = asked_at
         self._read_at = now.at
-        following, made = self.store.next, self.store.generation
-        self.held = {p: PartitionState(following[p], max(ends[p], following[p]), at, made) for p, at in reached.items()}
-        if not self._counted or (changed and asked - self._counted > COUNT_EVERY):
-            ((self.seen.keys,),) = self.store.read("SELECT count(*) FROM rows")
-            self._counted = asked
+        following, generation = self.store.next, self.store.generation
+        self.served = {
+            p: PartitionState(following[p], max(ends[p], following[p]), at, generation) for p, at in reached.items()
+        }
+        if not self._counted or (changed and asked_at - self._counted > COUNT_EVERY):
+            ((self.statistics.keys,),) = self.store.read("SELECT count(*) FROM rows")
+            self._counted = asked_at
         self._failures, self.refused = 0, None
         self.figures.state, self.figures.error = "running", None
         self.figures.watermark = now.at
         self._update_progress(ends)
         return changed
 
-    def _apply(self, taken: TopicBatch) -> None:
+    def _apply(self, batch: TopicBatch) -> None:
         rows, misplaced = dict[int, pa.Table](), dict[int, pa.Table]()
-        dead, reason = len(taken.bad_records), str(taken.bad_records["reason"][-1]) if len(taken.bad_records) else ""
-        for partition, table in taken.rows.items():
-            there = pa.array(partitions_of(table["key"], self.count) == partition)
+        dead, reason = len(batch.bad_records), str(batch.bad_records["reason"][-1]) if len(batch.bad_records) else ""
+        for partition, table in batch.rows.items():
+            is_placed = pa.array(partitions_of(table["key"], self.count) == partition)
             rows[partition] = table
-            if not pc.all(there).as_py():
-                rows[partition], misplaced[partition] = table.filter(there), table.filter(pc.invert(there))
-        found = [
+            if not pc.all(is_placed).as_py():
+                rows[partition], misplaced[partition] = table.filter(is_placed), table.filter(pc.invert(is_placed))
+        misplaced_keys = [
             (key, partition)
             for partition, table in misplaced.items()
             for key in map(str, table.filter(pc.invert(table[DELETED]))["key"].to_pylist())
         ]
-        if len(found) >= MISPLACED:
-            raise self._misplaced_error(found)
-        before, known = sum(self.store.next.values()), self.store.meta.dead
-        self.store.apply(rows, taken.next_offsets, dead, reason, misplaced)
-        self.figures.rows_in += sum(taken.next_offsets.values()) - before
+        if len(misplaced_keys) >= MISPLACED:
+            raise self._misplaced_error(misplaced_keys)
+        read_before, dead_before = sum(self.store.next.values()), self.store.meta.dead
+        self.store.apply(rows, batch.next_offsets, dead, reason, misplaced)
+        self.figures.rows_in += sum(batch.next_offsets.values()) - read_before
         self.figures.rows_out += sum(len(table) for table in rows.values())
-        self.figures.dead += self.store.meta.dead - known
+        self.figures.dead += self.store.meta.dead - dead_before
 
     def _update_progress(self, ends: dict[int, int]) -> None:
         following, topic = self.store.next, self._topic.name
         # What a partition that is answered for has become is told at once; the others are not answered for.
-        self.held = {p: h._replace(next=following[p], end=max(ends[p], following[p])) for p, h in self.held.items()}
+        self.served = {p: h._replace(next=following[p], end=max(ends[p], following[p])) for p, h in self.served.items()}
         lag = sum(max(0, end - following[p]) for p, end in ends.items())
-        self.seen.dead, self.seen.reason = self.store.meta.dead, self.store.meta.reason
-        self.seen.bytes = self.store.bytes
-        self.figures.lag, self.figures.state_rows, self.figures.state_bytes = lag, self.seen.keys, self.seen.bytes
+        self.statistics.dead, self.statistics.reason = self.store.meta.dead, self.store.meta.reason
+        self.statistics.bytes = self.store.bytes
+        self.figures.lag, self.figures.state_rows, self.figures.state_bytes = (
+            lag,
+            self.statistics.keys,
+            self.statistics.bytes,
+        )
         self.figures.topics = {topic: {"lag": lag, "offsets": {str(p): following[p] for p in ends}}}
 
-    def _misplaced_error(self, found: Sequence[tuple[str, int]]) -> DeclarationError:
+    def _misplaced_error(self, keys: Sequence[tuple[str, int]]) -> DeclarationError:
         """The error for records, some keys and where they lie, that are not where their keys say."""
-        name, (key, partition) = self._topic.name, found[0]
-        number = f"{len(found)} keys" if len(found) < MISPLACED else f"{MISPLACED} keys or more"
+        name, (key, partition) = self._topic.name, keys[0]
+        number = f"{len(keys)} keys" if len(keys) < MISPLACED else f"{MISPLACED} keys or more"
         got = f"{number}, as {key[:80]!r} in partition {partition}, not in {partition_of(key, self.count)}"
-        one = f"write a record with that key and no value into partition {partition} to take it out"
-        if earlier := smaller_count(found, self.count):
-            got += f"; they lie as if there were {earlier} partitions, and there are {self.count}"
-            added = "if partitions were added, write the topic anew into one with so many from the start"
-            hint = added if len(found) >= SURE else f"{added}; if it is a stray record, {one}"
-        elif len(found) < MISPLACED:
-            hint = f"if it is a stray record, {one}; else write the topic with the partitioner of Kafka's Java clients"
+        tombstone_hint = f"write a tombstone with that key into partition {partition}"
+        if earlier := smaller_count(keys, self.count):
+            got += f"; they fit {earlier} partitions, and there are {self.count}"
+            added = "if partitions were added, copy the topic into a new one with that many partitions"
+            hint = added if len(keys) >= SURE else f"{added}; if it is a stray record, {tombstone_hint}"
+        elif len(keys) < MISPLACED:
+            hint = f"if it is a stray record, {tombstone_hint}; else use the partitioner of Kafka's Java clients"
         else:
-            hint = "write the topic with the partitioner of Kafka's Java clients (librdkafka's murmur2_random)"
+            hint = "use the partitioner of Kafka's Java clients (librdkafka's murmur2_random)"
         return DeclarationError(
-            f"the records of topic {name} do not lie where their keys say, so no instance knows where to look for one",
+            f"records of topic {name} are in other partitions than their keys say",
             got=got,
             hint=hint,
         )

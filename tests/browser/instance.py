@@ -90,7 +90,7 @@ class Instance:
         )
         places = [(topic.name, p) for p in range(topic.partitions)]
         ends = {p: end for (_, p), end in end_offsets(admin(self.bootstrap), places, self.bootstrap).items()}
-        wait_until(lambda: {p: held.next for p, held in run.held.items()} == ends, what=f"{view} is up to date")
+        wait_until(lambda: {p: state.next for p, state in run.served.items()} == ends, what=f"{view} is up to date")
 
     @contextmanager
     def stuck(self) -> Iterator[None]:

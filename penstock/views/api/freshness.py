@@ -29,8 +29,8 @@ class AnswerFreshness(NamedTuple):
 
     @classmethod
     def least(cls, several: Iterable[AnswerFreshness]) -> AnswerFreshness:
-        found = list(several)
-        return cls(sum(one.lag for one in found), max((one.age_ms for one in found), default=0))
+        parts = list(several)
+        return cls(sum(part.lag for part in parts), max((part.age_ms for part in parts), default=0))
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"
 def document(app: FastAPI, token: str, longest: float, patience: float) -> dict[str, Any]:
     """The whole document. token: what callers must send, empty for nothing; longest, patience: seconds that a request
     may have, and has unless it says so."""
-    made = get_openapi(
+    result = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes, openapi_version="3.1.0"
     )
     models: set[type[BaseModel]] = {*ANSWERS.values(), *BODIES.values(), Problem}
@@ -178,8 +178,8 @@ def document(app: FastAPI, token: str, longest: float, patience: float) -> dict[
     components: dict[str, Any] = {"schemas": schemas["$defs"]}
     if token:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    made["components"] = components
-    for path in made["paths"].values():
+    result["components"] = components
+    for path in result["paths"].values():
         for operation in path.values():
             name = operation["operationId"]
             deadline = {
@@ -188,9 +188,9 @@ def document(app: FastAPI, token: str, longest: float, patience: float) -> dict[
                     "type": "integer", "minimum": 1, "maximum": int(longest * 1000), "default": int(patience * 1000)
                 },
             }  # fmt: skip
-            for given in operation.get("parameters", ()):
+            for parameter in operation.get("parameters", ()):
                 # One that may be left out: in a query there is no null.
-                given["schema"] = next(iter(given["schema"].pop("anyOf", ())), {}) | given["schema"]
+                parameter["schema"] = next(iter(parameter["schema"].pop("anyOf", ())), {}) | parameter["schema"]
             if name in OF_VALUES:
                 operation["parameters"].append(deadline)
             if name == "rows":
@@ -200,34 +200,34 @@ def document(app: FastAPI, token: str, longest: float, patience: float) -> dict[
             if token and name not in OPEN_TO_ALL:
                 operation["security"] = [{"token": []}]
             operation["responses"] = _responses(name, bool(token))
-    return made
+    return result
 
 
 def _responses(name: str, token: bool) -> dict[str, Any]:
     good: dict[str, Any] = {"description": "The answer.", "content": _content("application/json", ANSWERS[name])}
     if name in OF_VALUES:
         good["headers"] = HEADERS
-    found = {"200": good}
+    responses = {"200": good}
     for status in _statuses(name, token):
-        one: dict[str, Any] = {"description": WHY[status], "content": _content(problems.TYPE, Problem)}
+        response: dict[str, Any] = {"description": WHY[status], "content": _content(problems.TYPE, Problem)}
         if status == 503:
-            one["headers"] = RETRY
-        found[str(status)] = one
-    return found
+            response["headers"] = RETRY
+        responses[str(status)] = response
+    return responses
 
 
 def _statuses(name: str, token: bool) -> list[int]:
     """What may be said against a request."""
     if name in OPEN_TO_ALL:
         return [500, 503]
-    found = [*([401] if token else []), 400, 421, 500, 503]
+    statuses = [*([401] if token else []), 400, 421, 500, 503]
     if name != "views":
-        found += [404]
+        statuses += [404]
     if name in OF_VALUES:
-        found += [422, 504]
+        statuses += [422, 504]
     if name in BODIES:
-        found += [408, 413, 415]
-    return sorted([*found, 414] if name == "row" else found)
+        statuses += [408, 413, 415]
+    return sorted([*statuses, 414] if name == "row" else statuses)
 
 
 def _content(kind: str, model: type[BaseModel]) -> dict[str, Any]:

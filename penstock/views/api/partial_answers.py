@@ -23,23 +23,23 @@ def partial_query(
     """The body with which another instance is asked for some partitions, without fields at their defaults."""
     fields = query.model_dump(exclude_defaults=True)
 
-    def made(partitions: list[int]) -> bytes:
+    def body(partitions: list[int]) -> bytes:
         one = part.model_construct(**fields, partitions=partitions, store=run.layout.version)
         return one.model_dump_json(exclude_defaults=True).encode()
 
-    return made
+    return body
 
 
 def merge_page(parts: Sequence[Mapping[str, Any]], query: Search) -> tuple[list[dict[str, Any]], bool]:
     """The rows of a page, and whether there are more. A part that was cut bounds the rows of all parts."""
 
-    def place(row: Mapping[str, Any]) -> tuple[Any, str]:
+    def sort_key(row: Mapping[str, Any]) -> tuple[Any, str]:
         return (row["at"] if query.order != view_query.KEY else 0, row["key"])
 
-    rows = sorted((row for part in parts for row in part["rows"]), key=place, reverse=query.descending)
-    ends = [place(part["rows"][-1]) for part in parts if part["cut"] and part["rows"]]
+    rows = sorted((row for part in parts for row in part["rows"]), key=sort_key, reverse=query.descending)
+    ends = [sort_key(part["rows"][-1]) for part in parts if part["cut"] and part["rows"]]
     more = bool(ends) or len(rows) > query.limit
     if ends:
         end = max(ends) if query.descending else min(ends)
-        rows = [row for row in rows if (place(row) >= end if query.descending else place(row) <= end)]
+        rows = [row for row in rows if (sort_key(row) >= end if query.descending else sort_key(row) <= end)]
     return rows[: query.limit], more

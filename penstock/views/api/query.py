@@ -20,15 +20,15 @@ from penstock.views.store.sqlite import CRITERIA
 
 # What a request may hold.
 TERMS, VALUES, ROWS, GROUPS, KEYS, PARTITIONS = 64, 1000, 1000, 10_000, 1000, 100_000
-LONGEST = 4096
-TOGETHER = 100
+MAX_TEXT = 4096
+ORS_PER_GROUP = 100
 OPERATORS = {"eq": "=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 KEY = "key"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HINTS = {"timestamp": "a time as ISO 8601, such as 2026-01-31T00:00:00Z", "date": "a day such as 2026-01-31"}
 
 Plain: TypeAlias = str | bool | int | float | None
-Text = Annotated[str, Field(max_length=LONGEST)]
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class BadQuery(PenstockError):
@@ -135,23 +135,23 @@ class SqlQuery(NamedTuple):
 
 
 def _condition(layout: ViewLayout, query: ViewQuery) -> Condition:
-    found, values = Condition(), 0
+    condition, values = Condition(), 0
     for name, criterion in query.where.items():
         column, entry_name = _find_column(layout, name)
         comparisons = _check_operators(name, criterion) if isinstance(criterion, dict) else {"eq": criterion}
         for operator, value in comparisons.items():
-            several = value if isinstance(value, list) else [value]
-            values += len(several)
+            operands = value if isinstance(value, list) else [value]
+            values += len(operands)
             if values > VALUES:
                 raise BadQuery("too many values in one request", got=f"over {VALUES}", hint="send several requests")
             if isinstance(value, list) and operator not in ("eq", "in"):
                 raise BadQuery(f"{name}: {operator} takes one value", got="a list")
-            stored = [to_column_value(column, name, one) for one in several]
+            stored = [to_column_value(column, name, operand) for operand in operands]
             if column.is_map:
-                _add_map_entries(found, column, name, entry_name, operator, stored)
+                _add_map_entries(condition, column, name, entry_name, operator, stored)
             else:
-                _add_comparison(found, column, name, operator, stored)
-    return found
+                _add_comparison(condition, column, name, operator, stored)
+    return condition
 
 
 def search_sql(layout: ViewLayout, query: Search) -> SqlQuery:
@@ -198,11 +198,11 @@ def counts_sql(layout: ViewLayout, query: Counts) -> SqlQuery:
     )
 
 
-def make_cursor(layout: ViewLayout, asked: Search, at: Any, key: str) -> str:
+def make_cursor(layout: ViewLayout, query: Search, at: Any, key: str) -> str:
     """The cursor of the next page. at: the last row's value in the column of the order, if there is one."""
-    if asked.order != KEY:
-        at = to_json_value(layout.by[asked.order], at)
-    return base64.urlsafe_b64encode(orjson.dumps([asked.order, asked.descending, at, key])).decode()
+    if query.order != KEY:
+        at = to_json_value(layout.by[query.order], at)
+    return base64.urlsafe_b64encode(orjson.dumps([query.order, query.descending, at, key])).decode()
 
 
 def to_json_value(column: Column, value: Any) -> Any:
@@ -231,13 +231,13 @@ def to_column_value(column: Column, name: str, value: Any) -> Any:
     if value is None and not column.is_map:
         return None
     kind = column.kind
-    found = _parse_value(kind, value)
-    if found is None:
+    parsed = _parse_value(kind, value)
+    if parsed is None:
         got = repr(value)[:200] if not isinstance(value, int) or abs(value) < 1 << 64 else "a number of over 64 bits"
         raise BadQuery(f"the value for {name} has another type", got=got, hint=f"send {HINTS.get(kind, kind)}")
     if column.is_map:
-        return str(found).lower() if isinstance(found, bool) else str(found)
-    return int(found) if isinstance(found, bool) else found
+        return str(parsed).lower() if isinstance(parsed, bool) else str(parsed)
+    return int(parsed) if isinstance(parsed, bool) else parsed
 
 
 def _parse_value(kind: str, value: Any) -> Any:
@@ -270,10 +270,10 @@ def _single(value: float) -> float:
         return float(str(np.float32(value)))
 
 
-def from_query_string(layout: ViewLayout, given: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def from_query_string(layout: ViewLayout, parameters: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Criteria of a query string: `field=value`, `map.entry=value`, `field.ge=value`; a repeated one means or."""
     where: dict[str, Any] = {}
-    for name, text in given:
+    for name, text in parameters:
         column, part = _find_column(layout, name)
         kind, word = column.kind, part if not column.is_map and part else "eq"
         value: Any = text
@@ -287,7 +287,7 @@ def from_query_string(layout: ViewLayout, given: Iterable[tuple[str, str]]) -> d
         key = name if column.is_map or not part else name.removesuffix(f".{part}")
         words = where.setdefault(key, {})
         if word in words and word != "eq":
-            raise BadQuery(f"{name} is given twice", got=text[:200])
+            raise BadQuery(f"{name} occurs twice", got=text[:200])
         words[word] = [*words[word], value] if word in words else [value] if word == "eq" else value
     return where
 
@@ -299,20 +299,20 @@ def _find_column(layout: ViewLayout, name: str) -> tuple[Column, str | None]:
     first, _, part = name.partition(".")
     if (column := layout.by.get(first)) and (column.is_map or part in (*OPERATORS, "in")):
         return column, part
-    known = ", ".join(f"{n}.…" if c.is_map else n for n, c in layout.by.items()) or "none: it has no `by`"
-    raise BadQuery("the view cannot be queried by this field", got=name[:200], hint=f"use one of: {known}")
+    fields = ", ".join(f"{n}.…" if c.is_map else n for n, c in layout.by.items()) or "none: it has no `by`"
+    raise BadQuery("the view cannot be queried by this field", got=name[:200], hint=f"use one of: {fields}")
 
 
-def _check_operators(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not given or any(word not in (*OPERATORS, "in") for word in given):
+def _check_operators(name: str, comparisons: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not comparisons or any(word not in (*OPERATORS, "in") for word in comparisons):
         raise BadQuery(
-            f"{name}: no such comparison", got=str(list(given))[:200], hint=f"take {', '.join(OPERATORS)}, in"
+            f"{name}: no such comparison", got=str(list(comparisons))[:200], hint=f"use {', '.join(OPERATORS)}, in"
         )
-    return given
+    return comparisons
 
 
 def _add_map_entries(
-    found: Condition, column: Column, name: str, part: str | None, word: str, values: Sequence[str]
+    condition: Condition, column: Column, name: str, part: str | None, word: str, values: Sequence[str]
 ) -> None:
     if part is None or word not in ("eq", "in"):
         hint = f"query by an entry, {column.field.name}.NAME, for one value or one of several"
@@ -320,21 +320,21 @@ def _add_map_entries(
     if values:
         # SQLite limits the depth of an expression to 1000, and each OR is a level.
         each = [f"instr({column.name}, ?) > 0"] * len(values)
-        groups = [" OR ".join(each[n : n + TOGETHER]) for n in range(0, len(each), TOGETHER)]
-        found.add(f"(({') OR ('.join(groups)}))", *(entry(part, value) for value in values))
+        groups = [" OR ".join(each[n : n + ORS_PER_GROUP]) for n in range(0, len(each), ORS_PER_GROUP)]
+        condition.add(f"(({') OR ('.join(groups)}))", *(entry(part, value) for value in values))
     else:
-        found.add("false")
+        condition.add("false")
 
 
-def _add_comparison(found: Condition, column: Column, name: str, word: str, values: Sequence[Any]) -> None:
+def _add_comparison(condition: Condition, column: Column, name: str, word: str, values: Sequence[Any]) -> None:
     if word not in ("eq", "in"):
         if values[0] is None:
             raise BadQuery(f"{name}: {word} takes a value", got="null")
-        found.add(f"{column.name} {OPERATORS[word]} ?", *values)
+        condition.add(f"{column.name} {OPERATORS[word]} ?", *values)
         return
-    there = [value for value in values if value is not None]
-    one_of = f"{column.name} IN ({', '.join('?' * len(there))})"
-    found.add(one_of if len(there) == len(values) else f"({one_of} OR {column.name} IS NULL)", *there)
+    not_null = [value for value in values if value is not None]
+    one_of = f"{column.name} IN ({', '.join('?' * len(not_null))})"
+    condition.add(one_of if len(not_null) == len(values) else f"({one_of} OR {column.name} IS NULL)", *not_null)
 
 
 def _order_column(layout: ViewLayout, name: str) -> str | None:
@@ -344,17 +344,17 @@ def _order_column(layout: ViewLayout, name: str) -> str | None:
 def _plain_column(layout: ViewLayout, name: str) -> Column:
     column = layout.by.get(name)
     if column is None or column.is_map:
-        known = ", ".join(n for n, c in layout.by.items() if not c.is_map) or "none"
+        fields = ", ".join(n for n, c in layout.by.items() if not c.is_map) or "none"
         raise BadQuery(
-            "the view cannot be ordered or counted by this field", got=name[:200], hint=f"use one of: {known}"
+            "the view cannot be ordered or counted by this field", got=name[:200], hint=f"use one of: {fields}"
         )
     return column
 
 
-def _columns_with_step(layout: ViewLayout, asked: Counts) -> Iterator[Column]:
-    for name in asked.per:
+def _columns_with_step(layout: ViewLayout, query: Counts) -> Iterator[Column]:
+    for name in query.per:
         column = layout.by.get(name)
-        if name not in asked.by or column is None or column.kind not in (*INTEGERS, "timestamp") or column.is_map:
+        if name not in query.by or column is None or column.kind not in (*INTEGERS, "timestamp") or column.is_map:
             hint = "give steps for whole numbers and timestamps of `by`"
             raise BadQuery("this field cannot be counted in steps", got=name[:200], hint=hint)
         yield column
@@ -365,16 +365,16 @@ def _step_start(column: str, wide: int) -> str:
     return f"{column} - {column} % {wide:d} - ({column} % {wide:d} < 0) * {wide:d}"
 
 
-def _cursor(layout: ViewLayout, asked: Search) -> tuple[Any, str]:
+def _cursor(layout: ViewLayout, query: Search) -> tuple[Any, str]:
     """The value of the order, as its column stores it, and the key."""
     try:
-        order, descending, at, key = orjson.loads(base64.urlsafe_b64decode(asked.cursor or ""))
+        order, descending, at, key = orjson.loads(base64.urlsafe_b64decode(query.cursor or ""))
     except (ValueError, TypeError):
         order = descending = at = key = None
-    kind = "" if asked.order == KEY else layout.by[asked.order].kind
-    place = _parse_value(kind, at) if kind else None
-    fits = (order, descending) == (asked.order, asked.descending) and isinstance(key, str)
-    if not fits or (place is None if kind else at is not None):
+    kind = "" if query.order == KEY else layout.by[query.order].kind
+    position = _parse_value(kind, at) if kind else None
+    is_valid = (order, descending) == (query.order, query.descending) and isinstance(key, str)
+    if not is_valid or (position is None if kind else at is not None):
         hint = "send the cursor of the page before, with the same order"
-        raise BadQuery("the cursor is not of these pages", got=str(asked.cursor)[:80], hint=hint)
-    return place, key
+        raise BadQuery("the cursor is not of these pages", got=str(query.cursor)[:80], hint=hint)
+    return position, key

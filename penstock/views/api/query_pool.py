@@ -30,7 +30,7 @@ class QueryPool:
     def __init__(self, threads: int = THREADS, waiting: int = WAITING, stuck_after: float = STUCK) -> None:
         self._threads = ThreadPoolExecutor(threads, "query")
         self._most, self._stuck_after = threads + waiting, stuck_after
-        self._asked = 0
+        self._query_count = 0
         # Queries end in threads of their own.
         self._lock = threading.Lock()
         # Deadlines of those at work.
@@ -45,16 +45,16 @@ class QueryPool:
             return any(now - deadline > self._stuck_after for deadline in self._working.values())
 
     @property
-    def asked(self) -> int:
+    def query_count(self) -> int:
         """Queries at work and waiting."""
-        return self._asked
+        return self._query_count
 
     async def run(self, query: Callable[[], T], deadline: float) -> T:
         """The query's answer. deadline: monotonic. Wait if too many are waiting already; QueryTimeout."""
         with self._lock:
-            if self._asked >= self._most:
+            if self._query_count >= self._most:
                 raise Wait("this instance has as many queries as it can answer in time", seconds=1.0)
-            self._asked += 1
+            self._query_count += 1
             self._number += 1
             number = self._number
         future = self._threads.submit(self._timed, number, query, deadline)
@@ -70,7 +70,7 @@ class QueryPool:
 
     def _done(self) -> None:
         with self._lock:
-            self._asked -= 1
+            self._query_count -= 1
 
     def _timed(self, number: int, query: Callable[[], T], deadline: float) -> T:
         if time.monotonic() > deadline:

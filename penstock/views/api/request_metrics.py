@@ -41,7 +41,12 @@ class RequestMetrics:
 
     def samples(self) -> list[Sample]:
         with self._lock:
-            found = [
-                sample for family in (self._count, self._seconds) for one in family.collect() for sample in one.samples
+            samples = [
+                sample
+                for family in (self._count, self._seconds)
+                for metric in family.collect()
+                for sample in metric.samples
             ]
-        return [(one.name, one.labels, one.value) for one in found if not one.name.endswith("_created")]
+        return [
+            (sample.name, sample.labels, sample.value) for sample in samples if not sample.name.endswith("_created")
+        ]

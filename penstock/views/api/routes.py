@@ -40,23 +40,23 @@ partition, or is sent on to it, once. Each answer says how fresh it is: `Penstoc
 
 
 def request_context(request: Request, max_age_ms: int | None = None) -> RequestContext:
-    given, patience = request.headers.get(DEADLINE), PATIENCE
-    if given is not None:
-        if not (given.isascii() and given.isdigit() and len(given) < 10) or not 0 < int(given) <= LONGEST * 1000:
+    header, patience = request.headers.get(DEADLINE), PATIENCE
+    if header is not None:
+        if not (header.isascii() and header.isdigit() and len(header) < 10) or not 0 < int(header) <= LONGEST * 1000:
             raise BadQuery(
-                f"{DEADLINE} is no such time", got=given[:40], hint=f"send 1 to {LONGEST * 1000:.0f} milliseconds"
+                f"{DEADLINE} is no such time", got=header[:40], hint=f"send 1 to {LONGEST * 1000:.0f} milliseconds"
             )
-        patience = int(given) / 1000
+        patience = int(header) / 1000
     return RequestContext(time.monotonic() + patience, FORWARDED in request.headers, max_age_ms)
 
 
 def reject_unknown_parameters(request: Request) -> None:
-    """Raise BadQuery for a parameter that the route does not know, such as a misspelled_variables `max_age_ms`."""
+    """Raise BadQuery for a parameter that the route does not know, such as a misspelled `max_age_ms`."""
     name = request.scope["route"].name
     if name != "rows" and name not in openapi.OPEN_TO_ALL:
-        known = {"max_age_ms"} if name in openapi.OF_VALUES else set[str]()
-        if unknown := sorted(request.query_params.keys() - known):
-            hint = f"leave it out; known here: {', '.join(known) or 'none'}"
+        parameters = {"max_age_ms"} if name in openapi.OF_VALUES else set[str]()
+        if unknown := sorted(request.query_params.keys() - parameters):
+            hint = f"leave it out; known here: {', '.join(parameters) or 'none'}"
             raise BadQuery("there is no such parameter", got=unknown[0][:200], hint=hint)
 
 
@@ -68,14 +68,16 @@ def freshness_headers(fresh: AnswerFreshness) -> dict[str, str]:
     }
 
 
-def to_response(found: ViewResponse | PeerResponse) -> Response:
-    if isinstance(found, PeerResponse):
-        kept = {name: value for name, value in found.headers.items() if name.startswith("penstock-")}
-        return Response(found.content, found.status, kept, found.headers.get("content-type"))
-    headers = freshness_headers(found.fresh)
-    if found.status == 404:
-        return problems.error_response(problems.Missing("there is no such key", got=found.body["key"][:200]), headers)
-    return Response(orjson.dumps(found.body), found.status, headers, "application/json")
+def to_response(response: ViewResponse | PeerResponse) -> Response:
+    if isinstance(response, PeerResponse):
+        headers = {name: value for name, value in response.headers.items() if name.startswith("penstock-")}
+        return Response(response.content, response.status, headers, response.headers.get("content-type"))
+    headers = freshness_headers(response.fresh)
+    if response.status == 404:
+        return problems.error_response(
+            problems.Missing("there is no such key", got=response.body["key"][:200]), headers
+        )
+    return Response(orjson.dumps(response.body), response.status, headers, "application/json")
 
 
 def key_in_path(request: Request) -> str:
@@ -85,8 +87,8 @@ def key_in_path(request: Request) -> str:
         key = unquote_to_bytes(raw.partition(b"/rows/")[2]).decode()
     except UnicodeDecodeError as e:
         raise BadQuery("the key is no UTF-8", got=str(e)) from e
-    if len(key) > query.LONGEST:
-        raise HTTPException(414, f"a key that is asked for has at most {query.LONGEST} characters")
+    if len(key) > query.MAX_TEXT:
+        raise HTTPException(414, f"a key that is asked for has at most {query.MAX_TEXT} characters")
     return key
 
 
@@ -114,8 +116,8 @@ def create_app(service: ViewsService, token: str) -> FastAPI:
     @app.get("/v1/views")
     async def views() -> Response:
         """All views, as this instance knows them."""
-        found = [service.statistics(name) for name in sorted(service.runs)]
-        return Response(orjson.dumps({"views": found}), media_type="application/json")
+        statistics = [service.statistics(name) for name in sorted(service.runs)]
+        return Response(orjson.dumps({"views": statistics}), media_type="application/json")
 
     @app.get("/v1/views/{view}")
     async def view(view: str) -> Response:
@@ -137,17 +139,17 @@ def create_app(service: ViewsService, token: str) -> FastAPI:
     async def rows(
         request: Request,
         view: str,
-        order: Annotated[str, Query(max_length=query.LONGEST)] = query.KEY,
+        order: Annotated[str, Query(max_length=query.MAX_TEXT)] = query.KEY,
         descending: bool = False,
         limit: Annotated[int, Query(ge=1, le=query.ROWS)] = 100,
         cursor: str | None = None,
         max_age_ms: MaxAge = None,
     ) -> Response:
         """Rows by criteria, a page: `field=value`, `map.entry=value`, `field.ge=value`; one field again: or."""
-        given = [(name, value) for name, value in request.query_params.multi_items() if name not in OF_PAGES]
-        if len(given) > query.VALUES:
-            raise BadQuery("too many criteria", got=len(given), hint=f"send {query.VALUES} at most")
-        where = query.from_query_string(service.view(view).layout, given)
+        criteria = [(name, value) for name, value in request.query_params.multi_items() if name not in OF_PAGES]
+        if len(criteria) > query.VALUES:
+            raise BadQuery("too many criteria", got=len(criteria), hint=f"send {query.VALUES} at most")
+        where = query.from_query_string(service.view(view).layout, criteria)
         if len(where) > query.TERMS:
             raise BadQuery("too many criteria", got=len(where), hint=f"ask by {query.TERMS} fields and entries at most")
         search = Search(where=where, order=order, descending=descending, limit=limit, cursor=cursor)
@@ -179,8 +181,8 @@ def create_app(service: ViewsService, token: str) -> FastAPI:
         """Fails as long as a view of this instance is being loaded, or none can be served; without a token."""
         loaded, refused, waiting = service.ready
         if waiting or not loaded:
-            told = [f"{name}: {why} (see /v1/views/{name})" for name, why in {**waiting, **refused}.items()]
-            return problems.problem(503, f"not ready: {'; '.join(told) or 'the views are being opened'}")
+            reasons = [f"{name}: {why} (see /v1/views/{name})" for name, why in {**waiting, **refused}.items()]
+            return problems.problem(503, f"not ready: {'; '.join(reasons) or 'the views are being opened'}")
         body = {"ready": True, "views": loaded, "refused": refused}
         return Response(orjson.dumps(body), media_type="application/json")
 
@@ -194,8 +196,8 @@ def create_app(service: ViewsService, token: str) -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, e: RequestValidationError) -> Response:
-        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in e.errors()[:10])
-        return problems.problem(422, told)
+        reasons = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in e.errors()[:10])
+        return problems.problem(422, reasons)
 
     @app.exception_handler(Exception)
     async def unforeseen(_: Request, __: Exception) -> Response:

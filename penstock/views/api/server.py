@@ -30,7 +30,7 @@ HEAD_LIMIT = 64 * 1024
 # Seconds in which a head must be there, and in which what is written must be taken.
 HEAD_PATIENCE, READ_PATIENCE = 10.0, 10.0
 # Bytes that are written and not taken, of all connections.
-UNTAKEN = 128 << 20
+MAX_UNREAD = 128 << 20
 OPEN_TO_ALL = ("/v1/live", "/v1/ready")
 START = 20.0
 
@@ -38,7 +38,7 @@ START = 20.0
 class BoundedConnection(HttpToolsProtocol):
     """A connection that holds no more than it may, and is closed where its caller does nothing."""
 
-    _held = 0
+    _header_bytes = 0
     _timer: asyncio.TimerHandle | None = None
     _slow: asyncio.TimerHandle | None = None
 
@@ -51,28 +51,28 @@ class BoundedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         # A parser that has seen the head counts no more; one that is within it holds all of it.
-        self._held += len(data)
-        before = self._held
+        self._header_bytes += len(data)
+        before = self._header_bytes
         super().data_received(data)
-        if self._held >= before > HEAD_LIMIT and not self.transport.is_closing():
+        if self._header_bytes >= before > HEAD_LIMIT and not self.transport.is_closing():
             self._refuse(431, f"the head of a request is at most {HEAD_LIMIT} bytes")
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
 
     def on_headers_complete(self) -> None:
-        self._held = -HEAD_LIMIT * 1024
+        self._header_bytes = -HEAD_LIMIT * 1024
         self._unexpect()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._held = 0
+        self._header_bytes = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self.transport.is_closing():
-            self._held = max(0, self._held)
+            self._header_bytes = max(0, self._header_bytes)
             self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -99,13 +99,15 @@ class BoundedConnection(HttpToolsProtocol):
             for one in self.connections
             if isinstance(one, BoundedConnection) and one._slow
         }
-        held = {transport: transport.get_write_buffer_size() for transport in sorted(slow, key=slow.__getitem__)}
-        left = sum(held.values())
-        for transport, size in held.items():
-            if left <= UNTAKEN:
+        unread_bytes = {
+            transport: transport.get_write_buffer_size() for transport in sorted(slow, key=slow.__getitem__)
+        }
+        total = sum(unread_bytes.values())
+        for transport, size in unread_bytes.items():
+            if total <= MAX_UNREAD:
                 break
             transport.abort()
-            left -= size
+            total -= size
 
     def _expect(self) -> None:
         self._unexpect()
@@ -117,7 +119,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._timer = None
 
     def _late(self) -> None:
-        if self._held > 0:
+        if self._header_bytes > 0:
             self._refuse(408, f"the head of a request did not arrive within {HEAD_PATIENCE:g} s")
         else:
             self.transport.close()
@@ -151,22 +153,22 @@ class AccessGuard:
             await problems.problem(*refusal)(scope, receive, send)
             return
         self._working += 1
-        begun, status, at = False, 500, time.monotonic()
+        has_started, status, at = False, 500, time.monotonic()
 
-        async def told(message: Any) -> None:
-            nonlocal begun, status
+        async def send_checked(message: Any) -> None:
+            nonlocal has_started, status
             if message["type"] == "http.response.start":
-                begun, status = True, message["status"]
+                has_started, status = True, message["status"]
                 message["headers"] = [
                     *message["headers"], (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"),
                 ]  # fmt: skip
             await send(message)
 
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, send_checked)
         except Exception:
             log.exception("a request failed")
-            if begun:
+            if has_started:
                 return
             await problems.problem(500, "this should not have happened; see the instance's log")(scope, receive, send)
         finally:
@@ -178,8 +180,10 @@ class AccessGuard:
         if scope["path"] in OPEN_TO_ALL:
             return None
         if self._token:
-            given = headers.get(b"authorization", b"")
-            if given[:7].lower() != b"bearer " or not hmac.compare_digest(given[7:].strip(), self._token):
+            authorization = headers.get(b"authorization", b"")
+            if authorization[:7].lower() != b"bearer " or not hmac.compare_digest(
+                authorization[7:].strip(), self._token
+            ):
                 return 401, "send the token of the views as `Authorization: Bearer TOKEN`"
         elif not access.is_own_host(headers.get(b"host", b"").decode("latin-1"), self._names):
             return 421, "this server is not known by that name"
@@ -210,7 +214,7 @@ class ViewsServer:
                 timeout_graceful_shutdown=2,
             )
         )
-        self._place = f"{host}:{port}"
+        self._address = f"{host}:{port}"
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     @property
@@ -225,7 +229,7 @@ class ViewsServer:
             if not self._thread.is_alive() or time.monotonic() > deadline:
                 raise HostError(
                     "the views cannot be served",
-                    got=self._place,
+                    got=self._address,
                     hint="see the log; if another process has the port, set PENSTOCK_VIEWS_PORT",
                 )
             time.sleep(0.02)
@@ -244,15 +248,15 @@ class ViewsServer:
 
 def token_of(host: str) -> str:
     """What callers must send; empty if they need not. SettingError if all the world could ask."""
-    kept = settings().home / "views.token"
+    file = settings().home / "views.token"
     token = settings().views_token.get_secret_value().strip()
-    if not token and kept.exists():
-        token = kept.read_text().strip()
+    if not token and file.exists():
+        token = file.read_text().strip()
     if not token and not access.is_loopback(host):
         raise SettingError(
             "the views are not served to other hosts without a token",
             got=f"PENSTOCK_VIEWS_HOST={host}",
-            hint=f"set PENSTOCK_VIEWS_TOKEN, or write one into {kept}",
+            hint=f"set PENSTOCK_VIEWS_TOKEN, or write one into {file}",
         )
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise SettingError("the token of the views is not usable", hint="take letters, digits and signs without spaces")

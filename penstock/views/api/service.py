@@ -86,8 +86,8 @@ class ViewsService:
         if name not in self.runs:
             if name in self._declared:
                 raise NotReady("the view is being opened")
-            known = ", ".join(sorted(self._declared)) or "none"
-            raise Missing("there is no such view", got=name[:200], hint=f"take one of: {known}")
+            views = ", ".join(sorted(self._declared)) or "none"
+            raise Missing("there is no such view", got=name[:200], hint=f"use one of: {views}")
         return self.runs[name]
 
     async def get(self, name: str, key: str, context: RequestContext) -> ViewResponse | PeerResponse:
@@ -130,10 +130,10 @@ class ViewsService:
             keys[partition_of(key, count)].append(key)
 
         async def read(partitions: list[int]) -> dict[str, Any]:
-            wanted = [key for p in partitions for key in keys[p]]
+            keys_here = [key for p in partitions for key in keys[p]]
             before = self._states(run, partitions)
-            sql = f"SELECT key, value FROM rows WHERE key IN ({', '.join('?' * len(wanted))})"
-            rows = await self.pool.run(lambda: run.store.read(sql, wanted, context.deadline, PAGE), context.deadline)
+            sql = f"SELECT key, value FROM rows WHERE key IN ({', '.join('?' * len(keys_here))})"
+            rows = await self.pool.run(lambda: run.store.read(sql, keys_here, context.deadline, PAGE), context.deadline)
             freshness = self._freshness(run, before, context)
             if rows.cut:
                 raise BadQuery(
@@ -147,9 +147,9 @@ class ViewsService:
             return KeyLookup(keys=[key for p in partitions for key in keys[p]]).model_dump_json().encode()
 
         parts = await self._gather(run, "batch", list(keys), context, read, body_for)
-        found = {key: value for part in parts for key, value in part["rows"].items()}
-        missing = [key for key in unique if key not in found]
-        return self._response({"rows": found, "missing": missing}, least(parts))
+        values = {key: value for part in parts for key, value in part["rows"].items()}
+        missing = [key for key in unique if key not in values]
+        return self._response({"rows": values, "missing": missing}, least(parts))
 
     async def search(self, name: str, query: Search, context: RequestContext) -> ViewResponse:
         """A page of rows by criteria."""
@@ -158,8 +158,8 @@ class ViewsService:
 
         async def read(partitions: list[int]) -> dict[str, Any]:
             rows, freshness = await self._query(run, statement, partitions, context, PAGE)
-            found = [{"key": key, "value": orjson.Fragment(value), "at": at} for key, value, at in rows]
-            return {"rows": found, "cut": rows.cut, "freshness": freshness.data}
+            page = [{"key": key, "value": orjson.Fragment(value), "at": at} for key, value, at in rows]
+            return {"rows": page, "cut": rows.cut, "freshness": freshness.data}
 
         body_for = partial_query(run, PartialSearch, query)
         parts = await self._gather(run, "search", self._partitions(run, query, context), context, read, body_for)
@@ -222,7 +222,7 @@ class ViewsService:
     def statistics(self, name: str) -> dict[str, Any]:
         """The view as this instance knows it: its own partitions, and who owns which."""
         run = self.view(name)
-        held = dict(run.held)
+        partitions = dict(run.served)
         now = time.monotonic()
         owners: dict[int, list[str]] = {}
         for partition in range(self._known_partition_count(run)):
@@ -235,13 +235,18 @@ class ViewsService:
             "instance": self.name,
             "state": run.figures.state,
             "error": run.figures.error if run.figures.state == "failing" else None,
-            **asdict(run.seen),
+            **asdict(run.statistics),
             "partitions": {
-                str(p): {"next": h.next, "end": h.end, "lag": h.end - h.next, "age_ms": int((now - h.at) * 1000)}
-                for p, h in sorted(held.items())
+                str(p): {
+                    "next": state.next,
+                    "end": state.end,
+                    "lag": state.end - state.next,
+                    "age_ms": int((now - state.at) * 1000),
+                }
+                for p, state in sorted(partitions.items())
             },
             "owners": {str(p): names for p, names in owners.items()},
-            "freshness": self._of(held.values()).data if held else None,
+            "freshness": self._of(partitions.values()).data if partitions else None,
         }
 
     @property
@@ -279,7 +284,7 @@ class ViewsService:
     def _candidates(self, run: ViewRun, partition: int) -> list[int]:
         """The instances that have a partition, in the order in which they are query."""
         others = self.directory.instances_with(run.view.name, partition)
-        if partition not in run.held:
+        if partition not in run.served:
             return others
         sure = [number for number in others if not self.directory.is_suspect(number)]
         doubtful = [number for number in others if self.directory.is_suspect(number)]
@@ -287,7 +292,7 @@ class ViewsService:
 
     def _check_assigned(self, run: ViewRun, partitions: Sequence[int]) -> None:
         """Raise Misdirected unless all are here: a forwarded request is not forwarded again."""
-        lacking = sorted(set(partitions) - run.held.keys())
+        lacking = sorted(set(partitions) - run.served.keys())
         if lacking:
             raise Misdirected(f"{self.name} does not answer for these partitions", got=lacking[:20])
 
@@ -360,7 +365,7 @@ class ViewsService:
         )
 
     def _states(self, run: ViewRun, partitions: Iterable[int]) -> Mapping[int, PartitionState]:
-        held = run.held
+        held = run.served
         try:
             return {partition: held[partition] for partition in partitions}
         except KeyError as e:

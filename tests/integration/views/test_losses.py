@@ -202,11 +202,11 @@ def test_records_that_lie_elsewhere_than_their_keys_say_are_refused(fresh_broker
     with filled(tmp_path, fresh_broker, 1) as fleet:
         astray = agent("astray", value(1))
         fleet.put([type(astray)(TOPIC, astray.key, astray.value, (astray.partition + 1) % PARTITIONS)])
-        wait_until(lambda: "do not lie where their keys say" in said(fleet))
+        wait_until(lambda: "are in other partitions than their keys say" in said(fleet))
         wait_until(lambda: fleet.control.progress()["fleet@1"].state == "failing")
         wait_until(lambda: fleet.row(1, NAMES[0]) == 503, what="nothing is answered that may be wrong")
         assert "no value into partition" in said(fleet)
-        assert "do not lie where their keys say" in fleet.get(1, "/v1/ready").json()["detail"]
+        assert "are in other partitions than their keys say" in fleet.get(1, "/v1/ready").json()["detail"]
         fleet.put([type(astray)(TOPIC, astray.key, None, (astray.partition + 1) % PARTITIONS), astray])
         wait_until(lambda: fleet.row(1, "astray") == value(1), what="the way out that it told of is one")
         assert fleet.status(1, "/v1/ready") == 200

@@ -50,7 +50,7 @@ class Doors:
         self.run.store.begin("id", 2, 5, {0: 0, 1: 0})
         self.run.store.reached(6)
         self.run.count, self.run._assigned, self.run._thread = 2, [0, 1], threading.current_thread()
-        self.run.held = {p: PartitionState(0, 0, time.monotonic(), self.run.store.generation) for p in (0, 1)}
+        self.run.served = {p: PartitionState(0, 0, time.monotonic(), self.run.store.generation) for p in (0, 1)}
         self.pools = QueryPool(), QueryPool(waiting=768)
         directory = InstanceDirectory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
         self.service = ViewsService("views-1", 1, [view.name], directory, *self.pools)
@@ -192,7 +192,7 @@ def test_a_time_is_told_as_it_is_asked_for(doors: Doors) -> None:
 
 def test_the_examples_of_the_docs_are_answered(tmp_path: Path) -> None:
     text = DOCS.read_text()
-    (declared,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    declared, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {"View": View}
     exec(declared, names)
     doors = Doors(tmp_path, names["FLEET"])

@@ -45,7 +45,7 @@ def shops(tmp_path: Path) -> ViewRun:
     made.store.begin("id", 2, 5, {0: 0, 1: 0})
     made.store.reached(6)
     made.count = 2
-    made.held = {p: PartitionState(0, 0, time.monotonic(), made.store.generation) for p in (0, 1)}
+    made.served = {p: PartitionState(0, 0, time.monotonic(), made.store.generation) for p in (0, 1)}
     return made
 
 
@@ -106,8 +106,8 @@ def test_an_age_is_counted_from_before_the_end_was_asked_for(
     monkeypatch.setattr(runner, "assigned_partitions", lambda *_: list(range(count)))
     assert not ViewRun(ServedView(VIEW, 1), shops._topic, shops.store.path.parent, "", shops.figures).ready
     shops._follow(stopping)
-    assert shops.held.keys() == mine
-    assert {one.at for one in shops.held.values()} <= {looked[0]}
+    assert shops.served.keys() == mine
+    assert {one.at for one in shops.served.values()} <= {looked[0]}
     assert shops.store.meta.at == (1_700_000_000 + looked[0]) * 1000
 
 
@@ -152,7 +152,7 @@ class Scripted:
         self.shops._read_to_ends(cast(TopicReader, Given()), now, asked, lambda: False)
 
     def age(self, partition: int) -> float:
-        return self.clock.now - self.shops.held[partition].at
+        return self.clock.now - self.shops.served[partition].at
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_what_an_open_transaction_hides_makes_a_partition_old_and_no_other(scrip
         clock.now += 10
         scripted.read(scripted.now({0: 5, 1: 9}, {0: 8, 1: 9}))
     assert (scripted.age(0), scripted.age(1)) == (30, 0)
-    assert (shops.held[0].end, shops.held[0].next, shops.report().lag) == (8, 5, 3)
+    assert (shops.served[0].end, shops.served[0].next, shops.report().lag) == (8, 5, 3)
     assert shops.report().behind_ms == 30_000
     # Transactions that overlap all the time hide no more than what they last.
     clock.now += 10
@@ -189,7 +189,7 @@ def test_an_open_transaction_makes_a_store_of_before_old_and_a_new_one_wait(scri
     assert scripted.age(0) == 20
     shops.store.begin("id", 2, int(clock.time() * 1000), {0: 0, 1: 0})
     scripted.read(scripted.open({0: 5, 1: 5}, {0: 8, 1: 5}))
-    assert (set(shops.held), shops.ready) == ({1}, False)
+    assert (set(shops.served), shops.ready) == ({1}, False)
     assert "partitions [0] are hidden by a transaction that is open" in shops.waits
     scripted.read(scripted.now({0: 9, 1: 5}))
     assert shops.ready
@@ -221,8 +221,8 @@ def test_a_stray_record_says_the_way_out_and_its_tombstone_is_that(scripted: Scr
         now = scripted.now({0: number, 1: 0})
         with pytest.raises(DeclarationError, match=f"'{there}' in partition 0, not in 1") as found:
             scripted.read(now, *([(here, 0, 0), (there, 0, 1)] if number == 1 else []))
-        assert "write a record with that key and no value into partition 0" in str(found.value)
-        assert shops.held == {}
+        assert "write a tombstone with that key into partition 0" in str(found.value)
+        assert shops.served == {}
         scripted.open({0: number, 1: 0})
     scripted.read(scripted.now({0: 3, 1: 1}), (there.upper(), 0, 2), (there, 1, 0))
     assert (shops.ready, shops.store.meta.dead) == (True, 0)
@@ -232,9 +232,9 @@ def test_a_stray_record_says_the_way_out_and_its_tombstone_is_that(scripted: Scr
 
 
 def test_a_topic_that_got_more_partitions_is_not_said_to_have_another_partitioner(scripted: Scripted) -> None:
-    with pytest.raises(DeclarationError, match="as if there were 1 partitions, and there are 2") as found:
+    with pytest.raises(DeclarationError, match="they fit 1 partitions, and there are 2") as found:
         scripted.read(scripted.now({0: 30, 1: 0}), *((key, 0, n) for n, key in enumerate(KEYS[0] + KEYS[1])))
-    assert "write the topic anew" in str(found.value)
+    assert "copy the topic into a new one" in str(found.value)
     assert "partitioner" not in str(found.value)
 
 
@@ -259,7 +259,7 @@ def test_a_view_that_cannot_be_served_holds_up_no_other(shops: ViewRun, service:
     assert (status, "other: failing" in body["detail"], "/v1/views/other" in body["detail"]) == (503, True, True)
     other.refused = DeclarationError("its records lie elsewhere", got="what only those may see who have the token")
     assert ready() == (200, {"ready": True, "views": ["shops"], "refused": {"other": "its records lie elsewhere"}})
-    shops.held, shops._assigned, shops.refused = {}, [0, 1], DeclarationError("so do these")
+    shops.served, shops._assigned, shops.refused = {}, [0, 1], DeclarationError("so do these")
     status, body = ready()
     assert (status, "so do these" in body["detail"]) == (503, True)
 
@@ -273,7 +273,7 @@ def test_what_is_made_anew_while_it_is_read_is_refused(
     def meanwhile(*given: Any) -> QueryResult:
         found = read(*given)
         shops.store.begin("other", 2, 7, {0: 0, 1: 0})
-        shops.held = {p: one._replace(made=shops.store.generation) for p, one in shops.held.items()}
+        shops.served = {p: one._replace(made=shops.store.generation) for p, one in shops.served.items()}
         return found
 
     def asked() -> Any:
@@ -303,7 +303,7 @@ def test_an_instance_with_a_query_that_does_not_end_says_so_and_ends(service: Vi
             finally:
                 hold.set()
             deadline = time.monotonic() + 60
-            while service.pool.asked and time.monotonic() < deadline:
+            while service.pool.query_count and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
             assert (await client.get("/v1/live")).status_code == 200
             driver.health_check()
@@ -330,7 +330,7 @@ def test_a_query_that_is_late_elsewhere_is_late(shops: ViewRun, service: ViewsSe
             assert last
             raise QueryTimeout("another instance did not answer in time")
 
-    shops.held = {}
+    shops.served = {}
     shops.count = 2
     service.peers = cast(PeerClient, Elsewhere())
     service.directory._rows = {

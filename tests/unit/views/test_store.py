@@ -339,9 +339,9 @@ def test_a_pool_has_all_its_places_again_when_its_queries_are_done() -> None:
 
     try:
         asyncio.run(asked())
-        while pool.asked and time.monotonic() < deadline:
+        while pool.query_count and time.monotonic() < deadline:
             time.sleep(0.01)
-            assert pool._working or pool.asked == 0, "a place is lost"
+            assert pool._working or pool.query_count == 0, "a place is lost"
     finally:
         pool.close()
 
@@ -362,9 +362,9 @@ async def _asked(pool: QueryPool) -> None:
         await asyncio.sleep(0.01)
     assert pool.stuck, "it was noticed"
     hold.set()
-    while pool.asked and time.monotonic() < deadline:
+    while pool.query_count and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
-    assert [pool.asked, pool.stuck] == [0, False]
+    assert [pool.query_count, pool.stuck] == [0, False]
     assert await pool.run(lambda: 5, time.monotonic() + 60) == 5
 
 
