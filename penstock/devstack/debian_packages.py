@@ -1,4 +1,4 @@
-"""Programs from Debian's packages, unpacked into the cache: neither root nor an installation."""
+"""Programs from Debian packages, unpacked into the cache; they need neither root nor an installation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def is_available() -> bool:
 
 
 def ensure_unpacked(name: str, packages: Iterable[str], libraries: Iterable[str] = ()) -> Path:
-    """The root of an unpacked set of packages, fetched if need be; libraries: those of them that this release has."""
+    """The root of a set of unpacked packages, downloaded if needed. libraries: used if this Debian release has them."""
     target = settings().cache / f"{name}-debian"
     with publish(target) as fresh:
         if fresh:
             downloads = fresh / "downloads"
             downloads.mkdir()
-            known = [p for p in libraries if _has_candidate(p)]
-            run(["apt-get", "download", "-q", *packages, *known], downloads)
+            available = [p for p in libraries if _has_candidate(p)]
+            run(["apt-get", "download", "-q", *packages, *available], downloads)
             unpack(downloads, fresh / "root")
     return target / "root"
 
@@ -49,12 +49,12 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def _has_candidate(package: str) -> bool:
-    shown = process.run_captured(["apt-cache", "policy", package], env=ENGLISH)
-    return any(line.strip().startswith("Candidate:") and "(none)" not in line for line in shown.stdout.splitlines())
+    policy = process.run_captured(["apt-cache", "policy", package], env=ENGLISH)
+    return any(line.strip().startswith("Candidate:") and "(none)" not in line for line in policy.stdout.splitlines())
 
 
 def run(command: list[str], cwd: Path) -> str:
-    """What a command says. HostError if it fails."""
+    """The output of a command. HostError if it fails."""
     done = process.run_captured(command, cwd=cwd, env=ENGLISH)
     if done.returncode:
         raise HostError(f"`{' '.join(command[:2])}` failed", got=(done.stderr or done.stdout).strip()[:300])

@@ -19,27 +19,27 @@ class DemoError(PenstockError):
 
 
 class DemoDatabase:
-    """url: SQLAlchemy URL of the database; folder: a file of SQL for each table, which makes and fills it."""
+    """The demo database. url: its SQLAlchemy URL; folder: a SQL file for each table, which creates and fills it."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self._engine = create_engine(url)
         self._folder = folder
 
     def create(self) -> list[str]:
-        """Make the tables that are missing; returns their names. What is there stays as it is."""
-        made = []
+        """Create missing tables; returns their names. Existing tables stay as they are."""
+        created = []
         try:
-            there = set(inspect(self._engine).get_table_names())
+            existing = set(inspect(self._engine).get_table_names())
             for path in sorted(self._folder.glob("*.sql")):
-                if path.stem in there:
+                if path.stem in existing:
                     continue
                 with self._engine.begin() as c:
                     for statement in sqlglot.transpile(path.read_text(), read="mysql", write="mysql"):
                         c.execute(text(statement.replace(":", "\\:")))
-                made.append(path.stem)
+                created.append(path.stem)
         except SQLAlchemyError as e:
             raise _refused(e) from e
-        return made
+        return created
 
     @property
     def tables(self) -> list[str]:
@@ -48,19 +48,19 @@ class DemoDatabase:
     def rows(self, table: str, limit: int = 50) -> tuple[list[str], list[tuple[Any, ...]]]:
         """(column names, rows) of a table, by primary key."""
         with self._changing(table) as (c, t):
-            found = c.execute(select(t).order_by(*t.primary_key.columns).limit(limit))
-            return list(found.keys()), [tuple(row) for row in found]
+            result = c.execute(select(t).order_by(*t.primary_key.columns).limit(limit))
+            return list(result.keys()), [tuple(row) for row in result]
 
     def add(self, table: str, values: Mapping[str, str]) -> dict[str, Any]:
         """Insert a row; returns its primary key."""
         with self._changing(table) as (c, t):
-            key = c.execute(t.insert().values(self._known(t, values))).inserted_primary_key
+            key = c.execute(t.insert().values(self._check_columns(t, values))).inserted_primary_key
             return dict(zip(t.primary_key.columns.keys(), key or (), strict=False))
 
     def edit(self, table: str, key: Mapping[str, str], values: Mapping[str, str]) -> int:
         """Change the rows of a key; returns how many there were."""
         with self._changing(table) as (c, t):
-            return c.execute(t.update().where(*self._where(t, key)).values(self._known(t, values))).rowcount
+            return c.execute(t.update().where(*self._where(t, key)).values(self._check_columns(t, values))).rowcount
 
     def remove(self, table: str, key: Mapping[str, str], *, hard: bool) -> int:
         """Mark rows as deleted, or with `hard` delete them for good; returns how many there were."""
@@ -79,10 +79,10 @@ class DemoDatabase:
         except SQLAlchemyError as e:
             raise _refused(e) from e
 
-    def _known(self, t: Table, values: Mapping[str, str]) -> dict[str, str]:
-        if strange := sorted(values.keys() - t.columns.keys()):
-            hint = f"take some of: {', '.join(t.columns.keys())}"
-            raise DemoError(f"table {t.name} has no such column", got=", ".join(strange), hint=hint)
+    def _check_columns(self, t: Table, values: Mapping[str, str]) -> dict[str, str]:
+        if unknown := sorted(values.keys() - t.columns.keys()):
+            hint = f"use some of: {', '.join(t.columns.keys())}"
+            raise DemoError(f"table {t.name} has no such column", got=", ".join(unknown), hint=hint)
         return dict(values)
 
     def _where(self, t: Table, key: Mapping[str, str]) -> list[Any]:

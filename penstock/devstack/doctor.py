@@ -1,4 +1,4 @@
-"""Looks for what keeps the platform from working, and says how to mend it."""
+"""Checks the machine and the platform for problems, with a hint for each."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from penstock.supervision import launch
 
 State = Literal["ok", "note", "fail"]
 NEEDED_MEMORY = 6 * GIB
-UNUSED = "it does not run: `make up` starts it"
+UNUSED = "start it with `make up`"
 
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    """name: what was looked at; found: what was met; hint: what to do, if something is wrong."""
+    """The result of one check. name: what was checked; found: the finding; hint: what to do about it."""
 
     name: str
     state: State
@@ -58,32 +58,35 @@ def examine(platform: Platform) -> list[DoctorCheck]:
         ("Control database", _control),
         ("Stores", _stores),
         ("Checkpoints", _checkpoints),
-        ("Spark cluster", _placed),
+        ("Spark cluster", _spark_cluster),
         ("Executors", _executors),
         ("Airflow", _airflow),
     ]
-    found: list[DoctorCheck] = []
+    results: list[DoctorCheck] = []
     for name, check in checks:
         try:
-            found.extend(check(platform))
+            results.extend(check(platform))
         except PenstockError as e:
             got = f"; got: {e.got}" if e.got is not None else ""
-            found.append(DoctorCheck(name, "fail", f"{e.what}{got}", e.hint or "see the message"))
-    return found
+            results.append(DoctorCheck(name, "fail", f"{e.what}{got}", e.hint or "see the message"))
+    return results
 
 
 def _java(_: Platform) -> Iterator[DoctorCheck]:
-    found = runtime.find()
-    place = f"Java {found.version} from {found.source}, {found.home}"
-    if found.note:
+    java = runtime.find()
+    description = f"Java {java.version} from {java.source}, {java.home}"
+    if java.note:
         yield DoctorCheck(
-            "Java", "note", f"{place}, because {found.note}", "set JAVA_HOME to a Java 17, 21 or 25, or leave it unset"
+            "Java",
+            "note",
+            f"{description}, because {java.note}",
+            "set JAVA_HOME to a Java 17, 21 or 25, or leave it unset",
         )
     else:
-        yield DoctorCheck("Java", "ok", place)
-    if found.version < aot_cache.SINCE:
+        yield DoctorCheck("Java", "ok", description)
+    if java.version < aot_cache.SINCE:
         hint = f"unset JAVA_HOME, or set it to a Java {aot_cache.SINCE}: drivers then start in half the time"
-        yield DoctorCheck("Start of drivers", "note", f"Java {found.version} keeps no cache for it", hint)
+        yield DoctorCheck("Start of drivers", "note", f"Java {java.version} has no cache for it", hint)
     elif aot_cache.missing():
         yield DoctorCheck("Start of drivers", "note", "there is no cache for it yet", "`make up` makes one")
     else:
@@ -91,19 +94,19 @@ def _java(_: Platform) -> Iterator[DoctorCheck]:
 
 
 def _spark(_: Platform) -> Iterator[DoctorCheck]:
-    """Two packages hold Spark's Python files, and one of them the jars: all must be of one version."""
+    """The two packages with Spark's Python files, and its jars, must have the same version."""
     folder = jars.pyspark_folder()
     versions = {"pyspark": _version("pyspark"), "pyspark-client": _version("pyspark-client")}
-    said = re.search(r"""__version__.*?=\s*['"]([^'"]+)""", (folder / "version.py").read_text())
-    versions["Python files"] = said[1] if said else "none"
+    declared = re.search(r"""__version__.*?=\s*['"]([^'"]+)""", (folder / "version.py").read_text())
+    versions["Python files"] = declared[1] if declared else "none"
     core = next((folder / "jars").glob("spark-core_*.jar"), None)
     versions["jars"] = core.stem.rpartition("-")[2] if core else "none"
-    given = ", ".join(f"{name} {v}" for name, v in versions.items())
+    listed = ", ".join(f"{name} {v}" for name, v in versions.items())
     if len(set(versions.values())) == 1:
         yield DoctorCheck("Spark", "ok", f"one version: {versions['jars']}")
     else:
         yield DoctorCheck(
-            "Spark", "fail", f"not of one version: {given}", "make the environment again: `make env-clean env`"
+            "Spark", "fail", f"different versions: {listed}", "create the environment again: `make env-clean env`"
         )
 
 
@@ -128,25 +131,25 @@ def _jars(platform: Platform) -> Iterator[DoctorCheck]:
 
 
 def _disk(_: Platform) -> Iterator[DoctorCheck]:
-    for name, place in (("data", settings().home), ("downloads", settings().cache)):
-        there = next(p for p in (place, *place.parents) if p.exists())
-        free = shutil.disk_usage(there).free
-        said = f"{free / GIB:.1f} GiB free for {name} in {place}"
+    for name, folder in (("data", settings().home), ("downloads", settings().cache)):
+        existing = next(p for p in (folder, *folder.parents) if p.exists())
+        free = shutil.disk_usage(existing).free
+        text = f"{free / GIB:.1f} GiB free for {name} in {folder}"
         if free < NEEDED_DISK:
             variable = "PENSTOCK_HOME" if name == "data" else "PENSTOCK_CACHE"
-            yield DoctorCheck("Disk", "fail", said, f"make room for {NEEDED_DISK / GIB:.0f} GiB, or choose {variable}")
+            yield DoctorCheck("Disk", "fail", text, f"free {NEEDED_DISK / GIB:.0f} GiB, or set {variable}")
         else:
-            yield DoctorCheck("Disk", "ok", said)
+            yield DoctorCheck("Disk", "ok", text)
 
 
 def _memory(platform: Platform) -> Iterator[DoctorCheck]:
     memory = psutil.virtual_memory()
     runs = any(server.running() for server in platform.servers)
-    said = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
+    text = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
     if memory.total < NEEDED_MEMORY or (not runs and memory.available < NEEDED_MEMORY / 2):
-        yield DoctorCheck("Memory", "fail", said, "end other programs, or lower PENSTOCK_DRIVER_MEMORY")
+        yield DoctorCheck("Memory", "fail", text, "stop other programs, or lower PENSTOCK_DRIVER_MEMORY")
     else:
-        yield DoctorCheck("Memory", "ok", said)
+        yield DoctorCheck("Memory", "ok", text)
 
 
 def _ports(platform: Platform) -> Iterator[DoctorCheck]:
@@ -164,53 +167,51 @@ def _ports(platform: Platform) -> Iterator[DoctorCheck]:
 
 
 def _declarations(_: Platform) -> Iterator[DoctorCheck]:
-    catalog, wrong = partial_catalog()
-    for mistake in wrong:
-        yield DoctorCheck(
-            "Declarations", "fail", str(mistake), "mend the file; `penstock catalog` reads all of them again"
-        )
-    found = f"{len(catalog.streams)} streams in {len(catalog.apps)} apps, {len(catalog.topics)} topics"
-    if not wrong:
-        yield DoctorCheck("Declarations", "ok", found)
+    catalog, errors = partial_catalog()
+    for error in errors:
+        yield DoctorCheck("Declarations", "fail", str(error), "correct the file, and check it with `penstock catalog`")
+    text = f"{len(catalog.streams)} streams in {len(catalog.apps)} apps, {len(catalog.topics)} topics"
+    if not errors:
+        yield DoctorCheck("Declarations", "ok", text)
 
 
 def _settings(_: Platform) -> Iterator[DoctorCheck]:
     # Those of a system are known once its declarations are read.
     partial_catalog()
-    wrong = misspelled_variables()
-    for name, meant in wrong.items():
-        yield DoctorCheck("Settings", "note", f"{name} is no setting and changes nothing", f"did you mean {meant}?")
-    if not wrong:
-        yield DoctorCheck("Settings", "ok", "no variable is misspelled_variables")
+    misspelled = misspelled_variables()
+    for name, similar in misspelled.items():
+        yield DoctorCheck("Settings", "note", f"{name} is not a setting and has no effect", f"did you mean {similar}?")
+    if not misspelled:
+        yield DoctorCheck("Settings", "ok", "no variable looks like a misspelled setting")
 
 
 def _broker(platform: Platform) -> Iterator[DoctorCheck]:
-    gone = [server for server in platform.brokers if not server.running()]
-    if gone:
-        which = f" ({len(gone)} of {len(platform.brokers)})" if len(platform.brokers) > 1 else ""
+    down = [server for server in platform.brokers if not server.running()]
+    if down:
+        which = f" ({len(down)} of {len(platform.brokers)})" if len(platform.brokers) > 1 else ""
         yield DoctorCheck(
-            "Broker", "fail", f"no broker at {', '.join(server.bootstrap for server in gone)}{which}", UNUSED
+            "Broker", "fail", f"no broker at {', '.join(server.bootstrap for server in down)}{which}", UNUSED
         )
         return
     states = describe_topics(partial_catalog()[0].topics.values(), settings().bootstrap)
     drifted = [state.declared.name for state in states if not state.as_declared]
     if drifted:
-        found = f"topics not as declared: {', '.join(drifted)}"
-        yield DoctorCheck("Broker", "fail", found, "`penstock topics --apply`")
+        text = f"topics not as declared: {', '.join(drifted)}"
+        yield DoctorCheck("Broker", "fail", text, "`penstock topics --apply`")
     else:
         yield DoctorCheck("Broker", "ok", f"answers at {settings().bootstrap}; {len(states)} topics are as declared")
 
 
 def _control(platform: Platform) -> Iterator[DoctorCheck]:
     if platform.mariadb and not platform.mariadb.running():
-        yield DoctorCheck("Control database", "fail", "MariaDB is not there", UNUSED)
+        yield DoctorCheck("Control database", "fail", "MariaDB does not run", UNUSED)
         return
     control = connect(settings().control)
     control.now()
     revision, needed = control.schema_revision()
     if revision != needed:
-        found = f"its tables are of revision {revision or 'none'}, and this code needs {needed}"
-        yield DoctorCheck("Control database", "fail", found, "`penstock migrate`")
+        text = f"its tables are of revision {revision or 'none'}, and this code needs {needed}"
+        yield DoctorCheck("Control database", "fail", text, "`penstock migrate`")
     else:
         yield DoctorCheck("Control database", "ok", f"answers; its tables are of revision {needed}")
 
@@ -227,9 +228,9 @@ def _stores(platform: Platform) -> Iterator[DoctorCheck]:
 
 
 def _checkpoints(_: Platform) -> Iterator[DoctorCheck]:
-    """Whether what every stream needs can be written where it is wanted."""
+    """Whether the checkpoint folder can be written."""
     root = settings().checkpoint_root
-    place = urlparse(root)
+    url = urlparse(root)
     if s3a.is_object_store(root):
         store, name = s3a.store_below(root), f"penstock-doctor-{uuid4().hex}"
         store.put(name, name.encode())
@@ -240,99 +241,103 @@ def _checkpoints(_: Platform) -> Iterator[DoctorCheck]:
         if same:
             yield DoctorCheck("Checkpoints", "ok", f"{root} can be written, read and deleted from")
         else:
-            yield DoctorCheck("Checkpoints", "fail", f"{root} gives back other than was put", "see to the object store")
+            yield DoctorCheck(
+                "Checkpoints", "fail", f"{root} returns other bytes than were written", "check the object store"
+            )
         return
-    if place.scheme not in ("", "file"):
-        yield DoctorCheck("Checkpoints", "note", f"whether {root} can be written shows when a stream starts")
+    if url.scheme not in ("", "file"):
+        yield DoctorCheck("Checkpoints", "note", f"{root} is not checked: a stream checks it at its start")
         return
-    folder = Path(place.path)
-    there = next(p for p in (folder, *folder.parents) if p.exists())
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+    folder = Path(url.path)
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         yield DoctorCheck("Checkpoints", "ok", f"{folder} can be written")
     else:
-        hint = "mount it, or give its rights, or choose another place by PENSTOCK_CHECKPOINTS"
-        yield DoctorCheck("Checkpoints", "fail", f"{there} is no folder that can be written", hint)
+        hint = "mount it, change its permissions, or set PENSTOCK_CHECKPOINTS to another folder"
+        yield DoctorCheck("Checkpoints", "fail", f"{existing} is not a folder that can be written", hint)
 
 
-def _placed(platform: Platform) -> Iterator[DoctorCheck]:
-    """Master and workers, and whether all apps together find the cores and the memory that they ask for."""
+def _spark_cluster(platform: Platform) -> Iterator[DoctorCheck]:
+    """Master and workers, and whether the cluster has room for all apps."""
     if platform.spark is None:
         return
-    gone = [server.label for server in platform.spark_servers if not server.running()]
-    ill = [server for server in platform.spark_servers if server.label not in gone and not server.ready()]
-    if gone:
-        yield DoctorCheck("Spark cluster", "fail", f"not running: {', '.join(gone)}", UNUSED)
+    down = [server.label for server in platform.spark_servers if not server.running()]
+    not_ready = [server for server in platform.spark_servers if server.label not in down and not server.ready()]
+    if down:
+        yield DoctorCheck("Spark cluster", "fail", f"not running: {', '.join(down)}", UNUSED)
         return
-    if ill:
-        logs = ", ".join(str(server.log) for server in ill)
-        found = f"running, but not ready: {', '.join(server.label for server in ill)}"
-        yield DoctorCheck("Spark cluster", "fail", found, f"see {logs}")
+    if not_ready:
+        logs = ", ".join(str(server.log) for server in not_ready)
+        text = f"running, but not ready: {', '.join(server.label for server in not_ready)}"
+        yield DoctorCheck("Spark cluster", "fail", text, f"see {logs}")
         return
     s = settings()
-    asked = [s.executor_resources(app) for app in partial_catalog()[0].apps if launch.python_command(app, "") is None]
+    requests = [
+        s.executor_resources(app) for app in partial_catalog()[0].apps if launch.python_command(app, "") is None
+    ]
     in_cluster = s.deploy == "cluster"
-    cores = sum(one.cores or 0 for one in asked) + len(asked) * in_cluster
+    cores = sum(request.cores or 0 for request in requests) + len(requests) * in_cluster
     offered = s.workers * s.worker_cores
-    whose = "apps and their drivers" if in_cluster else "apps"
-    found = f"{s.own_master} with {s.workers} workers; {len(asked)} {whose} ask for {cores} of {offered} cores"
-    if _fit(asked, s):
-        yield DoctorCheck("Spark cluster", "ok", found)
+    consumers = "apps and their drivers" if in_cluster else "apps"
+    text = f"{s.own_master} with {s.workers} workers; {len(requests)} {consumers} ask for {cores} of {offered} cores"
+    if _fit(requests, s):
+        yield DoctorCheck("Spark cluster", "ok", text)
         return
-    found += f", which with their memory do not fit into workers of {s.worker_cores} cores and {s.worker_memory}"
+    text += f", which with their memory do not fit into workers of {s.worker_cores} cores and {s.worker_memory}"
     hint = (
         "raise PENSTOCK_WORKER_CORES or _MEMORY, or lower PENSTOCK_APP_CORES or PENSTOCK_EXECUTOR_MEMORY: an app for "
     )
-    yield DoctorCheck("Spark cluster", "fail", found, hint + "which nothing is left is queued")
+    yield DoctorCheck("Spark cluster", "fail", text, hint + "which nothing is left is queued")
 
 
 def _executors(platform: Platform) -> Iterator[DoctorCheck]:
-    """One executor is asked for and tried, where there is a cluster to ask; that takes a quarter of a minute."""
+    """Requests and tests one executor, if there is a cluster; that takes about 15 s."""
     master = settings().spark_master
     if master.startswith("local") or not all(
         server.running() for server in (*platform.brokers, *platform.spark_servers)
     ):
         return
-    found = executor_check.check_executor()
-    if found.missing:
-        hint = "ask again when there is room, or mend what is said"
-        yield DoctorCheck("Executors", "note", f"could not be tried: {found.missing}", hint)
-    elif found.error:
+    result = executor_check.check_executor()
+    if result.missing:
+        hint = "run this again when the cluster has room, or correct the cause"
+        yield DoctorCheck("Executors", "note", f"could not be tested: {result.missing}", hint)
+    elif result.error:
         hint = (
             "PENSTOCK_EXECUTOR_PYTHON is its Python there, with what requirements.txt names; Penstock and jobs/ are on "
             "its PYTHONPATH; workers reach this host and the brokers; its stderr, on its worker's page, says more"
         )
-        yield DoctorCheck("Executors", "fail", f"{settings().worker_python} of {master}: {found.error}", hint)
+        yield DoctorCheck("Executors", "fail", f"{settings().worker_python} of {master}: {result.error}", hint)
     else:
-        read = f"read {found.records} records" if found.records else "found no record to read yet"
-        yield DoctorCheck("Executors", "ok", f"{found.python} on {found.host} runs this code and {read}")
+        read = f"read {result.records} records" if result.records else "found no record to read yet"
+        yield DoctorCheck("Executors", "ok", f"{result.python} on {result.host} runs this code and {read}")
 
 
-def _fit(asked: Sequence[ExecutorResources], s: Settings) -> bool:
-    """Whether workers take all executors, and drivers that live there, the largest first."""
-    left = [[s.worker_cores, memory_bytes(s.worker_memory)] for _ in range(s.workers)]
+def _fit(requests: Sequence[ExecutorResources], s: Settings) -> bool:
+    """Whether workers have room for all executors, and for drivers that run there; the largest first."""
+    workers = [[s.worker_cores, memory_bytes(s.worker_memory)] for _ in range(s.workers)]
     executors = [
-        (one.executor_cores or 1, memory_bytes(one.memory or ""))
-        for one in asked
-        for _ in range((one.cores or 0) // (one.executor_cores or 1))
+        (request.executor_cores or 1, memory_bytes(request.memory or ""))
+        for request in requests
+        for _ in range((request.cores or 0) // (request.executor_cores or 1))
     ]
-    drivers = [(1, memory_bytes(s.driver_memory))] * (len(asked) if s.deploy == "cluster" else 0)
+    drivers = [(1, memory_bytes(s.driver_memory))] * (len(requests) if s.deploy == "cluster" else 0)
     for cores, memory in sorted(executors + drivers, reverse=True):
-        place = next((one for one in left if one[0] >= cores and one[1] >= memory), None)
-        if place is None:
+        worker = next((request for request in workers if request[0] >= cores and request[1] >= memory), None)
+        if worker is None:
             return False
-        place[0] -= cores
-        place[1] -= memory
+        worker[0] -= cores
+        worker[1] -= memory
     return True
 
 
 def _airflow(platform: Platform) -> Iterator[DoctorCheck]:
     servers = platform.airflow.servers
-    gone = [server.label for server in servers if not server.running()]
-    ill = [server.label for server in servers if server.label not in gone and not server.ready()]
-    if gone:
-        yield DoctorCheck("Airflow", "fail", f"not running: {', '.join(gone)}", "`make up` starts them")
-    elif ill:
-        hint = f"see the logs in {settings().logs}; `make down up` starts them anew"
-        yield DoctorCheck("Airflow", "fail", f"running, but not healthy: {', '.join(ill)}", hint)
+    down = [server.label for server in servers if not server.running()]
+    unhealthy = [server.label for server in servers if server.label not in down and not server.ready()]
+    if down:
+        yield DoctorCheck("Airflow", "fail", f"not running: {', '.join(down)}", "`make up` starts them")
+    elif unhealthy:
+        hint = f"see the logs in {settings().logs}; `make down up` restarts them"
+        yield DoctorCheck("Airflow", "fail", f"running, but not healthy: {', '.join(unhealthy)}", hint)
     else:
         yield DoctorCheck("Airflow", "ok", f"healthy at {platform.airflow.url}")

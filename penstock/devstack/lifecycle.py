@@ -1,4 +1,4 @@
-"""What is started, waited for and stopped: one server, or several together."""
+"""Servers that can be started, waited for and stopped, alone or together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Lifecycle(ABC):
-    """As a context manager it is started, waited for, and stopped."""
+    """Something that can be started and stopped. As a context manager it is started, waited for, and stopped."""
 
     @abstractmethod
     def start(self) -> bool:

@@ -1,4 +1,4 @@
-"""The whole platform on one machine: brings it up in steps that may be repeated, and takes it down again."""
+"""The whole platform on one machine: starts it in steps that may be repeated, and stops it."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class MetricsCollectorServer(ManagedServer):
         return ports.listens(self.port)
 
 
-def as_running(given: Settings) -> Settings:
-    """Settings with the ports on which servers of this home run now, whatever the environment says today."""
+def as_running(configured: Settings) -> Settings:
+    """Settings with the ports of the servers of this home that run now, even if the environment has changed."""
     ports: dict[str, int] = {}
     for name, use, option in (
         (Broker.name, "kafka", "kafka_port"),
@@ -86,16 +86,16 @@ def as_running(given: Settings) -> Settings:
         (ApiServer.name, "http", "airflow_port"),
         (MetricsCollectorServer.name, "metrics", "metrics_port"),
     ):
-        record = process.read(given.home / "run", name)
+        record = process.read(configured.home / "run", name)
         if record and record.process() and use in record.ports:
             ports[option] = record.ports[use]
     for name in stores.KINDS:
-        record = process.read(given.home / "run", name)
+        record = process.read(configured.home / "run", name)
         if record and record.process() and record.ports:
             ports[f"{name}_port"] = next(iter(record.ports.values()))
-    found = given.model_copy(update=ports)
-    ours = given.spark_master == given.own_master
-    return found.model_copy(update={"spark_master": found.own_master}) if ours else found
+    actual = configured.model_copy(update=ports)
+    uses_embedded_master = configured.spark_master == configured.own_master
+    return actual.model_copy(update={"spark_master": actual.own_master}) if uses_embedded_master else actual
 
 
 def _brokers(s: Settings) -> list[Broker]:
@@ -105,12 +105,12 @@ def _brokers(s: Settings) -> list[Broker]:
 class Platform:
     """The servers of this machine's platform. A broker or database named in the settings is used as it is."""
 
-    def __init__(self, given: Settings | None = None) -> None:
-        self.settings = s = given or settings()
+    def __init__(self, configured: Settings | None = None) -> None:
+        self.settings = s = configured or settings()
         self.brokers = [] if s.kafka_bootstrap else _brokers(s)
         # A master elsewhere may be given even so.
-        own = s.cluster and s.spark_master == s.own_master
-        self.spark = SparkCluster(s.home, s.spark_port) if own else None
+        uses_embedded_master = s.cluster and s.spark_master == s.own_master
+        self.spark = SparkCluster(s.home, s.spark_port) if uses_embedded_master else None
         self.mariadb = None if s.control_url.get_secret_value() else MariaDB(s.home, s.mariadb_port)
         self.stores = stores.chosen(s)
         self.airflow = Airflow(s.home, s.airflow_port, s.project)
@@ -126,20 +126,21 @@ class Platform:
 
     @property
     def data_servers(self) -> list[ManagedServer]:
-        """What keeps the platform's own data: the brokers and the control database."""
+        """The servers with the platform's own data: brokers and control database."""
         return [*self.brokers, *([self.mariadb] if self.mariadb else [])]
 
     @property
     def spark_servers(self) -> list[ManagedServer]:
-        """What runs the tasks of drivers: Spark's master and workers."""
+        """Spark's master and workers."""
         return [*self.spark.servers] if self.spark else []
 
     # Up
 
     def up(self, report: ProgressReporter) -> Overview:
-        """Start what does not run, and wait for the first figures. Safe to repeat, and after a start cut off.
+        """Start all servers that do not run, and wait until streams read. It may be repeated, also after an abort.
 
-        HostError says what stands in the way, and the way out.
+        Raises:
+            HostError: The platform cannot be started.
         """
         make_private(self.settings.home)
         with self._alone():
@@ -169,26 +170,26 @@ class Platform:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Two starts or stops at once would undo each other's work."""
+        """Take the lock of starting and stopping."""
         with locked(self.settings.home / "run" / "up.lock"):
             yield
 
     def _check(self) -> str:
-        for place in (self.settings.home, self.settings.cache):
-            place.mkdir(parents=True, exist_ok=True)
-            free = shutil.disk_usage(place).free
+        for folder in (self.settings.home, self.settings.cache):
+            folder.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(folder).free
             if free < NEEDED_DISK:
                 raise HostError(
-                    f"the disk of {place} is nearly full",
+                    f"the disk of {folder} is nearly full",
                     got=f"{free / GIB:.1f} GiB free, {NEEDED_DISK / GIB:.0f} are needed",
-                    hint="make room, or choose other places: PENSTOCK_HOME for data, PENSTOCK_CACHE for downloads",
+                    hint="free disk space, or set PENSTOCK_HOME (data) or PENSTOCK_CACHE (downloads) to another folder",
                 )
-        found = runtime.find()
+        java = runtime.find()
         for server in self.servers:
             if not server.running():
                 server.ports_free()
-        note = f" ({found.note})" if found.note else ""
-        return f"Java {found.version} from {found.source}{note}"
+        note = f" ({java.note})" if java.note else ""
+        return f"Java {java.version} from {java.source}{note}"
 
     def _check_cluster_mark(self) -> None:
         """Data of one broker is not that of three: HostError if the home was first started in the other way."""
@@ -208,12 +209,12 @@ class Platform:
             )
 
     def _fetch(self, report: ProgressReporter) -> None:
-        wanted: list[tuple[str, str]] = [("connector", "Spark's Kafka connector")]
+        downloads: list[tuple[str, str]] = [("connector", "Spark's Kafka connector")]
         if self.brokers:
-            wanted.insert(0, ("broker", "Kafka"))
+            downloads.insert(0, ("broker", "Kafka"))
         if s3a.is_object_store(settings().checkpoint_root):
-            wanted.append(("s3a", "Spark's client of object stores"))
-        for name, label in wanted:
+            downloads.append(("s3a", "Spark's client of object stores"))
+        for name, label in downloads:
             if jars.missing(name):
                 with report.step(f"Fetching {label}") as step:
                     jars.ensure(name, step.tick)
@@ -254,28 +255,28 @@ class Platform:
             some = f"started {len(started)} of {len(servers)}, the others run already"
             step.say("" if len(started) == len(servers) else some if started else runs)
 
-    def _declare(self, catalog: Catalog, wrong: Sequence[BrokenFile]) -> str:
+    def _declare(self, catalog: Catalog, broken_files: Sequence[BrokenFile]) -> str:
         control = connect(self.settings.control)
         control.migrate()
         before = control.desired()
-        control.sync(catalog, forget=not wrong)
+        control.sync(catalog, forget=not broken_files)
         if self.mariadb:
             DemoDatabase(self.mariadb.url_of("demo"), self.settings.project / "sql" / "tables").create()
-        done = ensure_topics(catalog.topics.values(), self.settings.bootstrap)
+        changed = ensure_topics(catalog.topics.values(), self.settings.bootstrap)
         # What is new finds its tables and topics.
-        taken = self._release_apps_of(control, control.desired().keys() - before.keys())
-        said = f"{len(catalog.topics)} topics" + (f", {len(done)} created or changed" if done else "")
-        said += f"; released for what is new: {', '.join(taken)}" if taken else ""
-        said += "".join(f"; wrong: {mistake}" for mistake in wrong)
-        self._problems += wrong
+        released = self._release_apps_of(control, control.desired().keys() - before.keys())
+        summary = f"{len(catalog.topics)} topics" + (f", {len(changed)} created or changed" if changed else "")
+        summary += f"; released for what is new: {', '.join(released)}" if released else ""
+        summary += "".join(f"; wrong: {error}" for error in broken_files)
+        self._problems += broken_files
         # What is new in an app of which a file is wrong may not start.
-        incomplete = (app.name for app in control.apps() if mistakes_of_app(app.name, catalog, wrong))
+        incomplete = (app.name for app in control.apps() if mistakes_of_app(app.name, catalog, broken_files))
         self._left_out.update(control.desired().keys() - catalog.supervised.keys(), *map(control.desired, incomplete))
-        return said
+        return summary
 
     def _release_apps_of(self, control: Control, new: Set[str]) -> list[str]:
         """Release the apps whose running drivers do not know a stream or capture that is new; their names."""
-        taken = []
+        released = []
         for app in control.apps():
             fresh = sorted(new & control.desired(app.name).keys())
             driver = control.driver(app.incarnation) if app.incarnation else None
@@ -283,11 +284,11 @@ class Platform:
                 continue
             try:
                 release(control, app.name, Actor("make up", "cli"), f"new: {', '.join(fresh)}")
-                taken.append(app.name)
+                released.append(app.name)
             except ReleaseRefused as e:
                 self._problems.append(e)
                 self._left_out |= set(fresh)
-        return taken
+        return released
 
     def _wait_for_streams(self, control: Control, step: ProgressStep) -> Overview:
         """Wait until every wanted stream runs and the first of them has read something."""
@@ -295,11 +296,11 @@ class Platform:
         while True:
             view = self.view(control)
             streams = [s for app in view.apps for s in app.streams if s.name not in self._left_out]
-            wanted = [s for s in streams if s.desired == "on"]
-            waiting = [s for s in wanted if s.state not in ("running", "idle")]
-            reading = [s for s in wanted if s.rows_in and s.batch_age_ms is not None and s.batch_age_ms < FRESH_MS]
-            if not waiting and (reading or not wanted):
-                step.say(f"{len(wanted)} streams, {sum(s.rows_in for s in wanted):,} records read")
+            enabled = [s for s in streams if s.desired == "on"]
+            waiting = [s for s in enabled if s.state not in ("running", "idle")]
+            reading = [s for s in enabled if s.rows_in and s.batch_age_ms is not None and s.batch_age_ms < FRESH_MS]
+            if not waiting and (reading or not enabled):
+                step.say(f"{len(enabled)} streams, {sum(s.rows_in for s in enabled):,} records read")
                 return view
             if not waiting or any(s.state not in FAILING_STATES for s in waiting):
                 well_at = time.monotonic()
@@ -368,17 +369,17 @@ class Platform:
         return f"{drained} drained" + (f", {len(killed) + len(strays)} killed" if killed or strays else "")
 
     def _unrecorded_sessions(self) -> set[int]:
-        """Leaders of sessions that run a driver of this home, though the database does not say so."""
-        found = set()
-        for one in psutil.process_iter():
+        """Leaders of sessions that run a driver of this home and are not in the database."""
+        sessions = set()
+        for candidate in psutil.process_iter():
             with suppress(psutil.Error, OSError):
-                ours = one.environ().get("PENSTOCK_HOME") == str(self.settings.home)
-                if ours and launch.INCARNATION in one.cmdline():
-                    found.add(os.getsid(one.pid))
-        return found - {os.getsid(0)}
+                is_of_this_home = candidate.environ().get("PENSTOCK_HOME") == str(self.settings.home)
+                if is_of_this_home and launch.INCARNATION in candidate.cmdline():
+                    sessions.add(os.getsid(candidate.pid))
+        return sessions - {os.getsid(0)}
 
     def clean(self, report: ProgressReporter) -> None:
-        """Take it down and remove its data; downloads stay in the cache."""
+        """Stop everything and remove the data; downloads stay in the cache."""
         home = self.settings.home.resolve()
         if home in (Path.home(), Path("/"), self.settings.project) or home in self.settings.project.parents:
             raise HostError("this folder is not Penstock's alone, so it is not removed", got=home)

@@ -29,23 +29,25 @@ class ServerUsage:
 
 def measure(which: list[ManagedServer], rows: list[DriverRow], seconds: float = SAMPLE) -> list[ServerUsage]:
     """Every server, and every driver as `driver-<app>`; takes so many seconds to see what each uses."""
-    found = {server.name: (server, record.session.processes() if (record := server.record) else []) for server in which}
+    usage_by_server = {
+        server.name: (server, record.session.processes() if (record := server.record) else []) for server in which
+    }
     sessions = {f"driver-{row.app}": (row, row.session.processes()) for row in rows}
-    everyone = [p for _, members in [*found.values(), *sessions.values()] for p in members]
+    everyone = [p for _, members in [*usage_by_server.values(), *sessions.values()] for p in members]
     before = {p.pid: _cpu(p) for p in everyone}
     began = time.monotonic()
     time.sleep(seconds if everyone else 0)
-    took = time.monotonic() - began
+    elapsed = time.monotonic() - began
 
     def use(name: str, pid: int | None, members: list[psutil.Process], ports: dict[str, int]) -> ServerUsage:
         cpu = sum(max(0.0, _cpu(p) - before[p.pid]) for p in members)
         leader = next((p for p in members if p.pid == pid), members[0])
         return ServerUsage(
-            name, "running", pid, ports, _up(leader), round(100 * cpu / took, 1), sum(memory(p) for p in members)
+            name, "running", pid, ports, _up(leader), round(100 * cpu / elapsed, 1), sum(memory(p) for p in members)
         )
 
     out = []
-    for server, members in found.values():
+    for server, members in usage_by_server.values():
         record, alive = server.record, server.running()
         if alive and record and members:
             out.append(use(server.name, alive.pid, members, dict(record.ports)))

@@ -1,4 +1,4 @@
-"""What a process that reads a project's code tells to who started it, whatever that code does to the process."""
+"""The result of a process that imports a project's code, protected from what that code prints and does."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def redirect_stdout() -> int:
     Call it before a project's code is read.
     """
     sys.stdout.flush()
-    kept = os.dup(1)
+    output = os.dup(1)
     os.dup2(2, 1)
-    return kept
+    return output
 
 
-def write_result(descriptor: int, what: Mapping[str, Any]) -> NoReturn:
+def write_result(descriptor: int, result: Mapping[str, Any]) -> NoReturn:
     """Write data as JSON in a line of its own and end the process, with threads and exit functions that code has left:
     who waits for the answer waits for nothing else."""
-    left = b"\n" + orjson.dumps(what)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    remaining = b"\n" + orjson.dumps(result)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
     if sys.stderr is not None:
         sys.stderr.flush()
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Folders that are either complete or not there, however a fetch ends; files that their owner alone may read."""
+"""Folders that are complete or absent, and files and folders that only their owner may read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOME_ENTRIES = frozenset(
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file; whoever comes second waits. The lock falls with the process."""
+    """Hold a lock file; others wait. The lock is released if the process ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -31,7 +31,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def owner_only() -> Iterator[None]:
-    """What this process and its children make meanwhile, their owner alone may read."""
+    """Let only the owner read files that this process and its children create meanwhile."""
     before = os.umask(0o077)
     try:
         yield
@@ -40,18 +40,18 @@ def owner_only() -> Iterator[None]:
 
 
 def make_private(home: Path) -> None:
-    """Make a home that its owner alone may enter. Where others could, all that lies in it is closed to them too.
+    """Create a home that only its owner may enter, or remove the access of others from an existing one.
 
-    A folder in which other things lie as well is somebody's, and is left as it is.
+    A folder with other entries than those of a home is left as it is.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = home.stat()
+    status = home.stat()
     shared = any(path.name not in HOME_ENTRIES for path in home.iterdir())
-    if not found.st_mode & 0o077 or found.st_uid != os.geteuid() or shared:
+    if not status.st_mode & 0o077 or status.st_uid != os.geteuid() or shared:
         return
     # Closed last, so that a walk that was cut off is made again.
-    for place, _, names in os.walk(home, topdown=False):
-        for path in (Path(place, name) for name in [*names, "."]):
+    for folder, _, names in os.walk(home, topdown=False):
+        for path in (Path(folder, name) for name in [*names, "."]):
             with suppress(OSError):  # gone meanwhile, or another's
                 mode = path.lstat().st_mode
                 if not stat.S_ISLNK(mode) and mode & 0o077:

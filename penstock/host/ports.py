@@ -25,9 +25,9 @@ def free_port(count: int = 1) -> int:
     """A free loopback port out of `PORTS`, the first of `count` free ones in a row."""
     for _ in range(200):
         first = random.choice(PORTS)
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+        with contextlib.ExitStack() as bound, contextlib.suppress(OSError):
             for step in range(count):
-                held.enter_context(_bound(first + step))
+                bound.enter_context(_bound(first + step))
             return first
     raise HostError(f"no {count} free ports in a row were found")
 

@@ -99,10 +99,10 @@ def stop_all(records: Sequence[ProcessRecord], *, timeout: float = 15.0) -> None
 
 def stop_recorded(folder: Path) -> bool:
     """End what is still recorded in a folder, whatever the settings of today would start; True if something ran."""
-    found = {path.stem: record for path in folder.glob("*.json") if (record := read(folder, path.stem))}
-    ran = any(record.session.members() for record in found.values())
-    stop_all([*found.values()])
-    for name in found:
+    records = {path.stem: record for path in folder.glob("*.json") if (record := read(folder, path.stem))}
+    ran = any(record.session.members() for record in records.values())
+    stop_all([*records.values()])
+    for name in records:
         forget(folder, name)
     return ran
 

@@ -1,4 +1,4 @@
-"""A folder for what a process needs only while it lives, removed behind it however it ended."""
+"""A temporary folder of one process, removed after the process has ended in any way."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def process_folder(root: Path) -> Path:
     The lock that tells falls with the process; those it starts do not have it.
     """
     with locked(root / LOCK):
-        for folder in root.iterdir():
-            if folder.is_dir() and not _held(folder / LOCK):
-                shutil.rmtree(folder, ignore_errors=True)
-        mine = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
-        fcntl.flock(os.open(mine / LOCK, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
-    atexit.register(shutil.rmtree, mine, ignore_errors=True)
-    return mine
+        for other in root.iterdir():
+            if other.is_dir() and not _is_locked(other / LOCK):
+                shutil.rmtree(other, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
+        fcntl.flock(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
-def _held(lock: Path) -> bool:
+def _is_locked(lock: Path) -> bool:
     try:
         with lock.open("r+") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,27 +13,25 @@ BYTES = 32
 
 
 def load_or_create(path: Path) -> bytes:
-    """The secret of a file; one is made where there is none. HostError if what is there is none."""
+    """The secret of a file, which is created if it does not exist. HostError if the file has no secret."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, fresh = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, new_file = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(handle, "w") as file:
                 file.write(secrets.token_hex(BYTES))
                 file.flush()
                 os.fsync(handle)
-            # Of several processes that start at once, one makes the secret of all.
-            os.link(fresh, path)
+            # If several processes start at once, one of them creates the secret.
+            os.link(new_file, path)
         except FileExistsError:
             pass
         finally:
-            Path(fresh).unlink()
+            Path(new_file).unlink()
     try:
-        found = bytes.fromhex(path.read_text())
+        secret = bytes.fromhex(path.read_text())
     except ValueError:
-        found = b""
-    if len(found) != BYTES:
-        raise HostError(
-            f"{path} holds no secret", hint="remove it and release all apps: another is made, and all take it up"
-        )
-    return found
+        secret = b""
+    if len(secret) != BYTES:
+        raise HostError(f"{path} has no valid secret", hint="remove it and release all apps: they use a new one")
+    return secret

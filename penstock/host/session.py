@@ -66,8 +66,8 @@ def _read(pid: int | str) -> Member | None:
 
 def started(pid: int) -> float | None:
     """When a process started, in seconds since boot; None if there is none."""
-    found = _read(pid)
-    return None if found is None or found.dead else found.started
+    member = _read(pid)
+    return None if member is None or member.dead else member.started
 
 
 def own() -> ProcessSession:
@@ -96,16 +96,16 @@ class ProcessSession:
     started: float | None
 
     @property
-    def _known(self) -> bool:
+    def _is_local(self) -> bool:
         return self.host == host() and self.pid is not None and self.started is not None
 
     def alive(self) -> bool | None:
         """Whether anything of it lives; None on another host, and while its pid is not recorded."""
-        return self.leader_alive() or bool(self.members()) if self._known else None
+        return self.leader_alive() or bool(self.members()) if self._is_local else None
 
     def leader_alive(self) -> bool:
-        found = started(self.pid) if self._known and self.pid is not None else None
-        return found is not None and self._same(found)
+        start = started(self.pid) if self._is_local and self.pid is not None else None
+        return start is not None and self._same(start)
 
     def leader_gone(self) -> bool:
         """Whether the leader is gone and others of the session live on: nothing good comes of them."""
@@ -116,7 +116,7 @@ class ProcessSession:
         return sorted(self._members(), key=lambda m: m.pid != self.pid)
 
     def _members(self) -> Iterator[Member]:
-        if not self._known or self.pid is None or self.started is None:
+        if not self._is_local or self.pid is None or self.started is None:
             return
         leader = _read(self.pid)
         if leader and self.started and not self._same(leader.started):
@@ -132,11 +132,11 @@ class ProcessSession:
 
     def processes(self) -> list[psutil.Process]:
         """Its members, to be measured."""
-        found = []
+        processes = []
         for member in self.members():
             with suppress(psutil.Error):
-                found.append(psutil.Process(member.pid))
-        return found
+                processes.append(psutil.Process(member.pid))
+        return processes
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to every member."""
@@ -145,10 +145,10 @@ class ProcessSession:
     def terminate(self, marker: str) -> bool:
         """SIGTERM to the members, but for the leader, that have `marker` on their command line; to the leader while
         there is none. False if nothing was there."""
-        found = self.members()
-        marked = [m for m in found if m.pid != self.pid and marker.encode() in _command(m.pid)]
-        _send(marked or [m for m in found if m.pid == self.pid] or found[:1], signal.SIGTERM)
-        return bool(found)
+        members = self.members()
+        marked = [m for m in members if m.pid != self.pid and marker.encode() in _command(m.pid)]
+        _send(marked or [m for m in members if m.pid == self.pid] or members[:1], signal.SIGTERM)
+        return bool(members)
 
     def kill(self, timeout: float = 10.0) -> bool:
         """SIGKILL every member, stopped ones too.
@@ -160,8 +160,8 @@ class ProcessSession:
             Whether nothing of it is left. False also where that cannot be known.
         """
         deadline = time.monotonic() + timeout
-        while found := self.members():
-            _send(found, signal.SIGKILL)  # again and again: a member may have forked meanwhile
+        while members := self.members():
+            _send(members, signal.SIGKILL)  # again and again: a member may have forked meanwhile
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.02)
@@ -196,12 +196,12 @@ def start_detached(
             start_new_session=True,
         )
     # Nobody has waited for it yet: even if it has ended, its number is its own.
-    found = _read(child.pid)
+    member = _read(child.pid)
     # This process may live long: what it started must not stay a zombie in it.
     reaper = threading.Thread(target=child.wait, name=f"reap-{child.pid}", daemon=True)
     _reapers[child.pid] = reaper
     reaper.start()
-    return child.pid, found.started if found else 0.0
+    return child.pid, member.started if member else 0.0
 
 
 def _send(targets: Sequence[Member], number: signal.Signals) -> None:

@@ -43,8 +43,8 @@ def folder() -> Path:
     """The folder of the cache for this environment; another Java, pyspark or connector has another."""
     runtime, folder = java.find(), jars.pyspark_folder() / "jars"
     # Java takes a jar for another if its time is another: so it is in an environment that was made anew.
-    made = sorted((jar.name, jar.stat().st_mtime_ns) for jar in folder.glob("*.jar"))
-    parts = (runtime.command, runtime.release, folder, made, jars.folder("connector"))
+    jars_with_times = sorted((jar.name, jar.stat().st_mtime_ns) for jar in folder.glob("*.jar"))
+    parts = (runtime.command, runtime.release, folder, jars_with_times, jars.folder("connector"))
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:12]
     return settings().cache / "aot" / digest
 
@@ -55,7 +55,7 @@ def missing() -> bool:
 
 
 def options() -> list[str]:
-    """What a driver's JVM is told, if there is a cache for it."""
+    """Options of a driver's JVM, if there is a cache for it."""
     if java.find().version < SINCE:
         return []
     file = folder() / FILE
@@ -63,17 +63,17 @@ def options() -> list[str]:
 
 
 def use_options(file: Path) -> list[str]:
-    """What a JVM is told that shall start from a cache."""
+    """Options of a JVM that starts from a cache."""
     return [f"-XX:AOTCache={file}", QUIET]
 
 
 def training_options(file: Path) -> list[str]:
-    """What a JVM is told that shall leave a cache when it ends."""
+    """Options of a JVM that creates a cache when it ends."""
     return [f"-XX:AOTCacheOutput={file}"]
 
 
 def ensure(say: Callable[[str], None] = lambda _: None) -> None:
-    """Make the cache unless it is there, in one minute or two. HostError if the training run fails.
+    """Create the cache if it is missing, which takes one or two minutes. HostError if the training run fails.
 
     say: called with what the training run does.
     """
@@ -85,11 +85,11 @@ def ensure(say: Callable[[str], None] = lambda _: None) -> None:
             return
         command = [sys.executable, "-m", "penstock.devstack.aot_training", str(fresh / FILE)]
 
-        def told(line: str) -> None:
+        def report_step(line: str) -> None:
             if line.startswith(STEP):
                 say(line.removeprefix(STEP))
 
-        done = process.run_captured(command, env=ALONE, on_line=told)
+        done = process.run_captured(command, env=ALONE, on_line=report_step)
         if done.returncode or not (fresh / FILE).exists():
             raise HostError(
                 "the training run for Java's cache failed, so drivers start slower",
@@ -100,9 +100,9 @@ def ensure(say: Callable[[str], None] = lambda _: None) -> None:
     _prune(target)
 
 
-def _prune(kept: Path) -> None:
+def _prune(current: Path) -> None:
     """Remove caches of environments that are gone or were made anew: each is some 200 MB."""
-    for owner in kept.parent.glob(f"*/{OWNER}"):
+    for owner in current.parent.glob(f"*/{OWNER}"):
         prefix = Path(owner.read_text())
-        if owner.parent != kept and (not prefix.exists() or prefix == Path(sys.prefix)):
+        if owner.parent != current and (not prefix.exists() or prefix == Path(sys.prefix)):
             shutil.rmtree(owner.parent, ignore_errors=True)

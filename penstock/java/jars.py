@@ -260,11 +260,11 @@ IVY_SETTINGS = """<ivysettings><settings defaultResolver="central"/><resolvers>
 
 def ensure(name: str, tick: FetchProgress | None = None) -> Path:
     """The folder that holds a set's jars, fetched if need be. HostError when that fails."""
-    wanted = SETS[name]
+    jar_set = SETS[name]
     target = folder(name)
     with publish(target, is_current=lambda: not missing(name)) as fresh:
         if fresh:
-            _fetch(name, wanted, fresh, tick)
+            _fetch(name, jar_set, fresh, tick)
     return target
 
 
@@ -276,12 +276,16 @@ def folder(name: str) -> Path:
 
 def missing(name: str) -> list[str]:
     """Jars of a set that are not in the cache, or not whole."""
-    place = folder(name)
+    jar_folder = folder(name)
     try:
-        sizes: dict[str, int] = json.loads((place / "sizes.json").read_text())
+        sizes: dict[str, int] = json.loads((jar_folder / "sizes.json").read_text())
     except (OSError, ValueError):
         return [_file(c) for c in SETS[name].coordinates]
-    return [jar for jar, size in sizes.items() if not (place / jar).is_file() or (place / jar).stat().st_size != size]
+    return [
+        jar
+        for jar, size in sizes.items()
+        if not (jar_folder / jar).is_file() or (jar_folder / jar).stat().st_size != size
+    ]
 
 
 def classpath(name: str) -> str:
@@ -306,16 +310,16 @@ def _file(coordinate: str) -> str:
     return f"{name}-{version}.jar"
 
 
-def _fetch(name: str, wanted: JarSet, fresh: Path, tick: FetchProgress | None) -> None:
+def _fetch(name: str, jar_set: JarSet, fresh: Path, tick: FetchProgress | None) -> None:
     import tenacity
 
     ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
-        raise HostError("pyspark has no jars", got=pyspark_folder(), hint="make the environment again: `make env`")
+        raise HostError("pyspark has no jars", got=pyspark_folder(), hint="create the environment again: `make env`")
     work = fresh / "ivy"
     work.mkdir()
     (work / "settings.xml").write_text(IVY_SETTINGS)
-    (work / "ivy.xml").write_text(_ivy_file(wanted))
+    (work / "ivy.xml").write_text(_ivy_file(jar_set))
     runtime = java.find()
     command = [
         runtime.command, *java.trust_options(runtime), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
@@ -324,7 +328,7 @@ def _fetch(name: str, wanted: JarSet, fresh: Path, tick: FetchProgress | None) -
         "-types", "jar", "-overwriteMode", "always",
     ]  # fmt: skip
     done = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(work, wanted, tick, done), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(work, jar_set, tick, done), daemon=True)
     if tick:
         watcher.start()
     try:
@@ -340,21 +344,21 @@ def _fetch(name: str, wanted: JarSet, fresh: Path, tick: FetchProgress | None) -
         done.set()
         if tick:
             watcher.join()
-    got = {path.name: path.stat().st_size for path in sorted(fresh.glob("*.jar"))}
-    lacking = [_file(c) for c in wanted.coordinates if _file(c) not in got]
-    if ran.returncode or lacking:
+    sizes = {path.name: path.stat().st_size for path in sorted(fresh.glob("*.jar"))}
+    missing_jars = [_file(c) for c in jar_set.coordinates if _file(c) not in sizes]
+    if ran.returncode or missing_jars:
         raise HostError(
             f"the jars of {name} could not be fetched from Maven Central",
-            got=_reason(ran.stdout + ran.stderr) or f"missing: {', '.join(lacking)}",
-            hint="see that this machine reaches repo1.maven.org, then run the same command again",
+            got=_reason(ran.stdout + ran.stderr) or f"missing: {', '.join(missing_jars)}",
+            hint="check that this machine reaches repo1.maven.org, then run the same command again",
         )
     shutil.rmtree(work)
-    (fresh / "sizes.json").write_text(json.dumps(got, indent=1))
+    (fresh / "sizes.json").write_text(json.dumps(sizes, indent=1))
 
 
-def _ivy_file(wanted: JarSet) -> str:
+def _ivy_file(jar_set: JarSet) -> str:
     lines = []
-    for coordinate in wanted.coordinates:
+    for coordinate in jar_set.coordinates:
         org, name, version = coordinate.split(":")
         lines.append(f'<dependency org="{org}" name="{name}" rev="{version}" transitive="false"/>')
     return (
@@ -364,8 +368,8 @@ def _ivy_file(wanted: JarSet) -> str:
     )
 
 
-def _watch(work: Path, wanted: JarSet, tick: FetchProgress | None, done: threading.Event) -> None:
-    total = int(wanted.mib * MIB)
+def _watch(work: Path, jar_set: JarSet, tick: FetchProgress | None, done: threading.Event) -> None:
+    total = int(jar_set.mib * MIB)
     while tick and not done.wait(0.2):
         so_far = sum(p.stat().st_size for p in work.rglob("*.jar*") if p.exists())
         tick(min(so_far, total), total)

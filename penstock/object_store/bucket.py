@@ -63,8 +63,8 @@ class Bucket:
     def ensure_exists(self) -> None:
         """Checks that the bucket exists; creates it where that is allowed."""
         with self._errors(""):
-            there = self._fs.get_file_info(self.bucket).type == fs.FileType.Directory
-        if there:
+            exists = self._fs.get_file_info(self.bucket).type == fs.FileType.Directory
+        if exists:
             return
         if not self.endpoint.create_buckets:
             raise self._no_bucket()
@@ -97,9 +97,9 @@ class Bucket:
         """Returns the objects below a folder, ordered by key."""
         selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True, recursive=True)
         with self._errors(folder):
-            found = self._fs.get_file_info(selector)
+            infos = self._fs.get_file_info(selector)
         skip = len(self._root) + 1
-        return sorted(ObjectInfo(info.path[skip:], info.size) for info in found if info.type == fs.FileType.File)
+        return sorted(ObjectInfo(info.path[skip:], info.size) for info in infos if info.type == fs.FileType.File)
 
     def copy(self, key: str, to: str) -> None:
         """Copies an object on the server."""
@@ -113,7 +113,7 @@ class Bucket:
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
-        place = self.url(key)
+        url = self.url(key)
         try:
             yield
         except pa.ArrowInvalid:
@@ -121,22 +121,22 @@ class Bucket:
             raise
         except FileNotFoundError as e:
             raise ObjectNotFound(
-                "an object is not there", got=place, hint="bring it back from a version or backup of the bucket"
+                "an object does not exist", got=url, hint="restore it from a version or backup of the bucket"
             ) from e
         except OSError as e:
-            said = str(e)
-            if NO_BUCKET.search(said):
+            message = str(e)
+            if NO_BUCKET.search(message):
                 raise self._no_bucket() from e
-            if UNAVAILABLE.search(said):
-                raise Wait(f"the object store of {place} does not answer", got=said[:300], seconds=RETRY_AFTER) from e
-            if ACCESS_DENIED.search(said):
+            if UNAVAILABLE.search(message):
+                raise Wait(f"the object store of {url} does not answer", got=message[:300], seconds=RETRY_AFTER) from e
+            if ACCESS_DENIED.search(message):
                 raise SinkError(
-                    f"the object store refuses the access key for {place}",
-                    got=said[:300],
-                    hint="see to PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, which may have run out, the "
+                    f"the object store refuses the access key for {url}",
+                    got=message[:300],
+                    hint="check PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, which may have expired, the "
                     "region, or the key's rights to list, read, write and delete in the bucket",
                 ) from e
-            raise SinkError(f"the object store fails at {place}", got=said[:300], hint="see what it says") from e
+            raise SinkError(f"the object store fails at {url}", got=message[:300], hint="see its message") from e
 
     def _no_bucket(self) -> SinkError:
         return SinkError(

@@ -46,11 +46,11 @@ def find_endpoint() -> Endpoint | None:
     """Returns the configured endpoint; None if there is none. SinkError if the connection cannot be parsed."""
     s = settings()
     if url := s.s3_url.get_secret_value():
-        key, word = s.s3_access_key, s.s3_secret_key.get_secret_value()
-        return Endpoint(url, s.s3_region, key, word, s.s3_make_buckets)
-    if given := os.environ.get(CONNECTION, "").strip():
+        key, secret = s.s3_access_key, s.s3_secret_key.get_secret_value()
+        return Endpoint(url, s.s3_region, key, secret, s.s3_make_buckets)
+    if connection := os.environ.get(CONNECTION, "").strip():
         try:
-            return _from_connection(json.loads(given) if given.startswith("{") else _parse_uri(given))
+            return _from_connection(json.loads(connection) if connection.startswith("{") else _parse_uri(connection))
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             # Its text may hold a secret.
             raise SinkError(
@@ -81,11 +81,11 @@ def _parse_uri(uri: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _from_connection(given: Mapping[str, Any]) -> Endpoint:
-    extra = given.get("extra") or {}
+def _from_connection(connection: Mapping[str, Any]) -> Endpoint:
+    extra = connection.get("extra") or {}
     extra = json.loads(extra) if isinstance(extra, str) else extra
     s = settings()
     return Endpoint(
         str(extra.get("endpoint_url") or AWS), str(extra.get("region_name") or s.s3_region),
-        str(given.get("login") or ""), str(given.get("password") or ""), s.s3_make_buckets,
+        str(connection.get("login") or ""), str(connection.get("password") or ""), s.s3_make_buckets,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a server checks of its callers, whatever it serves."""
+"""Checks of callers that all HTTP servers of Penstock make."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def is_loopback(host: str) -> bool:
     return False
 
 
-def is_own_host(given: str, names: Collection[str | None]) -> bool:
-    """Whether a Host header names this server: another's name would be a foreign page's, which it led here by DNS."""
+def is_own_host(header: str, names: Collection[str | None]) -> bool:
+    """Whether a Host header names this server. Other names are refused, against DNS rebinding by foreign pages."""
     with suppress(ValueError):
-        name = urlsplit(f"//{given}").hostname or ""
+        name = urlsplit(f"//{header}").hostname or ""
         return name in names or is_loopback(name)
     return False
 

@@ -61,7 +61,7 @@ class Folding:
             found.gone,
             found.was,
             found.late,
-            lambda kept: fold_query.drop_ended(self.fold, kept, watermark),
+            lambda kept: fold_query.drop_expired(self.fold, kept, watermark),
         )
         return found, made
 

@@ -1,4 +1,4 @@
-"""Where Airflow keeps its things on one machine, its settings, and its SQLite metadata."""
+"""The folders, settings and SQLite metadata of Airflow on one machine."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from penstock.java import runtime as java
 from penstock.settings import PROJECT, settings
 
 USER = "admin"
-# Airflow keeps every run for ever, and the platform makes some hundred a day.
+# Airflow never deletes runs, and the platform has some hundred a day.
 KEEP_DAYS = 14
 SECRETS = (("core", "fernet_key"), ("api", "secret_key"), ("api_auth", "jwt_secret"))
 
 
 class AirflowLayout:
-    """Where Airflow keeps its things, and its settings.
+    """The folders and settings of Airflow.
 
     project: holds jobs/ and sql/; its dags/ are used if it has any, else those of Penstock.
     """
@@ -46,8 +46,8 @@ class AirflowLayout:
 
     @property
     def dags(self) -> Path:
-        own = self.project / "dags"
-        return own if own.is_dir() else PROJECT / "dags"
+        folder = self.project / "dags"
+        return folder if folder.is_dir() else PROJECT / "dags"
 
     def config(self) -> dict[str, dict[str, str]]:
         """Airflow's settings, where they differ from its own defaults."""
@@ -100,15 +100,15 @@ class AirflowLayout:
         }
 
     def write(self) -> None:
-        """Write `airflow.cfg` and the password of its user; secrets are made once and kept."""
+        """Write `airflow.cfg` and the password of its user; secrets are generated once."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "airflow.cfg"
         file = configparser.ConfigParser(interpolation=None)
         file.read(path)
-        kept = {at: file.get(*at, fallback=_secret()) for at in SECRETS}
+        values = {option: file.get(*option, fallback=_secret()) for option in SECRETS}
         file.clear()
         file.read_dict(self.config())
-        for (section, option), value in kept.items():
+        for (section, option), value in values.items():
             file.set(section, option, value)
         text = io.StringIO()
         file.write(text)
@@ -118,7 +118,7 @@ class AirflowLayout:
             write_private(self.password_file, json.dumps({USER: secrets.token_urlsafe(12)}))
 
     def environment(self) -> dict[str, str]:
-        """What each process of Airflow gets beside its own environment."""
+        """Variables of all Airflow processes."""
         python = Path(sys.executable)
         runtime = java.find()
         path = [str(python.parent), str(runtime.home / "bin"), os.environ.get("PATH", os.defpath)]
@@ -137,12 +137,12 @@ class AirflowLayout:
         }
 
     def migrate(self) -> None:
-        """Make the metadata database, or bring it to the installed version."""
+        """Create the metadata database, or migrate it to the installed version."""
         self.write()
         mark = self.folder / f"migrated-{version('apache-airflow')}"
         if mark.exists() and self.database.exists():
             return
-        # Made under another name the first time: a half-made database could not be mended.
+        # The first time it is created under another name, because an incomplete database could not be repaired.
         first = not self.database.exists()
         target = self.folder / "airflow.db.part" if first else self.database
         if first:
@@ -157,7 +157,7 @@ class AirflowLayout:
         mark.touch()
 
     def prune(self, days: int = KEEP_DAYS) -> bool:
-        """Forget runs, and their logs, that began more than `days` ago; True if there were any.
+        """Delete runs that began more than `days` ago, and their logs; True if there were any.
 
         Only while no scheduler runs: SQLite has one writer at a time.
         """

@@ -1,4 +1,4 @@
-"""What every embedded server has in common: start, wait until it serves, stop, and be known again."""
+"""The base of all embedded servers: start, wait until it serves, stop, find again."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ManagedServer(Lifecycle):
         return {}
 
     def prepare(self) -> None:
-        """Lay out data and settings; idempotent, and safe after an attempt that was cut off."""
+        """Create data folders and settings; it may be repeated, also after an abort."""
 
     @property
     def record(self) -> ProcessRecord | None:
@@ -120,12 +120,12 @@ class ManagedServer(Lifecycle):
 
     def pause(self) -> None:
         """SIGSTOP it."""
-        if found := self.running():
-            found.suspend()
+        if running := self.running():
+            running.suspend()
 
     def resume(self) -> None:
-        if found := self.running():
-            found.resume()
+        if running := self.running():
+            running.resume()
 
     def restart(self) -> None:
         self.stop()
@@ -134,29 +134,29 @@ class ManagedServer(Lifecycle):
 
     def _same_ports(self) -> None:
         record = self.record
-        for use, wanted in self.ports.items():
-            had = record.ports.get(use, wanted) if record else wanted
-            if had != wanted:
+        for use, port in self.ports.items():
+            current = record.ports.get(use, port) if record else port
+            if current != port:
                 raise HostError(
-                    f"{self.label} runs already, on another port",
-                    got=f"it listens on {had}, wanted is {wanted}",
-                    hint=f"set {self.variable}={had}, or `make down` first",
+                    f"{self.label} already runs on another port",
+                    got=f"it listens on {current}, not on {port}",
+                    hint=f"set {self.variable}={current}, or `make down` first",
                 )
 
     def ports_free(self) -> None:
-        """HostError if somebody else has one of its ports."""
+        """Raise HostError if another process has one of its ports."""
         for port in self.ports.values():
             # What was killed a moment ago may still be giving its port back.
             for _ in range(20):
-                if not (who := ports.port_holder(port)):
+                if not (holder := ports.port_holder(port)):
                     break
                 time.sleep(0.1)
             else:
-                takes = " (it takes that one and the next)" if len(self.ports) > 1 else ""
+                note = " (it uses that one and the next)" if len(self.ports) > 1 else ""
                 raise HostError(
-                    f"port {port}, which {self.label} wants, is taken",
-                    got=who,
-                    hint=f"stop that process, or choose another port: {self.variable}=<port> make up{takes}",
+                    f"port {port} of {self.label} is in use",
+                    got=holder,
+                    hint=f"stop that process, or choose another port: {self.variable}=<port> make up{note}",
                 )
 
 

@@ -48,9 +48,9 @@ has.native.controller=false
 @cache
 def _jars() -> tuple[list[Path], list[Path], str]:
     """The engine's jars, those of its HTTP, and its version."""
-    found = jars.jars_of("elasticsearch")
-    http = [jar for jar in found if jar.name.startswith(NETTY)]
-    engine = [jar for jar in found if jar not in http]
+    all_jars = jars.jars_of("elasticsearch")
+    http = [jar for jar in all_jars if jar.name.startswith(NETTY)]
+    engine = [jar for jar in all_jars if jar not in http]
     [version] = [jar.stem.removeprefix("elasticsearch-") for jar in engine if jar.stem.startswith("elasticsearch-9")]
     return engine, http, version
 

@@ -34,12 +34,12 @@ bind-address = "127.0.0.1:{rpc}"
 @cache
 def find() -> tuple[Path, dict[str, str]]:
     """The daemon and what its environment needs. HostError if there is none."""
-    if found := shutil.which("influxd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/bin"])):
-        return Path(found), {}
+    if program := shutil.which("influxd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/bin"])):
+        return Path(program), {}
     if debian_packages.is_available():
         root = debian_packages.ensure_unpacked("influxdb", ["influxdb"])
         return root / "usr" / "bin" / "influxd", debian_packages.environment(root)
-    raise HostError("there is no InfluxDB here", hint="install InfluxDB 1.x; a Debian needs nothing")
+    raise HostError("InfluxDB is not installed", hint="install InfluxDB 1.x (on Debian it is downloaded)")
 
 
 class InfluxDBServer(StoreServer):

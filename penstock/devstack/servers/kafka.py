@@ -80,19 +80,19 @@ class Broker(ManagedServer):
         if (data / "meta.properties").exists():
             return
         # Formatting writes this file last: without it the folder holds no records yet.
-        if kept := [p.name for p in data.glob("*-[0-9]*") if p.name != "__cluster_metadata-0"]:
+        if partitions := [p.name for p in data.glob("*-[0-9]*") if p.name != "__cluster_metadata-0"]:
             raise HostError(
-                f"the Kafka broker's data in {data} has lost its meta.properties",
-                got=f"partitions {', '.join(sorted(kept)[:5])}",
-                hint="bring that file back, or give the records up: `make clean`",
+                f"the Kafka broker's data in {data} lacks meta.properties",
+                got=f"partitions {', '.join(sorted(partitions)[:5])}",
+                hint="restore that file, or delete all records: `make clean`",
             )
         shutil.rmtree(data, ignore_errors=True)
         done = process.run_captured(
             [*self._java(TOOL), "kafka.tools.StorageTool", "format", "-t", self._cluster_id(), "-c", properties]
         )
         if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines()
-            raise HostError("the Kafka broker's data folder could not be laid out", got="; ".join(said[:3]))
+            output = (done.stderr or done.stdout).strip().splitlines()
+            raise HostError("the Kafka broker's data folder could not be formatted", got="; ".join(output[:3]))
 
     def properties(self) -> dict[str, str]:
         """The broker's settings."""
@@ -154,13 +154,13 @@ class Broker(ManagedServer):
         return check_passes(lambda: admin.list_topics(timeout=3).brokers, KafkaException)
 
     def _cluster_id(self) -> str:
-        """Of a single broker any; several are told the same, which is kept beside their folders."""
+        """The cluster id. Several brokers share one, which is stored beside their folders."""
         if len(self.all_ports) == 1:
-            return _made_id()
-        kept = self.home / "kafka.id"
-        if not kept.exists():
-            files.write_private(kept, _made_id())
-        return kept.read_text()
+            return _random_id()
+        file = self.home / "kafka.id"
+        if not file.exists():
+            files.write_private(file, _random_id())
+        return file.read_text()
 
     def _java(self, options: list[str]) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
@@ -192,16 +192,16 @@ class Brokers(ServerGroup):
         return ",".join(server.bootstrap for server in self.servers)
 
 
-def _made_id() -> str:
+def _random_id() -> str:
     """A random id as Kafka writes them; one that starts with a dash would be taken for an option."""
     while True:
-        made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not made.startswith("-"):
-            return made
+        id_ = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not id_.startswith("-"):
+            return id_
 
 
 def _half(heap: str) -> str:
-    found = re.fullmatch(r"(\d+)([kmgKMG]?)", heap)
-    if not found:
-        raise HostError("a heap size is not usable", got=heap, hint="write it as Java does, e.g. 400m")
-    return f"{max(1, int(found[1]) // 2)}{found[2]}"
+    match = re.fullmatch(r"(\d+)([kmgKMG]?)", heap)
+    if not match:
+        raise HostError("this is not a heap size", got=heap, hint="write it as Java does, e.g. 400m")
+    return f"{max(1, int(match[1]) // 2)}{match[2]}"

@@ -105,19 +105,22 @@ class Master(SparkServer):
         return {"spark": self.master_port, "page": self.master_port + 1}
 
     @property
-    def _known(self) -> Path:
+    def _recovery_folder(self) -> Path:
         return self.folder / "known"
 
     def conf(self) -> dict[str, str]:
-        kept = {"spark.deploy.recoveryMode": "FILESYSTEM", "spark.deploy.recoveryDirectory": str(self._known)}
-        return super().conf() | kept
+        recovery = {
+            "spark.deploy.recoveryMode": "FILESYSTEM",
+            "spark.deploy.recoveryDirectory": str(self._recovery_folder),
+        }
+        return super().conf() | recovery
 
     def ready(self) -> bool:
         return ports.listens(self.master_port) and state(self.page).get("status") == "ALIVE"
 
     def forget(self) -> None:
         """Let it begin anew: what it knew has ended with it, and would be waited for."""
-        shutil.rmtree(self._known, ignore_errors=True)
+        shutil.rmtree(self._recovery_folder, ignore_errors=True)
 
 
 class Worker(SparkServer):
@@ -164,8 +167,8 @@ class Worker(SparkServer):
         return [*super().command(), *gives, self.url]
 
     def ready(self) -> bool:
-        mine = self.ports["spark"]
-        return any(w["port"] == mine and w["state"] == "ALIVE" for w in state(self.page).get("workers", ()))
+        own_port = self.ports["spark"]
+        return any(w["port"] == own_port and w["state"] == "ALIVE" for w in state(self.page).get("workers", ()))
 
 
 class SparkCluster(ServerGroup):
@@ -203,12 +206,12 @@ class SparkCluster(ServerGroup):
 
 
 def state(page: str) -> dict[str, Any]:
-    """What the master of a page says of itself, its workers and apps; empty while it does not answer."""
-    found: dict[str, Any] = {}
+    """The state of the master with this web page, its workers and apps; empty while it does not answer."""
+    answer: dict[str, Any] = {}
 
     def ask() -> bool:
-        found.update(json.loads(httpx.get(f"{page}/json/", timeout=5).text))
+        answer.update(json.loads(httpx.get(f"{page}/json/", timeout=5).text))
         return True
 
     check_passes(ask, httpx.HTTPError, ValueError)
-    return found
+    return answer

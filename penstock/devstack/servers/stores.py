@@ -25,29 +25,27 @@ KINDS: Mapping[str, str] = {
 }
 
 
-def chosen(given: Settings) -> list[StoreServer]:
-    """The servers, in order of start. HostError if what is asked for is none of them, or lies elsewhere."""
-    wanted = given.stores.replace(",", " ").lower().split()
-    if strange := [name for name in wanted if name not in KINDS]:
-        raise HostError(
-            "this is no store that runs here", got=strange[0], hint=f"STORES takes some of: {' '.join(KINDS)}"
-        )
-    for name in wanted:
-        if variable := _elsewhere(given, name):
+def chosen(configured: Settings) -> list[StoreServer]:
+    """The servers, in order of start. HostError if a name is unknown, or an external store is configured for it."""
+    names = configured.stores.replace(",", " ").lower().split()
+    if unknown := [name for name in names if name not in KINDS]:
+        raise HostError("there is no such embedded store", got=unknown[0], hint=f"STORES may have: {' '.join(KINDS)}")
+    for name in names:
+        if variable := _elsewhere(configured, name):
             raise HostError(
-                f"{name} is asked for here, and is given elsewhere",
-                got=f"STORES={given.stores} and {variable}",
-                hint=f"leave {name} out of STORES, or unset {variable}",
+                f"{name} cannot be embedded and external at once",
+                got=f"STORES={configured.stores} and {variable}",
+                hint=f"remove {name} from STORES, or unset {variable}",
             )
-    if not _elsewhere(given, endpoint.LOCAL_SERVICE):
-        wanted.append(endpoint.LOCAL_SERVICE)
-    there = [name for name in KINDS if name in wanted or process.read(given.home / "run", name)]
-    return [resolve_name(KINDS[name])(given.home, port=getattr(given, f"{name}_port")) for name in there]
+    if not _elsewhere(configured, endpoint.LOCAL_SERVICE):
+        names.append(endpoint.LOCAL_SERVICE)
+    started = [name for name in KINDS if name in names or process.read(configured.home / "run", name)]
+    return [resolve_name(KINDS[name])(configured.home, port=getattr(configured, f"{name}_port")) for name in started]
 
 
-def _elsewhere(given: Settings, name: str) -> str:
-    """The variable that says where a store is; empty if there is none."""
-    if getattr(given, f"{name}_url").get_secret_value():
+def _elsewhere(configured: Settings, name: str) -> str:
+    """The variable that configures an external store; empty if there is none."""
+    if getattr(configured, f"{name}_url").get_secret_value():
         return f"PENSTOCK_{name.upper()}_URL"
     connection = f"AIRFLOW_CONN_{name.upper()}"
     return connection if os.environ.get(connection, "").strip() else ""

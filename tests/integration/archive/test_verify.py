@@ -119,7 +119,7 @@ LIES: dict[Callable[[Bucket], None], list[str]] = {
     less_than_it_names: ["differ from those of its files: t/0: 3 records", "expected 5 records"],
     of_another_hour: ["is not that of hour 2026-01-01T10; got: hour 2026-01-01T09"],
     no_manifest: ["is no valid object of an archive"],
-    manifest_gone: ["an object is not there; got: s3://lake/"],
+    manifest_gone: ["an object does not exist; got: s3://lake/"],
     foreign: ["part-00000.parquet is no file of this archive"],
 }
 

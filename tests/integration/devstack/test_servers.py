@@ -146,7 +146,7 @@ def test_a_running_broker_is_adopted(own: Broker) -> None:
     again = Broker(home=own.home, port=own.port)
     assert again.start() is False
     assert again.running() == before
-    with pytest.raises(HostError, match=rf"runs already, on another port.*PENSTOCK_KAFKA_PORT={own.port}"):
+    with pytest.raises(HostError, match=rf"already runs on another port.*PENSTOCK_KAFKA_PORT={own.port}"):
         Broker(home=own.home, port=own.port + 2).start()
 
 
@@ -191,7 +191,7 @@ def test_a_database_keeps_its_rows_and_serves_tests_of_their_own(tmp_path: Path)
 def test_a_part_that_ends_at_once_says_why(tmp_path: Path) -> None:
     port = free_port(2)
     wrong = Broker(home=tmp_path, port=port, config={"log.retention.hours": "many"})
-    with pytest.raises(HostError, match=r"could not be laid out.*log\.retention\.hours"):
+    with pytest.raises(HostError, match=r"could not be formatted.*log\.retention\.hours"):
         wrong.start()
     Broker(home=tmp_path, port=port).prepare()
     wrong.start()

@@ -187,7 +187,7 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     assert listening <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert penstock("doctor").count("✗") == 0
 
-    assert "runs already, on another port" in penstock("up", ports=False, code=1)
+    assert "already runs on another port" in penstock("up", ports=False, code=1)
     penstock("up")
     assert {n: p["pid"] for n, p in penstock.servers().items()} == {n: p["pid"] for n, p in first.items()}
 

@@ -88,7 +88,7 @@ def test_a_taken_port_names_the_part_the_holder_and_the_way_out(variable: str, s
         with pytest.raises(HostError) as caught:
             Platform().up(report)
     said = str(caught.value)
-    assert f"port {port}, which {label} wants, is taken" in said
+    assert f"port {port} of {label} is in use" in said
     assert f"pid {os.getpid()}" in said
     assert f"{variable}=<port> make up" in said
     assert report.titles == ["Checking this machine"]
@@ -190,7 +190,7 @@ def test_stores_are_refused_that_do_not_run_here_or_lie_elsewhere(monkeypatch: p
     for stores, said in (
         (
             "influxdb redis",
-            "no store that runs here; got: redis; hint: STORES takes some of: elasticsearch mongodb",
+            "there is no such embedded store; got: redis; hint: STORES may have: elasticsearch mongodb",
         ),
         (
             "influxdb",

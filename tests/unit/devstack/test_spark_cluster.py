@@ -136,7 +136,7 @@ def test_doctor_tells_what_of_the_cluster_does_not_run(monkeypatch: pytest.Monke
         (
             executor_check.ExecutorCheckResult(missing="waits for executors"),
             "note",
-            "could not be tried: waits for executors",
+            "could not be tested: waits for executors",
         ),
         (executor_check.ExecutorCheckResult(error="error=2"), "fail", "/python of spark://elsewhere:7077: error=2"),
     ],

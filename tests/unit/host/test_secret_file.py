@@ -27,7 +27,7 @@ def test_a_secret_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
 def test_what_is_no_secret_is_said(tmp_path: Path, text: str) -> None:
     path = tmp_path / "secret"
     path.write_text(text)
-    with pytest.raises(HostError, match=r"(?s)holds no secret.*remove it"):
+    with pytest.raises(HostError, match=r"(?s)has no valid secret.*remove it"):
         load_or_create(path)
 
 

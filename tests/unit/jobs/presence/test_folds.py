@@ -101,7 +101,7 @@ def test_what_may_be_forgotten_by_itself_is_what_nothing_more_comes_to() -> None
     def left(fold: Fold, states: list[dict[str, Any]]) -> list[str]:
         kept = pa.schema([pa.field(f.name, arrow_type(f.type)) for f in fold.state_fields])
         rows = pa.Table.from_pylist(states, pa.schema([pa.field("device", pa.string()), *kept]))
-        return [str(one["device"]) for one in fold_query.drop_ended(fold, rows, now).to_pylist()]
+        return [str(one["device"]) for one in fold_query.drop_expired(fold, rows, now).to_pylist()]
 
     spans = [
         {"device": d, "spans": [{"first_seen": 0, "last_seen": now - walk_ins.AWAY - n}]} for n, d in enumerate("ab")
