@@ -58,38 +58,38 @@ def explain(capture: Capture) -> Explanation:
 
 
 def _explained(capture: Capture, database: SourceDatabase, pages: PageQueries) -> Explanation:
-    found, size = Explanation(), CaptureSession.PAGE
+    explanation, page_rows = Explanation(), CaptureSession.PAGE
     proof = PagingVerifier(capture, database)
     proof.verify()
-    found.warnings += proof.notes
+    explanation.warnings += proof.notes
     row = database.page(pages.by_key(None, 1))
     require(capture, row)
     sample = row.rows[0] if row.rows else [None] * len(row.names)
     key = tuple(sample[row.names.index(name)] for name in capture.key)
     cursor = sample[row.names.index(capture.cursor)]
     seconds = capture.every.total_seconds()
-    found.facts += [
+    explanation.facts += [
         f"polls every {seconds:g} s, reads {capture.overlap.total_seconds():g} s again",
-        f"pages of {size} rows and {PageSize.BYTES >> 20} MB at most",
+        f"pages of {page_rows} rows and {PageSize.BYTES >> 20} MB at most",
         f"transactions hold it back for {capture.hold.total_seconds():g} s at most",
         _compared(capture),
         f"a row whose record is larger than {capture.max_record_bytes:,} bytes is put aside in {DEAD_LETTERS.name}",
     ]
-    if why := database.visibility_problem:
+    if problem := database.visibility_problem:
         delay = capture.delay.total_seconds()
-        found.warnings.append(
-            f"{DELIVERY}: {why}, so open transactions cannot be seen; every one is taken to have ended "
+        explanation.warnings.append(
+            f"{DELIVERY}: {problem}, so open transactions cannot be seen; every one is taken to have ended "
             f"{delay:g} s after "
             "it began (DELAY), and what is open longer may be missed until the next reconcile"
         )
     kinds: list[tuple[str, SourceQuery]] = [
-        ("snapshot and reconcile, first page", pages.by_key(None, size)),
-        ("snapshot and reconcile, further pages", pages.by_key(key, size)),
+        ("snapshot and reconcile, first page", pages.by_key(None, page_rows)),
+        ("snapshot and reconcile, further pages", pages.by_key(key, page_rows)),
         ("snapshot of a large table, bounds of its ranges", pages.key_at(SnapshotRun.LARGE // 2)),
-        ("snapshot of a large table, first page of a range", pages.by_key(None, size, upto=key)),
-        ("poll, first page", pages.since(cursor, None, size)),
-        ("poll, further pages", pages.since(cursor, (cursor, *key), size)),
-        ("rows without a cursor, at every poll", pages.without_cursor(None, size)),
+        ("snapshot of a large table, first page of a range", pages.by_key(None, page_rows, upto=key)),
+        ("poll, first page", pages.since(cursor, None, page_rows)),
+        ("poll, further pages", pages.since(cursor, (cursor, *key), page_rows)),
+        ("rows without a cursor, at every poll", pages.without_cursor(None, page_rows)),
         ("reconcile, rows of keys that the table had", pages.rows_with_keys([key])),
         ("before a snapshot, the highest cursor", pages.highest()),
         ("before a snapshot, how many rows there are", pages.count()),
@@ -97,21 +97,21 @@ def _explained(capture: Capture, database: SourceDatabase, pages: PageQueries) -
     counted = kinds[-1][1].sql
     for what, query in kinds:
         plan = database.plan(query)
-        found.queries.append(ExplainedQuery(what, query.shown, plan))
+        explanation.queries.append(ExplainedQuery(what, query.shown, plan))
         scanned = sorted({table or "its rows" for table, index in plan if not index})
         if scanned and query.sql != counted:
-            found.warnings.append(f"{COST}: no index serves {', '.join(scanned)} in `{what}`; all of it is read")
-    found.warnings += statement_caveats(capture)
-    about = inspect_statement(capture, database)
-    found.warnings += table_caveats(capture, about)
-    found.warnings += trigger_caveats(database, capture, about.tables)
-    found.warnings += foreign_key_caveats(database, capture, about.tables)
+            explanation.warnings.append(f"{COST}: no index serves {', '.join(scanned)} in `{what}`; all of it is read")
+    explanation.warnings += statement_caveats(capture)
+    info = inspect_statement(capture, database)
+    explanation.warnings += table_caveats(capture, info)
+    explanation.warnings += trigger_caveats(database, capture, info.tables)
+    explanation.warnings += foreign_key_caveats(database, capture, info.tables)
     if capture.reconcile is None:
-        found.warnings.append(
+        explanation.warnings.append(
             "RECONCILE NEVER: rows deleted for good, keys that changed and rows changed without their cursor stay as "
             "they were in the topic, and nobody is told, until a comparison is asked for (`penstock capture reconcile`)"
         )
-    return found
+    return explanation
 
 
 def _compared(capture: Capture) -> str:

@@ -66,62 +66,62 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             capture.name, group(capture), bootstrap, POSITIONS, "capture", [capture.topic.name]
         )
         undo.callback(output.close)
-        fresh = Position(
+        new = Position(
             capture.fingerprint, topic_id, count, (*capture.key, capture.cursor), snapshot=SnapshotProgress()
         )
-        kept = _kept(output, decision)
-        if kept is not None:
-            _check_partitions(capture, fresh, kept)
-        if kept is not None and decision != "snapshot":
-            position = _resumed(capture, fresh, kept, decision)
+        stored = _stored_position(output, decision)
+        if stored is not None:
+            _check_partitions(capture, new, stored)
+        if stored is not None and decision != "snapshot":
+            position = _resumed(capture, new, stored, decision)
         else:
             # What is in the topic and no longer selected must leave it.
             ends = log_end_offsets(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
             position = replace(
-                fresh,
+                new,
                 reconcile="a new snapshot" if any(ends.values()) else "",
-                sees_all=kept is not None and kept.sees_all,
+                sees_all=stored is not None and stored.sees_all,
             )
         file, topic, rate = reconcile_file(capture), capture.topic.name, capture.reconcile_rate
-        reconcile = DigestIndex(file, topic, topic_id, bootstrap, rate)
-        undo.callback(reconcile.close)
-        if position.snapshot == fresh.snapshot:
-            reconcile.restart()
-        asked = database(capture)
-        undo.callback(asked.close)
-        proof = PagingVerifier(capture, asked)
-        proof.verify(ask_rows=position.snapshot == fresh.snapshot)
+        index = DigestIndex(file, topic, topic_id, bootstrap, rate)
+        undo.callback(index.close)
+        if position.snapshot == new.snapshot:
+            index.restart()
+        source = database(capture)
+        undo.callback(source.close)
+        proof = PagingVerifier(capture, source)
+        proof.verify(ask_rows=position.snapshot == new.snapshot)
         for note in proof.notes:
             log.warning("capture %s: %s", capture.name, note)
         fitting = proof.drop_mistyped(position)
-        if fitting != position or not proof.key_matches_types(reconcile.behind):
+        if fitting != position or not proof.key_matches_types(index.behind):
             position = replace(fitting, reconcile="the type of key or cursor changed")
-            reconcile.restart()
-        server = asked.server()
+            index.restart()
+        server = source.server()
         if position.server and position.server != server:
             log.warning("capture %s: another database server, %s; table and topic are compared", capture.name, server)
             position = replace(position, reconcile=f"another server, {server}")
-            reconcile.restart()
+            index.restart()
         if position.fingerprint != capture.fingerprint:
             # It may say another thing of rows that do not change by themselves.
             position = replace(position, fingerprint=capture.fingerprint, reconcile="the statement was changed")
-            reconcile.restart()
+            index.restart()
         position = replace(position, server=server)
-        if decision or kept is None:
+        if decision or stored is None:
             # Decided once: whoever opens it next finds it so.
             output.commit([], position.value())
-        poller = Poller(CaptureSession(capture, asked, output, position, reconcile, proof))
+        poller = Poller(CaptureSession(capture, source, output, position, index, proof))
         undo.pop_all()
     return poller
 
 
 def check_topic(capture: Capture, position: Position, bootstrap: str) -> None:
     """PositionRefused if the topic was made anew or given other partitions since the capture was opened."""
-    found = _topic(capture, bootstrap)
-    if found != (position.topic_id, position.partitions):
+    actual = _topic(capture, bootstrap)
+    if actual != (position.topic_id, position.partitions):
         raise PositionRefused(
             f"topic {capture.topic.name} was changed while capture {capture.name} ran",
-            got=f"id and partitions {found}, before {(position.topic_id, position.partitions)}",
+            got=f"id and partitions {actual}, before {(position.topic_id, position.partitions)}",
             hint="a topic that was made anew takes a new snapshot; one that was given partitions has kept old values "
             "in them: delete it, or name a new one behind INTO",
         )
@@ -133,51 +133,53 @@ def _topic(capture: Capture, bootstrap: str) -> tuple[str, int]:
     return topic_ids(client, [name], bootstrap).get(name, ""), partition_counts(client, bootstrap).get(name, 0)
 
 
-def _kept(output: TransactionalWriter, decision: Decision) -> Position | None:
+def _stored_position(output: TransactionalWriter, decision: Decision) -> Position | None:
     """The position of whoever captured before; None if there is none, or none that can be read, for a new snapshot."""
-    mark = output.read_marker()
+    marker = output.read_marker()
     try:
-        return None if mark is None else Position.read(mark)
+        return None if marker is None else Position.read(marker)
     except PenstockError as e:
         if decision == "snapshot":
             return None
-        raise PositionRefused(e.what, got=e.got, hint=f"it was written by another version: {_by(output.name)}") from e
+        raise PositionRefused(
+            e.what, got=e.got, hint=f"it was written by another version: {_snapshot_hint(output.name)}"
+        ) from e
 
 
-def _by(name: str) -> str:
+def _snapshot_hint(name: str) -> str:
     """How somebody says that a snapshot is to be taken."""
     return f"`penstock capture ask {name} snapshot`, or in the foreground `penstock capture run {name} --snapshot`"
 
 
-def _check_partitions(capture: Capture, fresh: Position, kept: Position) -> None:
+def _check_partitions(capture: Capture, new: Position, stored: Position) -> None:
     """Nor does a snapshot mend it: what the keys left behind in the partitions of before stays there."""
-    if kept.topic_id == fresh.topic_id and kept.partitions != fresh.partitions:
+    if stored.topic_id == new.topic_id and stored.partitions != new.partitions:
         raise PositionRefused(
             f"topic {capture.topic.name} was given other partitions, so its keys have moved",
-            got=f"{fresh.partitions}, position of {kept.partitions}",
+            got=f"{new.partitions}, position of {stored.partitions}",
             hint="name a new topic behind INTO, or delete this one, and take a snapshot",
         )
 
 
-def _resumed(capture: Capture, fresh: Position, kept: Position, decision: Decision) -> Position:
-    topic_id = fresh.topic_id
-    if kept.topic_id != topic_id:
+def _resumed(capture: Capture, new: Position, stored: Position, decision: Decision) -> Position:
+    topic_id = new.topic_id
+    if stored.topic_id != topic_id:
         raise PositionRefused(
             f"topic {capture.topic.name} is not the one that capture {capture.name} wrote",
-            got=f"topic id {topic_id}, position of {kept.topic_id}",
-            hint=f"it was created anew, or the capture names another: {_by(capture.name)}",
+            got=f"topic id {topic_id}, position of {stored.topic_id}",
+            hint=f"it was created anew, or the capture names another: {_snapshot_hint(capture.name)}",
         )
-    if kept.rows != fresh.rows:
+    if stored.rows != new.rows:
         raise PositionRefused(
             f"capture {capture.name} cannot go on: its KEY or CURSOR was changed",
-            got=f"{', '.join(fresh.rows)}, position of {', '.join(kept.rows)}",
-            hint=_by(capture.name),
+            got=f"{', '.join(new.rows)}, position of {', '.join(stored.rows)}",
+            hint=_snapshot_hint(capture.name),
         )
-    if kept.fingerprint != capture.fingerprint and decision != "continue":
+    if stored.fingerprint != capture.fingerprint and decision != "continue":
         raise PositionRefused(
             f"the statement of capture {capture.name} was changed",
-            got=f"fingerprint {capture.fingerprint}, position of {kept.fingerprint}",
-            hint=f"to read all again, {_by(capture.name)}; `continue` in its place goes on from the old cursor and "
-            "compares the others; or name a new topic behind INTO and take a snapshot",
+            got=f"fingerprint {capture.fingerprint}, position of {stored.fingerprint}",
+            hint=f"to read all rows again, {_snapshot_hint(capture.name)}; `continue` in its place continues from the "
+            "old cursor and compares the other rows; or name a new topic behind INTO and take a snapshot",
         )
-    return kept
+    return stored

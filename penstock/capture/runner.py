@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 # Seconds until a capture that failed is tried again.
 BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0)
 # Seconds between two looks at whether the topic is still the one that was opened.
-TOPIC_EVERY = 10.0
+TOPIC_CHECK_SECONDS = 10.0
 # No step takes longer than a query may: then something hangs that has no limit of its own.
 STEP_TIMEOUT = 2.0 * READ_TIMEOUT
 STOP_TIMEOUT = READ_TIMEOUT + 30.0
@@ -43,17 +43,17 @@ class CaptureRun:
         self.offsets: dict[str, dict[int, int]] = {}
         self.row = CaptureRow(capture.name, fingerprint=capture.fingerprint)
         self._thread: threading.Thread | None = None
-        self._stopping, self._asked = threading.Event(), threading.Event()
+        self._stopping, self._wake = threading.Event(), threading.Event()
         self._request: tuple[str, str] | None = None
         # The request at work, and how many polls there were when it began.
-        self._begun, self._polls = "", 0
+        self._current_request, self._polls = "", 0
         self._failures = 0
         self._retry_at = 0.0
         self._stepped_at = 0.0
         self._rate = (time.monotonic(), figures.rows_in)
         # When a poll began that has ended: what was committed until then is in the topic.
-        self._through = None if figures.behind_ms is None else time.monotonic() - figures.behind_ms / 1000
-        self._before = (figures.rows_in, figures.rows_out, figures.dead)
+        self._caught_up_at = None if figures.behind_ms is None else time.monotonic() - figures.behind_ms / 1000
+        self._earlier_counts = (figures.rows_in, figures.rows_out, figures.dead)
 
     # Life, as the driver sees it
 
@@ -80,11 +80,11 @@ class CaptureRun:
             return  # the driver says that the database is away
         if request and not self._request:
             self._request = request
-            self._asked.set()
+            self._wake.set()
 
     def stop(self) -> None:
         self._stopping.set()
-        self._asked.set()
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT)
             self._thread = None
@@ -100,17 +100,17 @@ class CaptureRun:
         """A capture reads no topic."""
 
     def report(self) -> ProgressRow:
-        then, rows = self._rate
+        rated_at, rows = self._rate
         now = time.monotonic()
-        silent = now - self._stepped_at
-        if self.active and silent > STEP_TIMEOUT and self.row.phase:
-            self.figures.state, self.figures.error = "failing", f"no query or write has ended for {silent:.0f} s"
+        idle_seconds = now - self._stepped_at
+        if self.active and idle_seconds > STEP_TIMEOUT and self.row.phase:
+            self.figures.state, self.figures.error = "failing", f"no query or write has ended for {idle_seconds:.0f} s"
             self.figures.error_at = int(time.time() * 1000)
-        if now - then > 1:
-            self.figures.rows_per_s = (self.figures.rows_in - rows) / (now - then)
+        if now - rated_at > 1:
+            self.figures.rows_per_s = (self.figures.rows_in - rows) / (now - rated_at)
             self._rate = (now, self.figures.rows_in)
-        if (through := self._through) is not None:
-            self.figures.behind_ms = int((now - through) * 1000)
+        if (caught_up_at := self._caught_up_at) is not None:
+            self.figures.behind_ms = int((now - caught_up_at) * 1000)
         try:
             self._captures.report(self.row)
         except Exception as e:  # its figures as a stream are reported all the same
@@ -122,9 +122,9 @@ class CaptureRun:
     def _work(self, stopping: threading.Event) -> None:
         decision: Decision = ""
         while not stopping.is_set():
-            given, decision = decision, ""
+            requested, decision = decision, ""
             try:
-                decision = self._opened(given, stopping)
+                decision = self._opened(requested, stopping)
             except PositionRefused as e:
                 self._failed(e)
                 self.row.phase, self.row.why = "refused", str(e)
@@ -153,50 +153,50 @@ class CaptureRun:
             try:
                 return self._poll(poller, stopping)
             finally:
-                self._before = (self.figures.rows_in, self.figures.rows_out, self.figures.dead)
+                self._earlier_counts = (self.figures.rows_in, self.figures.rows_out, self.figures.dead)
                 poller.close()
 
     def _poll(self, poller: Poller, stopping: threading.Event) -> Decision:
         self.row.why = None
-        looked, opened = time.monotonic(), time.time()
+        checked_at, opened_at = time.monotonic(), time.time()
         while not stopping.is_set():
-            if self._request and self._request[1] != self._begun and self._begin(poller, self._request):
+            if self._request and self._request[1] != self._current_request and self._begin(poller, self._request):
                 return "snapshot"
-            if time.monotonic() - looked > TOPIC_EVERY:
+            if time.monotonic() - checked_at > TOPIC_CHECK_SECONDS:
                 check_topic(self.capture, poller.position, self._bootstrap)
-                looked = time.monotonic()
-            name, every = self.capture.name, self.capture.reconcile
+                checked_at = time.monotonic()
+            name, interval = self.capture.name, self.capture.reconcile
             busy = (poller.position.reconcile and not poller.pending_since) or poller.position.snapshot
             # One that waits for a decision looks again when it is time: what hid rows may have been mended.
-            compared = max(poller.session.index.in_sync_at, poller.pending_since)
-            if every and not busy and time.time() >= due(name, every, compared, opened):
+            compared_at = max(poller.session.index.in_sync_at, poller.pending_since)
+            if interval and not busy and time.time() >= due(name, interval, compared_at, opened_at):
                 poller.compare(poller.position.reconcile or SCHEDULED)
-            began, polls = time.monotonic(), poller.metrics.polls
+            poll_started, polls = time.monotonic(), poller.metrics.polls
             wait = poller.step()
             self._stepped_at = time.monotonic()
             if polled := poller.metrics.polls > polls:
-                self._through = began
-            self._note(poller, self._stepped_at - began if polled else None)
+                self._caught_up_at = poll_started
+            self._note(poller, self._stepped_at - poll_started if polled else None)
             rests = not poller.position.reconcile and poller.position.snapshot is None
-            if self._request and self._request[1] == self._begun and poller.metrics.polls > self._polls:
+            if self._request and self._request[1] == self._current_request and poller.metrics.polls > self._polls:
                 if rests:
                     self._answer("")
                 elif poller.pending_decision:
                     self._answer(poller.pending_decision)
-            self._asked.wait(wait)
-            self._asked.clear()
+            self._wake.wait(wait)
+            self._wake.clear()
         return ""
 
     def _begin(self, poller: Poller, request: tuple[str, str]) -> bool:
         """Begin what is asked; True if the capture must be opened anew for it."""
-        what, self._begun = request
+        kind, self._current_request = request
         self._polls = poller.metrics.polls
-        if what == "snapshot":
+        if kind == "snapshot":
             self._polls = 0
             return True
-        if what == "reconcile":
+        if kind == "reconcile":
             poller.compare(REQUESTED)
-        if what == "continue":
+        if kind == "continue":
             poller.continue_pending()
         poller.poll_now()
         return False
@@ -215,21 +215,22 @@ class CaptureRun:
         row.dead_letter_rows = {"rows": rows, "first": first.decode(errors="replace")} if first is not None else None
         if (drift := poller.session.index.last).ended:
             row.drift = {**asdict(drift), "explained": drift.explained}
-        mine = self.figures
-        mine.rows_in, mine.rows_out, mine.dead = (
-            before + now for before, now in zip(self._before, (f.fresh, f.written, f.dead_letters), strict=True)
+        figures = self.figures
+        figures.rows_in, figures.rows_out, figures.dead = (
+            earlier + now
+            for earlier, now in zip(self._earlier_counts, (f.changed, f.written, f.dead_letters), strict=True)
         )
-        mine.state_rows = len(poller.session.last_values)
+        figures.state_rows = len(poller.session.last_values)
         if f.current is not None:
-            mine.watermark = int(f.current * 1000)
+            figures.watermark = int(f.current * 1000)
         if took is not None:
-            mine.batch_id, mine.batch_at, mine.batch_ms = f.polls, int(time.time() * 1000), int(took * 1000)
-        mine.state = "idle" if f.state == "polling" and not mine.rows_per_s else "running"
+            figures.batch_id, figures.batch_at, figures.batch_ms = f.polls, int(time.time() * 1000), int(took * 1000)
+        figures.state = "idle" if f.state == "polling" and not figures.rows_per_s else "running"
         if poller.pending_decision:
             # It polls on, and not all is done that is due.
-            if mine.error != poller.pending_decision:
-                mine.error, mine.error_at = poller.pending_decision, int(time.time() * 1000)
-            mine.state = "failing"
+            if figures.error != poller.pending_decision:
+                figures.error, figures.error_at = poller.pending_decision, int(time.time() * 1000)
+            figures.state = "failing"
 
     def _failed(self, e: Exception) -> None:
         self._failures += 1
@@ -241,16 +242,16 @@ class CaptureRun:
     def _decided(self, stopping: threading.Event) -> Decision:
         """Wait until somebody says what to do with a position that does not fit."""
         while not stopping.is_set():
-            self._asked.wait(1.0)
-            self._asked.clear()
+            self._wake.wait(1.0)
+            self._wake.clear()
             self._stepped_at = time.monotonic()
-            if self._request and self._request[1] == self._begun:
+            if self._request and self._request[1] == self._current_request:
                 self._answer("refused: see why")
             if self._request:
-                what, self._begun = self._request
+                kind, self._current_request = self._request
                 self._polls = 0
-                if what in ("snapshot", "continue"):
-                    return "snapshot" if what == "snapshot" else "continue"
+                if kind in ("snapshot", "continue"):
+                    return "snapshot" if kind == "snapshot" else "continue"
                 self._answer("refused: say first what is to become of its position, `snapshot` or `continue`")
         return ""
 

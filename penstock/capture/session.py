@@ -35,7 +35,7 @@ class CaptureMetrics:
         oldest: When the oldest open transaction began; None if there is none.
         rows: Rows of the snapshot so far.
         read: Rows read.
-        fresh: Rows read that differ from the last known value of their key.
+        changed: Rows read that differ from the last known value of their key.
         written: Records written.
         dead_letters: Dead letters written for rows that have no record.
         polls: Polls that ended.
@@ -48,7 +48,7 @@ class CaptureMetrics:
     oldest: float | None = None
     rows: int = 0
     read: int = 0
-    fresh: int = 0
+    changed: int = 0
     written: int = 0
     dead_letters: int = 0
     polls: int = 0
@@ -92,15 +92,15 @@ class CaptureSession:
     def read_page(self, query: SourceQuery) -> SourcePage:
         page = self.page_size.read(self.database, query)
         if self.verifier.check_page(page):
-            self._retyped()
+            self._handle_type_change()
         self.hook("after read")
         self.metrics.read += len(page.rows)
         return page
 
-    def _retyped(self) -> None:
+    def _handle_type_change(self) -> None:
         """Key or cursor are of another type: what was kept of them is no parameter any more."""
-        why = "the type of key or cursor changed"
-        log.warning("capture %s: %s; table and topic are compared", self.capture.name, why)
+        reason = "the type of key or cursor changed"
+        log.warning("capture %s: %s; table and topic are compared", self.capture.name, reason)
         fitting = self.verifier.drop_mistyped(self.position)
         if (fitting.low, fitting.skipped) != (self.position.low, self.position.skipped):
             raise SourceError(
@@ -108,14 +108,14 @@ class CaptureSession:
                 got=self.capture.cursor,
                 hint="nothing: the capture is opened again and reads all rows",
             )
-        self.position = replace(fitting, reconcile=why)
+        self.position = replace(fitting, reconcile=reason)
         self.index.restart()
 
     def to_records(self, page: SourcePage) -> PageRecords:
         """A page's rows as keys and values, after its columns were taken in."""
-        made = self.without_oversized(records(self.capture, page))
+        records_of_page = self.without_oversized(records(self.capture, page))
         self.set_columns(columns_of(page))
-        return made
+        return records_of_page
 
     def without_oversized(self, made: PageRecords) -> PageRecords:
         """What the topic takes of a page's records; the others are put aside, at the next commit."""
@@ -125,12 +125,12 @@ class CaptureSession:
         """Take other columns over. Rows that do not change themselves are brought up by a reconcile."""
         if columns == self.position.columns:
             return
-        was, now = dict(self.position.columns), dict(columns)
+        old, new = dict(self.position.columns), dict(columns)
         reason = ""
-        if was:
-            changes = [f"{n} is new" for n in now.keys() - was.keys()]
-            changes += [f"{n} is gone" for n in was.keys() - now.keys()]
-            changes += [f"{n} has another type" for n in now.keys() & was.keys() if now[n] != was[n]]
+        if old:
+            changes = [f"{n} is new" for n in new.keys() - old.keys()]
+            changes += [f"{n} is gone" for n in old.keys() - new.keys()]
+            changes += [f"{n} has another type" for n in new.keys() & old.keys() if new[n] != old[n]]
             reason = f"columns changed: {', '.join(sorted(changes)) or 'another order'}"
             log.warning("capture %s: %s; table and topic are compared", self.capture.name, reason)
         self.position = replace(self.position, columns=columns, reconcile=reason or self.position.reconcile)

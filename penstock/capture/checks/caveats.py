@@ -20,14 +20,14 @@ UNTIL = "until the next reconcile"
 def statement_caveats(capture: Capture) -> Iterator[str]:
     """One sentence for each promise that the statement itself weakens."""
     dialect = capture.dialect
-    for table in _others(capture):
+    for table in _other_tables(capture):
         yield (
             f"{DELIVERY}: not a change in {table} alone, {UNTIL}; if that is too long, let CURSOR be the "
             "later one of both "
             "tables' cursors, or capture each table by itself"
         )
-    if where := capture.select.args.get("where"):
-        condition = excerpt(where.this.sql(dialect))
+    if condition_node := capture.select.args.get("where"):
+        condition = excerpt(condition_node.this.sql(dialect))
         yield (
             f"{REMOVAL}: not a row that no longer meets the WHERE, {UNTIL}; with DELETED WHEN (({condition}) "
             "IS NOT TRUE) "
@@ -39,9 +39,9 @@ def statement_caveats(capture: Capture) -> Iterator[str]:
         )
 
 
-def table_caveats(capture: Capture, told: StatementInfo) -> Iterator[str]:
+def table_caveats(capture: Capture, info: StatementInfo) -> Iterator[str]:
     """One sentence for each that what is behind its names weakens. told: by the database."""
-    for view, kind in told.views.items():
+    for view, kind in info.views.items():
         if kind == "MATERIALIZED VIEW":
             yield (
                 f"{DELIVERY}: not what REFRESH brings into {view} with a cursor that lies behind the last "
@@ -50,19 +50,19 @@ def table_caveats(capture: Capture, told: StatementInfo) -> Iterator[str]:
             )
         else:
             yield f"{DELIVERY}: not a change in the view {view} that leaves {capture.cursor} as it was, {UNTIL}"
-    for view in told.unknown:
+    for view in info.unknown:
         yield f"{DEDUP}: the text of view {view} is not understood, so nobody has looked for what says other things"
-    for column in told.generated:
+    for column in info.generated:
         yield (
             f"{DELIVERY}: {column} is generated, and an ALTER of how changes rows without their cursor: then "
             f"`penstock capture reconcile {capture.name}`"
         )
-    for name in told.functions:
+    for name in info.functions:
         yield (
             f"{DEDUP}, and {COST}: {name}(…) may say another thing at each call, as it is declared; if it does not, "
             f"declare it {'DETERMINISTIC' if capture.dialect == 'mysql' else 'IMMUTABLE or STABLE'}"
         )
-    for table in told.elsewhere:
+    for table in info.elsewhere:
         yield (
             f"{DELIVERY}: {table} is in another server, whose transactions cannot be seen; what is open there "
             "for longer "
@@ -70,12 +70,12 @@ def table_caveats(capture: Capture, told: StatementInfo) -> Iterator[str]:
         )
 
 
-def _others(capture: Capture) -> list[str]:
+def _other_tables(capture: Capture) -> list[str]:
     """The tables that the cursor is not of, as they are written; all of them but one if nobody can say."""
     select = capture.select
     sources = {e.alias_or_name: e for e in select.expressions if not e.is_star}
     cursor = sources.get(capture.cursor)
-    of = {column.table for column in cursor.find_all(exp.Column)} if cursor else set[str]()
+    aliases = {column.table for column in cursor.find_all(exp.Column)} if cursor else set[str]()
     tables = [table for table in select.find_all(exp.Table) if table.name]
-    own = {table.alias_or_name for table in tables[:1]} if of in (set(), {""}) else of
-    return list(dict.fromkeys(table.name for table in tables if table.alias_or_name not in own))
+    own_aliases = {table.alias_or_name for table in tables[:1]} if aliases in (set(), {""}) else aliases
+    return list(dict.fromkeys(table.name for table in tables if table.alias_or_name not in own_aliases))

@@ -78,8 +78,8 @@ _STRING = Ordering("VARCHAR", (str,), collated=True, longest=LONGEST)
 _BYTES = Ordering("VARBINARY", (bytes,), longest=LONGEST)
 
 
-def mysql_ordering(about: MySQLColumn) -> Ordering:
-    kind, flags, charset = about
+def mysql_ordering(column: MySQLColumn) -> Ordering:
+    kind, flags, charset = column
     for flag, name in ((FLAG.ENUM, "ENUM"), (FLAG.SET, "SET")):
         if flags & flag:
             return Ordering(name, why_not=_BY_NUMBER, instead="CAST({} AS CHAR)")
@@ -129,8 +129,8 @@ def postgres_ordering(name: str, kind: str) -> Ordering:
     """name and kind: typname and typtype of pg_type."""
     if kind == "e":
         return Ordering(f"enum {name}", (str,), cursor=False)
-    other = Ordering(name, why_not="its order is not known here", instead="CAST({} AS text)")
-    return _POSTGRES.get(name, other) if kind == "b" else other
+    unknown = Ordering(name, why_not="its order is not known here", instead="CAST({} AS text)")
+    return _POSTGRES.get(name, unknown) if kind == "b" else unknown
 
 
 # SQLite's types belong to values: a column may hold several, and only numbers are one class.

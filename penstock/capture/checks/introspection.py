@@ -76,48 +76,50 @@ class StatementInfo:
 
 def inspect_statement(capture: Capture, database: SourceDatabase) -> StatementInfo:
     """Ask. SourceError if pages of the capture would not be rows of its tables."""
-    found, dialect = StatementInfo(), capture.dialect
-    _functions(capture, database, f"{capture.sql} {capture.deleted_sql}", found)
+    info, dialect = StatementInfo(), capture.dialect
+    _functions(capture, database, f"{capture.sql} {capture.deleted_sql}", info)
     # With the view of the statement that leads to it.
     tables = [(table, "") for table in capture.select.find_all(exp.Table)]
-    known, used = set[str](), {column.name for column in capture.select.find_all(exp.Column)}
+    visited, used = set[str](), {column.name for column in capture.select.find_all(exp.Column)}
     while tables:
-        table, of = tables.pop(0)
+        table, view = tables.pop(0)
         written = ".".join(part.sql(dialect) for part in table.parts)
-        if not table.name or written in known:
+        if not table.name or written in visited:
             continue
-        known.add(written)
-        found.tables.append(table)
+        visited.add(written)
+        info.tables.append(table)
         name, schema = (folded_name(part, dialect) for part in (table.this, table.args.get("db")))
         values = {"name": name, "schema": schema, "written": written}
         for kind, text in catalog_rows(database, _TABLES[dialect], values):
             if kind == "FOREIGN TABLE":
-                found.elsewhere.append(written)
+                info.elsewhere.append(written)
             if "VIEW" in kind:
-                found.views[written] = kind
-                inner = _view(capture, database, f"'{written}'" + (f" of '{of}'" if of else ""), str(text or ""), found)
-                tables += [(one, of or written) for one in inner]
+                info.views[written] = kind
+                inner = _view(
+                    capture, database, f"'{written}'" + (f" of '{view}'" if view else ""), str(text or ""), info
+                )
+                tables += [(inner_table, view or written) for inner_table in inner]
         for column, text in catalog_rows(database, _GENERATED[dialect], values):
-            if not (of or capture.columns is None or column in used):
+            if not (view or capture.columns is None or column in used):
                 continue
-            found.generated.append(f"{written}.{column}")
+            info.generated.append(f"{written}.{column}")
             _moments(capture, f"the generated column '{written}.{column}'", str(text or ""))
     if dialect == "sqlite":
-        _quoted(capture, database, found.tables)
-    return found
+        _quoted(capture, database, info.tables)
+    return info
 
 
 def _quoted(capture: Capture, database: SourceDatabase, tables: Iterable[exp.Table]) -> None:
     """SQLite takes a name in double quotes that no column has (any more) for a text: each row would say that."""
     if not all(table.name for table in capture.select.find_all(exp.Table)):
         return  # the columns of a function's rows are not known
-    known = {one.alias.lower() for one in capture.select.find_all(exp.Alias)} | ROW_IDS
+    known = {alias.alias.lower() for alias in capture.select.find_all(exp.Alias)} | ROW_IDS
     for table in tables:
         argument = f", {exp.Literal.string(table.db).sql()}" if table.db else ""
-        asked = SourceQuery(
+        query = SourceQuery(
             f"SELECT name FROM pragma_table_xinfo({exp.Literal.string(table.name).sql()}{argument})", {}
         )
-        known |= {str(name).lower() for (name,) in database.page(asked).rows}
+        known |= {str(name).lower() for (name,) in database.page(query).rows}
     selected = set(database.page(SourceQuery(f"SELECT * FROM ({capture.sql}) AS q LIMIT 0", {})).names)
     for tree, names in ((capture.select, known), (capture.deleted, {name.lower() for name in selected})):
         for column in tree.find_all(exp.Column) if tree else ():
@@ -129,7 +131,7 @@ def _quoted(capture: Capture, database: SourceDatabase, tables: Iterable[exp.Tab
                 )
 
 
-def _view(capture: Capture, database: SourceDatabase, name: str, text: str, found: StatementInfo) -> list[exp.Table]:
+def _view(capture: Capture, database: SourceDatabase, name: str, text: str, info: StatementInfo) -> list[exp.Table]:
     """The tables of a view. SourceError if its rows cannot be paged."""
 
     def refuse(what: str, node: exp.Expr, hint: str, word: str = "") -> SourceError:
@@ -139,33 +141,33 @@ def _view(capture: Capture, database: SourceDatabase, name: str, text: str, foun
     try:
         tree = sqlglot.parse_one(text, dialect=capture.dialect)
     except SqlglotError:
-        found.unknown.append(name)
+        info.unknown.append(name)
         return []
     query = tree if isinstance(tree, exp.Query) else tree.expression
     if not isinstance(query, exp.Query):
-        found.unknown.append(name)
+        info.unknown.append(name)
         return []
     check_query(query, capture.dialect, refuse)
     _moments(capture, f"the view {name}", text)
-    _functions(capture, database, text, found)
+    _functions(capture, database, text, info)
     return list(query.find_all(exp.Table))
 
 
-def _moments(capture: Capture, where: str, text: str) -> None:
+def _moments(capture: Capture, place: str, text: str) -> None:
     for _, call in momentary(sqlglot.tokenize(text, capture.dialect), capture.dialect):
-        raise SourceError(f"capture {capture.name}: {MOMENT}", got=f"{call} in {where}", hint=LEAVE_OUT)
+        raise SourceError(f"capture {capture.name}: {MOMENT}", got=f"{call} in {place}", hint=LEAVE_OUT)
 
 
-def _functions(capture: Capture, database: SourceDatabase, text: str, found: StatementInfo) -> None:
+def _functions(capture: Capture, database: SourceDatabase, text: str, info: StatementInfo) -> None:
     tokens = sqlglot.tokenize(text, capture.dialect)
     names = {name if capture.dialect == "mysql" else name.lower() for name in called(tokens)}
     names -= {name for name in names if name.upper() in NAMES[capture.dialect]}
     values = {f"n{i}": name for i, name in enumerate(sorted(names))}
     marks = ", ".join(f"{{m}}{mark}" for mark in values)
-    for name, built in (
+    for name, is_builtin in (
         catalog_rows(database, _VOLATILE[capture.dialect].replace("{names}", marks), values) if names else ()
     ):
-        if built:
+        if is_builtin:
             raise SourceError(f"capture {capture.name}: {MOMENT}", got=f"{name}(...)", hint=LEAVE_OUT)
-        if str(name) not in found.functions:
-            found.functions.append(str(name))
+        if str(name) not in info.functions:
+            info.functions.append(str(name))

@@ -40,7 +40,7 @@ class PagingVerifier:
         self._capture, self._database, self._pages = capture, database, PageQueries(capture)
         self._names = list(dict.fromkeys((*capture.key, capture.cursor)))
         self._orders: dict[str, Ordering] = {}
-        self._about: dict[str, Hashable] = {}
+        self._descriptions: dict[str, Hashable] = {}
         # Columns of the key of a character set that is no part of UTF-8, with its name.
         self._sets: dict[str, str] = {}
         # Whether there were rows to try it with.
@@ -50,28 +50,33 @@ class PagingVerifier:
     @property
     def types(self) -> dict[str, type]:
         """Of the key's values; a column is left out whose values alone can tell, and there are none."""
-        found = {name: self._orders[name].types for name in self._capture.key}
-        return {name: types[0] for name, types in found.items() if types}
+        types_of_key = {name: self._orders[name].types for name in self._capture.key}
+        return {name: types[0] for name, types in types_of_key.items() if types}
 
     def verify(self, *, ask_rows: bool = True) -> None:
         """Ask all of it, and all rows for their keys if no index tells. Unproven says what is not as it must be."""
         page = self._database.page(self._pages.by_key(None, FEW))
-        found, self._about = orderings(self._capture, self._database.order, page), self._described(page)
-        self._orders = {name: order if order.types else self._of_values(name) for name, order in found.items()}
-        self._collation()
-        self.notes = [*self._unique(ask_rows=ask_rows), *self._texts(ask_rows=ask_rows)]
-        self._steady()
-        self._try()
+        found_orderings, self._descriptions = (
+            orderings(self._capture, self._database.order, page),
+            self._described(page),
+        )
+        self._orders = {
+            name: order if order.types else self._ordering_of_values(name) for name, order in found_orderings.items()
+        }
+        self._check_cursor_collation()
+        self.notes = [*self._uniqueness_notes(ask_rows=ask_rows), *self._lossy_text_notes(ask_rows=ask_rows)]
+        self._check_date_independence()
+        self._check_paging()
 
     def check_page(self, page: SourcePage) -> bool:
         """See that a page is of the types that are proven, or prove what it is; True if it was another."""
         require(self._capture, page)
-        before, known = self._orders, self._described(page) == self._about
-        if not known or (page.rows and not self._tried) or not self._fits(page):
+        previous, unchanged = self._orders, self._described(page) == self._descriptions
+        if not unchanged or (page.rows and not self._tried) or not self._fits(page):
             self.verify(ask_rows=False)
             check_values(self._capture, page, self._orders)
-        self._found_again(page)
-        return bool(before) and (not known or before != self._orders)
+        self._check_doubtful_keys(page)
+        return bool(previous) and (not unchanged or previous != self._orders)
 
     def matches_type(self, name: str, value: Any) -> bool:
         """Whether a value that was kept of a column is of the type it has now."""
@@ -83,31 +88,33 @@ class PagingVerifier:
         """Whether the database can be asked for a key, and a row may have it."""
         longest = [self._orders[name].longest for name in self._capture.key]
         return all(
-            self._database.can_send(value) and not (most and len(value) > most)
-            for value, most in zip(key, longest, strict=True)
+            self._database.can_send(value) and not (limit and len(value) > limit)
+            for value, limit in zip(key, longest, strict=True)
         )
 
     def drop_mistyped(self, position: Position) -> Position:
         """A position without what it kept of columns that are of another type now."""
         cursor, row = self._capture.cursor, (self._capture.cursor, *self._capture.key)
         low = position.low if self.matches_type(cursor, position.low) else None
-        begun, skipped, snapshot = position.catch_up, position.skipped, position.snapshot
-        if begun and not all(map(self.matches_type, (*row, cursor, cursor), (*begun.behind, begun.low, begun.high))):
-            begun = None
+        catch_up, skipped, snapshot = position.catch_up, position.skipped, position.snapshot
+        if catch_up and not all(
+            map(self.matches_type, (*row, cursor, cursor), (*catch_up.behind, catch_up.low, catch_up.high))
+        ):
+            catch_up = None
         if skipped and not self.matches_type(cursor, skipped.low):
             skipped = replace(skipped, low=None)
         if snapshot and not all(
             self.key_matches_types(r.behind) and self.key_matches_types(r.upto) for r in snapshot.ranges
         ):
             snapshot = SnapshotProgress()
-        return replace(position, low=low, catch_up=begun, skipped=skipped, snapshot=snapshot)
+        return replace(position, low=low, catch_up=catch_up, skipped=skipped, snapshot=snapshot)
 
     def key_matches_types(self, key: tuple[Any, ...] | None) -> bool:
         return key is None or all(map(self.matches_type, self._capture.key, key))
 
     def _described(self, page: SourcePage) -> dict[str, Hashable]:
-        about = dict(zip(page.names, page.about, strict=True))
-        return {name: about[name] for name in self._names}
+        descriptions = dict(zip(page.names, page.about, strict=True))
+        return {name: descriptions[name] for name in self._names}
 
     def _fits(self, page: SourcePage) -> bool:
         try:
@@ -118,13 +125,13 @@ class PagingVerifier:
 
     # Types that the values have
 
-    def _of_values(self, name: str) -> Ordering:
+    def _ordering_of_values(self, name: str) -> Ordering:
         """Numbers stand before text, and text before blobs: the least and the greatest value tell of which they are."""
         column, source = quoted(self._capture, name), rows(self._capture)
         ends = [self._value(f"SELECT {end}(q.{column}) FROM {source} AS q") for end in ("MIN", "MAX")]
         return ordering_of_values(self._capture, name, [value for value in ends if value is not None])
 
-    def _collation(self) -> None:
+    def _check_cursor_collation(self) -> None:
         """A cursor that is text is compared here too: by code point."""
         name, source = self._capture.cursor, rows(self._capture)
         order = self._orders[name]
@@ -137,81 +144,81 @@ class PagingVerifier:
 
     # Rows found again
 
-    def _try(self) -> None:
+    def _check_paging(self) -> None:
         """See that some rows are found by their own key and cursor, and each behind the one before it."""
         capture, database, pages = self._capture, self._database, self._pages
-        for again in (True, False):
+        for may_retry in (True, False):
             top = database.value(pages.highest())
-            by_key = database.page(pages.by_key(None, FEW))
+            key_page = database.page(pages.by_key(None, FEW))
             lows = [None] if top is None else [None, top]
-            by_cursor = [database.page(pages.since(low, None, FEW)) for low in lows]
-            for page in (by_key, *by_cursor):
+            cursor_pages = [database.page(pages.since(low, None, FEW)) for low in lows]
+            for page in (key_page, *cursor_pages):
                 check_values(capture, page, self._orders)
-            wrong = next(self._wrong(by_key, by_cursor), None)
+            wrong = next(self._paging_faults(key_page, cursor_pages), None)
             if wrong is None:
                 break
             # Somebody may have changed them meanwhile.
-            if not again:
+            if not may_retry:
                 hint = "declare another KEY or CURSOR"
                 refuse(capture, self._names, "cannot be paged as it is declared", wrong, hint)
-        self._tried = bool(by_key.rows)
+        self._tried = bool(key_page.rows)
 
-    def _wrong(self, by_key: SourcePage, by_cursor: Sequence[SourcePage]) -> Iterator[str]:
+    def _paging_faults(self, by_key: SourcePage, by_cursor: Sequence[SourcePage]) -> Iterator[str]:
         capture, pages = self._capture, self._pages
         key, cursor = capture.key, [capture.cursor, *capture.key]
-        every = {encode(key, [row])[0]: row for page in (by_key, *by_cursor) for row in columns(page, key)}
-        if every and set(self._keys(pages.rows_with_keys(list(every.values())))) != set(every):
+        rows_by_key = {encode(key, [row])[0]: row for page in (by_key, *by_cursor) for row in columns(page, key)}
+        if rows_by_key and set(self._keys(pages.rows_with_keys(list(rows_by_key.values())))) != set(rows_by_key):
             yield f"rows are not found by their own {', '.join(key)}"
         for row in (row for page in by_cursor for row in columns(page, cursor)):
             if encode(cursor, [read(write(row))]) != encode(cursor, [row]):
                 yield f"{row!r} is another row when it was kept"
-        for a, b in pairwise(columns(by_key, key)):
-            if self._keys(pages.by_key(a, 2, upto=b)) != encode(key, [b]):
-                yield f"by {', '.join(key)} the row behind {a!r} is not {b!r}"
+        for previous, row in pairwise(columns(by_key, key)):
+            if self._keys(pages.by_key(previous, 2, upto=row)) != encode(key, [row]):
+                yield f"by {', '.join(key)} the row behind {previous!r} is not {row!r}"
         for page in by_cursor:
-            for a, b in pairwise(columns(page, cursor)):
-                behind = columns(self._database.page(pages.since(a[0], a, 1)), cursor)
-                if not behind or encode(cursor, behind) != encode(cursor, [b]):
-                    yield f"by {', '.join(cursor)} the row behind {a!r} is not {b!r}"
+            for previous, row in pairwise(columns(page, cursor)):
+                following = columns(self._database.page(pages.since(previous[0], previous, 1)), cursor)
+                if not following or encode(cursor, following) != encode(cursor, [row]):
+                    yield f"by {', '.join(cursor)} the row behind {previous!r} is not {row!r}"
 
     def _keys(self, query: SourceQuery) -> list[bytes]:
-        found = columns(self._database.page(query), self._capture.key)
-        return encode(self._capture.key, found) if found else []
+        keys = columns(self._database.page(query), self._capture.key)
+        return encode(self._capture.key, keys) if keys else []
 
     # Text that is the same in UTF-8
 
-    def _texts(self, *, ask_rows: bool) -> Iterator[str]:
+    def _lossy_text_notes(self, *, ask_rows: bool) -> Iterator[str]:
         """Rows of a key that is sent back as another one would be read twice, or hide others."""
         capture, self._sets = self._capture, {}
         for name in capture.key:
             column, source = quoted(capture, name), rows(capture)
-            if not self._orders[name].collated or not (about := self._database.lossy_text(source, column)):
+            if not self._orders[name].collated or not (lossy := self._database.lossy_text(source, column)):
                 continue
-            self._sets[name], other = about
-            if ask_rows and self._value(f"SELECT 1 FROM {source} AS q WHERE {other} LIMIT 1"):
-                self._no_text(name)
-            yield f"not all text of {about[0]} is the same in UTF-8: see that no two of {name} become one there"
+            self._sets[name], condition = lossy
+            if ask_rows and self._value(f"SELECT 1 FROM {source} AS q WHERE {condition} LIMIT 1"):
+                self._refuse_lossy_text(name)
+            yield f"not all text of {lossy[0]} is the same in UTF-8: see that no two of {name} become one there"
 
-    def _found_again(self, page: SourcePage) -> None:
+    def _check_doubtful_keys(self, page: SourcePage) -> None:
         """See that rows with a key that may stand for another are found by it."""
-        capture, at = self._capture, [page.names.index(name) for name in self._sets]
-        if not any(row[i] and DOUBTFUL.search(row[i]) for row in page.rows for i in at):
+        capture, indexes = self._capture, [page.names.index(name) for name in self._sets]
+        if not any(row[i] and DOUBTFUL.search(row[i]) for row in page.rows for i in indexes):
             return
         keys = columns(page, capture.key)
-        doubtful = [key for key in keys if any(isinstance(one, str) and DOUBTFUL.search(one) for one in key)]
+        doubtful = [key for key in keys if any(isinstance(value, str) and DOUBTFUL.search(value) for value in key)]
         for start in range(0, len(doubtful), MANY):
-            some = doubtful[start : start + MANY]
+            chunk = doubtful[start : start + MANY]
             # Fewer: rows may be deleted meanwhile, so it is asked for those alone.
-            missing = set(encode(capture.key, some)) - set(self._keys(self._pages.rows_with_keys(some)))
-            if missing and self._value(f"SELECT 1 FROM {rows(capture)} AS q WHERE {self._others()} LIMIT 1"):
-                self._no_text(next(iter(self._sets)))
+            missing = set(encode(capture.key, chunk)) - set(self._keys(self._pages.rows_with_keys(chunk)))
+            if missing and self._value(f"SELECT 1 FROM {rows(capture)} AS q WHERE {self._lossy_condition()} LIMIT 1"):
+                self._refuse_lossy_text(next(iter(self._sets)))
 
-    def _others(self) -> str:
+    def _lossy_condition(self) -> str:
         source = rows(self._capture)
-        told = (self._database.lossy_text(source, quoted(self._capture, name)) for name in self._sets)
-        return " OR ".join(other for _, other in filter(None, told))
+        lossy = (self._database.lossy_text(source, quoted(self._capture, name)) for name in self._sets)
+        return " OR ".join(condition for _, condition in filter(None, lossy))
 
-    def _no_text(self, name: str) -> NoReturn:
+    def _refuse_lossy_text(self, name: str) -> NoReturn:
         hint = (
             "mend such rows or give the column the character set utf8mb4; or select "
             f"HEX({name}) AS {name}, but no index serves that"
@@ -221,28 +228,28 @@ class PagingVerifier:
 
     # The same whenever it is asked
 
-    def _steady(self) -> None:
+    def _check_date_independence(self) -> None:
         """No function of the moment need be called: a TIME has today's date wherever MariaDB and MySQL want one."""
-        sample, seen = self._pages.by_key(None, SAMPLE), 0
+        sample, differences = self._pages.by_key(None, SAMPLE), 0
         for _ in range(TRIES):
             pages = self._database.at_other_dates(sample)
             if not pages:
                 return
-            one, other, again = ([list(map(repr, row)) for row in page.rows] for page in pages)
-            if one == other:
+            first, second, third = ([list(map(repr, row)) for row in page.rows] for page in pages)
+            if first == second:
                 return
             # Else somebody changed rows meanwhile.
-            seen += one == again
-            if seen == SURE:
-                differing = {at for a, b in zip(one, other, strict=False) for at in range(len(a)) if a[at] != b[at]}
-                names = [pages[0].names[at] for at in sorted(differing)] if len(one) == len(other) else []
+            differences += first == third
+            if differences == SURE:
+                differing = {at for a, b in zip(first, second, strict=False) for at in range(len(a)) if a[at] != b[at]}
+                names = [pages[0].names[at] for at in sorted(differing)] if len(first) == len(second) else []
                 hint = "say of which day it is, as TIMESTAMP(day, time); or select the TIME as it is"
                 what = "says another thing each day: a TIME gets the date of today"
                 refuse(self._capture, names, what, ", ".join(names) or "which rows there are", hint)
 
     # A key for each row
 
-    def _unique(self, *, ask_rows: bool) -> Iterator[str]:
+    def _uniqueness_notes(self, *, ask_rows: bool) -> Iterator[str]:
         capture = self._capture
         if (table := single_table(capture)) is not None:
             of_table, key = table
@@ -255,15 +262,18 @@ class PagingVerifier:
         of_key = [f"q.{quoted(capture, name)}" for name in capture.key]
         source, group = rows(capture), ", ".join(of_key)
         try:
-            twice = self._value(f"SELECT COUNT(*) FROM {source} AS q GROUP BY {group} HAVING COUNT(*) > 1 LIMIT 1")
-            without = " OR ".join(f"{column} IS NULL" for column in of_key)
-            null = self._value(f"SELECT 1 FROM {source} AS q WHERE {without} LIMIT 1")
+            duplicates = self._value(f"SELECT COUNT(*) FROM {source} AS q GROUP BY {group} HAVING COUNT(*) > 1 LIMIT 1")
+            condition = " OR ".join(f"{column} IS NULL" for column in of_key)
+            null = self._value(f"SELECT 1 FROM {source} AS q WHERE {condition} LIMIT 1")
         except SourceError as e:
             yield f"the rows could not be asked whether KEY ({names}) tells them apart: {e.got}"
             return
         if null:
             hint = "declare as KEY columns that are NOT NULL, or leave such rows out by WHERE"
             refuse(capture, capture.key, "met a row without a key", f"NULL in {names}", hint)
-        if twice:
-            got, hint = f"{twice} rows of one {names}", "declare as KEY what tells rows apart, e.g. the primary key"
+        if duplicates:
+            got, hint = (
+                f"{duplicates} rows of one {names}",
+                "declare as KEY what tells rows apart, e.g. the primary key",
+            )
             refuse(capture, capture.key, "has a KEY that is not unique", got, hint)

@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, NoReturn
 
 from penstock.capture.checks.column_types import CLASSES, Ordering
-from penstock.capture.output.page_records import place
+from penstock.capture.output.page_records import column_index
 from penstock.capture.source.base import SourceError, SourcePage
 from penstock.model.capture import Capture
 
@@ -32,9 +32,9 @@ def refuse(capture: Capture, columns: Iterable[str], what: str, got: str, hint: 
 
 def orderings(capture: Capture, order_of: Callable[[Hashable], Ordering], page: SourcePage) -> dict[str, Ordering]:
     """The order of key and cursor. Unproven if a type has none, or not the one it is compared by here."""
-    found = {}
+    result = {}
     for name in (*capture.key, capture.cursor):
-        order = found[name] = order_of(page.about[place(capture, page, name)])
+        order = result[name] = order_of(page.about[column_index(capture, page, name)])
         what = f"cannot be paged by a column of type {order.kind}"
         if order.why_not:
             advice = f"select {order.instead.format(name)} AS {name}, but {SLOW}: " if name in capture.key else ""
@@ -43,7 +43,7 @@ def orderings(capture: Capture, order_of: Callable[[Hashable], Ordering], page: 
         if name == capture.cursor and not order.cursor:
             got = f"{name}: a cursor is compared here too and has a greatest value, which this type lacks"
             refuse(capture, [name], what, got, "declare another CURSOR: a time or a number that grows")
-    return found
+    return result
 
 
 def ordering_of_values(capture: Capture, name: str, values: Iterable[Any]) -> Ordering:
@@ -53,7 +53,7 @@ def ordering_of_values(capture: Capture, name: str, values: Iterable[Any]) -> Or
         hint = "give them one type, by CAST in the SELECT or in the table"
         got = f"{name}: {' and '.join(sorted(classes))}"
         refuse(capture, [name], "cannot be paged by values of several types", got, hint)
-    kinds = tuple(kind for kind, its in CLASSES.items() if its in classes)
+    kinds = tuple(kind for kind, type_class in CLASSES.items() if type_class in classes)
     return Ordering(next(iter(classes), ""), kinds, collated=kinds == (str,))
 
 
@@ -82,22 +82,22 @@ def check_cursor_order(capture: Capture, page: SourcePage) -> None:
 
 
 def _values(capture: Capture, page: SourcePage, name: str) -> list[Any]:
-    return list(map(itemgetter(place(capture, page, name)), page.rows))
+    return list(map(itemgetter(column_index(capture, page, name)), page.rows))
 
 
-def _no_value(capture: Capture, name: str, order: Ordering, wrong: Iterator[Any]) -> None:
-    value = next(wrong, None)
+def _no_value(capture: Capture, name: str, order: Ordering, values: Iterator[Any]) -> None:
+    value = next(values, None)
     if value is None:
         return
     short = len(str(value)) < 60
-    shown = str(value) if short else f"{str(value)[:40]}... of {len(value)} characters"
+    excerpt = str(value) if short else f"{str(value)[:40]}... of {len(value)} characters"
     hint = "give such rows another value"
     if name == capture.cursor:
         hint += ", or NULL: by UPDATE"
         if short:
-            literal = str(value).replace("inf", "9e999") if capture.dialect == "sqlite" else f"'{shown}'"
+            literal = str(value).replace("inf", "9e999") if capture.dialect == "sqlite" else f"'{excerpt}'"
             hint += f", or by NULLIF({name}, {literal}) AS {name}, but {SLOW}"
-    got = f"{shown} in a column of type {order.kind}"
+    got = f"{excerpt} in a column of type {order.kind}"
     refuse(capture, [name], f"met a value of {name} that has no place in its order", got, hint)
 
 

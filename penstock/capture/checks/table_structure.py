@@ -67,7 +67,7 @@ CHANGING_ACTIONS = ("CASCADE", "SET NULL", "SET DEFAULT")
 def table_fingerprint(database: SourceDatabase, capture: Capture, tables: Iterable[exp.Table]) -> str:
     """Changes with the columns of these tables of a capture, whatever the SELECT calls them, and with the tables."""
     rows = [
-        (_asked(database, TABLE_STRUCTURES, capture, table), database.storage_ids(table.db, table.name))
+        (_catalog_rows(database, TABLE_STRUCTURES, capture, table), database.storage_ids(table.db, table.name))
         for table in _sorted(capture, tables)
     ]
     return hashlib.blake2b(repr(rows).encode(), digest_size=8).hexdigest()
@@ -76,10 +76,10 @@ def table_fingerprint(database: SourceDatabase, capture: Capture, tables: Iterab
 def foreign_key_caveats(database: SourceDatabase, capture: Capture, tables: Iterable[exp.Table]) -> Iterator[str]:
     """A sentence for each foreign key that changes or deletes rows of these tables without a change of their cursor."""
     # The engines whose foreign keys run the triggers that keep a cursor.
-    by_trigger = capture.dialect != "mysql"
+    runs_triggers = capture.dialect != "mysql"
     for table in _sorted(capture, tables):
-        for name, other, on_update, on_delete in _asked(database, FOREIGN_KEYS, capture, table):
-            what = f"{table.name}: foreign key {name} to {other}"
+        for name, referenced, on_update, on_delete in _catalog_rows(database, FOREIGN_KEYS, capture, table):
+            what = f"{table.name}: foreign key {name} to {referenced}"
             if on_delete == "CASCADE":
                 yield (
                     f"{what} deletes rows (ON DELETE CASCADE), which no poll sees: they stay in the topic until the "
@@ -91,29 +91,31 @@ def foreign_key_caveats(database: SourceDatabase, capture: Capture, tables: Iter
                 if rule in CHANGING_ACTIONS and (verb, rule) != ("DELETE", "CASCADE")
             ]
             if changes:
-                kept = "unless a trigger of the table sets it" if by_trigger else "not even by ON UPDATE or a trigger"
+                limitation = (
+                    "unless a trigger of the table sets it" if runs_triggers else "not even by ON UPDATE or a trigger"
+                )
                 yield (
                     f"{what} changes rows ({', '.join(changes)}) and does not touch the cursor {capture.cursor}, "
-                    f"{kept}: no poll sees it, the next reconcile does"
+                    f"{limitation}: no poll sees it, the next reconcile does"
                 )
 
 
 def _sorted(capture: Capture, tables: Iterable[exp.Table]) -> list[exp.Table]:
-    found = {table.sql(capture.dialect): table for table in tables if table.name}
-    return [found[name] for name in sorted(found)]
+    by_sql = {table.sql(capture.dialect): table for table in tables if table.name}
+    return [by_sql[name] for name in sorted(by_sql)]
 
 
-def _asked(
+def _catalog_rows(
     database: SourceDatabase, queries: dict[str, str], capture: Capture, table: exp.Table
 ) -> list[tuple[Any, ...]]:
     def literal(text: str) -> str:
         return exp.Literal.string(text).sql(capture.dialect)
 
-    parts = [part for part in table.parts if isinstance(part, exp.Identifier)]
+    identifiers = [identifier for identifier in table.parts if isinstance(identifier, exp.Identifier)]
     # As they are written: the engine itself folds what is not quoted.
-    written = [part.sql(capture.dialect) for part in parts]
-    name, schema = (folded_name(part, capture.dialect) for part in (table.this, table.args.get("db")))
-    given = {
+    written = [identifier.sql(capture.dialect) for identifier in identifiers]
+    name, schema = (folded_name(identifier, capture.dialect) for identifier in (table.this, table.args.get("db")))
+    literals = {
         "schema": literal(schema) if schema else "NULL",
         "name": literal(name or ""),
         "written": literal(".".join(written)),
@@ -121,7 +123,7 @@ def _asked(
     sql = queries[capture.dialect].format(
         table=literal(table.name),
         schema=literal(table.db) if table.db else "DATABASE()",
-        found=re.sub(r"\{m\}(\w+)", lambda found: given[found[1]], POSTGRES_TABLE),
+        found=re.sub(r"\{m\}(\w+)", lambda found: literals[found[1]], POSTGRES_TABLE),
         main=f"{written[-2]}." if table.db else "",
         argument=f", {literal(table.db)}" if table.db else "",
     )

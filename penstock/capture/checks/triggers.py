@@ -103,65 +103,71 @@ def trigger_caveats(database: SourceDatabase, capture: Capture, tables: Iterable
         name, schema = (folded_name(part, capture.dialect) or None for part in (table.this, table.args.get("db")))
         written = ".".join(part.sql(capture.dialect) for part in table.parts)
         values = {"name": name, "schema": schema, "written": written}
-        about = [
+        column_rows = [
             row
             for column in columns
             for row in catalog_rows(database, _COLUMN[capture.dialect], {**values, "column": column})
         ]
-        if about:
-            found = [
+        if column_rows:
+            triggers = [
                 _trigger(row, capture.dialect) for row in catalog_rows(database, _TRIGGERS[capture.dialect], values)
             ]
-            yield from _said(capture, table.name, columns, found, by_column=any(itself for (itself,) in about))
+            yield from _caveats_of_table(
+                capture, table.name, columns, triggers, by_column=any(itself for (itself,) in column_rows)
+            )
 
 
-def _said(capture: Capture, table: str, columns: list[str], found: list[Trigger], *, by_column: bool) -> Iterator[str]:
+def _caveats_of_table(
+    capture: Capture, table: str, columns: list[str], triggers: list[Trigger], *, by_column: bool
+) -> Iterator[str]:
     """Of one table that has the cursor's columns. by_column: whether they keep themselves."""
     cursor = ", ".join(columns)
-    keepers = [one for one in found if any(one.keeps(table, column) for column in columns)]
-    surely = [one for one in keepers if not one.partly]
-    for one in found:
-        if one.here and one.off and any(_names(column, one.text) for column in columns):
-            yield f"{DELIVERY}: trigger {one.name} of {table} is disabled, and sets {cursor} of no change"
+    keepers = [trigger for trigger in triggers if any(trigger.keeps(table, column) for column in columns)]
+    unconditional = [trigger for trigger in keepers if not trigger.partly]
+    for trigger in triggers:
+        if trigger.here and trigger.off and any(_names(column, trigger.text) for column in columns):
+            yield f"{DELIVERY}: trigger {trigger.name} of {table} is disabled, and sets {cursor} of no change"
     if not by_column and not keepers:
         what = "neither ON UPDATE nor a trigger" if capture.dialect == "mysql" else "no trigger"
         yield (
             f"{DELIVERY}: {what} sets {cursor} when a row of {table} changes; a change without it is not seen, {UNTIL}"
         )
-    if not by_column and not surely:
-        for one in keepers:
+    if not by_column and not unconditional:
+        for trigger in keepers:
             yield (
-                f"{DELIVERY}: trigger {one.name} of {table} sets {cursor} of some changes only (UPDATE OF, "
+                f"{DELIVERY}: trigger {trigger.name} of {table} sets {cursor} of some changes only (UPDATE OF, "
                 "WHEN); others "
                 f"are not seen, {UNTIL}"
             )
-    for one in found:
-        for text in (text for column in columns for text in one.given(column)):
-            if not _grows(text, capture.dialect):
+    for trigger in triggers:
+        for value in (value for column in columns for value in trigger.given(column)):
+            if not _grows(value, capture.dialect):
                 yield (
-                    f"{DELIVERY}: trigger {one.name} of {table} sets {cursor} to {excerpt(text.strip())}; a "
+                    f"{DELIVERY}: trigger {trigger.name} of {table} sets {cursor} to {excerpt(value.strip())}; a "
                     "change is seen "
                     "only if that grows with it"
                 )
         # SQLite runs no trigger for what it does itself.
-        kept = by_column or any(other is not one or capture.dialect != "sqlite" for other in surely)
-        leaves = [text for text in one.changes(table) if not any(_names(column, text) for column in columns)]
-        if leaves and not kept and not one.off:
+        is_kept = by_column or any(keeper is not trigger or capture.dialect != "sqlite" for keeper in unconditional)
+        changes_without_cursor = [
+            value for value in trigger.changes(table) if not any(_names(column, value) for column in columns)
+        ]
+        if changes_without_cursor and not is_kept and not trigger.off:
             yield (
-                f"{DELIVERY}: trigger {one.name} of {one.table} changes rows of {table} and leaves {cursor} as it was; "
-                f"that is not seen, {UNTIL}"
+                f"{DELIVERY}: trigger {trigger.name} of {trigger.table} changes rows of {table} and leaves {cursor} as "
+                f"it was; that is not seen, {UNTIL}"
             )
-        if one.deletes(table) and not one.off:
-            yield f"{REMOVAL}: not a row of {table} that trigger {one.name} of {one.table} deletes, {UNTIL}"
+        if trigger.deletes(table) and not trigger.off:
+            yield f"{REMOVAL}: not a row of {table} that trigger {trigger.name} of {trigger.table} deletes, {UNTIL}"
 
 
 def _cursor(capture: Capture) -> list[str]:
     """The columns that the cursor is made of."""
     sources = {e.alias_or_name: e for e in capture.select.expressions if not e.is_star}
-    found = (
+    columns = (
         [column.name for column in sources[capture.cursor].find_all(exp.Column)] if capture.cursor in sources else []
     )
-    return list(dict.fromkeys(found)) or [capture.cursor]
+    return list(dict.fromkeys(columns)) or [capture.cursor]
 
 
 def _names(column: str, text: str) -> bool:
@@ -170,8 +176,8 @@ def _names(column: str, text: str) -> bool:
 
 def _grows(text: str, dialect: str) -> bool:
     """Whether a moment or a sequence is in it."""
-    words = {word.upper() for word in re.findall(r"\w+", text)}
-    return bool(words & (NAMES[dialect] | BARE[dialect])) or bool(re.search(r"'now'|\bOLD\b.*\+", text, re.IGNORECASE))
+    names = {word.upper() for word in re.findall(r"\w+", text)}
+    return bool(names & (NAMES[dialect] | BARE[dialect])) or bool(re.search(r"'now'|\bOLD\b.*\+", text, re.IGNORECASE))
 
 
 def _trigger(row: tuple[Any, ...], dialect: str) -> Trigger:

@@ -59,7 +59,7 @@ def text_of(data: bytes) -> str | Unreadable:
 
 
 # What orjson writes as a number.
-WIDEST = 2**64
+INTEGER_LIMIT = 2**64
 
 
 class EncodingError(PenstockError):
@@ -106,7 +106,7 @@ def _column(name: str, values: Sequence[Any]) -> Sequence[Any]:
 
 def _fits(values: Sequence[Any]) -> bool:
     numbers = [value for value in values if type(value) is int]
-    return min(numbers) >= -WIDEST // 2 and max(numbers) < WIDEST
+    return min(numbers) >= -INTEGER_LIMIT // 2 and max(numbers) < INTEGER_LIMIT
 
 
 def digest(value: bytes) -> bytes:
@@ -154,7 +154,7 @@ def _bytes(value: bytes) -> str:
 
 # In this order: a datetime is a date too.
 FORMS: dict[type, Callable[[Any], Any]] = {
-    int: lambda n: n if -WIDEST // 2 <= n < WIDEST else str(n),
+    int: lambda n: n if -INTEGER_LIMIT // 2 <= n < INTEGER_LIMIT else str(n),
     float: _float,
     Decimal: lambda d: format(d, "f"),
     datetime: _datetime,
@@ -172,18 +172,20 @@ FORMS: dict[type, Callable[[Any], Any]] = {
 
 def decode(value: Any, kind: type) -> Any:
     """A key's column as it stands in a record, turned back into what a driver takes for a column of that type."""
-    back = BACK.get(kind)
-    return back(value) if back and isinstance(value, str) else value
+    parse = PARSERS.get(kind)
+    return parse(value) if parse and isinstance(value, str) else value
 
 
 def _microseconds(text: str) -> timedelta:
     sign = -1 if text.startswith("-") else 1
     hours, minutes, seconds = text.removeprefix("-").split(":")
-    whole, micros = seconds.split(".")
-    return sign * timedelta(hours=int(hours), minutes=int(minutes), seconds=int(whole), microseconds=int(micros))
+    whole_seconds, micros = seconds.split(".")
+    return sign * timedelta(
+        hours=int(hours), minutes=int(minutes), seconds=int(whole_seconds), microseconds=int(micros)
+    )
 
 
-BACK: dict[type, Callable[[str], Any]] = {
+PARSERS: dict[type, Callable[[str], Any]] = {
     bytes: base64.b64decode,
     memoryview: base64.b64decode,
     datetime: datetime.fromisoformat,

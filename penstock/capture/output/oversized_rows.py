@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS aside
 # What a letter shows of its row: the whole of it is in the table.
 DEAD_LETTER_LIMIT = SizeLimit(DEAD_LETTERS.name, 64 * 1024, compressed=False)
 # Of a key, in a log line.
-SHOWN = 100
+KEY_CHARS = 100
 
 
 @dataclass(frozen=True)
@@ -48,57 +48,57 @@ class OversizedRows:
     def __init__(self, db: sqlite3.Connection, capture: Capture, limit: SizeLimit | None) -> None:
         self._db, self._limit = db, limit
         self._capture = (capture.name, capture.topic.name)
-        self._known = {key: OversizedRow(*about) for key, *about in db.execute("SELECT * FROM aside")}
-        self._found: dict[bytes, tuple[OversizedRow, ProducerRecord]] = {}
+        self._rows = {key: OversizedRow(*columns) for key, *columns in db.execute("SELECT * FROM aside")}
+        self._pending: dict[bytes, tuple[OversizedRow, ProducerRecord]] = {}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._rows)
 
     @property
     def dead_letters(self) -> list[ProducerRecord]:
         """Of rows that are not told of yet."""
-        return [letter for _, letter in self._found.values()]
+        return [letter for _, letter in self._pending.values()]
 
     @property
     def first(self) -> bytes | None:
         """The key of one of them."""
-        return next(iter(self._known), None)
+        return next(iter(self._rows), None)
 
     @property
     def may_fit_now(self) -> bool:
         """Whether the topic takes more than when some of them were put aside."""
         limit = self._limit
-        return limit is not None and any(row.largest < limit.max_bytes for row in self._known.values())
+        return limit is not None and any(row.largest < limit.max_bytes for row in self._rows.values())
 
-    def filter(self, made: PageRecords, scan: int) -> PageRecords:
+    def filter(self, records: PageRecords, scan: int) -> PageRecords:
         """The records, those that the topic does not take as tombstones. scan: the number of the comparison."""
-        pairs = list(zip(made.keys, made.values, strict=True))
-        why = {**self._too_large(pairs), **made.unreadable}
-        if self._known or self._found:
-            self._forget([key for key in made.keys if key not in why])
-        if not why:
-            return made
+        pairs = list(zip(records.keys, records.values, strict=True))
+        reasons = {**self._too_large(pairs), **records.unreadable}
+        if self._rows or self._pending:
+            self._forget([key for key in records.keys if key not in reasons])
+        if not reasons:
+            return records
         for key, value in pairs:
-            if value is None or key not in why:
+            if value is None or key not in reasons:
                 continue
-            row, known = (
+            row, stored = (
                 OversizedRow(digest(value), scan, self._limit.max_bytes if self._limit else 0),
-                self._known.get(key),
+                self._rows.get(key),
             )
-            if known is None or known.digest != row.digest:
-                self._found[key] = row, self._letter(key, value, why[key])
-            elif known != row:
+            if stored is None or stored.digest != row.digest:
+                self._pending[key] = row, self._letter(key, value, reasons[key])
+            elif stored != row:
                 self._keep({key: row})
-        return PageRecords(made.keys, [None if key in why else value for key, value in pairs])
+        return PageRecords(records.keys, [None if key in reasons else value for key, value in pairs])
 
     def _too_large(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, str]:
         """Why some keys have values that the topic does not take."""
         limit = self._limit
         if limit is None:
             return {}
-        room = limit.max_bytes - RECORD_OVERHEAD
+        limit_bytes = limit.max_bytes - RECORD_OVERHEAD
         # By length first: few rows are worth a look at how far they are compressed.
-        long = [(key, value) for key, value in pairs if value is not None and len(key) + len(value) > room]
+        long = [(key, value) for key, value in pairs if value is not None and len(key) + len(value) > limit_bytes]
         return {
             key: f"its record is larger than its topic takes: {len(key) + len(value):,} bytes"
             for key, value in long
@@ -107,28 +107,28 @@ class OversizedRows:
 
     def mark_committed(self) -> None:
         """The letters are committed."""
-        if self._found:
-            self._keep({key: row for key, (row, _) in self._found.items()})
-            self._found = {}
+        if self._pending:
+            self._keep({key: row for key, (row, _) in self._pending.items()})
+            self._pending = {}
 
     def forget_unmet(self, scan: int) -> None:
         """This comparison met all that there are."""
-        self._forget([key for key, row in self._known.items() if row.scan != scan])
+        self._forget([key for key, row in self._rows.items() if row.scan != scan])
 
     def _letter(self, key: bytes, value: bytes, reason: str) -> ProducerRecord:
         name, output = self._capture
-        log.warning("capture %s: row %s is put aside: %s", name, key[:SHOWN].decode(errors="replace"), reason)
-        said = {"output": output, "stream": name, "reason": reason}
-        headers = tuple((f"penstock.{what}", text.encode()) for what, text in said.items())
+        log.warning("capture %s: row %s is put aside: %s", name, key[:KEY_CHARS].decode(errors="replace"), reason)
+        headers_by_name = {"output": output, "stream": name, "reason": reason}
+        headers = tuple((f"penstock.{name}", text.encode()) for name, text in headers_by_name.items())
         return DEAD_LETTER_LIMIT.truncate(ProducerRecord(DEAD_LETTERS.name, key, value, headers))
 
     def _keep(self, rows: Mapping[bytes, OversizedRow]) -> None:
-        self._known |= rows
-        made = [(key, row.digest, row.scan, row.largest) for key, row in rows.items()]
-        self._db.executemany("INSERT OR REPLACE INTO aside VALUES (?, ?, ?, ?)", made)
+        self._rows |= rows
+        parameters = [(key, row.digest, row.scan, row.largest) for key, row in rows.items()]
+        self._db.executemany("INSERT OR REPLACE INTO aside VALUES (?, ?, ?, ?)", parameters)
 
     def _forget(self, keys: Iterable[bytes]) -> None:
         for key in keys:
-            self._found.pop(key, None)
-            if self._known.pop(key, None):
+            self._pending.pop(key, None)
+            if self._rows.pop(key, None):
                 self._db.execute("DELETE FROM aside WHERE key = ?", (key,))

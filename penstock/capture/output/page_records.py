@@ -37,43 +37,45 @@ def records(capture: Capture, page: SourcePage) -> PageRecords:
     except EncodingError as e:
         e.restate(e.what, f"select {AS_TEXT[capture.dialect].format(e.column)} AS {e.column}, or leave it out")
         raise
-    of_key = [columns[names.index(name)] for name in capture.key]
-    if any(None in column for column in of_key):
+    key_columns = [columns[names.index(name)] for name in capture.key]
+    if any(None in column for column in key_columns):
         raise PenstockError(
             f"capture {capture.name} met a row without a key",
             got=f"NULL in {', '.join(capture.key)}",
             hint="declare as KEY columns that are NOT NULL, or leave such rows out by WHERE",
         )
-    keys = objects(capture.key, of_key)
+    keys = objects(capture.key, key_columns)
     if len(set(keys)) < len(keys):
-        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+        duplicate = next(key for i, key in enumerate(keys) if key in keys[:i])
         raise PenstockError(
             f"capture {capture.name} met two rows with one key",
-            got=twice.decode(),
+            got=duplicate.decode(),
             hint="declare as KEY what tells rows apart, e.g. the primary key",
         )
-    said = columns[-1] if names[-1] == DELETED else [0] * len(keys)
+    deleted_flags = columns[-1] if names[-1] == DELETED else [0] * len(keys)
     names = [name for name, _ in columns_of(page)]
-    columns, why = columns[: len(names)], [""] * len(keys)
+    columns, reasons = columns[: len(names)], [""] * len(keys)
     try:
         values = objects(names, columns)
     except TypeError:
-        why = list(_why_not(capture.dialect, names, columns))
-        values = objects(names, [[_for_people(value) for value in column] for column in columns])
-    rows = list(zip(keys, [None if d else v for v, d in zip(values, said, strict=True)], why, strict=True))
-    return PageRecords(keys, [value for _, value, _ in rows], {k: why for k, v, why in rows if why and v is not None})
+        reasons = list(_unreadable_reasons(capture.dialect, names, columns))
+        values = objects(names, [[_readable(value) for value in column] for column in columns])
+    rows = list(zip(keys, [None if d else v for v, d in zip(values, deleted_flags, strict=True)], reasons, strict=True))
+    return PageRecords(
+        keys, [value for _, value, _ in rows], {k: reasons for k, v, reasons in rows if reasons and v is not None}
+    )
 
 
-def _why_not(dialect: str, names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Iterator[str]:
+def _unreadable_reasons(dialect: str, names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Iterator[str]:
     """Of each row why it has no record; empty if it has one."""
     for row in zip(*columns, strict=True):
-        wrong = next((pair for pair in zip(names, row, strict=True) if _is_unreadable(pair[1])), None)
-        if wrong is None:
+        unreadable = next((pair for pair in zip(names, row, strict=True) if _is_unreadable(pair[1])), None)
+        if unreadable is None:
             yield ""
             continue
-        name, value = wrong
+        name, value = unreadable
         yield (
-            f"column {name} is text with bytes that are none in its encoding: {_for_people(value)}; mend the row, or "
+            f"column {name} is text with bytes that are none in its encoding: {_readable(value)}; mend the row, or "
             f"select {AS_BYTES[dialect].format(name)} AS {name}"
         )
 
@@ -82,9 +84,9 @@ def _is_unreadable(value: Any) -> bool:
     return isinstance(value, Unreadable) or (isinstance(value, list) and any(map(_is_unreadable, value)))
 
 
-def _for_people(value: Any) -> Any:
+def _readable(value: Any) -> Any:
     if isinstance(value, list):
-        return [_for_people(one) for one in value]
+        return [_readable(item) for item in value]
     return str(value) if isinstance(value, Unreadable) else value
 
 
@@ -117,7 +119,7 @@ def last(capture: Capture, page: SourcePage, names: Iterable[str]) -> tuple[Any,
     return tuple(page.rows[-1][page.names.index(name)] for name in names)
 
 
-def place(capture: Capture, page: SourcePage, name: str) -> int:
+def column_index(capture: Capture, page: SourcePage, name: str) -> int:
     """Where a column stands in a page. PenstockError if it does not."""
     require(capture, page)
     return page.names.index(name)

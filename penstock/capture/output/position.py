@@ -130,17 +130,17 @@ class Position:
     def read(cls, value: bytes) -> Position:
         """PenstockError if it was written by something else."""
         try:
-            found = read(value)
-            found["columns"] = tuple((name, kind) for name, kind in found["columns"])
-            found["rows"] = tuple(found["rows"])
-            if (snapshot := found["snapshot"]) is not None:
+            fields = read(value)
+            fields["columns"] = tuple((name, kind) for name, kind in fields["columns"])
+            fields["rows"] = tuple(fields["rows"])
+            if (snapshot := fields["snapshot"]) is not None:
                 ranges = tuple(KeyRange(_row(r["behind"]), _row(r["upto"])) for r in snapshot.pop("ranges"))
-                found["snapshot"] = SnapshotProgress(ranges, **snapshot)
-            if (begun := found.get("catch_up")) is not None:
-                found["catch_up"] = CatchUp(begun["low"], tuple(begun["behind"]), begun["high"])
-            if (skipped := found["skipped"]) is not None:
-                found["skipped"] = SkippedTransactions(**skipped)
-            return cls(**found)
+                fields["snapshot"] = SnapshotProgress(ranges, **snapshot)
+            if (catch_up := fields.get("catch_up")) is not None:
+                fields["catch_up"] = CatchUp(catch_up["low"], tuple(catch_up["behind"]), catch_up["high"])
+            if (skipped := fields["skipped"]) is not None:
+                fields["skipped"] = SkippedTransactions(**skipped)
+            return cls(**fields)
         except (ValueError, KeyError, TypeError) as e:
             raise PenstockError(
                 f"a record of {POSITIONS.name} cannot be read",
@@ -149,8 +149,8 @@ class Position:
             ) from e
 
 
-def _row(found: list[Any] | None) -> tuple[Any, ...] | None:
-    return None if found is None else tuple(found)
+def _row(values: list[Any] | None) -> tuple[Any, ...] | None:
+    return None if values is None else tuple(values)
 
 
 def write(value: Any) -> str:
@@ -173,9 +173,9 @@ def _tagged(value: Any) -> Any:
     )
 
 
-def _untagged(found: dict[str, Any]) -> Any:
-    if len(found) == 1:
-        [(tag, value)] = found.items()
+def _untagged(tagged: dict[str, Any]) -> Any:
+    if len(tagged) == 1:
+        [(tag, value)] = tagged.items()
         if tag in TAGS:
             return TAGS[tag][2](value)
-    return found
+    return tagged

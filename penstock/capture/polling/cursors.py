@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from penstock.capture.output.page_records import place
+from penstock.capture.output.page_records import column_index
 from penstock.capture.output.position import Position, SkippedTransactions
 from penstock.capture.polling.low_watermark import LowWatermark
 from penstock.capture.source.base import ZONED, SourceDatabase, SourcePage
@@ -23,10 +23,10 @@ LEAST_OVERLAP = timedelta(seconds=1.5)
 WIDEST_ZONE = timedelta(hours=14)
 
 
-def _before(at: datetime, by: timedelta) -> datetime:
+def _subtract(at: datetime, step: timedelta) -> datetime:
     """A time that lies so much earlier, or the first of the calendar."""
     first = datetime.min.replace(tzinfo=at.tzinfo)
-    return at - by if at - first > by else first
+    return at - step if at - first > step else first
 
 
 class CursorTracker:
@@ -61,7 +61,7 @@ class CursorTracker:
 
         A row that says so would hide all others until then. It is read again at each poll.
         """
-        at = place(self._capture, page, self._capture.cursor)
+        at = column_index(self._capture, page, self._capture.cursor)
         limit = self.limit(page.rows[-1][at], page.columns[at][1], now) if page.rows else None
         for row in reversed(page.rows):
             if limit is None or row[at] <= limit:
@@ -83,7 +83,7 @@ class CursorTracker:
         # It is known which was the highest at which time, so what it is now that the clock is behind.
         return min(plain, top - timedelta(seconds=clock - now)) if now < clock and isinstance(top, datetime) else plain
 
-    def check_clock_at_start(self, now: float, kind: str, before: float) -> str:
+    def check_clock_at_start(self, now: float, kind: str, previous: float) -> str:
         """Lower a low watermark that lies in the future, because the clock was set back while nobody polled.
 
         Args:
@@ -98,17 +98,17 @@ class CursorTracker:
         if low is None:
             return ""
         if not (isinstance(low, datetime) and kind.startswith(ZONED)):
-            step = timedelta(seconds=before - now)
+            step = timedelta(seconds=previous - now)
             if self._read or step <= self._overlap:
                 return ""
             # What a number stands for nobody knows, and a day is too long.
-            self.mark.reset_to(_before(low, step + self._overlap) if isinstance(low, datetime) else low)
-            return self._says(step)
-        here = datetime.fromtimestamp(now, UTC).replace(tzinfo=UTC if low.tzinfo else None)
-        if low <= here + self._overlap:
+            self.mark.reset_to(_subtract(low, step + self._overlap) if isinstance(low, datetime) else low)
+            return self._clock_message(step)
+        clock = datetime.fromtimestamp(now, UTC).replace(tzinfo=UTC if low.tzinfo else None)
+        if low <= clock + self._overlap:
             return ""
-        self.mark.reset_to(here - self._overlap)
-        return self._says(low - here)
+        self.mark.reset_to(clock - self._overlap)
+        return self._clock_message(low - clock)
 
     def clock(self, database: SourceDatabase) -> tuple[float, str]:
         """Read the database's clock; lower the low watermark if it was set back since the last read.
@@ -116,26 +116,26 @@ class CursorTracker:
         Returns:
             The clock, and a message if it was set back, else an empty one.
         """
-        asked = time.monotonic()
+        asked_at = time.monotonic()
         now = database.clock()
-        before, self._read = self._read, (now, time.monotonic())
-        if before is None:
+        previous, self._read = self._read, (now, time.monotonic())
+        if previous is None:
             return now, ""
         # What passed here and not there. How long the answers took is not known: it counts for nothing.
-        step = timedelta(seconds=asked - before[1] - (now - before[0]))
+        step = timedelta(seconds=asked_at - previous[1] - (now - previous[0]))
         if step <= self._overlap:
             return now, ""
-        if self._ahead is None or before[0] > self._ahead[0]:
-            self._ahead = before[0], self.mark.top
+        if self._ahead is None or previous[0] > self._ahead[0]:
+            self._ahead = previous[0], self.mark.top
         low = self.mark.value
-        self.mark.reset_to(_before(low, step + self._overlap) if isinstance(low, datetime) else low)
-        return now, self._says(step)
+        self.mark.reset_to(_subtract(low, step + self._overlap) if isinstance(low, datetime) else low)
+        return now, self._clock_message(step)
 
-    def _says(self, step: timedelta) -> str:
-        back = timedelta(seconds=round(step.total_seconds()))
-        why = f"the database's clock was set back by {back}"
-        log.warning("capture %s: %s; table and topic are compared", self._capture.name, why)
-        return why
+    def _clock_message(self, step: timedelta) -> str:
+        rounded = timedelta(seconds=round(step.total_seconds()))
+        reason = f"the database's clock was set back by {rounded}"
+        log.warning("capture %s: %s; table and topic are compared", self._capture.name, reason)
+        return reason
 
     def check_visibility(
         self, transactions: TransactionSnapshot, position: Position
@@ -156,8 +156,8 @@ class CursorTracker:
             return transactions, position
         if self._complete is None:
             self._complete = TransactionSnapshot(position.clock or transactions.now, None)
-        known = (self._complete.now, self._complete.oldest, transactions.oldest)
-        return replace(transactions, oldest=min(at for at in known if at is not None)), position
+        starts = (self._complete.now, self._complete.oldest, transactions.oldest)
+        return replace(transactions, oldest=min(at for at in starts if at is not None)), position
 
     def apply_hold(self, transactions: TransactionSnapshot, position: Position) -> tuple[float | None, Position]:
         """The oldest transaction to wait for, and the position with what is owed to those no longer waited for."""

@@ -70,7 +70,7 @@ class PageQueries:
         if condition := capture.deleted_sql:
             # By the database's own truth: '0' and a BIT of 0 are false to it, and true to Python.
             self._columns += f", CASE WHEN {condition} THEN 1 ELSE 0 END AS {DELETED}"
-        self._sql = cache(self._made)
+        self._sql = cache(self._build)
 
     def since(self, low: Any, behind: Sequence[Any] | None, limit: int, *, itself: bool = True) -> SourceQuery:
         """Rows whose cursor is `low` or more, in order of cursor and key; behind: (cursor, *key) of the last row.
@@ -102,25 +102,25 @@ class PageQueries:
     def rows_with_keys(self, keys: Sequence[Sequence[Any]]) -> SourceQuery:
         """The rows of these keys, as many as there still are."""
         values: dict[str, Any] = {}
-        each = []
+        conditions = []
         for number, key in enumerate(keys):
             names = [f"k{number}_{i}" for i in range(len(key))]
             values |= dict(zip(names, key, strict=True))
-            each.append(" AND ".join(_is(c, "=", name) for c, name in zip(self._key, names, strict=True)))
-        return SourceQuery(f"SELECT {self._columns} {self._from} WHERE ({') OR ('.join(each)})", values)
+            conditions.append(" AND ".join(_is(c, "=", name) for c, name in zip(self._key, names, strict=True)))
+        return SourceQuery(f"SELECT {self._columns} {self._from} WHERE ({') OR ('.join(conditions)})", values)
 
     def has(self, key: Sequence[Any]) -> SourceQuery:
         """How many rows have a key: no other column is looked at."""
         names = [f"k{i}" for i in range(len(key))]
-        only = " AND ".join(_is(column, "=", name) for column, name in zip(self._key, names, strict=True))
-        return SourceQuery(f"SELECT COUNT(*) {self._from} WHERE {only}", dict(zip(names, key, strict=True)))
+        condition = " AND ".join(_is(column, "=", name) for column, name in zip(self._key, names, strict=True))
+        return SourceQuery(f"SELECT COUNT(*) {self._from} WHERE {condition}", dict(zip(names, key, strict=True)))
 
     def highest(self, upto: Any = None) -> SourceQuery:
         """The highest cursor there is, or up to a value; NULL if there is none."""
-        made = f"SELECT MAX({self._cursor}) {self._from}"
+        sql = f"SELECT MAX({self._cursor}) {self._from}"
         if upto is None:
-            return SourceQuery(made, {})
-        return SourceQuery(f"{made} WHERE {_is(self._cursor, '<=', 'upto')}", {"upto": upto})
+            return SourceQuery(sql, {})
+        return SourceQuery(f"{sql} WHERE {_is(self._cursor, '<=', 'upto')}", {"upto": upto})
 
     def count(self) -> SourceQuery:
         """How many rows there are."""
@@ -131,8 +131,8 @@ class PageQueries:
             values |= {f"p{i}": value for i, value in enumerate(behind)}
         return SourceQuery(self._sql(kind, behind is not None, limit), values, limit)
 
-    def _made(self, kind: Kind, behind: bool, limit: int) -> str:
-        where: dict[Kind, list[str]] = {
+    def _build(self, kind: Kind, continues: bool, limit: int) -> str:
+        conditions_by_kind: dict[Kind, list[str]] = {
             "since": [_is(self._cursor, ">=", "low")],
             "behind": [_is(self._cursor, ">", "low")],
             "all with cursor": [f"{self._cursor} IS NOT NULL"],
@@ -141,12 +141,12 @@ class PageQueries:
             "by key upto": [_upto(self._key)],
         }
         order = [self._cursor, *self._key] if kind in ("since", "behind", "all with cursor") else self._key
-        conditions = where[kind] + ([_behind(order)] if behind else [])
-        only = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        return f"SELECT {self._columns} {self._from}{only} ORDER BY {', '.join(order)} LIMIT {limit}"
+        conditions = conditions_by_kind[kind] + ([_after(order)] if continues else [])
+        where_clause = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        return f"SELECT {self._columns} {self._from}{where_clause} ORDER BY {', '.join(order)} LIMIT {limit}"
 
 
-def _behind(columns: Sequence[str]) -> str:
+def _after(columns: Sequence[str]) -> str:
     """(a, b) > (x, y), written as a >= x AND (a > x OR (a = x AND b > y)): so MariaDB takes an index on (a, b)."""
     if len(columns) == 1:
         return _is(columns[0], ">", "p0")

@@ -61,15 +61,15 @@ class LowWatermark:
     @property
     def top(self) -> Any:
         """The highest cursor of all polls that may qualify, None if there is none."""
-        newest = self._waiting or self._ended
-        return newest[-1][1] if newest else self.value
+        polls = self._waiting or self._ended
+        return polls[-1][1] if polls else self.value
 
     def observed(self, at: float) -> None:
         """Take a look at the server in: when it began."""
         while self._waiting and self._waiting[0][0] <= at:
-            ended, value = self._waiting.popleft()
-            if at <= ended + self.overlap:
-                self._ended.append((ended, value))
+            end, value = self._waiting.popleft()
+            if at <= end + self.overlap:
+                self._ended.append((end, value))
 
     def poll_ended(self, began: float, oldest: float | None, ended: float, high: Any) -> None:
         """Take a poll's end in.
@@ -77,22 +77,22 @@ class LowWatermark:
         began: when the look before it began, which saw the oldest transaction open begin at `oldest`, None if none was;
         ended: after its last row was read; high: the highest cursor it saw, None if it saw none.
         """
-        newest = self._waiting or self._ended
-        if newest:
-            self.needs_look = began - newest[-1][0] > self.overlap / 2
-            if ended < newest[-1][0]:
+        polls = self._waiting or self._ended
+        if polls:
+            self.needs_look = began - polls[-1][0] > self.overlap / 2
+            if ended < polls[-1][0]:
                 # The clock was set back: what was written by it since then may lie before everything seen.
                 self.reset_to(self.value)
         self.observed(began)
         bound = (began if oldest is None else min(oldest, began)) - self.overlap
         while self._ended and self._ended[0][0] < bound:
-            seen_at, value = self._ended.popleft()
+            end, value = self._ended.popleft()
             if self._since is None or value != self.value:
-                self.value, self._since = value, seen_at
+                self.value, self._since = value, end
         self.spent = self._since is not None and self._since + self.overlap + WHOLE_SECOND < bound
         # A poll that saw nothing new knows as much as the one before it.
-        before = self.top
-        top = high if before is None or (high is not None and high > before) else before
+        previous_top = self.top
+        top = high if previous_top is None or (high is not None and high > previous_top) else previous_top
         if top is not None:
             self._waiting.append((ended, top))
 

@@ -96,32 +96,32 @@ class Poller:
         """Compare all if rows that do not change by themselves may look different now, or fit into the topic."""
         if self._statement is None:
             self._inspect_statement()
-        found, why = self._table_fingerprint(), ""
-        if self.position.table_fingerprint not in ("", found):
+        fingerprint, reason = self._table_fingerprint(), ""
+        if self.position.table_fingerprint not in ("", fingerprint):
             # What it refuses at its start it refuses now, before it takes rows for gone that a view leaves out.
             self._inspect_statement()
-            found = self._table_fingerprint()
-            why = "its tables were altered"
+            fingerprint = self._table_fingerprint()
+            reason = "its tables were altered"
         elif self.session.oversized.may_fit_now and not self.position.reconcile:
-            why = "its topic takes larger records"
+            reason = "its topic takes larger records"
         self.session.next_table_check = time.monotonic() + self.TABLE_CHECK_SECONDS
-        position = replace(self.position, table_fingerprint=found)
-        if why:
-            log.warning("capture %s: %s; table and topic are compared", self.capture.name, why)
+        position = replace(self.position, table_fingerprint=fingerprint)
+        if reason:
+            log.warning("capture %s: %s; table and topic are compared", self.capture.name, reason)
             self.session.index.restart()
             # Its last row may have a key that the table can no longer be asked for.
             position = replace(position, catch_up=None)
             # Columns that are others say more.
-            position = replace(position, reconcile=why if position.reconcile in UNEXPLAINED else position.reconcile)
+            position = replace(position, reconcile=reason if position.reconcile in UNEXPLAINED else position.reconcile)
         if position != self.position:
             self.session.commit([], position)
 
     def _inspect_statement(self) -> None:
         """Ask what is behind the names of the statement. SourceError if pages would not be rows of its tables."""
-        about = self._statement = inspect_statement(self.capture, self.session.database)
-        sentences = list(table_caveats(self.capture, about))
+        info = self._statement = inspect_statement(self.capture, self.session.database)
+        sentences = list(table_caveats(self.capture, info))
         for ask in (foreign_key_caveats, trigger_caveats):
-            sentences += ask(self.session.database, self.capture, about.tables)
+            sentences += ask(self.session.database, self.capture, info.tables)
         for sentence in sentences:
             log.warning("capture %s: %s", self.capture.name, sentence)
 
@@ -166,58 +166,60 @@ class Poller:
     def poll(self) -> int:
         """Read what changed and write it; returns the number of records written."""
         session = self.session
-        self._asks_topic = self._asks_topic and self._remembers()
+        self._asks_topic = self._asks_topic and self._read_topic()
         transactions, mark = session.database.transactions(), self._cursors.mark
         session.hook("before read")
         kind = dict(self.position.columns).get(self.capture.cursor, "")
-        if why := self._cursors.check_clock_at_start(transactions.now, kind, self.position.clock):
+        if reason := self._cursors.check_clock_at_start(transactions.now, kind, self.position.clock):
             session.position = replace(self.position, clock=transactions.now)
-            self.compare(why)
+            self.compare(reason)
         transactions, position = self._cursors.check_visibility(transactions, self.position)
         oldest, position = self._cursors.apply_hold(transactions, position)
-        owed = position.skipped is not None and (
+        rereads_skipped = position.skipped is not None and (
             transactions.oldest is None or transactions.oldest > position.skipped.until
         )
-        low = position.skipped.low if owed and position.skipped else mark.value
-        itself = owed or not self._cursors.spent
+        low = position.skipped.low if rereads_skipped and position.skipped else mark.value
+        itself = rereads_skipped or not self._cursors.spent
         if position != self.position:
             session.commit([], position)
-        seen = LastValueCache()
+        values_of_poll = LastValueCache()
         written = 0
-        begun = position.catch_up
-        goes_on = begun is not None and begun.low == low and not position.skipped
-        high, behind_at = (begun.high, begun.behind) if begun and goes_on else (None, None)
-        for page in self._through(
+        catch_up = position.catch_up
+        resumes = catch_up is not None and catch_up.low == low and not position.skipped
+        high, behind_at = (catch_up.high, catch_up.behind) if catch_up and resumes else (None, None)
+        for page in self._pages_after(
             lambda row: session.pages.since(low, row, session.page_size.rows, itself=itself), behind_at
         ):
             check_cursor_order(self.capture, page)
             pages_high = self._cursors.highest(page, transactions.now)
             high = high if pages_high is None else pages_high
-            more = page.more and not position.skipped
-            written += self._write(page, seen, CatchUp(low, self._last(page), high) if more else None)
-        ended, why = self._cursors.clock(session.database)
-        if why:
+            continues = page.more and not position.skipped
+            written += self._write(page, values_of_poll, CatchUp(low, self._last(page), high) if continues else None)
+        ended, reason = self._cursors.clock(session.database)
+        if reason:
             # What it saw may lie ahead of the clock.
             high = None
-            self.compare(why)
-        looked = session.database.transactions(ended).now if mark.needs_look else None
-        for page in self._through(
+            self.compare(reason)
+        observed_at = session.database.transactions(ended).now if mark.needs_look else None
+        for page in self._pages_after(
             lambda row: session.pages.without_cursor(row, session.page_size.rows), with_cursor=False
         ):
-            written += self._write(page, seen)
+            written += self._write(page, values_of_poll)
         mark.poll_ended(transactions.now, oldest, ended, high)
-        if looked is not None:
-            mark.observed(looked)
-        done = replace(self.position, low=mark.value, catch_up=None, skipped=None if owed else self.position.skipped)
-        if done != self.position:
-            session.commit([], replace(done, clock=ended))
+        if observed_at is not None:
+            mark.observed(observed_at)
+        position_after = replace(
+            self.position, low=mark.value, catch_up=None, skipped=None if rereads_skipped else self.position.skipped
+        )
+        if position_after != self.position:
+            session.commit([], replace(position_after, clock=ended))
         # A poll that goes on has not met the rows that were written before it.
-        session.last_values, self._asks_topic = seen, self._asks_topic and behind_at is not None
+        session.last_values, self._asks_topic = values_of_poll, self._asks_topic and behind_at is not None
         self.metrics.current, self.metrics.oldest = transactions.now, transactions.oldest
         self.metrics.polls += 1
         return written
 
-    def _remembers(self) -> bool:
+    def _read_topic(self) -> bool:
         """Read on in the topic for a while; True if its end was reached, so that it tells the last record of each key.
 
         More than is read in that time is written again as fast.
@@ -228,7 +230,7 @@ class Poller:
                 return True
         return False
 
-    def _through(
+    def _pages_after(
         self, query: Callable[[Row | None], SourceQuery], behind: Row | None = None, *, with_cursor: bool = True
     ) -> Iterator[SourcePage]:
         """All pages behind a row, one after the other."""
@@ -243,17 +245,17 @@ class Poller:
         names = [self.capture.cursor, *self.capture.key] if with_cursor else self.capture.key
         return last(self.capture, page, names)
 
-    def _write(self, page: SourcePage, seen: LastValueCache, catch_up: CatchUp | None = None) -> int:
+    def _write(self, page: SourcePage, values_of_poll: LastValueCache, catch_up: CatchUp | None = None) -> int:
         """Write what of a page is not known to be in the topic already; a poll with more to come goes on behind it."""
         session = self.session
         records = session.to_records(page)
         changed = []
         # A row may have left the memory when that is full, and the topic would then know less than was written.
-        asks = self._asks_topic and session.last_values.room > 0
-        topic = session.index.digests(records.keys) if asks else {}
+        asks_topic = self._asks_topic and session.last_values.room > 0
+        topic = session.index.digests(records.keys) if asks_topic else {}
         for key, value in zip(records.keys, records.values, strict=True):
             if (
-                asks
+                asks_topic
                 and not session.last_values.knows(key)
                 and topic.get(key) == (None if value is None else digest(value))
             ):
@@ -262,10 +264,10 @@ class Poller:
                 changed.append((key, value))
                 # Read once more in this same poll, it is compared with this and not with what came before.
                 session.last_values.note(key, value)
-            seen.note(key, value)
-        for known in (seen, session.last_values):
-            known.trim()
+            values_of_poll.note(key, value)
+        for cache in (values_of_poll, session.last_values):
+            cache.trim()
         if changed or session.oversized.dead_letters:
             session.commit(changed, replace(self.position, catch_up=catch_up or self.position.catch_up))
-        self.metrics.fresh += len(changed)
+        self.metrics.changed += len(changed)
         return len(changed)

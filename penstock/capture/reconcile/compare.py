@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from penstock.capture.output.encode import digest
-from penstock.capture.output.page_records import PageRecords, last, place
+from penstock.capture.output.page_records import PageRecords, column_index, last
 from penstock.capture.polling.cursors import CursorTracker
 from penstock.capture.session import CaptureSession
 from penstock.capture.source.base import SourceError, SourcePage
@@ -39,10 +39,10 @@ class Comparison:
         if not index.follow_topic():
             return False
         if not index.scanned:
-            self._rows()
+            self._compare_rows()
             return False
         if keys := index.unmatched_keys():
-            self._others(keys)
+            self._look_up_unmatched(keys)
             return False
         if not self._may_remove():
             index.pause = DECISION_POLL_SECONDS
@@ -52,10 +52,10 @@ class Comparison:
             return False
         session.oversized.forget_unmet(index.scan)
         index.finish(session.position.reconcile)
-        d, found = index.last, index.last.missing + index.last.differing + index.last.extra
-        level = logging.WARNING if found and not d.explained else logging.INFO
+        drift, drift_rows = index.last, index.last.missing + index.last.differing + index.last.extra
+        level = logging.WARNING if drift_rows and not drift.explained else logging.INFO
         log.log(level, "capture %s: %d rows compared (%s), %d missing, %d differing, %d extra; repaired",
-                session.capture.name, d.rows, d.why, d.missing, d.differing, d.extra)  # fmt: skip
+                session.capture.name, drift.rows, drift.why, drift.missing, drift.differing, drift.extra)  # fmt: skip
         return True
 
     def _may_remove(self) -> bool:
@@ -64,27 +64,27 @@ class Comparison:
         That a policy, a view, an empty table or another database hides rows looks as if they were deleted.
         """
         session, index = self._session, self._session.index
-        before, self.pending_decision = self.pending_decision, ""
+        previous, self.pending_decision = self.pending_decision, ""
         if index.allowed:
             return True
-        gone, rows = index.removal_counts()
+        removed, rows = index.removal_counts()
         share = session.capture.max_removed_percent
-        if gone <= max(FEW, rows * share // 100) and (gone < rows or gone <= 1 or share >= 100):
+        if removed <= max(FEW, rows * share // 100) and (removed < rows or removed <= 1 or share >= 100):
             index.allow_removal()
             return True
         name = session.capture.name
         self.pending_decision = (
-            f"{gone:,} of {rows:,} rows of the topic are no longer in the table, which are more than "
+            f"{removed:,} of {rows:,} rows of the topic are no longer in the table, which are more than "
             f"{share} % or all of them: their records are kept. If they were deleted, allow it by "
             f"`penstock capture ask {name} continue`; if something hides them, mend that, then `penstock capture "
             f"reconcile {name}`; RECONCILE … REMOVES n PERCENT allows more by itself"
         )
-        if not before:
+        if not previous:
             self.pending_since = time.time()
             log.warning("capture %s: %s", session.capture.name, self.pending_decision)
         return False
 
-    def _rows(self) -> None:
+    def _compare_rows(self) -> None:
         """Rows of the table, in order of key."""
         session, index, key = self._session, self._session.index, self._session.capture.key
         self.pending_decision = ""
@@ -95,41 +95,41 @@ class Comparison:
         records = session.to_records(page)
         if index.scan != scan:
             return  # its columns are others: all is compared from the beginning
-        wrong = self._differing(page, records)
-        for each in wrong:
-            session.last_values.note(*each)
-        session.commit(wrong, session.position)
+        differing = self._differing(page, records)
+        for pair in differing:
+            session.last_values.note(*pair)
+        session.commit(differing, session.position)
         index.mark_compared(records.keys, last(session.capture, page, key) if page.more else None)
 
-    def _others(self, keys: list[bytes]) -> None:
+    def _look_up_unmatched(self, keys: list[bytes]) -> None:
         """Keys of the topic that were met in no row: are they in the table? What can be no row's key is removed."""
         index = self._session.index
-        found = self._in_table(keys)
-        if found is not None:
+        present = self._in_table(keys)
+        if present is not None:
             foreign = [key for key in keys if self._key_of(key) is None]
             self._tombstones(foreign)
             index.mark_removed(foreign, len(foreign))
-            known = [key for key in keys if key not in foreign]
-            index.mark_looked_up(known, [key for key in known if key not in found])
+            own_keys = [key for key in keys if key not in foreign]
+            index.mark_looked_up(own_keys, [key for key in own_keys if key not in present])
 
     def _remove(self, keys: list[bytes]) -> None:
         """Tombstones for keys that are not in the table, if they still are not."""
-        found = self._in_table(keys)
-        if found is not None:
-            gone = [key for key in keys if key not in found]
-            self._tombstones(gone)
-            self._session.index.mark_removed(keys, len(gone))
+        present = self._in_table(keys)
+        if present is not None:
+            absent = [key for key in keys if key not in present]
+            self._tombstones(absent)
+            self._session.index.mark_removed(keys, len(absent))
 
     def _in_table(self, keys: list[bytes]) -> set[bytes] | None:
         """Which of some records' keys the table has; None if its columns are others and all is compared anew."""
         session, index = self._session, self._session.index
         scan = index.scan
-        asked = [row for key in keys if (row := self._key_of(key)) is not None]
-        found = self._found(asked) if asked else set()
-        if not found.issuperset(keys):
+        known_keys = [row for key in keys if (row := self._key_of(key)) is not None]
+        present = self._present_keys(known_keys) if known_keys else set()
+        if not present.issuperset(keys):
             # A key is gone only if it was looked for in the type that it has now.
             session.to_records(session.read_page(session.pages.by_key(None, 1)))
-        return found if index.scan == scan else None
+        return present if index.scan == scan else None
 
     def _key_of(self, record: bytes) -> tuple[Any, ...] | None:
         session = self._session
@@ -142,7 +142,7 @@ class Comparison:
             session.last_values.note(key, None)
         session.commit([(key, None) for key in keys], session.position)
 
-    def _found(self, keys: list[tuple[Any, ...]]) -> set[bytes]:
+    def _present_keys(self, keys: list[tuple[Any, ...]]) -> set[bytes]:
         """Which of some keys the table has. What the engine refuses to compare is no row's key."""
         session = self._session
         try:
@@ -151,14 +151,14 @@ class Comparison:
             if not e.refused:
                 raise
             if len(keys) == 1:
-                return self._refused(keys[0], e)
+                return self._check_refusal(keys[0], e)
             page = None
         if page is None or (page.cut and len(keys) > 1):
             half = len(keys) // 2
-            return self._found(keys[:half]) | self._found(keys[half:])
+            return self._present_keys(keys[:half]) | self._present_keys(keys[half:])
         return set(session.to_records(page).keys)
 
-    def _refused(self, key: tuple[Any, ...], e: SourceError) -> set[bytes]:
+    def _check_refusal(self, key: tuple[Any, ...], e: SourceError) -> set[bytes]:
         """A key that was refused is in no row if the comparison is refused, and not what the row is made of."""
         session = self._session
         try:
@@ -173,14 +173,14 @@ class Comparison:
         """Rows whose last record says another thing, but for those that the next poll is to see."""
         session = self._session
         topic = session.index.digests(records.keys)
-        at = place(session.capture, page, session.capture.cursor)
-        wrong = []
+        cursor_index = column_index(session.capture, page, session.capture.cursor)
+        differing = []
         for row, key, value in zip(page.rows, records.keys, records.values, strict=True):
-            known, wanted = topic.get(key), None if value is None else digest(value)
-            if known == wanted:
+            topic_digest, row_digest = topic.get(key), None if value is None else digest(value)
+            if topic_digest == row_digest:
                 continue
-            if self._cursors.will_be_polled(row[at]) and not session.last_values.has(key, value):
+            if self._cursors.will_be_polled(row[cursor_index]) and not session.last_values.has(key, value):
                 continue
-            wrong.append((key, value))
-            session.index.count_difference(missing=known is None)
-        return wrong
+            differing.append((key, value))
+            session.index.count_difference(missing=topic_digest is None)
+        return differing

@@ -125,19 +125,19 @@ class DigestIndex:
 
     def _opened(self, file: Path) -> sqlite3.Connection:
         try:
-            found = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-            found.executescript(SCHEMA + DEAD_LETTERS)
+            db = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+            db.executescript(SCHEMA + DEAD_LETTERS)
         except sqlite3.DatabaseError as e:
             if isinstance(e, sqlite3.OperationalError):
                 raise PenstockError(f"{file} cannot be opened", got=e, hint="see its folder and the disk") from e
             # A file that is broken is a file that is lost.
             file.unlink()
-            found = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-            found.executescript(SCHEMA + DEAD_LETTERS)
+            db = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+            db.executescript(SCHEMA + DEAD_LETTERS)
         # A crash of the machine may cost the file, never its truth: the journal is kept, only not waited for.
-        found.execute("PRAGMA journal_mode = WAL")
-        found.execute("PRAGMA synchronous = NORMAL")
-        return found
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        return db
 
     def follow_topic(self) -> bool:
         """Read on in the topic for a moment; True when its end is reached."""
@@ -157,14 +157,14 @@ class DigestIndex:
         return True
 
     def _ends(self) -> dict[int, int]:
-        about = self._consumer.list_topics(self._topic, timeout=15).topics[self._topic]
+        metadata = self._consumer.list_topics(self._topic, timeout=15).topics[self._topic]
         starts, ends = {}, {}
-        for p in about.partitions:
-            place = TopicPartition(self._topic, p)
-            starts[p], ends[p] = self._consumer.get_watermark_offsets(place, timeout=15, cached=False)
-        known = {int(p): at for p, at in self._load("starts", {}).items()}
+        for p in metadata.partitions:
+            partition = TopicPartition(self._topic, p)
+            starts[p], ends[p] = self._consumer.get_watermark_offsets(partition, timeout=15, cached=False)
+        known_starts = {int(p): at for p, at in self._load("starts", {}).items()}
         # Compaction leaves a topic's beginning where it is.
-        if any(start > known.get(p, 0) or ends[p] < self._offsets.get(p, 0) for p, start in starts.items()):
+        if any(start > known_starts.get(p, 0) or ends[p] < self._offsets.get(p, 0) for p, start in starts.items()):
             self._forget(starts)
         if self._assigned != set(ends):
             self._consumer.assign([TopicPartition(self._topic, p, self._offsets.setdefault(p, 0)) for p in ends])
@@ -201,12 +201,12 @@ class DigestIndex:
 
     def digests(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The digest of the last record of each of these keys; a key without one is left out."""
-        found: dict[bytes, bytes] = {}
+        result: dict[bytes, bytes] = {}
         for i in range(0, len(keys), 500):
-            some = keys[i : i + 500]
-            marks = ",".join("?" * len(some))
-            found.update(self.db.execute(f"SELECT key, digest FROM topic WHERE key IN ({marks})", some))
-        return found
+            chunk = keys[i : i + 500]
+            marks = ",".join("?" * len(chunk))
+            result.update(self.db.execute(f"SELECT key, digest FROM topic WHERE key IN ({marks})", chunk))
+        return result
 
     def restart(self) -> None:
         """Begin a comparison from the start."""
@@ -252,19 +252,19 @@ class DigestIndex:
     def removal_counts(self) -> tuple[int, int]:
         """How many keys are not in the table, and how many keys the topic has."""
         query = "SELECT COALESCE(SUM(scan = ?), 0), COUNT(*) FROM topic"
-        [found] = self.db.execute(query, (-self.scan,))
-        return int(found[0]), int(found[1])
+        [counts] = self.db.execute(query, (-self.scan,))
+        return int(counts[0]), int(counts[1])
 
     def allow_removal(self) -> None:
         """Let the keys that are not in the table be removed, however many there are."""
         self.allowed = True
         self._save()
 
-    def mark_removed(self, keys: Sequence[bytes], gone: int) -> None:
+    def mark_removed(self, keys: Sequence[bytes], removed: int) -> None:
         """These keys were looked up in the table; so many of them were not there, and have their tombstones."""
         with self._transaction():
             self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
-            self.drift = replace(self.drift, extra=self.drift.extra + gone)
+            self.drift = replace(self.drift, extra=self.drift.extra + removed)
             self._save()
         self.pause = len(keys) / self._rate
 
@@ -286,12 +286,12 @@ class DigestIndex:
     def decode_key(record: bytes, key: Sequence[str], types: Mapping[str, type]) -> tuple[Any, ...] | None:
         """The key's columns of a record, None if no row of a table whose key has these types has such a key."""
         try:
-            found = json.loads(record)
-            if list(found) != list(key):
+            fields = json.loads(record)
+            if list(fields) != list(key):
                 return None
-            made = tuple(decode(found[name], types.get(name, str)) for name in key)
-            known = all(_is(value, types[name]) for name, value in zip(key, made, strict=True) if name in types)
-            return made if known and encode(key, [made]) == [record] else None
+            values = tuple(decode(fields[name], types.get(name, str)) for name in key)
+            types_match = all(_is(value, types[name]) for name, value in zip(key, values, strict=True) if name in types)
+            return values if types_match and encode(key, [values]) == [record] else None
         except (ValueError, TypeError, ArithmeticError, EncodingError, RecursionError):
             return None
 

@@ -20,7 +20,7 @@ from multiprocessing.connection import wait as wait_for_end
 from typing import Any
 
 from penstock.capture.checks.paging_checks import check_values, orderings
-from penstock.capture.output.page_records import PageRecords, columns_of, last, place, records
+from penstock.capture.output.page_records import PageRecords, column_index, columns_of, last, records
 from penstock.capture.output.position import KeyRange
 from penstock.capture.polling.keyset_queries import PageQueries
 from penstock.capture.polling.page_size import PageSize
@@ -53,15 +53,15 @@ class RangeReader:
         self._capture, self._database, self._low, self._size = capture, database, low, PageSize(limit)
         self._pages = PageQueries(capture)
 
-    def read(self, part: KeyRange) -> RangePage:
-        query = self._pages.by_key(part.behind, self._size.rows, upto=part.upto)
+    def read(self, key_range: KeyRange) -> RangePage:
+        query = self._pages.by_key(key_range.behind, self._size.rows, upto=key_range.upto)
         page = self._size.read(self._database, query)
         check_values(self._capture, page, orderings(self._capture, self._database.order, page))
-        at, low = place(self._capture, page, self._capture.cursor), self._low
-        cursors = enumerate(row[at] for row in page.rows)
-        again = [number for number, cursor in cursors if low is None or cursor is None or cursor >= low]
+        index, low = column_index(self._capture, page, self._capture.cursor), self._low
+        cursors = enumerate(row[index] for row in page.rows)
+        rows_of_polls = [number for number, cursor in cursors if low is None or cursor is None or cursor >= low]
         behind = last(self._capture, page, self._capture.key) if page.more else None
-        return RangePage(columns_of(page), records(self._capture, page), behind, again)
+        return RangePage(columns_of(page), records(self._capture, page), behind, rows_of_polls)
 
 
 class RangeReaders:
@@ -99,17 +99,17 @@ class RangeReaders:
 
     def next(self) -> RangePage:
         """A page of any range, whichever is there first. The one behind it is read while this one is written."""
-        done, _ = wait(self._coming, return_when=FIRST_COMPLETED)
-        first = min(done, key=self._coming.__getitem__)
+        finished, _ = wait(self._coming, return_when=FIRST_COMPLETED)
+        first = min(finished, key=self._coming.__getitem__)
         number = self._coming.pop(first)
         with self._alive():
-            read = first.result()
-        if read.behind is None:
+            page = first.result()
+        if page.behind is None:
             del self._left[number]
         else:
-            self._left[number] = replace(self._left[number], behind=read.behind)
+            self._left[number] = replace(self._left[number], behind=page.behind)
             self._begin(number)
-        return read
+        return page
 
     def _begin(self, number: int) -> None:
         with self._alive():
@@ -151,6 +151,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _read(part: KeyRange) -> RangePage:
+def _read(key_range: KeyRange) -> RangePage:
     assert _reader is not None
-    return _reader.read(part)
+    return _reader.read(key_range)

@@ -23,49 +23,53 @@ class SnapshotRun:
         self._session, self._cursors = session, cursors
         self._readers: RangeReaders | None = None
 
-    def step(self, at: SnapshotProgress) -> float:
+    def step(self, progress: SnapshotProgress) -> float:
         """Do the next piece; seconds until the next one is due."""
         session = self._session
-        if not at.ranges and not self._may_begin():
+        if not progress.ranges and not self._may_begin():
             session.metrics.state = "waiting"
             return 0.2
         session.metrics.state = "snapshot"
         low = self._cursors.mark.value
-        if not at.ranges:
+        if not progress.ranges:
             total = int(session.database.value(session.pages.count()) or 0)
             count = settings().snapshot_readers if total >= self.LARGE else 1
-            at = SnapshotProgress(split_key_ranges(session.database, session.pages, total, count), 0, total)
-            session.position = replace(session.position, snapshot=at, low=low)
+            progress = SnapshotProgress(split_key_ranges(session.database, session.pages, total, count), 0, total)
+            session.position = replace(session.position, snapshot=progress, low=low)
         if self._readers is None:
             self._readers = RangeReaders(
-                session.capture, session.database, low, session.PAGE, at.ranges, settings().snapshot_readers
+                session.capture, session.database, low, session.PAGE, progress.ranges, settings().snapshot_readers
             )
         try:
-            read = self._readers.next()
+            page = self._readers.next()
         except SourceError as e:
-            if e.refused and self._cannot_ask(at):
+            if e.refused and self._cannot_ask(progress):
                 # Key columns were altered since; it begins anew when the capture is opened again.
                 session.commit([], replace(session.position, snapshot=SnapshotProgress()))
             raise
         session.hook("after read")
-        made = session.without_oversized(read.records)
-        keys, values = made.keys, made.values
+        records = session.without_oversized(page.records)
+        keys, values = records.keys, records.values
         session.metrics.read += len(keys)
-        session.set_columns(read.columns)
-        for row in read.again[: session.last_values.room]:
+        session.set_columns(page.columns)
+        for row in page.again[: session.last_values.room]:
             session.last_values.note(keys[row], values[row])
-        at = replace(at, ranges=self._readers.left, rows=at.rows + len(keys))
-        session.commit(zip(keys, values, strict=True), replace(session.position, snapshot=at if at.ranges else None))
-        if not at.ranges:
+        progress = replace(progress, ranges=self._readers.left, rows=progress.rows + len(keys))
+        session.commit(
+            zip(keys, values, strict=True), replace(session.position, snapshot=progress if progress.ranges else None)
+        )
+        if not progress.ranges:
             session.index.mark_in_sync()
             self.close()
-        session.metrics.rows, session.metrics.total = at.rows, at.total
-        session.metrics.fresh += len(keys)
+        session.metrics.rows, session.metrics.total = progress.rows, progress.total
+        session.metrics.changed += len(keys)
         return 0.0
 
-    def _cannot_ask(self, at: SnapshotProgress) -> bool:
+    def _cannot_ask(self, progress: SnapshotProgress) -> bool:
         """Whether the database refuses to compare its key with a bound of what is left."""
-        for bound in (bound for part in at.ranges for bound in (part.behind, part.upto) if bound is not None):
+        for bound in (
+            bound for key_range in progress.ranges for bound in (key_range.behind, key_range.upto) if bound is not None
+        ):
             try:
                 self._session.database.value(self._session.pages.has(bound))
             except SourceError as e:

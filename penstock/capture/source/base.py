@@ -77,8 +77,8 @@ DUPLICATE_COLUMN = re.compile(
 
 def _shown(cause: BaseException) -> str:
     # A refused value may be long, and stands in the statement too.
-    said = str(cause)
-    return said if len(said) < LONGEST_MESSAGE else f"{said[:LONGEST_MESSAGE]}..."
+    message = str(cause)
+    return message if len(message) < LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
 
 
 def duplicate_columns_error(names: str) -> SourceError:
@@ -97,20 +97,20 @@ def _renamed(name: str, names: list[str]) -> bool:
 
 @lru_cache(maxsize=1000)
 def _compiled(clause: TextClause, dialect: Dialect) -> SQLCompiler:
-    made = clause.compile(dialect=dialect)
-    assert isinstance(made, SQLCompiler)
-    return made
+    compiled = clause.compile(dialect=dialect)
+    assert isinstance(compiled, SQLCompiler)
+    return compiled
 
 
-def first(rows: Iterable[tuple[Any, int]], most: int) -> tuple[list[Any], int, bool]:
+def first(rows: Iterable[tuple[Any, int]], limit: int) -> tuple[list[Any], int, bool]:
     """The first rows that weigh so many bytes, and one at least; what they weigh; whether there are others."""
-    found, sum_of = list[Any](), 0
+    result, weight_sum = list[Any](), 0
     for row, weight in rows:
-        if found and sum_of + weight > most:
-            return found, sum_of, True
-        found.append(row)
-        sum_of += weight
-    return found, sum_of, False
+        if result and weight_sum + weight > limit:
+            return result, weight_sum, True
+        result.append(row)
+        weight_sum += weight
+    return result, weight_sum, False
 
 
 def weighed(rows: Iterable[Any]) -> Iterator[tuple[Any, int]]:
@@ -143,7 +143,7 @@ class SourceDatabase(ABC):
     CODE_POINT: ClassVar[str]
 
     def __init__(self, url: URL, delay: timedelta) -> None:
-        self.place, self._url = url.render_as_string(hide_password=True), url
+        self.display_url, self._url = url.render_as_string(hide_password=True), url
         self._delay = delay.total_seconds()
         self._engine = create_engine(
             url, isolation_level="AUTOCOMMIT", pool_size=1, max_overflow=1, pool_recycle=1800, **self.OPTIONS
@@ -173,7 +173,7 @@ class SourceDatabase(ABC):
             cause = getattr(e, "orig", None) or e
             error = SourceError(
                 "the database did not do what a capture asked",
-                got=f"{type(cause).__name__}: {_shown(cause)} at {self.place}",
+                got=f"{type(cause).__name__}: {_shown(cause)} at {self.display_url}",
                 hint=self.hint_for(cause)
                 or "see that it runs and that the capture's SELECT does; the capture asks again by itself",
             )
@@ -197,12 +197,12 @@ class SourceDatabase(ABC):
                         rows, weight, cut = first(coming, most)
                         columns, about = self.described(cursor, query)
             except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as e:
-                if (twice := DUPLICATE_COLUMN.search(str(e))) is None:
+                if (duplicate := DUPLICATE_COLUMN.search(str(e))) is None:
                     raise
-                raise duplicate_columns_error(twice[1] or twice[2]) from e
+                raise duplicate_columns_error(duplicate[1] or duplicate[2]) from e
             names = [name for name, _ in columns]
-            if double := sorted({name for name in names if names.count(name) > 1 or _renamed(name, names)}):
-                raise duplicate_columns_error(", ".join(double))
+            if duplicates := sorted({name for name in names if names.count(name) > 1 or _renamed(name, names)}):
+                raise duplicate_columns_error(", ".join(duplicates))
             return SourcePage(columns, rows, about, cut or 0 < query.limit == len(rows), cut, weight)
 
     @contextmanager
@@ -257,11 +257,13 @@ class SourceDatabase(ABC):
 
     def summarize(self, now: float, sessions: Collection[ServerSession], *, complete: bool) -> TransactionSnapshot:
         """The moment of a look that found these sessions; complete: and that it found all there are."""
-        found = self._look.taken(now, sessions)
+        snapshot = self._look.taken(now, sessions)
         if complete:
-            return found
+            return snapshot
         guess = now - self._delay
-        return TransactionSnapshot(now, guess if found.oldest is None else min(guess, found.oldest), complete=False)
+        return TransactionSnapshot(
+            now, guess if snapshot.oldest is None else min(guess, snapshot.oldest), complete=False
+        )
 
     @property
     def visibility_problem(self) -> str:
@@ -340,10 +342,10 @@ class SourceDatabase(ABC):
 
 def group_by_index(rows: Iterable[Any]) -> list[set[str]]:
     """The columns of the indexes all of whose columns serve. rows: (index, column, whether it serves)."""
-    found: dict[Any, set[str]] = defaultdict(set)
-    lacking = set()
+    columns_by_index: dict[Any, set[str]] = defaultdict(set)
+    unusable = set()
     for index, column, serves in rows:
-        found[index].add(str(column))
+        columns_by_index[index].add(str(column))
         if not serves:
-            lacking.add(index)
-    return [columns for index, columns in found.items() if index not in lacking]
+            unusable.add(index)
+    return [columns for index, columns in columns_by_index.items() if index not in unusable]

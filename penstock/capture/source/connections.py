@@ -31,18 +31,18 @@ def variable(name: str) -> str:
 
 def url(name: str, dialect: str) -> URL:
     """The SQLAlchemy URL of a connection, password included. DeclarationError if it is not given or of another kind."""
-    given = os.environ.get(variable(name), "").strip()
-    if not given and name == DEMO and not settings().control_url.get_secret_value():
+    text = os.environ.get(variable(name), "").strip()
+    if not text and name == DEMO and not settings().control_url.get_secret_value():
         return make_url(f"mysql+pymysql://penstock:penstock@127.0.0.1:{settings().mariadb_port}/demo")
-    if not given:
+    if not text:
         raise DeclarationError(
             f"connection {name} is not given",
             got=f"no {variable(name)} in the environment",
             hint=f"set it, e.g. {variable(name)}='{dialect}://user:password@host/database', or add it in Airflow",
         )
     try:
-        found = _from_json(given) if given.startswith("{") else make_url(given)
-        if "@" in (found.host or ""):
+        parsed = _from_json(text) if text.startswith("{") else make_url(text)
+        if "@" in (parsed.host or ""):
             # A password has it; what follows would be told as the host.
             raise ValueError("host")
     except (ValueError, KeyError, TypeError, ArgumentError) as e:
@@ -52,23 +52,23 @@ def url(name: str, dialect: str) -> URL:
             got=f"{type(e).__name__} in {variable(name)}",
             hint="give a URI, in the password %40 for @, or the JSON form of Airflow's connections",
         ) from None
-    kind = KINDS.get(found.get_backend_name())
+    kind = KINDS.get(parsed.get_backend_name())
     if kind != dialect:
         raise DeclarationError(
-            f"connection {name} is of another engine", got=found.get_backend_name(), hint=f"it must be {dialect}"
+            f"connection {name} is of another engine", got=parsed.get_backend_name(), hint=f"it must be {dialect}"
         )
-    if kind == "sqlite" and found.host:
-        found = found.set(host=None, database=unquote(found.host))
-    return found.set(drivername=DRIVERS[kind])
+    if kind == "sqlite" and parsed.host:
+        parsed = parsed.set(host=None, database=unquote(parsed.host))
+    return parsed.set(drivername=DRIVERS[kind])
 
 
 def _from_json(text: str) -> URL:
-    given: dict[str, Any] = json.loads(text)
+    fields: dict[str, Any] = json.loads(text)
     return URL.create(
-        str(given["conn_type"]),
-        username=given.get("login"),
-        password=given.get("password"),
-        host=given.get("host"),
-        port=int(given["port"]) if given.get("port") else None,
-        database=given.get("schema"),
+        str(fields["conn_type"]),
+        username=fields.get("login"),
+        password=fields.get("password"),
+        host=fields.get("host"),
+        port=int(fields["port"]) if fields.get("port") else None,
+        database=fields.get("schema"),
     )

@@ -192,8 +192,8 @@ class MySQL(SourceDatabase):
     def _shows(self, c: Connection) -> bool:
         """Whether this login may see all transactions: asked once for each connection."""
         if "shows" not in c.info:
-            others = (self.GALERA, self.OTHER_ENGINES)
-            c.info["shows"] = self._may_look(c) and not any(c.execute(text(query)).all() for query in others)
+            queries = (self.GALERA, self.OTHER_ENGINES)
+            c.info["shows"] = self._may_look(c) and not any(c.execute(text(query)).all() for query in queries)
         return bool(c.info["shows"])
 
     def _may_look(self, c: Connection) -> bool:
@@ -222,26 +222,26 @@ class MySQL(SourceDatabase):
                     return self.summarize(now, sessions, complete=not self._look.replays)
         finally:
             c.execute(text("COMMIT"))
-        log.warning("%s shows an old list of its transactions: others read it too often", self.place)
-        before = self._look.moment
-        return before if before.now else TransactionSnapshot(now, 0.0)
+        log.warning("%s shows an old list of its transactions: others read it too often", self.display_url)
+        last_snapshot = self._look.moment
+        return last_snapshot if last_snapshot.now else TransactionSnapshot(now, 0.0)
 
     def sessions(self, c: Connection) -> list[ServerSession]:
-        found, statements, mark = [], dict[int, float](), uuid4().hex
+        result, statements, mark = [], dict[int, float](), uuid4().hex
         self._fresh = False
-        for who, began, replays in c.execute(text(self.STATEMENTS)):
+        for connection_id, started, replays in c.execute(text(self.STATEMENTS)):
             if replays:
                 self._look.replays = True
             else:
-                statements[int(who)] = float(began)
-        for ours, own, number, thread, shown in c.execute(text(self.TRANSACTIONS), {"mark": f"%{mark}%"}):
-            if own:
-                self._fresh = bool(ours)
+                statements[int(connection_id)] = float(started)
+        for has_mark, is_own, number, thread, shown in c.execute(text(self.TRANSACTIONS), {"mark": f"%{mark}%"}):
+            if is_own:
+                self._fresh = bool(has_mark)
                 continue
-            began = min(float(shown), statements.pop(int(thread), math.inf))
+            started = min(float(shown), statements.pop(int(thread), math.inf))
             name = str(number) if 0 < int(number) < NUMBERS else ""
-            found.append(ServerSession(began, str(thread) if thread else "", float(shown), name))
-        return found + [ServerSession(began, str(who)) for who, began in statements.items()]
+            result.append(ServerSession(started, str(thread) if thread else "", float(shown), name))
+        return result + [ServerSession(started, str(connection_id)) for connection_id, started in statements.items()]
 
     def page(self, query: SourceQuery, most: int | None = None) -> SourcePage:
         # PyMySQL's own reading of rows breaks a connection where a text cannot be read.
@@ -301,9 +301,9 @@ class MySQL(SourceDatabase):
             name = str(c.execute(SourceQuery(query, {}).clause).scalar_one())
         if name in LOSSLESS_CHARSETS:
             return None
-        back = f"CONVERT(CONVERT(q.{column} USING utf8mb4) USING {name})"
+        converted = f"CONVERT(CONVERT(q.{column} USING utf8mb4) USING {name})"
         # MySQL makes NULL of what it cannot convert.
-        return name, f"NOT CAST({back} AS BINARY) <=> CAST(q.{column} AS BINARY)"
+        return name, f"NOT CAST({converted} AS BINARY) <=> CAST(q.{column} AS BINARY)"
 
     def unique_keys(self, table: exp.Table) -> list[set[str]]:
         query = text(
@@ -318,8 +318,8 @@ class MySQL(SourceDatabase):
         with self._connected() as c:
             if not self._may_look(c):
                 return []
-            given = {"schema": schema, "name": table, "odd": "[^A-Za-z0-9_]"}
-            return [int(number) for number in c.execute(text(self.STORAGE_IDS), given).scalars()]
+            parameters = {"schema": schema, "name": table, "odd": "[^A-Za-z0-9_]"}
+            return [int(number) for number in c.execute(text(self.STORAGE_IDS), parameters).scalars()]
 
     def plan(self, query: SourceQuery) -> list[tuple[str, str]]:
         with self._connected() as c:

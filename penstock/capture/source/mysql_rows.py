@@ -87,8 +87,8 @@ def _row(data: bytes, at: int, forms: Forms) -> Row:
             if length == NULL:
                 row.append(None)
                 continue
-            behind = at + WIDTHS[length]
-            length, at = int.from_bytes(data[at:behind], "little"), behind
+            end_of_length = at + WIDTHS[length]
+            length, at = int.from_bytes(data[at:end_of_length], "little"), end_of_length
         end = at + length
         value: Any = data[at:end]
         at = end

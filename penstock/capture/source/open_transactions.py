@@ -73,19 +73,19 @@ class TransactionTracker:
 
     def taken(self, now: float, sessions: Collection[ServerSession]) -> TransactionSnapshot:
         """The moment of a look that found these sessions; it is the last one from now on."""
-        here = {name for one in sessions for name in one.names}
+        present = {name for session in sessions for name in session.names}
         # Of those that have ended, any may be what is prepared now.
-        ended = [*self.statements.values(), *(self.starts[name] for name in self.nameless - here)]
-        began = {one: min([one.began, *self._known(one, ended)]) for one in sessions}
-        self.starts = {name: start for one, start in began.items() for name in one.names}
-        self.nameless = {name for one in sessions if not one.transaction for name in one.names}
-        self.statements = {one.connection: start for one, start in began.items() if one.shown is None}
-        return TransactionSnapshot(now, min(began.values(), default=None))
+        ended_starts = [*self.statements.values(), *(self.starts[name] for name in self.nameless - present)]
+        starts = {session: min([session.began, *self._known(session, ended_starts)]) for session in sessions}
+        self.starts = {name: start for session, start in starts.items() for name in session.names}
+        self.nameless = {name for session in sessions if not session.transaction for name in session.names}
+        self.statements = {session.connection: start for session, start in starts.items() if session.shown is None}
+        return TransactionSnapshot(now, min(starts.values(), default=None))
 
-    def _known(self, one: ServerSession, ended: list[float]) -> list[float]:
-        known = [self.starts[name] for name in one.names if name in self.starts]
-        if not one.connection:
-            return known or ended
+    def _known(self, session: ServerSession, ended_starts: list[float]) -> list[float]:
+        starts = [self.starts[name] for name in session.names if name in self.starts]
+        if not session.connection:
+            return starts or ended_starts
         # Its statement may have waited before it touched a row.
-        waited = [] if one.shown is None else [self.statements.get(one.connection, one.began)]
-        return known + waited
+        statement_starts = [] if session.shown is None else [self.statements.get(session.connection, session.began)]
+        return starts + statement_starts

@@ -131,25 +131,29 @@ class PostgreSQL(SourceDatabase):
         postgres_encodings.register(connection, *self.AS_TEXT)
 
     def sees_all(self, c: Connection) -> bool:
-        tells = bool(c.execute(text(self.VISIBILITY)).one()[1])
+        sees = bool(c.execute(text(self.VISIBILITY)).one()[1])
         self.sessions(c)
-        return tells and not self._hidden
+        return sees and not self._hidden
 
     def read_transactions(self, c: Connection) -> TransactionSnapshot:
-        now, tells = c.execute(text(self.VISIBILITY)).one()
+        now, sees = c.execute(text(self.VISIBILITY)).one()
         sessions = self.sessions(c)
-        return self.summarize(float(now), sessions, complete=bool(tells) and not self._hidden)
+        return self.summarize(float(now), sessions, complete=bool(sees) and not self._hidden)
 
     def sessions(self, c: Connection) -> list[ServerSession]:
-        found = list[ServerSession]()
+        result = list[ServerSession]()
         # The list itself says of whom it does not tell: a right may go between two questions.
         self._hidden = False
-        for shown, statement, who, number, hidden in c.execute(text(self.SESSIONS)):
+        for transaction_start, statement_start, pid, transaction, hidden in c.execute(text(self.SESSIONS)):
             self._hidden |= bool(hidden)
-            times = [float(at) for at in (shown, statement) if at is not None]
+            times = [float(at) for at in (transaction_start, statement_start) if at is not None]
             if times:
-                found.append(ServerSession(min(times), who, None if shown is None else float(shown), number))
-        return found
+                result.append(
+                    ServerSession(
+                        min(times), pid, None if transaction_start is None else float(transaction_start), transaction
+                    )
+                )
+        return result
 
     @contextmanager
     def streamed(self, c: Connection, query: SourceQuery, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
@@ -180,12 +184,12 @@ class PostgreSQL(SourceDatabase):
         for d in cursor.description:
             yield d.type_code
 
-    def order(self, about: int) -> Ordering:
-        if about not in self._kinds:
+    def order(self, type_oid: int) -> Ordering:
+        if type_oid not in self._kinds:
             with self._connected() as c:
-                found = c.execute(text("SELECT oid, typname, typtype FROM pg_type")).all()
-                self._kinds = {int(oid): postgres_ordering(*map(str, about)) for oid, *about in found}
-        return self._kinds[about]
+                types = c.execute(text("SELECT oid, typname, typtype FROM pg_type")).all()
+                self._kinds = {int(oid): postgres_ordering(*map(str, type_oid)) for oid, *type_oid in types}
+        return self._kinds[type_oid]
 
     def hint_for(self, error: BaseException) -> str:
         from psycopg import errors
@@ -232,9 +236,9 @@ class PostgreSQL(SourceDatabase):
 
     def plan(self, query: SourceQuery) -> list[tuple[str, str]]:
         with self._connected() as c:
-            [found] = c.execute(text(f"EXPLAIN (FORMAT JSON) {query.clause.text}"), dict(query.values)).scalars()
+            [plan] = c.execute(text(f"EXPLAIN (FORMAT JSON) {query.clause.text}"), dict(query.values)).scalars()
         # As text: see AS_TEXT.
-        return list(_scans(orjson.loads(found)[0]["Plan"]))
+        return list(_scans(orjson.loads(plan)[0]["Plan"]))
 
 
 def _scans(node: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from penstock.capture.output.encode import Unreadable
 LATIN = {f"LATIN{n}" for n in range(1, 11)} | {f"ISO_8859_{n}" for n in range(5, 9)}
 WINDOWS = {"WIN866", "WIN874", *(f"WIN{n}" for n in range(1250, 1259))}
 # In SQL_ASCII a database says nothing of its bytes.
-READ_HERE = {"SQL_ASCII", "KOI8R", "KOI8U", *LATIN, *WINDOWS}
+DECODED_HERE = {"SQL_ASCII", "KOI8R", "KOI8U", *LATIN, *WINDOWS}
 # What is text to the driver; without a number, all types that it does not know.
 TEXTS = ("text", "varchar", "bpchar", "name", "xml", '"char"', 0)
 
@@ -25,7 +25,7 @@ def register(connection: Any, *as_text: str) -> None:
     from psycopg.adapt import Loader
 
     server = connection.info.parameter_status("server_encoding")
-    if server not in READ_HERE:
+    if server not in DECODED_HERE:
         return
     connection.execute(f"SET client_encoding = {server}")
     encoding = "utf-8" if server == "SQL_ASCII" else pg2pyenc(server.encode())

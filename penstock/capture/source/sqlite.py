@@ -32,7 +32,7 @@ class SQLite(SourceDatabase):
         return []
 
     def server(self) -> str:
-        return self.place
+        return self.display_url
 
     def order(self, _: None) -> Ordering:
         return SQLITE_ORDERING
@@ -44,11 +44,11 @@ class SQLite(SourceDatabase):
         """SQLite does not tell a column's collation: what else is the same to it does."""
         with self._connected() as c:
             top = c.execute(SourceQuery(f"SELECT MAX(q.{column}) FROM {rows} AS q", {}).clause).scalar()
-            for other in {str(top).swapcase(), f"{top} "} - {top}:
-                same, literal = f"SELECT COUNT(*) FROM {rows} AS q WHERE q.{column} = ", exp.Literal.string(other)
-                found = c.execute(SourceQuery(f"{same}{literal.sql('sqlite')}", {}).clause).scalar_one()
+            for variant in {str(top).swapcase(), f"{top} "} - {top}:
+                same, literal = f"SELECT COUNT(*) FROM {rows} AS q WHERE q.{column} = ", exp.Literal.string(variant)
+                count = c.execute(SourceQuery(f"{same}{literal.sql('sqlite')}", {}).clause).scalar_one()
                 plain = f"{same}{literal.sql('sqlite')} COLLATE BINARY"
-                if found != c.execute(SourceQuery(plain, {}).clause).scalar_one():
+                if count != c.execute(SourceQuery(plain, {}).clause).scalar_one():
                     return False
         return True
 
@@ -62,17 +62,21 @@ class SQLite(SourceDatabase):
         )
         key = text("SELECT lower(name), upper(type) FROM pragma_table_info(:name, :schema) WHERE pk")
         with self._connected() as c:
-            found, primary = group_by_index(c.execute(query, names)), c.execute(key, names).all()
-        return [*found, {primary[0][0]}] if len(primary) == 1 and primary[0][1] == "INTEGER" else found
+            columns_of_indexes, primary = group_by_index(c.execute(query, names)), c.execute(key, names).all()
+        return (
+            [*columns_of_indexes, {primary[0][0]}]
+            if len(primary) == 1 and primary[0][1] == "INTEGER"
+            else columns_of_indexes
+        )
 
     def plan(self, query: SourceQuery) -> list[tuple[str, str]]:
         with self._connected() as c:
             rows = c.execute(text(f"EXPLAIN QUERY PLAN {query.clause.text}"), dict(query.values)).all()
-        found = []
+        scans = []
         for *_, detail in rows:
             words = str(detail).split()
             if words[0] in ("SCAN", "SEARCH"):
                 by_key = "PRIMARY" in words and "PRIMARY KEY"
                 index = next((words[i + 1] for i, w in enumerate(words[:-1]) if w == "INDEX"), "") or by_key or ""
-                found.append((words[1], index))
-        return found
+                scans.append((words[1], index))
+        return scans

@@ -202,7 +202,7 @@ def test_a_disk_that_takes_no_more_is_told_of_and_the_table_is_as_it_was(files: 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(TableWriteError, match="see that its folder can be written and its disk has room"):
+        with pytest.raises(TableWriteError, match="check that the folder is writable and its disk has space"):
             files.append({0: rows(**{f"k{n}": n for n in range(10_000)})}, dead(), {0: 10_001, 1: 0})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -82,14 +82,14 @@ def test_readers_end_when_their_driver_is_killed(table: SQLite) -> None:
         from tests.unit.capture.snapshot.test_parallel_readers import capture
 
         if __name__ == "__main__":
-            table = SQLite(make_url({table.place!r}), timedelta(seconds=5))
+            table = SQLite(make_url({table.display_url!r}), timedelta(seconds=5))
             readers = RangeReaders(capture(), table, None, 7, [KeyRange(), KeyRange()], 2)
             for _ in range(2):
                 readers.next()
             print("ready", flush=True)
             time.sleep(60)
     """
-    script = Path(table.place.removeprefix("sqlite:///")).with_name("driver.py")
+    script = Path(table.display_url.removeprefix("sqlite:///")).with_name("driver.py")
     script.write_text(textwrap.dedent(program))
     with subprocess.Popen(
         [sys.executable, script], stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(Path.cwd())}
