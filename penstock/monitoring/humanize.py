@@ -1,4 +1,4 @@
-"""Names, time spans and texts as people read them."""
+"""Names, durations and texts for people."""
 
 from __future__ import annotations
 

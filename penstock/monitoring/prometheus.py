@@ -66,7 +66,7 @@ CONTROL_UP = "penstock_control_up"
 
 
 def exported() -> set[str]:
-    """Every series name that the endpoint can give, but for the process metrics of the collector itself."""
+    """The names of all series of the endpoint, except the process metrics of the collector itself."""
     delays = (f"{DELAYS}_{kind}" for kind in ("bucket", "sum", "count"))
     declared = (group.prefix + metric.name for group in GROUPS for metric in group.metrics)
     return {CONTROL_UP, *declared, *delays, *REQUESTS, *(s.name for s in SAMPLED_GAUGES.values())}
@@ -162,7 +162,7 @@ def serve(collectors: Sequence[Collector], port: int, host: str = "127.0.0.1") -
         raise HostError(
             f"the Prometheus endpoint cannot listen on {host}:{port}",
             got=e.strerror or e,
-            hint="end what holds the port, or set PENSTOCK_METRICS_PORT",
+            hint="stop the process that uses the port, or set PENSTOCK_METRICS_PORT",
         ) from e
 
     def stop() -> None:

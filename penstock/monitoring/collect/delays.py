@@ -1,6 +1,6 @@
-"""How long after it was due a row was written: a Prometheus histogram of each topic whose rows say when they were due.
+"""Emission delays: a Prometheus histogram of the time from when a row was due until it was written.
 
-The records are read as they are committed, from the topic's end on: when one was written is the broker's timestamp.
+Committed records are read from the end of the topics. The broker's timestamp is the time at which a record was written.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from penstock.kafka.client import client_config
 
 NAME = "penstock_emission_delay_seconds"
 BUCKETS = (0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 300)
-# Topics and partitions that are new are looked for so often.
+# Seconds between two checks for new topics and partitions.
 LOOK_EVERY = 30.0
 
 log = logging.getLogger(__name__)
 
 
 class Delays:
-    """fields: by topic, the field of its JSON values that says when the row was due, epoch ms."""
+    """fields: by topic, the field of its JSON values with the time at which the row was due, epoch ms."""
 
     def __init__(self, bootstrap: str, fields: Mapping[str, str]) -> None:
         self._bootstrap, self._fields = bootstrap, fields
@@ -44,7 +44,7 @@ class Delays:
         self._stop.set()
 
     def take(self, topic: str, value: bytes, at: int) -> None:
-        """Count a record that was written at a time, epoch ms; one that does not say when it was due counts nothing."""
+        """Count a record that was written at a time, epoch ms. A record without a due time is not counted."""
         try:
             due = int(orjson.loads(value)[self._fields[topic]])
         except (ValueError, KeyError, TypeError):
@@ -74,13 +74,13 @@ class Delays:
                 if message is not None and message.error() is None:
                     self.take(message.topic() or "", _bytes(message.value()), message.timestamp()[1])
             except Exception:
-                log.exception("delays are not measured for a while")
+                log.exception("emission delays cannot be measured; trying again in %g s", LOOK_EVERY)
                 assign_at = time.monotonic() + LOOK_EVERY
                 self._stop.wait(LOOK_EVERY)
         consumer.close()
 
     def _assigned(self, consumer: Consumer, assigned: set[tuple[str, int]] | None) -> set[tuple[str, int]] | None:
-        """Read what there is now from its end, and what is new since from its beginning."""
+        """Assign partitions: the first time from their end, later new ones from their beginning."""
         try:
             counts = partition_counts(admin(self._bootstrap), self._bootstrap)
         except BrokerError as e:

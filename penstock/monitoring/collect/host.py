@@ -1,4 +1,4 @@
-"""Probes of the machine and of the platform's processes. Linux; needs no rights over other users' processes."""
+"""Probes of the machine and of the platform's processes, on Linux, without rights over other users' processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.monitoring.collect.samples import MIB, Deltas
 
 Pair = tuple[str, float | None]
 
-# The part a process of Airflow is, by its title or command; what none of them names is its parent's part.
+# The parts of Airflow by title or command of a process; other processes belong to the part of their parent.
 _AIRFLOW = (
     ("airflowApi", re.compile(r"api[-_]server|uvicorn|gunicorn")),
     ("airflowDagProcessor", re.compile(r"dag[-_]processor")),
@@ -49,7 +49,7 @@ class ProcessInfo:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """What a process had used at the last sample, of which part it was, and the key of its parent then."""
+    """What a process had used at the last sample, its part, and the key of its parent."""
 
     part: str
     cpu: float
@@ -58,7 +58,7 @@ class ProcessUsage:
 
 
 def processes() -> dict[int, ProcessInfo]:
-    """Every process that can be read now, by pid."""
+    """All processes that can be read, by pid."""
     table = {}
     attrs = ["pid", "ppid", "name", "create_time", "cpu_times", "memory_info"]
     for p in psutil.process_iter(attrs):
@@ -103,7 +103,7 @@ def _pss(p: psutil.Process) -> Callable[[], int | None]:
 
 
 def recorded(run: Path) -> dict[str, int]:
-    """Pids of the parts of this machine that run, by the records `<run>/<part>.json`: {"broker": 4711}."""
+    """Pids of running parts by the records `<run>/<part>.json`, such as {"broker": 4711}."""
     pids = {}
     for path in run.glob("*.json"):
         record = process.read(run, path.stem)
@@ -148,7 +148,7 @@ def _finer(part: str, p: ProcessInfo) -> str:
     if kind.startswith("airflow"):
         command = p.command()
         component = next((name for name, pattern in _AIRFLOW if pattern.search(command)), part)
-        # A component with a record of its own starts nothing of another one but tasks.
+        # A component with a record of its own starts no other component, only tasks.
         return component if kind == "airflow" or component == "airflowTasks" else part
     return part
 
@@ -156,9 +156,12 @@ def _finer(part: str, p: ProcessInfo) -> str:
 class ProcessProbe:
     """CPU and memory of every part of the platform on this machine.
 
-    run: folder of the pid records. drivers: app by pid of the drivers on this host; what it raises is passed on after
-    the other parts are measured. every_pss: proportional memory costs the kernel a walk over the pages, so it is
-    taken in one of that many samples.
+    Args:
+        run: folder of the pid records.
+        drivers: returns the app by pid of the drivers on this host. Its error is raised after the other parts are
+            measured.
+        every_pss: proportional memory is measured in one of so many samples, as the kernel has to walk over all
+            pages.
     """
 
     name = "parts"
@@ -175,7 +178,7 @@ class ProcessProbe:
         failure: Exception | None = None
         try:
             leaders |= {pid: f"driver.{app}" for pid, app in self.drivers().items()}
-        except Exception as e:  # raised again below: the other parts are worth measuring without the database
+        except Exception as e:  # raised below: the other parts are measured without the database
             failure = e
         wall, clock = time.time(), time.monotonic()
         table = processes()
@@ -208,11 +211,11 @@ def used(
     alive: Container[tuple[int, float]],
     since: float,
 ) -> float:
-    """CPU seconds that processes used since the sample `last`, taken at `since` (epoch seconds), none counted twice.
+    """CPU seconds that processes used since the sample `last`, taken at `since` (epoch seconds), each counted once.
 
-    When a child ends its parent inherits all its seconds, those counted while it lived too: these are taken off what
-    that parent inherited, and nothing else, for nobody inherits what nobody waited for.
-    A process that is new to the parts but not new brings its past along, which is not counted.
+    When a child ends, its parent inherits all its seconds, including those that were counted while the child lived.
+    These are subtracted from what the parent inherited. The earlier seconds of an older process that joins a part are
+    not counted.
     """
     inherited: dict[tuple[int, float], float] = {}
     for key, usage in last.items():
@@ -231,7 +234,7 @@ def used(
 def _heir(
     usage: ProcessUsage, last: Mapping[tuple[int, float], ProcessUsage], alive: Container[tuple[int, float]]
 ) -> tuple[int, float] | None:
-    """The nearest of its ancestors that still lives, if it was seen with them."""
+    """The nearest ancestor that is alive, if the last sample has the ones between."""
     key = usage.parent
     while key and key not in alive:
         key = last[key].parent if key in last else None
@@ -239,7 +242,7 @@ def _heir(
 
 
 class HostProbe:
-    """CPU, memory and disks of the whole machine. home: a folder on the disk whose free space matters."""
+    """CPU, memory and disks of the machine. home: a folder on the disk whose free space is measured."""
 
     name = "machine"
 
@@ -250,7 +253,7 @@ class HostProbe:
 
     def measure(self) -> Iterator[Pair]:
         times = psutil.cpu_times()._asdict()
-        for guest in ("guest", "guest_nice"):  # counted in user and nice already
+        for guest in ("guest", "guest_nice"):  # included in user and nice
             times.pop(guest, None)
         span, grown = self._cpu.of(times)
         if span and (total := sum(grown.values())):

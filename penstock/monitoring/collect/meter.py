@@ -1,8 +1,7 @@
 """The meter: one small process that samples the platform, sends receipts and serves Prometheus.
 
-Each probe has a thread of its own, so that one that hangs holds up nobody. Samples are taken when the clock is at a
-multiple of the interval, so the time between them does not drift. What is measured is listed in
-`penstock.monitoring.collect.samples.METRICS`.
+Each probe has a thread of its own, so that a hanging probe delays no other. Samples are taken at multiples of the
+interval, so that they do not drift. `penstock.monitoring.collect.samples.METRICS` lists all metrics.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Meter:
 
     def start(self) -> None:
         for i, probe in enumerate(self.probes):
-            # One after the other, so that none measures how busy the meter is with the next.
+            # One after the other, so that no probe measures the load of the next one.
             phase = i * min(0.2, self.every / (2 * len(self.probes)))
             Thread(target=self._keep_measuring, args=(probe, phase), name=f"probe-{probe.name}", daemon=True).start()
 
@@ -70,12 +69,12 @@ class Meter:
             self._stop.wait(until_due(time.time() - phase, self.every))
 
     def measure(self, probe: Probe) -> list[Sample]:
-        """One probe's samples of now, sent; what it found before it failed counts."""
+        """Take and send the samples of one probe; if it fails, those that it took before."""
         samples: list[Sample] = []
         try:
             for pair in probe.measure():
                 samples.extend(usable([pair], now_ms()))
-        except Exception as e:  # any fault of a probe is that probe's alone
+        except Exception as e:  # an error of a probe must not affect others
             self._failed(probe.name, e)
             failed = 1.0
         else:
@@ -159,12 +158,12 @@ def run(to: Settings | None = None, stop: Event | None = None) -> None:
     closing.join()
     log.log(
         logging.WARNING if unsent else logging.INFO,
-        "ended: %d receipts sent, %d dropped, %d left behind", sender.sent, sender.dropped + sender.failed, unsent,
+        "ended: %d receipts sent, %d dropped, %d not sent", sender.sent, sender.dropped + sender.failed, unsent,
     )  # fmt: skip
 
 
 def main() -> NoReturn:
-    """`run` as the whole of a process."""
+    """The main function of the process."""
     logs.setup("meter")
     status = 0
     try:
@@ -172,7 +171,7 @@ def main() -> NoReturn:
     except PenstockError as e:
         log.error("%s", e)
         status = 1
-    # All is sent and said. To read_status the Kafka clients apart would need half a second more.
+    # Everything is sent and logged. To close the Kafka clients would take half a second more.
     logging.shutdown()
     os._exit(status)
 

@@ -35,7 +35,7 @@ class ControlDatabaseProbe:
 
     def measure(self) -> Iterator[Pair]:
         try:
-            self.control.now()  # the pool may have to connect anew, which is no round trip
+            self.control.now()  # the pool may have to connect first
             at = time.perf_counter()
             self.control.now()
             waited, at = _ms(at), time.perf_counter()
@@ -52,8 +52,8 @@ class ControlDatabaseProbe:
 class HttpProbe:
     """Latency of GETs.
 
-    endpoints: URL by name. optional: those that need not be there, so that a 404 is neither a figure nor a failure.
-    Any answer below 500 is one: what asks for a sign-in is up.
+    endpoints: URL by name. optional: endpoints that may not exist: a 404 is neither a sample nor a failure.
+    Any status below 500 is a success: an endpoint that asks for a sign-in is up.
     """
 
     name = "http"
@@ -85,10 +85,10 @@ class HttpProbe:
 
 
 def get(url: str, timeout: float) -> int:
-    """GET an http:// URL on a connection of its own and read it all; the status. OSError or HTTPException.
+    """The status of a GET of an http:// URL. OSError or HTTPException.
 
-    By the standard library: another client would be a tenth of the meter's memory, and obey the proxies of the
-    environment, which do not stand before the platform's own parts.
+    The standard library is used because another client would be a tenth of the meter's memory, and would use the
+    proxies of the environment.
     """
     parts = urlsplit(url)
     connection = HTTPConnection(parts.netloc, timeout=timeout)
@@ -130,7 +130,7 @@ class KafkaProbe:
 
 
 def client(bootstrap: str) -> dict[str, str | int | float | bool]:
-    """Settings of a Kafka client that waits for a broker check_passes: what fails is said by who uses it."""
+    """Settings of a Kafka client that waits for the broker; its user reports errors."""
     return {
         **client_config(bootstrap),
         "client.id": "penstock-meter",
@@ -141,7 +141,7 @@ def client(bootstrap: str) -> dict[str, str | int | float | bool]:
 
 
 class StreamsProbe:
-    """What the drivers report of their streams; a report that is not fresh is no figure."""
+    """Reports of the drivers about their streams; old reports give no samples."""
 
     name = "streams"
 
@@ -167,7 +167,7 @@ class StreamsProbe:
 
 
 class SenderProbe:
-    """What the meter knows of its own sending. produced: slowest acknowledgement (ms) and losses since last asked."""
+    """The meter's own sending. produced: slowest acknowledgement (ms) and dropped receipts since the call before."""
 
     name = "sender"
 

@@ -1,8 +1,8 @@
-"""What the platform says about itself: the names and units of its receipts, and how a figure becomes one.
+"""Receipts: metrics of the platform as records, with their names and units.
 
-A metric is named in camelCase, as `dbWaitTime`; what there are several of carries the one meant after a dot, as
-`cpu.broker` or `lag.orders`. Units are chosen so that values have few distinct decimals: milliseconds,
-seconds, MiB, shares from 0 to 1. `METRICS` is the whole list; a figure that is not in it is not sent.
+A metric has a name in camelCase, such as `dbWaitTime`; a metric of several things has the name of one after a dot, such
+as `cpu.broker` or `lag.orders`. Units are milliseconds, seconds, MiB, and shares from 0 to 1. `METRICS` lists all
+metrics; others are not sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """name: as sent, `<part>` standing for what it is measured of; unit and meaning: for people."""
+    """name: as sent, with a placeholder such as `<part>`; unit and meaning: for people."""
 
     name: str
     unit: str
@@ -73,7 +73,7 @@ _KNOWN = re.compile("|".join(re.sub(r"<\w+>", r"[A-Za-z0-9_.-]+", re.escape(m.na
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One figure, measured at `at_ms` (epoch ms UTC)."""
+    """A value, measured at `at_ms` (epoch ms UTC)."""
 
     metric: str
     value: float
@@ -81,12 +81,12 @@ class Sample:
 
 
 class Probe(Protocol):
-    """Measures one thing. Raises what it meets; the meter isolates, logs and counts it."""
+    """Measures one thing. The meter catches, logs and counts its errors."""
 
     name: str
 
     def measure(self) -> Iterable[tuple[str, float | None]]:
-        """(metric, value) pairs of now; None and NaN stand for what cannot be known now."""
+        """Pairs of metric and value; None and NaN mean unknown."""
         ...
 
 
@@ -95,7 +95,7 @@ def now_ms() -> int:
 
 
 def usable(pairs: Iterable[tuple[str, float | None]], at_ms: int) -> Iterator[Sample]:
-    """The pairs that hold a finite number, as samples. ValueError for a metric METRICS does not list."""
+    """The pairs with a finite number, as samples. ValueError for a metric that METRICS does not list."""
     for metric, value in pairs:
         if not _KNOWN.fullmatch(metric):
             raise ValueError(f"metric {metric!r} is not listed in METRICS")
@@ -118,7 +118,7 @@ def receipt(environment: str, sample: Sample) -> bytes:
 class Deltas(Generic[K]):
     """Growth of counters between two calls, by the monotonic clock."""
 
-    # A span much shorter than a sample measures the clock's ticks, not the counter.
+    # Over a much shorter span the resolution of the clock dominates.
     SHORTEST = 0.5
 
     def __init__(self) -> None:
@@ -126,9 +126,9 @@ class Deltas(Generic[K]):
         self._seen: dict[K, float] = {}
 
     def of(self, counters: Mapping[K, float], at: float | None = None) -> tuple[float, dict[K, float]]:
-        """Seconds since the call before, and the growth of each counter known then; (0, {}) if it is too soon.
+        """Seconds since the call before, and the growth of each counter since; (0, {}) if that is too recent.
 
-        A counter that shrank was reset: its growth is what it counts now.
+        A counter that shrank was reset: its growth is its present value.
         """
         at = time.monotonic() if at is None else at
         span = at - self._at

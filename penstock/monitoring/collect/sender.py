@@ -1,4 +1,4 @@
-"""Receipts on their way to Kafka: a bounded buffer and an idempotent producer behind it, in one thread."""
+"""Sends receipts to Kafka: a bounded buffer and an idempotent producer, in one thread."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ log = logging.getLogger(__name__)
 
 
 class Sender:
-    """Sends values to a topic, each once and without a key, and forgets the oldest when the broker is away too long.
+    """Sends values to a topic, each once and without a key, and drops the oldest if the broker is down for too long.
 
-    buffer: values kept while the broker is away. Few are handed to the client at a time, as what it holds cannot be
-    dropped without the doubt whether it was written.
+    buffer: values kept while the broker is down. Few are given to the client at a time, because it is uncertain
+    whether a value of the client was written when it is dropped.
     """
 
     IN_FLIGHT = 500
-    LOOK_EVERY = 5.0  # seconds between two looks for a missing topic or broker
+    LOOK_EVERY = 5.0  # seconds between two checks for a missing topic or broker
 
     def __init__(self, bootstrap: str, topic: str, *, buffer: int = 20_000) -> None:
         self.bootstrap, self.topic, self.buffer = bootstrap, topic, buffer
@@ -54,14 +54,14 @@ class Sender:
         self._wake.set()
 
     def produced(self) -> tuple[float | None, int]:
-        """(slowest acknowledgement in ms or None, values given up), both since the call before."""
+        """The slowest acknowledgement in ms or None, and the number of dropped values, since the call before."""
         with self._lock:
             result = self._slowest, self._lost
             self._slowest, self._lost = None, 0
         return result
 
     def stop(self, timeout: float = 0.7) -> int:
-        """Send what can be sent within `timeout` seconds and end; returns how many values are left behind."""
+        """Send what can be sent within `timeout` seconds and end; returns the number of values not sent."""
         deadline = time.monotonic() + timeout
         while self.pending and not self._troubles and time.monotonic() < deadline:
             self._wake.set()
@@ -129,16 +129,16 @@ class Sender:
             "acks": "all",
             "linger.ms": 0,
             "message.timeout.ms": 0,
-            # Records without a key are spread one by one, so that no partition's time stands still.
+            # Records without a key are spread one by one, so that event time advances in all partitions.
             "sticky.partitioning.linger.ms": 0,
-            # The topic was there when the producer was opened: one that is missing was removed.
+            # The topic existed when the producer was opened: a missing topic was removed.
             "topic.metadata.propagation.max.ms": 3000,
             "error_cb": self._on_error,
         }
         return Producer(settings)
 
     def _look(self, producer: Producer) -> None:
-        """BrokerError until the topic is there: to produce to a missing one would have the broker make it up."""
+        """BrokerError until the topic exists: to produce to a missing one would make the broker create it."""
         try:
             topics = producer.list_topics(timeout=3).topics
         except KafkaException as e:
@@ -153,7 +153,7 @@ class Sender:
         self._well()
 
     def _drop_producer(self) -> None:
-        """Begin anew after a fatal error, or when the topic went away."""
+        """Drop the producer after a fatal error, or when the topic was removed."""
         assert self._producer is not None
         self._producer.purge()
         self._producer.flush(0.5)
@@ -187,7 +187,7 @@ class Sender:
         self._troubled(error.name(), f"{place}: a receipt was refused: {error.str()}")
 
     def _troubled(self, kind: str, what: object) -> None:
-        """Say it once until receipts are sent again."""
+        """Log an error once until receipts are sent again."""
         if kind not in self._troubles:
             log.error("%s", what)
         self._troubles.add(kind)

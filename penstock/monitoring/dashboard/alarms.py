@@ -1,4 +1,4 @@
-"""What is wrong with the time, the records or the store of a stream that runs well otherwise, and with backfills."""
+"""Alarms about the time, the records or the store of a stream that runs, and about runs of backfills."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from penstock.control.repositories.backfills import BackfillRow
 from penstock.monitoring.humanize import duration, first_line
 
 LATELY_MS = 10 * 60 * 1000
-# Two hosts' clocks differ by so much without harm.
+# Clocks of two hosts may differ by this.
 AHEAD_MS = 10_000
-# Of what a sink writes: a store that is busy for a moment has less of it sent again.
-AGAIN = 0.1
-# For so many ms something that is past is told of.
+# Share of a sink's documents that are retried; a store that is busy for a moment stays below.
+RETRIED = 0.1
+# How long a past error is shown.
 PAST_FOR = 3_600_000
-# A run of a backfill reports every few seconds, whatever it does.
+# A run of a backfill reports every few seconds.
 SILENT_MS = 120_000
 
 
 def alarms(row: ProgressRow, before: Mapping[str, int] | None, now: int) -> list[str]:
-    """A sentence for each. before: the counts `late` and `dead` of LATELY_MS ago, None if nothing is known of then."""
+    """A sentence for each alarm. before: the counts `late` and `dead` of LATELY_MS ago, None if unknown."""
     sentences = []
     if row.watermark is not None and (ahead := row.watermark - now) > AHEAD_MS:
         sentences.append(f"its watermark is {duration(ahead)} ahead of the clock; until then records are late")
@@ -28,13 +28,13 @@ def alarms(row: ProgressRow, before: Mapping[str, int] | None, now: int) -> list
         if before is not None and (rise := getattr(row, name) - before[name]) > 0:
             sentences.append(f"{what} in the last {duration(LATELY_MS)}: {rise:,}")
     retried, written = ((row.store or {}).get(name, 0.0) for name in ("retried_per_s", "written_per_s"))
-    if retried > AGAIN * written:
+    if retried > RETRIED * written:
         sentences.append(f"its store is too busy: of {written:,.0f} documents per second, {retried:,.0f} are retried")
     return sentences
 
 
 def silence(row: BackfillRow, now: int) -> str:
-    """Of a run of a backfill that has not ended and says nothing: since when; else empty."""
+    """The alarm about a run of a backfill that has not ended and does not report; else empty."""
     silent_ms = now - row.reported_at
     if row.ended_at is not None or silent_ms <= SILENT_MS:
         return ""
@@ -42,7 +42,7 @@ def silence(row: BackfillRow, now: int) -> str:
 
 
 def run_alarm(row: BackfillRow, now: int) -> str:
-    """What is wrong with a run of a backfill, for an hour; empty if nothing is."""
+    """The alarm about a run of a backfill, for an hour; empty if there is none."""
     if now - (row.ended_at or row.reported_at) > PAST_FOR:
         return ""
     failed = f"failed: {first_line(row.why) or 'no error was reported'}" if row.state == "failed" else ""

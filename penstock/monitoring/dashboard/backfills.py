@@ -1,4 +1,4 @@
-"""In which state a run of a backfill is, what that means and what to do about it. Pure."""
+"""States of runs of backfills, their meaning and remedies."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def run_view(row: BackfillRow, now: int) -> BackfillRunView:
 def _done(row: BackfillRow) -> float | None:
     if row.state == "done":
         return 1.0
-    # Rows say more: files are not of one size.
+    # Rows are more exact: files differ in size.
     done, of = (row.rows_done, row.rows) if row.rows else (row.files_done, row.files)
     return min(1.0, done / of) if of else None

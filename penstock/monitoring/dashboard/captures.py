@@ -1,4 +1,4 @@
-"""Whether a capture is well, from what it last said of itself."""
+"""The health of a capture by its last report."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from penstock.monitoring.dashboard.states import StateLimits
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
-# Behind its database by so many of its own intervals, and at least so many seconds, a capture is lagging.
+# A capture lags if it is behind its database by so many of its intervals, and at least so many seconds.
 INTERVALS, AT_LEAST = 5, 15.0
 MS = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
 class CaptureHealth:
-    """fault: why the capture does not work, empty if it does; warnings: what is not as it should be."""
+    """fault: why the capture does not work; empty if it works."""
 
     fault: str = ""
     warnings: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ class CaptureHealth:
 
 
 def health(control: Control, name: str) -> CaptureHealth:
-    """The health of a capture. ControlError while the control database is away: nothing is known then."""
+    """The health of a capture. ControlError if the control database does not answer."""
     now = read_status(control, StateLimits.of(settings()))
     stream = next((s for s in now.streams if s.name == name), None)
     row = now.snap.captures.get(name)

@@ -1,4 +1,4 @@
-"""What the operator page is answered, of as many streams as there are."""
+"""The data of the operator page as JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from penstock.monitoring.dashboard.snapshot import read
 from penstock.monitoring.dashboard.states import StateLimits
 
 
-def answer(control: Control, limits: StateLimits, **beside: Any) -> bytes:
-    """The page's data as JSON, with what is given beside it; ControlError when the database is away."""
-    return overview(read(control), limits).as_json(**beside)
+def answer(control: Control, limits: StateLimits, **others: Any) -> bytes:
+    """The overview as JSON, with other attributes; ControlError if the database does not answer."""
+    return overview(read(control), limits).as_json(**others)

@@ -1,4 +1,4 @@
-"""What a stream put aside, dead letters and late records: the newest of them, read from their topics."""
+"""The newest dead letters and late records of a stream, read from their topics."""
 
 from __future__ import annotations
 
@@ -17,19 +17,26 @@ from penstock.logs import printable
 from penstock.model.topic import DEAD_LETTERS, Topic
 
 Kind = Literal["dead", "late"]
-# Offsets that are looked at of each partition: other streams' letters and ends of transactions lie between.
+# Offsets that are read of each partition; some are of other streams' letters or of ends of transactions.
 BACK = 200
 LIMIT = 20
-PATIENCE = 5.0
-"""Seconds; what was not read by then is not shown."""
-SHOWN = 2000
+TIMEOUT = 5.0
+"""Seconds; letters that were not read by then are not shown."""
+WIDTH = 2000
 """Characters of a value."""
 
 
 @dataclass(frozen=True)
 class DeadLetterView:
-    """A dead letter or late record. at: epoch ms; source: the record or output that it came from; key, value: their
-    texts, cut; None is none. size: of the value, bytes. replay: the command that sends it again, empty if none does."""
+    """A dead letter or late record.
+
+    Attributes:
+        at: epoch ms.
+        source: the record or output that it came from.
+        key, value: as texts, cut.
+        size: of the value, bytes.
+        replay: the command that replays it; empty if it cannot be replayed.
+    """
 
     topic: str
     partition: int
@@ -44,16 +51,17 @@ class DeadLetterView:
 
 
 def topics(kind: Kind, stream: str, read: Iterable[str], own: Iterable[str] = ()) -> list[str]:
-    """Where the letters of a stream may lie; read: the topics that it reads; own: those of a sink."""
-    # Records of raw inputs and rows that no output takes have a topic for all streams.
+    """The topics that may have letters of a stream. read: the topics that it reads; own: those of a sink."""
+    # Records of inputs without a schema, and rows that outputs refuse, have one topic for all streams.
     dead = [*(Topic(topic).dead_letters for topic in read), *(own or [f"{stream}-dead-letter"]), DEAD_LETTERS.name]
     return [f"{stream}-late"] if kind == "late" else dead
 
 
 def read_newest(bootstrap: str, stream: str, topics: Iterable[str], limit: int = LIMIT) -> list[DeadLetterView]:
-    """The newest letters of a stream in some topics, newest first; a topic that is not there has none.
+    """The newest letters of a stream in some topics, newest first. Missing topics are skipped.
 
-    BrokerError if the broker does not answer.
+    Raises:
+        BrokerError: the broker does not answer.
     """
     counts = partition_counts(admin(bootstrap), bootstrap)
     consumer = Consumer(
@@ -81,10 +89,10 @@ def read_newest(bootstrap: str, stream: str, topics: Iterable[str], limit: int =
 
 
 def _read(consumer: Consumer, at: list[TopicPartition]) -> Iterator[tuple[DeadLetterView, str]]:
-    """The last records of some partitions, each with the stream that put it aside."""
-    end = time.monotonic() + PATIENCE
+    """The last records of some partitions, each with its stream."""
+    end = time.monotonic() + TIMEOUT
     for partition in at:
-        first, after = consumer.get_watermark_offsets(partition, timeout=PATIENCE)
+        first, after = consumer.get_watermark_offsets(partition, timeout=TIMEOUT)
         partition.offset = max(first, after - BACK)
     assign(consumer, at)
     open_ = len(at)
@@ -123,16 +131,16 @@ def _letter(message: Message) -> tuple[DeadLetterView, str]:
 def _place(headers: Mapping[str, str]) -> str:
     if "penstock.topic" in headers:
         parts = [headers.get(f"penstock.{name}", "?") for name in ("topic", "partition", "offset")]
-        return printable(f"{parts[0]}, partition {parts[1]}, offset {parts[2]}")[:SHOWN]
-    return printable(f"a row for {headers.get('penstock.output', 'nothing that is known')}")[:SHOWN]
+        return printable(f"{parts[0]}, partition {parts[1]}, offset {parts[2]}")[:WIDTH]
+    return printable(f"a row for {headers.get('penstock.output', 'an unknown output')}")[:WIDTH]
 
 
 def _replay(topic: str, headers: Mapping[str, str]) -> str:
-    """Somebody copies it into a shell, and anybody may write headers: only numbers and names are taken from them."""
+    """The command for a shell. Anybody may write headers, so only numbers and names are accepted from them."""
     place = [headers.get(f"penstock.{name}", "") for name in ("partition", "offset")]
     if not all(re.fullmatch("[0-9]{1,19}", number) for number in place):
         return ""
-    # What a store refused is given to that store alone.
+    # A row that a store refused is replayed to that store alone.
     if "penstock.output" in headers:
         sink = headers.get("penstock.stream", "")
         what = f"sinks replay {sink}" if re.fullmatch(r"\w[\w.-]*", sink, re.ASCII) else ""
@@ -143,13 +151,13 @@ def _replay(topic: str, headers: Mapping[str, str]) -> str:
 
 def _reason(headers: Mapping[str, str]) -> str:
     if late := headers.get("penstock.late-ms"):
-        return printable(f"{late} ms after its window was closed")[:SHOWN]
-    return printable(headers.get("penstock.reason", ""))[:SHOWN]
+        return printable(f"{late} ms after its window was closed")[:WIDTH]
+    return printable(headers.get("penstock.reason", ""))[:WIDTH]
 
 
 def _text(content: bytes | str | None) -> str | None:
     if content is None:
         return None
-    text = content if isinstance(content, str) else content[: 4 * SHOWN].decode(errors="backslashreplace")
-    cut = text[:SHOWN] + ("…" if len(text) > SHOWN or len(content) > 4 * SHOWN else "")
+    text = content if isinstance(content, str) else content[: 4 * WIDTH].decode(errors="backslashreplace")
+    cut = text[:WIDTH] + ("…" if len(text) > WIDTH or len(content) > 4 * WIDTH else "")
     return "\n".join(map(printable, cut.split("\n")))

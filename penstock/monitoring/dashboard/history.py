@@ -1,4 +1,4 @@
-"""The last hour of every stream, small enough for a page: the charts' data model. Pure."""
+"""The last hour of all streams, downsampled for the charts of the page."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _RISE = ("late", "dead", "restarts")
 def downsample(rows: Iterable[Mapping[str, Any]], now: int, span_ms: int = HISTORY_MS) -> dict[str, Any]:
     """Rows of the history (oldest first) on one time axis of at most `POINTS` equal steps, for all streams.
 
-    Gives {"t": [epoch s], "step_ms": n, "streams": {name: {series: [value or None]}}}. A step without a report is
-    None. Rates are averaged, what should stay small (lag, times, ages) shows its maximum, sizes their last value, and
-    counters how much they rose within the step.
+    Returns {"t": [epoch s], "step_ms": n, "streams": {name: {series: [value or None]}}}. A step without a report is
+    None. A step has the mean of a rate, the maximum of a lag, time or age, the last value of a size, and the rise of a
+    counter.
     """
     step = span_ms // POINTS
     first = now // step - POINTS + 1

@@ -23,8 +23,12 @@ class TopicView:
 
 @dataclass(frozen=True)
 class DataLossView:
-    """What was not there of an input. records: not read, at most; None if nobody can know; accepted_by: who let the
-    stream go on, or `its declaration`; None while it waits."""
+    """Data loss of an input.
+
+    Attributes:
+        records: how many were not read, at most; None if unknown.
+        accepted_by: who accepted it, or `its declaration`; None while the stream is blocked.
+    """
 
     said: str
     topic: str
@@ -46,13 +50,13 @@ class StreamView:
     state: State
     why: str
     stale: bool
-    """The figures are older than they should be for a stream that is wanted."""
+    """The last report is too old for a stream whose desired state is on."""
     reported_age_ms: int | None = None
     batch_id: int | None = None
     batch_age_ms: int | None = None
     batch_ms: int | None = None
     rows_per_s: float | None = None
-    """None where nothing is known to be read now"""
+    """None if there is no current report"""
     rows_in: int = 0
     rows_out: int = 0
     late: int = 0
@@ -67,14 +71,14 @@ class StreamView:
     error_age_ms: int | None = None
     topics: list[TopicView] = field(default_factory=list)
     lost: int = 0
-    """Records of its inputs that it went on without, at most"""
+    """Records of its inputs that it continued without, at most"""
     lost_unknown: bool = False
-    """It also went on without records that nobody can count."""
+    """It also continued without an unknown number of records."""
     gaps: list[DataLossView] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
-    """Sentences, of a stream that runs: see `observe.alarms`. They are its `why` as well."""
+    """Sentences about a stream that runs, see `alarms`; also its `why`."""
     store: dict[str, Any] | None = None
-    """Of a sink: see `control.rows.ProgressRow`"""
+    """Of a sink, see `ProgressRow`"""
 
 
 @dataclass(frozen=True)
@@ -89,19 +93,19 @@ class DriverView:
     launched_at: int
     up_ms: int
     up: bool
-    """Running or draining, and it reported lately that it is alive."""
+    """Running or draining, with a recent report."""
     alive_age_ms: int
     ended_age_ms: int | None
     reason: str | None
     spec_hash: str
-    """Of the code it was made of."""
+    """Of the code that it runs."""
     submission: str | None = None
-    """What its cluster calls it, if one runs it."""
+    """Its id in the cluster that runs it."""
 
 
 @dataclass(frozen=True)
 class CaptureView:
-    """What a capture says of itself, beside its figures as a stream.
+    """What a capture reports beside its metrics as a stream.
 
     Attributes:
         waits: What it waits for, or why it was refused.
@@ -139,12 +143,15 @@ StoreHealth = Literal["reachable", "away", "unknown"]
 
 @dataclass(frozen=True)
 class SinkView:
-    """What a sink writes and how its store is, beside its figures as a stream.
+    """What a sink writes and the health of its store, beside its metrics as a stream.
 
-    destination: the store and the name in it; health: `reachable` if it took the last documents it was given,
-    `away` while the sink waits for it, `unknown` if nobody asks it, or nobody has yet; health_age_ms: since it last
-    took documents, or for how long it has been away; reason: why it is. written, conflicts, retried, refused, bytes and
-    waits: counts since the driver began.
+    Attributes:
+        destination: the store and the name in it.
+        health: `reachable` if the store accepted the last documents, `away` while the sink waits for it, `unknown` if
+            nothing is written to it.
+        health_age_ms: time since the store last accepted documents, or since it has been away.
+        reason: why it is away.
+        written, conflicts, retried, refused, bytes, waits: counts since the driver started.
     """
 
     name: str
@@ -173,11 +180,14 @@ class SinkView:
 
 @dataclass(frozen=True)
 class BackfillRunView:
-    """A run of a backfill; see `control.backfills.BackfillRow` for what is as it was reported.
+    """A run of a backfill; see `BackfillRow` for the attributes that are as reported.
 
-    state: `silent` if nothing was heard of a run that has not ended; done: how much of it, 0 to 1, None if nobody
-    knows; rate, remaining_ms: None unless it goes on; took_ms: since it was last begun, until it ended or was last
-    heard of; alarm: see `observe.alarms`.
+    Attributes:
+        state: `silent` if a run that has not ended does not report.
+        done: progress, 0 to 1; None if unknown.
+        rate, remaining_ms: None unless it is in progress.
+        took_ms: from the last start until the end or the last report.
+        alarm: see `run_alarm`.
     """
 
     run: str
@@ -221,9 +231,11 @@ class AppView:
 
 @dataclass(frozen=True)
 class StreamTotals:
-    """Over wanted streams whose figures are current; late, dead and restarts over all streams.
+    """Totals over streams with desired state on and a current report; late, dead and restarts over all streams.
 
-    lag: None if that of no stream is known; lag_unknown: wanted streams whose lag is not known now, and not in it.
+    Attributes:
+        lag: None if the lag of no stream is known.
+        lag_unknown: streams with desired state on whose lag is unknown and not included.
     """
 
     streams: int
@@ -241,8 +253,13 @@ class StreamTotals:
 
 @dataclass(frozen=True)
 class ReportFreshness:
-    """old: whether figures of `no`, `some` or `all` wanted streams are old; down: wanted apps whose driver is down or
-    hung; title, message: what the reader is told of both, empty if all is well."""
+    """How current the reports are.
+
+    Attributes:
+        old: whether reports of `no`, `some` or `all` streams with desired state on are old.
+        down: apps whose driver is down or hung, though their desired state is on.
+        title, message: the text about both; empty if there is nothing to say.
+    """
 
     old: Literal["no", "some", "all"]
     message: str
@@ -265,8 +282,7 @@ class Overview:
     runs: list[BackfillRunView]
     """of backfills"""
 
-    def as_json(self, **beside: Any) -> bytes:
-        """As JSON, with what is given beside it. Of thousands of streams, copied to dicts and written by the standard
-        library, it would take seconds."""
-        # Rows of a database have names that are texts of SQLAlchemy's own.
-        return orjson.dumps({**beside, **vars(self)}, option=orjson.OPT_NON_STR_KEYS)
+    def as_json(self, **others: Any) -> bytes:
+        """As JSON, with other attributes. The standard library would take seconds for thousands of streams."""
+        # Column names of SQLAlchemy's rows are no plain str.
+        return orjson.dumps({**others, **vars(self)}, option=orjson.OPT_NON_STR_KEYS)

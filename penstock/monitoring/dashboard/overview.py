@@ -1,4 +1,4 @@
-"""What the operator page and `penstock streams` show, made of one snapshot of the control database. Pure."""
+"""What the operator page and `penstock streams` show, computed from one snapshot of the control database."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from penstock.monitoring.dashboard.states import (
 )
 from penstock.monitoring.humanize import duration, host_name
 
-# Of each stream, the newest.
+# Newest gaps of a stream that are shown.
 GAPS = 20
 
 
@@ -276,14 +276,14 @@ def _freshness(snap: Snapshot, apps: list[AppView], streams: list[StreamView]) -
     others = [s for s in old if s.app not in gone]
     if others and len(old) == len(expected):
         youngest = min(s.reported_age_ms or 0 for s in old)
-        message = f"No wanted stream has reported for {duration(youngest)}; its last figures are shown."
-        return ReportFreshness("all", message, newest, age, "These figures are old", sorted(gone))
+        message = f"No stream with desired state on has reported for {duration(youngest)}; the last metrics are shown."
+        return ReportFreshness("all", message, newest, age, "These metrics are old", sorted(gone))
     messages = [f"{a.name}: {a.why}." for a in down]
     title = ", ".join(f"{'app' if n else 'App'} {a.name} is {a.state}" for n, a in enumerate(down))
     if others:
         names = ", ".join(f"{s.name} ({duration(s.reported_age_ms or 0)})" for s in others)
-        messages.append(f"Old figures, with the time since the last report: {names}.")
+        messages.append(f"Old metrics, with the time since the last report: {names}.")
     old_streams: Literal["no", "some", "all"] = "no" if not old else "all" if len(old) == len(expected) else "some"
     return ReportFreshness(
-        old_streams, " ".join(messages), newest, age, title or ("Some figures are old" if others else ""), sorted(gone)
+        old_streams, " ".join(messages), newest, age, title or ("Some metrics are old" if others else ""), sorted(gone)
     )

@@ -1,4 +1,4 @@
-"""The overview of about now, shared by the threads of a process."""
+"""The overview of the present moment, cached for the threads of a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.monitoring.dashboard.states import StateLimits
 
 @dataclass(frozen=True)
 class PlatformStatus:
-    """What was read from the control database, and what it means."""
+    """A snapshot of the control database and its overview."""
 
     snap: Snapshot
     view: Overview
@@ -29,15 +29,15 @@ class PlatformStatus:
 
 
 def read_status(control: Control, limits: StateLimits) -> PlatformStatus:
-    """Read it now; ControlError if the database is away."""
+    """Read the status; ControlError if the database does not answer."""
     snap = read(control, actions=0)
     return PlatformStatus(snap, overview(snap, limits), limits)
 
 
 class PlatformStatusCache:
-    """The moment of about now: read again when older than `keep` seconds.
+    """The status, read again when it is older than `keep` seconds.
 
-    A failure is kept as long as a success, so that a database that is away is not asked by everybody in turn.
+    A failure is cached as long as a success, so that each thread does not wait for a database that is down.
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class PlatformStatusCache:
         self.control, self.limits, self.keep, self.clock = control, limits or StateLimits(), keep, clock
         self._lock = Lock()
         self._at: float | None = None
-        self._found: PlatformStatus | ControlError | None = None
+        self._result: PlatformStatus | ControlError | None = None
 
     def read(self) -> PlatformStatus:
         with self._lock:
             if self._at is None or self.clock() - self._at >= self.keep:
                 try:
-                    self._found = read_status(self.control, self.limits)
+                    self._result = read_status(self.control, self.limits)
                 except ControlError as e:
-                    self._found = e
+                    self._result = e
                 self._at = self.clock()
-            if isinstance(self._found, ControlError):
-                raise ControlError(self._found.what, got=self._found.got, hint=self._found.hint) from self._found
-            assert self._found is not None
-            return self._found
+            if isinstance(self._result, ControlError):
+                raise ControlError(self._result.what, got=self._result.got, hint=self._result.hint) from self._result
+            assert self._result is not None
+            return self._result

@@ -1,6 +1,6 @@
-"""What the operator page asks of a sink: its statement explained, and its dead letters given to its store once more.
+"""Actions of the operator page on a sink: explain its statement, and replay its dead letters.
 
-By processes of their own: who asks is Airflow's api-server, where neither Spark nor a project's code has a place.
+Both run in processes of their own, as Airflow's api-server must import neither Spark nor a project's code.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import orjson
 from penstock.errors import SinkError
 from penstock.supervision import launch
 
-# Seconds. Both begin with the start of a JVM.
+# Seconds, including the start of a JVM.
 EXPLAIN_TIMEOUT, REPLAY_TIMEOUT = 180.0, 220.0
 LIMIT, SHOWN = 50, 400
-"""Records that are named one by one, and characters that are told of each."""
+"""Records that are listed, and characters of each."""
 SMALL = {"PENSTOCK_SPARK_MASTER": "local[1]", "PENSTOCK_DRIVER_MEMORY": "512m"}
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """counts: how many records came to what; left: the first that can be replayed again, with the reason."""
+    """counts: records by result; left: the first records that can be replayed again, with the reason."""
 
     counts: dict[str, int]
     left: list[dict[str, str]]
@@ -34,17 +34,16 @@ class Replayed:
 
 def explained(name: str) -> str:
     """What `penstock sinks explain` prints. SinkError if it cannot."""
-    done = _asked(("explain", name), EXPLAIN_TIMEOUT, SMALL)
+    done = _run(("explain", name), EXPLAIN_TIMEOUT, SMALL)
     if done.returncode:
         raise _failed(("explain", name), done)
     return done.stdout.decode(errors="replace")
 
 
 def replayed(name: str) -> Replayed:
-    """What became of all that a sink put aside, as `penstock sinks replay` does it. SinkError if its store is away, or
-    for anything else that keeps it from being tried."""
+    """The result of `penstock sinks replay NAME --all`. SinkError if the command fails."""
     command = ("replay", name, "--all", "--json")
-    done = _asked(command, REPLAY_TIMEOUT, {}, "replay again: what was written by then is not written twice")
+    done = _run(command, REPLAY_TIMEOUT, {}, "replay again: records that were written are not written twice")
     try:
         results: list[dict[str, Any]] = orjson.loads(done.stdout)
     except ValueError:
@@ -54,7 +53,7 @@ def replayed(name: str) -> Replayed:
     return Replayed(dict(counts), unfinished[:LIMIT])
 
 
-def _asked(
+def _run(
     command: tuple[str, ...], timeout: float, more: Mapping[str, str], hint: str = ""
 ) -> subprocess.CompletedProcess[bytes]:
     try:
@@ -66,14 +65,16 @@ def _asked(
             timeout=timeout,
         )
     except subprocess.TimeoutExpired as e:
-        raise SinkError(f"{_said(command)} has not ended", got=f"nothing within {timeout:g} s", hint=hint) from e
+        raise SinkError(
+            f"{_command_text(command)} has not ended", got=f"nothing within {timeout:g} s", hint=hint
+        ) from e
 
 
 def _failed(command: tuple[str, ...], done: subprocess.CompletedProcess[bytes]) -> SinkError:
-    # Before it stands what Java says of itself.
+    # Java prints its own lines before.
     error = done.stderr.decode(errors="replace").rpartition("error: ")[2].strip()
-    return SinkError(f"{_said(command)} failed", got=error[-2000:] or f"exit code {done.returncode}")
+    return SinkError(f"{_command_text(command)} failed", got=error[-2000:] or f"exit code {done.returncode}")
 
 
-def _said(command: tuple[str, ...]) -> str:
+def _command_text(command: tuple[str, ...]) -> str:
     return f"`penstock sinks {' '.join(command)}`"

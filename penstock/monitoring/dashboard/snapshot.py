@@ -1,4 +1,4 @@
-"""What is read of the control database for the operator page and `penstock streams`, at one moment."""
+"""One read of the control database for the operator page and `penstock streams`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.monitoring.dashboard.alarms import LATELY_MS
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was read from the control database, `now` first, so that no age is shown too young."""
+    """Rows of the control database; `now` was read first, so that no age is too small."""
 
     now: int
     apps: list[AppRow]
@@ -31,11 +31,11 @@ class Snapshot:
     captures: dict[str, CaptureRow] = field(default_factory=dict)
     gaps: list[DataLossRow] = field(default_factory=list)
     before: dict[str, Mapping[str, int]] = field(default_factory=dict)
-    """the counts `late` and `dead` of each stream some time ago: see `observe.alarms`"""
+    """the counts `late` and `dead` of each stream some time ago: see `alarms`"""
     runs: list[BackfillRow] = field(default_factory=list)
     """of backfills, the newest first"""
     changed: dict[str, int] = field(default_factory=dict)
-    """when each stream was declared or its desired state changed, where that is known"""
+    """when each stream was declared or its desired state changed, if known"""
 
     @cached_property
     def reported_by(self) -> Mapping[str, set[str]]:
@@ -55,7 +55,7 @@ class Snapshot:
 
 
 def read(control: Control, *, actions: int = 50) -> Snapshot:
-    """Read all the page needs; ControlError when the database is away."""
+    """Read all that the page needs; ControlError if the database does not answer."""
     now = control.now()
     apps = control.apps()
     drivers = {row.incarnation: row for row in control.drivers()}

@@ -1,4 +1,4 @@
-"""In which state an app's driver and a stream are, and why, by what is known of them. Times are epoch ms."""
+"""The state of an app's driver and of a stream, and its reason. Times are epoch ms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ State = Literal[
     "unknown", "stopped",
 ]  # fmt: skip
 
-# Worst first: the state of an app whose driver is well is that of its worst stream.
+# Worst first: an app whose driver runs has the state of its worst stream.
 STATES: dict[State, str] = {
     "hung": "The driver has not reported for too long; the supervisor kills and replaces it.",
     "down": "Its desired state is on, but no driver runs, or the driver does not know it; the supervisor launches the "
@@ -50,16 +50,16 @@ class StateLimits:
 
     @classmethod
     def of(cls, settings: Settings) -> StateLimits:
-        # Five reports may fail to arrive before a figure is called old: less would flicker at each slow commit.
+        # A report is old once five were missed: with fewer, each slow commit would look old.
         fresh = max(10.0, 5 * settings.progress_every)
-        starting = max(START_TIMEOUT, settings.stuck_after)  # as the supervisor has it
+        starting = max(START_TIMEOUT, settings.stuck_after)  # as in the supervisor
         return cls(int(settings.stuck_after * 1000), int(starting * 1000), int(fresh * 1000))
 
 
 def driver_state(
     app: AppRow, driver: DriverRow | None, wanted: bool, now: int, limits: StateLimits
 ) -> tuple[State, str]:
-    """State of an app's driver; `running` says no more than that it lives and is the right one."""
+    """State of an app's driver; `running` means only that it is alive and of the current release."""
     if driver is None:
         return ("down", "no driver was launched yet") if wanted else ("stopped", "its desired state is off")
     if driver.state == "ended":
@@ -87,10 +87,12 @@ def driver_state(
 
 @dataclass(frozen=True)
 class UnreportedStream:
-    """A wanted stream that its app's driver does not know. Times are epoch ms.
+    """A stream with desired state on that its app's driver does not know. Times are epoch ms.
 
-    since: when it was declared or started, None if that is not known; refused_at, refused: when and why the release
-    was refused that would bring it.
+    Attributes:
+        since: when it was declared or started; None if unknown.
+        refused_at: when the release that contains it was refused.
+        refused: why.
     """
 
     since: int | None
@@ -107,7 +109,7 @@ def stream_state(
     limits: StateLimits,
     unreported: UnreportedStream | None = None,
 ) -> tuple[State, str]:
-    """State of a stream and the reason for it. lacked: of one that its driver does not report."""
+    """State of a stream and the reason for it. unreported: if its driver does not know it."""
     app_state, why = driver_state
     current = row is not None and driver is not None and row.incarnation == driver.incarnation
     reported = row.state if row is not None and current else None
@@ -115,7 +117,7 @@ def stream_state(
         if app_state in ("stopped", "down", "starting") or reported in (None, "stopped"):
             return "stopped", ""
         return (app_state, why) if app_state in ("hung", "unknown") else ("draining", "stopped by an operator")
-    if app_state == "running" and unreported is not None and (result := _lacked(unreported, now, limits)):
+    if app_state == "running" and unreported is not None and (result := _unreported_state(unreported, now, limits)):
         return result
     if app_state != "running" or row is None:
         return (app_state, why) if app_state != "running" else ("starting", "its driver has not started it yet")
@@ -134,10 +136,10 @@ def stream_state(
         read = sum(sum(topic["offsets"].values()) for topic in row.topics.values())
         of = "" if row.lag is None else f" of {read + row.lag:,}"
         return "loading", f"{read:,}{of} records of its tables are read"
-    return ("idle" if reported == "idle" else "running"), _held(row)
+    return ("idle" if reported == "idle" else "running"), _open_transaction(row)
 
 
-def _lacked(of: UnreportedStream, now: int, limits: StateLimits) -> tuple[State, str] | None:
+def _unreported_state(of: UnreportedStream, now: int, limits: StateLimits) -> tuple[State, str] | None:
     if of.refused_at is not None:
         ago = duration(max(0, now - of.refused_at))
         return "failing", f"the release that contains it was refused {ago} ago: {first_line(of.refused)}"
@@ -146,8 +148,8 @@ def _lacked(of: UnreportedStream, now: int, limits: StateLimits) -> tuple[State,
     return None
 
 
-def _held(row: ProgressRow) -> str:
-    """What keeps a stream from records that are there."""
+def _open_transaction(row: ProgressRow) -> str:
+    """The open transaction that hides records from a stream, if any."""
     for topic, figures in row.topics.items():
         for partition, at in figures.get("open", {}).items():
             return f"{topic}[{partition}] cannot be read from offset {at:,}: a producer's transaction is open"

@@ -145,7 +145,7 @@ def test_figures_are_current_while_streams_report() -> None:
 def test_all_figures_are_old_when_no_wanted_stream_reports() -> None:
     view = seen(row=row(reported_at=NOW - 250_000))
     assert view.freshness.old == "all"
-    assert "No wanted stream has reported for 4 min 10 s" in view.freshness.message
+    assert "No stream with desired state on has reported for 4 min 10 s" in view.freshness.message
     stream = view.apps[0].streams[0]
     assert stream.stale
     assert stream.rows_per_s is None

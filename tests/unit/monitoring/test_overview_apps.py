@@ -34,7 +34,7 @@ def test_an_app_that_is_down_is_called_down_and_its_figures_not_merely_old() -> 
     silent = driver(alive_at=NOW - 60_000)
     assert fleet(row(reported_at=NOW - 60_000), driver=silent).freshness.title == "App metrics is hung"
     assert fleet(ROW, row(name="fresh")).freshness.title == ""
-    assert fleet(ROW, row(name="fresh", reported_at=NOW - 20_000)).freshness.title == "Some figures are old"
+    assert fleet(ROW, row(name="fresh", reported_at=NOW - 20_000)).freshness.title == "Some metrics are old"
 
 
 def test_lag_that_is_not_known_is_not_summed_as_nothing() -> None:
