@@ -1,11 +1,11 @@
-// The page's own API. Every failure becomes a Failure with a kind the page can explain.
+// The API of the page. Every failure becomes a Failure with a kind.
 const BASE = new URL("../../api/", import.meta.url);
-const PATIENCE_MS = 8000;
-// The code of a release is tried before it is accepted; a replay gives a store what it has to.
-const PATIENT_MS = { release: 240000, replay: 240000 };
-// The views have seconds to answer in, and others may be asking.
+const TIMEOUT_MS = 8000;
+// The code of a release is checked first; a replay waits for the store.
+const ACTION_MS = { release: 240000, replay: 240000 };
+// Views have seconds to answer, and a request may wait for others.
 const VIEWS_MS = 20000;
-// A process of its own reads the statement.
+// A process with a JVM explains the statement.
 const EXPLAIN_MS = 240000;
 
 export class Failure extends Error {
@@ -15,13 +15,13 @@ export class Failure extends Error {
   }
 }
 
-const call = async (path, { patience = PATIENCE_MS, ...options } = {}) => {
+const call = async (path, { timeout = TIMEOUT_MS, ...options } = {}) => {
   let answer;
   try {
     answer = await fetch(new URL(path, BASE), {
       cache: "no-store",
       credentials: "same-origin",
-      signal: AbortSignal.timeout(patience),
+      signal: AbortSignal.timeout(timeout),
       ...options,
     });
   } catch {
@@ -29,26 +29,26 @@ const call = async (path, { patience = PATIENCE_MS, ...options } = {}) => {
   }
   const body = await answer.json().catch(() => null);
   if (answer.ok && body) return body;
-  const said = typeof body?.detail === "string" ? body.detail : `The server answered ${answer.status}.`;
-  if (answer.status === 503 && body?.code === "control_away") throw new Failure("control", said);
+  const detail = typeof body?.detail === "string" ? body.detail : `The server answered ${answer.status}.`;
+  if (answer.status === 503 && body?.code === "control_away") throw new Failure("control", detail);
   if (answer.status === 401) throw new Failure("signed-out", "You are signed out.");
-  if (answer.status === 403) throw new Failure("forbidden", said);
-  throw new Failure(answer.status >= 500 ? "server" : "refused", said);
+  if (answer.status === 403) throw new Failure("forbidden", detail);
+  throw new Failure(answer.status >= 500 ? "server" : "refused", detail);
 };
 
 export const overview = () => call("overview");
 export const history = () => call("history");
 export const catalog = () => call("catalog");
 const named = (values) => new URLSearchParams(values).toString();
-export const letters = (stream, kind) => call(`letters?${named({ stream, kind })}`, { patience: 30000 });
-export const panel = (name) => call(`panels/${name}`, { patience: VIEWS_MS });
-export const panelCards = (name, key) => call(`panels/${name}/cards?${named({ key })}`, { patience: VIEWS_MS });
-export const explain = (sink) => call(`explain?${named({ sink })}`, { patience: EXPLAIN_MS });
+export const letters = (stream, kind) => call(`letters?${named({ stream, kind })}`, { timeout: 30000 });
+export const panel = (name) => call(`panels/${name}`, { timeout: VIEWS_MS });
+export const panelCards = (name, key) => call(`panels/${name}/cards?${named({ key })}`, { timeout: VIEWS_MS });
+export const explain = (sink) => call(`explain?${named({ sink })}`, { timeout: EXPLAIN_MS });
 export const log = (app) => call(`log?${named({ app })}`);
 export const act = (action) =>
   call("actions", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(action),
-    signal: AbortSignal.timeout(PATIENT_MS[action.verb] ?? PATIENCE_MS),
+    signal: AbortSignal.timeout(ACTION_MS[action.verb] ?? TIMEOUT_MS),
   });

@@ -1,26 +1,26 @@
-// Backfills: those that are declared, with the way to begin one, and how far their runs are.
-import { $, attr, h, leadOut, text } from "./dom.js";
+// Backfills: declarations, with a link to start a run, and the progress of runs.
+import { $, attr, h, openInAirflow, text } from "./dom.js";
 import * as f from "./format.js";
 import { StateButton } from "./state.js";
 
-const HEAD = ["Backfill", "From", "To", "What for", "Last run", ""];
-const COLUMNS = ["Run", "State", "Files", "Rows", "Rows/s", "Time left", "Begun", "Verified"];
+const HEAD = ["Backfill", "From", "To", "Description", "Last run", ""];
+const COLUMNS = ["Run", "State", "Files", "Rows", "Rows/s", "Time left", "Started", "Verified"];
 const HINTS = {
-  Files: "Read, of those to be read",
-  Rows: "Read, then written, then read back, of those there are",
-  "Rows/s": "Per second, lately",
-  "Time left": "As estimated; of a run that has ended, how long it took",
-  Begun: "When it was last begun, and by whom",
-  Verified: "What a comparison found of what was written with what was to be written",
+  Files: "Files that are read, of all",
+  Rows: "Rows that are read, then written, then verified, of all",
+  "Rows/s": "Rows per second",
+  "Time left": "Estimate; below, the time since the start or until the end",
+  Started: "When it was last started, and by whom",
+  Verified: "Result of the comparison of source and target",
 };
-const NONE = "No backfills are declared: docs/backfills.md says how.";
-const BEGIN = "None has run yet. Open one in Airflow and trigger its DAG: its form asks for the interval. What a run has done is shown here.";
+const NONE = "No backfills are declared: see docs/backfills.md.";
+const BEGIN = "There are no runs yet. Open a backfill in Airflow and trigger its DAG; the form asks for the interval.";
 const DAGS = new URL("../../../dags/", import.meta.url);
 
-// Of event time, so not in the reader's own zone.
+// Event time is shown in UTC, not in the viewer's time zone.
 const utc = (ms) => new Date(ms).toISOString().replace("T", " ").replace(/(:00)?\.000Z$|Z$/, "");
 const interval = ({ begin, end }) => {
-  if (begin == null && end == null) return "all that is there";
+  if (begin == null && end == null) return "everything";
   if (begin == null) return `until ${utc(end)} UTC`;
   return end == null ? `since ${utc(begin)} UTC` : `${utc(begin)} to ${utc(end)} UTC`;
 };
@@ -34,7 +34,7 @@ class RunRow {
     this.why = h("span", { class: "s why" });
     this.state = new StateButton(run, "Backfills");
     this.again = h("span", { class: "s" });
-    this.bar = h("progress", { max: 1, "aria-label": `How much of ${run} is done` });
+    this.bar = h("progress", { max: 1, "aria-label": `Progress of ${run}` });
     this.cells = Object.fromEntries(
       COLUMNS.slice(2, -1).map((label) => {
         const [first, second] = [h("span", { class: "v" }), h("span", { class: "s" })];
@@ -76,9 +76,9 @@ class RunRow {
     text(c["Rows/s"].first, f.count(run.rate));
     text(c["Time left"].first, f.age(run.remaining_ms));
     text(c["Time left"].second, `${run.ended_age_ms == null ? "for" : "took"} ${f.age(run.took_ms)}`);
-    text(c.Begun.first, f.moment(run.started_at, now));
-    text(c.Begun.second, run.owner);
-    attr(c.Begun.second, "title", run.owner);
+    text(c.Started.first, f.moment(run.started_at, now));
+    text(c.Started.second, run.owner);
+    attr(c.Started.second, "title", run.owner);
     text(this.verified, run.verified || f.DASH);
   }
 }
@@ -100,23 +100,23 @@ export class BackfillTable {
       this.rows = new Map(data.runs.map((run) => [run.run, this.rows.get(run.run) ?? new RunRow(run)]));
       const head = h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c)));
       const body = h("tbody", {}, ...[...this.rows.values()].map((row) => row.node));
-      const shown = names.length ? h("table", { class: "runs cards" }, h("thead", {}, head), body) : h("p", { class: "empty" }, BEGIN);
-      $("runs").replaceChildren(shown);
+      const content = names.length ? h("table", { class: "runs cards" }, h("thead", {}, head), body) : h("p", { class: "empty" }, BEGIN);
+      $("runs").replaceChildren(content);
     }
     for (const run of data.runs) this.rows.get(run.run).show(run, data);
   }
 
   showDeclared({ runs }) {
     const last = new Map(runs.toReversed().map((run) => [run.name, run]));
-    const said = ({ name }) => {
+    const lastRun = ({ name }) => {
       const run = last.get(name);
       return run ? `${run.state}${run.ended_age_ms == null ? "" : `, ${f.age(Math.floor(run.ended_age_ms / 60_000) * 60_000)} ago`}` : "never";
     };
-    const key = JSON.stringify([this.declared, this.declared?.map(said)]);
+    const key = JSON.stringify([this.declared, this.declared?.map(lastRun)]);
     if (this.key === key) return;
     this.key = key;
-    const places = (found) => h("td", { class: "places" }, ...found.map(({ kind, name }) => h("div", {}, name, h("span", { class: "muted" }, ` ${kind}`))));
-    const link = (name) => h("a", { href: new URL(`backfill_${name}`, DAGS), "aria-label": `Open ${name} in Airflow`, onclick: leadOut }, "Open in Airflow");
+    const places = (nodes) => h("td", { class: "places" }, ...nodes.map(({ kind, name }) => h("div", {}, name, h("span", { class: "muted" }, ` ${kind}`))));
+    const link = (name) => h("a", { href: new URL(`backfill_${name}`, DAGS), "aria-label": `Open ${name} in Airflow`, onclick: openInAirflow }, "Open in Airflow");
     const rows = (this.declared ?? []).map((one) =>
       h(
         "tr",
@@ -125,12 +125,12 @@ export class BackfillTable {
         places(one.reads),
         places(one.writes),
         h("td", { class: "note" }, one.description || f.DASH),
-        h("td", { class: "what" }, said(one)),
-        h("td", { class: "what act" }, one.runs ? link(one.name) : "its source is outside"),
+        h("td", { class: "what" }, lastRun(one)),
+        h("td", { class: "what act" }, one.runs ? link(one.name) : "its source is outside the project"),
       ),
     );
     const head = h("tr", {}, ...HEAD.map((c) => h("th", { scope: "col" }, c || h("span", { class: "unseen" }, "Airflow"))));
     const table = h("table", { class: "list backfills" }, h("thead", {}, head), h("tbody", {}, ...rows));
-    $("backfills").replaceChildren(rows.length ? table : h("p", { class: "empty" }, this.declared ? NONE : "What is declared is being read."));
+    $("backfills").replaceChildren(rows.length ? table : h("p", { class: "empty" }, this.declared ? NONE : "The declarations are being read."));
   }
 }

@@ -1,4 +1,4 @@
-// Captures: how far each is behind its database, and asking something of it.
+// Captures: metrics, and requests to them.
 import { ask } from "./confirm.js";
 import { $, attr, h, text } from "./dom.js";
 import * as f from "./format.js";
@@ -12,14 +12,14 @@ const HINTS = {
   "Open since": "Age of the oldest open transaction of the database; its rows are read when it has ended",
   Drift: "Rows that the last comparison of table and topic found missing, differing or extra, and repaired",
 };
-const ASKS = {
+const REQUESTS = {
   poll: ["Poll", "It polls now."],
   reconcile: ["Reconcile", "It compares table and topic and repairs differences. This reads the whole table."],
   snapshot: ["Snapshot", "It reads the whole table again and writes each row to its topic."],
   continue: ["Continue", "It continues with the changed statement from its position. Rows that were read before are compared and updated."],
 };
-const label = (verb) => ASKS[verb][0];
-// Long enough that a person's own session is one to look at.
+const label = (verb) => REQUESTS[verb][0];
+// A transaction that is open longer is marked.
 const OPEN_MS = 60_000;
 
 class CaptureRow {
@@ -30,7 +30,7 @@ class CaptureRow {
     this.state = new StateButton(name);
     this.phase = h("span", { class: "s" });
     this.cells = Object.fromEntries(COLUMNS.slice(2, -1).map((column) => [column, h("td", { class: "n", "data-label": column })]));
-    this.buttons = Object.keys(ASKS).map((verb) =>
+    this.buttons = Object.keys(REQUESTS).map((verb) =>
       h("button", { type: "button", "data-verb": verb, "aria-label": `${label(verb)} ${name}`, onclick: () => this.ask(verb) }, label(verb)),
     );
     this.node = h(
@@ -50,28 +50,28 @@ class CaptureRow {
     this.state.show(capture.state, capture.why, { states, remedies });
     const part = snapshot ? ` ${Math.min(100, Math.floor((100 * snapshot[0]) / snapshot[1]))} %` : "";
     text(this.phase, capture.phase ? `${capture.phase}${part}` : "");
-    const said = [
+    const notes = [
       capture.asked && `${capture.asked} is requested`,
       capture.answer && `the last request was refused: ${capture.answer}`,
       capture.waits,
       capture.skipped_transactions && "transactions are open longer than HOLD",
-      capture.dead_letter_rows && `${f.count(capture.dead_letter_rows.rows)} rows are too large for its topic, e.g. ${capture.dead_letter_rows.first}`,
+      capture.dead_letter_rows && `${f.count(capture.dead_letter_rows.rows)} rows are dead letters, e.g. ${capture.dead_letter_rows.first}`,
       capture.why,
     ].filter(Boolean);
-    text(this.why, said.join("; "));
-    attr(this.why, "title", said.join("\n"));
-    const found = drift ? drift.missing + drift.differing + drift.extra : null;
+    text(this.why, notes.join("; "));
+    attr(this.why, "title", notes.join("\n"));
+    const differences = drift ? drift.missing + drift.differing + drift.extra : null;
     const figures = {
       Behind: f.age(capture.lag_ms),
       "Rows read": f.count(capture.rows_in),
       Written: f.count(capture.rows_out),
       "Last poll": capture.poll_age_ms == null ? f.DASH : `${f.age(capture.poll_age_ms)} ago`,
       "Open since": f.age(capture.open_ms),
-      Drift: drift ? `${f.count(found)} of ${f.count(drift.rows)}` : "not compared",
+      Drift: drift ? `${f.count(differences)} of ${f.count(drift.rows)}` : "not compared",
     };
     for (const [column, cell] of Object.entries(this.cells)) text(cell, figures[column]);
     attr(this.cells["Open since"], "data-warn", capture.open_ms > OPEN_MS);
-    attr(this.cells.Drift, "data-warn", found > 0 && !drift.explained);
+    attr(this.cells.Drift, "data-warn", differences > 0 && !drift.explained);
     const kinds = drift && `${drift.missing} missing, ${drift.differing} differing, ${drift.extra} extra`;
     attr(this.cells.Drift, "title", drift?.why ? `${kinds}; reason of the comparison: ${drift.why}` : kinds);
     for (const button of this.buttons) {
@@ -83,7 +83,7 @@ class CaptureRow {
   ask(verb) {
     ask({
       title: `${label(verb)} ${this.name}?`,
-      message: `${ASKS[verb][1]} A request that is not answered yet is dropped.`,
+      message: `${REQUESTS[verb][1]} A request that is not answered yet is dropped.`,
       label: label(verb),
       action: { verb, kind: "capture", name: this.name },
       done: () => this.table.acted(`${label(verb)} of ${this.name} is requested.`),
@@ -103,7 +103,7 @@ export class CaptureTable {
     if (this.shape !== names.join()) {
       this.shape = names.join();
       this.rows = new Map(names.map((name) => [name, new CaptureRow(this, name)]));
-      const head = h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c || h("span", { class: "unseen" }, "Ask"))));
+      const head = h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c || h("span", { class: "unseen" }, "Requests"))));
       const body = h("tbody", {}, ...[...this.rows.values()].map((row) => row.node));
       const empty = h("p", { class: "empty" }, "No captures are declared.");
       $("captures").replaceChildren(names.length ? h("table", { class: "captures cards" }, h("thead", {}, head), body) : empty);

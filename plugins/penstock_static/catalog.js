@@ -1,4 +1,4 @@
-// What is declared: a drawing of what feeds what, and the list. A name that is picked in either stands out in both.
+// The declarations as a graph and a list. A name that is picked in one is marked in both.
 import { $, attr, h, text } from "./dom.js";
 import { DASH } from "./format.js";
 import { Graph } from "./graph.js";
@@ -19,16 +19,16 @@ export class Catalog {
     this.graph = new Graph($("catalog-graph"), { onPick: (name) => this.pick(name) });
   }
 
-  show(found) {
-    text($("catalog-error"), found.wrong ? PARTLY : "");
-    const key = JSON.stringify(found);
+  show(catalog) {
+    text($("catalog-error"), catalog.wrong ? PARTLY : "");
+    const key = JSON.stringify(catalog);
     if (this.key === key) return;
     this.key = key;
-    this.graph.draw(found.graph, new Map(found.declared.map((one) => [`${one.kind} ${one.name}`, one.runs])));
-    this.buttons = found.declared.map(({ name }) =>
+    this.graph.draw(catalog.graph, new Map(catalog.declared.map((one) => [`${one.kind} ${one.name}`, one.runs])));
+    this.buttons = catalog.declared.map(({ name }) =>
       h("button", { type: "button", class: "pick", "data-name": name, onclick: () => this.pick(name) }, name),
     );
-    const rows = found.declared.map((one, n) =>
+    const rows = catalog.declared.map((one, n) =>
       h(
         "tr",
         {},
@@ -38,7 +38,7 @@ export class Catalog {
         names(one.reads),
         names(one.writes),
         h("td", { class: "what" }, one.output_mode || DASH),
-        one.runs ? h("td", {}, "yes") : h("td", { class: "what muted", title: found.not_run }, "declared only"),
+        one.runs ? h("td", {}, "yes") : h("td", { class: "what muted", title: catalog.not_run }, "declared only"),
       ),
     );
     $("catalog").replaceChildren(
@@ -48,12 +48,12 @@ export class Catalog {
         h("thead", {}, h("tr", {}, ...HEAD.map((c) => h("th", { scope: "col" }, c)))),
         h("tbody", {}, ...rows),
       ),
-      ...(found.declared.every((one) => one.runs) ? [] : [h("p", { class: "empty" }, `${found.not_run}.`)]),
+      ...(catalog.declared.every((one) => one.runs) ? [] : [h("p", { class: "empty" }, `${catalog.not_run}.`)]),
     );
-    this.pick(found.graph.nodes.some((node) => node.name === this.picked) ? this.picked : "", true);
+    this.pick(catalog.graph.nodes.some((node) => node.name === this.picked) ? this.picked : "", true);
   }
 
-  // Picked once more, a name is let go.
+  // A second pick of a name removes the mark.
   pick(name, keep = false) {
     this.picked = !keep && this.picked === name ? "" : name;
     this.graph.pick(this.picked);

@@ -1,4 +1,4 @@
-// Charts by uPlot (vendored). One neutral colour: in this page colour speaks of states only.
+// Charts by uPlot (vendored) in one neutral colour: colours are for states.
 import { clock } from "./format.js";
 
 /* global uPlot */
@@ -6,9 +6,9 @@ const colour = (name) => {
   const probe = document.createElement("span");
   probe.className = `probe-${name}`;
   document.body.append(probe);
-  const found = getComputedStyle(probe).color;
+  const value = getComputedStyle(probe).color;
   probe.remove();
-  return found;
+  return value;
 };
 
 let ink = null;

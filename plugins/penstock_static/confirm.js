@@ -1,4 +1,4 @@
-// One dialog for every action: says what will happen, takes a note, stays open while it works and if it fails.
+// One dialog for all actions: describes the effect, takes a note, and stays open until the action has succeeded.
 import { act } from "./api.js";
 import { $, text } from "./dom.js";
 

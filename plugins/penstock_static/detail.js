@@ -1,4 +1,4 @@
-// The unfolded view of one stream: eight charts over the last hour, its topics, its last error.
+// Details of a stream: charts of the last hour, topics, gaps and the last error.
 import * as charts from "./charts.js";
 import { attr, h, marked, text } from "./dom.js";
 import * as f from "./format.js";
@@ -15,8 +15,8 @@ const CHARTS = [
   ["dead", "Dead-lettered, each 30 s", f.count, true],
 ];
 
-// A starred column holds numbers.
-const tabled = (kind, columns, body) =>
+// A column with an asterisk has numbers.
+const table = (kind, columns, body) =>
   h(
     "table",
     { class: kind },
@@ -27,9 +27,9 @@ const latest = (values) => values.findLast((value) => value != null) ?? null;
 const highest = (values) => values.reduce((most, value) => (value != null && value > most ? value : most), 0);
 
 export class Detail {
-  constructor(name, table) {
+  constructor(name, streams) {
     this.name = name;
-    this.table = table;
+    this.streams = streams;
     this.letters = Object.entries({ dead: "Dead letters", late: "Late records" }).map(([kind, label]) =>
       h("button", { type: "button", "aria-haspopup": "dialog", "aria-label": `${label} of ${name}`, onclick: () => showLetters(name, kind) }, `${label} …`),
     );
@@ -40,7 +40,7 @@ export class Detail {
     this.errorTitle = h("h4", {});
     this.topics = h("tbody");
     this.gaps = h("tbody");
-    this.gapsTable = tabled("gaps", ["Gap", "*Records", "Found", "Goes on"], this.gaps);
+    this.gapsTable = table("gaps", ["Gap", "*Records", "Found", "Accepted"], this.gaps);
     this.node = h(
       "div",
       { class: "detail" },
@@ -48,8 +48,8 @@ export class Detail {
       h(
         "div",
         { class: "beside" },
-        h("div", { class: "known" }, this.facts, h("div", { class: "buttons" }, ...this.letters)),
-        tabled("topics", ["Topic", "*Lag", "*Partitions", "Next offsets"], this.topics),
+        h("div", { class: "summary" }, this.facts, h("div", { class: "buttons" }, ...this.letters)),
+        table("topics", ["Topic", "*Lag", "*Partitions", "Next offsets"], this.topics),
       ),
       this.gapsTable,
       this.errorTitle,
@@ -57,7 +57,7 @@ export class Detail {
     );
   }
 
-  // Charts measure their place, so they are made once the node is on the page.
+  // Charts need the size of their place, so they are created once the node is on the page.
   begin(history) {
     for (const [key, title, format, bars] of CHARTS) {
       const value = h("output", {});
@@ -83,10 +83,10 @@ export class Detail {
 
   draw(history) {
     if (!history) return;
-    const found = history.streams[this.name];
+    const series = history.streams[this.name];
     for (const [key, entry] of this.charts) {
       entry.t = history.t;
-      entry.values = found?.[key] ?? history.t.map(() => null);
+      entry.values = series?.[key] ?? history.t.map(() => null);
       entry.chart.set(entry.t, entry.values);
       this.label(entry, null);
       const range = `now ${entry.format(latest(entry.values))}, highest ${entry.format(highest(entry.values))}`;
@@ -95,7 +95,7 @@ export class Detail {
   }
 
   show(stream, viewer) {
-    for (const button of this.letters) this.table.guard(button, viewer);
+    for (const button of this.letters) this.streams.guard(button, viewer);
     const facts = [
       ["Rows read", f.exact(stream.rows_in)],
       ["Rows written", f.exact(stream.rows_out)],
@@ -122,7 +122,7 @@ export class Detail {
               h("td", { class: "offsets" }, offsets || f.DASH),
             );
           })
-        : [h("tr", {}, h("td", { colspan: 4, class: "muted" }, "No batch has been read yet."))]),
+        : [h("tr", {}, h("td", { colspan: 4, class: "muted" }, "There is no batch yet."))]),
     );
     const gaps = stream.gaps ?? [];
     attr(this.gapsTable, "hidden", !gaps.length);
@@ -134,7 +134,7 @@ export class Detail {
           h("th", { scope: "row" }, gap.said),
           h("td", { class: "n" }, gap.records == null ? "unknown" : f.exact(gap.records)),
           h("td", {}, `${f.age(gap.age_ms)} ago`),
-          h("td", {}, ...(gap.accepted_by ? [`let by ${gap.accepted_by}`] : marked(`no: \`penstock streams go-on ${this.name}\``))),
+          h("td", {}, ...(gap.accepted_by ? [`by ${gap.accepted_by}`] : marked(`no: \`penstock streams go-on ${this.name}\``))),
         ),
       ),
     );

@@ -1,7 +1,7 @@
 // Small helpers over the DOM: everything shown is set as text, never as markup.
 export const $ = (id) => document.getElementById(id);
 
-const made = (node, props, children) => {
+const build = (node, props, children) => {
   for (const [key, value] of Object.entries(props)) {
     if (value == null || value === false) continue;
     if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
@@ -11,21 +11,20 @@ const made = (node, props, children) => {
   return node;
 };
 
-export const h = (tag, props = {}, ...children) => made(document.createElement(tag), props, children);
+export const h = (tag, props = {}, ...children) => build(document.createElement(tag), props, children);
 
 export const svg = (tag, props = {}, ...children) =>
-  made(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
+  build(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
 
-// Words between backticks or asterisks, as the docs have them.
-export const marked = (words) =>
-  words.split(/(`[^`]+`|\*[^*]+\*)/).map((part) => {
+// Text with code between backticks and emphasis between asterisks.
+export const marked = (markup) =>
+  markup.split(/(`[^`]+`|\*[^*]+\*)/).map((part) => {
     if (part.startsWith("`")) return h("code", {}, part.slice(1, -1));
     return part.startsWith("*") && part.length > 1 ? h("em", {}, part.slice(1, -1)) : part;
   });
 
-// Follows a link to another page of Airflow. It shows this one in a frame that no link leads out of: its own document
-// follows it then.
-export const leadOut = (event) => {
+// Follows a link to another page of Airflow, which shows this page in a frame: its own document must follow the link.
+export const openInAirflow = (event) => {
   if (window.parent === window) return;
   event.preventDefault();
   const link = window.parent.document.createElement("a");

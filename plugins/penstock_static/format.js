@@ -1,4 +1,4 @@
-// How figures read: short, of constant width, with the unit. A missing figure is a dash.
+// Numbers and times as short texts of constant width. A missing value is a dash.
 export const DASH = "–";
 
 const compact = (value, units, base) => {
@@ -29,7 +29,7 @@ export const span = (ms) => {
   return `${Math.floor(s / 86400)}d ${Math.floor((s % 86400) / 3600)}h`;
 };
 
-// Whole seconds, for ages that are shown anew every few seconds: tenths would only flicker.
+// Whole seconds, for ages that are updated every few seconds.
 export const age = (ms) => (ms == null ? DASH : ms > -1000 && ms < 1000 ? "0 s" : span(Math.trunc(ms / 1000) * 1000));
 
 const two = (n) => String(n).padStart(2, "0");
@@ -45,7 +45,7 @@ export const moment = (ms, now) => {
   return today ? clock(ms) : `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())} ${clock(ms)}`;
 };
 
-// The error of a stream that is well again is past.
+// The error of a stream that runs again is past.
 export const failed = ({ state, error, error_age_ms: ago }) =>
   error ? `${["running", "idle"].includes(state) ? "past" : "last"} error${ago == null ? "" : `, ${age(ago)} ago`}` : "";
 

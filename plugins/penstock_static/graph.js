@@ -1,4 +1,4 @@
-// What feeds what, drawn from left to right. The server says in which column and row each node stands.
+// The graph of declarations, from left to right. The server computes column and row of each node.
 import { h, svg } from "./dom.js";
 
 const ROW = 44;
@@ -22,9 +22,9 @@ const columnsOf = (nodes) => {
   }
   let x = SIDE;
   return widths.map((width) => {
-    const found = { x, width };
+    const position = { x, width };
     x += width + GAP;
-    return found;
+    return position;
   });
 };
 
@@ -54,18 +54,18 @@ const back = ([[from, start], [column, end]], columns, lane) => {
   return `M${x} ${y(start)} C${x + SIDE} ${y(start)} ${x + SIDE} ${lane} ${x} ${lane} H${to} C${to - SIDE} ${lane} ${to - SIDE} ${y(end)} ${to - HEAD} ${y(end)}`;
 };
 
-const reached = (start, edges, from, to) => {
-  const seen = new Set(start);
+const reachable = (start, edges, from, to) => {
+  const nodes = new Set(start);
   const waiting = [...start];
   while (waiting.length) {
     const node = waiting.pop();
     for (const edge of edges) {
-      if (edge[from] !== node || seen.has(edge[to])) continue;
-      seen.add(edge[to]);
+      if (edge[from] !== node || nodes.has(edge[to])) continue;
+      nodes.add(edge[to]);
       waiting.push(edge[to]);
     }
   }
-  return seen;
+  return nodes;
 };
 
 export class Graph {
@@ -102,11 +102,11 @@ export class Graph {
   }
 
   box({ name, kind, row }, { x, width }, runs) {
-    const known = runs.get(`${kind} ${name}`);
+    const running = runs.get(`${kind} ${name}`);
     const text = (dy, label, className) => svg("text", { x: x + 12, y: y(row) + dy, class: className }, label);
     const group = svg(
       "g",
-      { class: "node", "data-kind": kind, "data-name": name, "data-idle": known === false, onclick: () => this.onPick(name) },
+      { class: "node", "data-kind": kind, "data-name": name, "data-idle": running === false, onclick: () => this.onPick(name) },
       svg("title", {}, `${name} (${kind})`),
       svg("rect", { x, y: y(row) - BOX / 2, width, height: BOX, rx: kind === "topic" || kind === "pattern" ? BOX / 2 : 5 }),
       text(-2, short(name), "name"),
@@ -118,8 +118,8 @@ export class Graph {
   // Leaves in full ink what has that name, what feeds it and what it feeds; everything if the name is empty.
   pick(name) {
     const start = this.nodes.flatMap((node, n) => (node.name === name ? [n] : []));
-    const up = reached(start, this.edges, "target", "source");
-    const down = reached(start, this.edges, "source", "target");
+    const up = reachable(start, this.edges, "target", "source");
+    const down = reachable(start, this.edges, "source", "target");
     const off = (on) => start.length > 0 && !on;
     const both = (set, edge) => set.has(edge.source) && set.has(edge.target);
     this.boxes.forEach((box, n) => {

@@ -1,30 +1,30 @@
-// What a stream put aside, and the log of an app's driver: read when somebody asks for it.
+// Dead letters and late records of a stream, and the log of an app's driver.
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import * as f from "./format.js";
-import { look } from "./look.js";
+import { openDialog } from "./dialog.js";
 
-const WORDS = {
-  dead: ["Dead letters", "Records that do not parse, or that no output takes. `penstock dead-letters` lists, shows and replays all of them.", "There are none in the topics of dead letters."],
-  late: ["Late records", "Records that came after their window was closed.", "None are kept: an input that says late=\"keep\" keeps them, others only count them."],
+const TEXTS = {
+  dead: ["Dead letters", "Records that could not be processed, and rows that an output refused. `penstock dead-letters` lists, shows and replays all of them.", "The dead-letter topics have none."],
+  late: ["Late records", "Records that arrived after their window was closed.", "There are none. They are kept only for inputs with late=\"keep\", and counted for all."],
 };
 
-const text = (said, empty) => (said == null ? h("p", { class: "muted" }, empty) : h("pre", { class: "error", tabindex: "0" }, said));
+const text = (value, empty) => (value == null ? h("p", { class: "muted" }, empty) : h("pre", { class: "error", tabindex: "0" }, value));
 
 const card = (one) =>
   h(
     "article",
     { class: "letter" },
-    h("h4", {}, one.reason || "no reason is said"),
-    h("p", { class: "muted" }, `from ${one.source} · kept ${new Date(one.at).toISOString().slice(0, 19).replace("T", " ")} UTC in ${one.topic}, partition ${one.partition}, offset ${one.offset} · ${f.bytes(one.size)}`),
+    h("h4", {}, one.reason || "no reason given"),
+    h("p", { class: "muted" }, `from ${one.source} · written ${new Date(one.at).toISOString().slice(0, 19).replace("T", " ")} UTC in ${one.topic}, partition ${one.partition}, offset ${one.offset} · ${f.bytes(one.size)}`),
     one.key == null ? null : h("p", {}, h("span", { class: "muted" }, "key "), h("code", {}, one.key)),
     text(one.value, "no value: a tombstone"),
-    one.replay ? h("p", {}, h("span", { class: "muted" }, "behind a fix "), h("code", {}, one.replay)) : null,
+    one.replay ? h("p", {}, h("span", { class: "muted" }, "after a fix: "), h("code", {}, one.replay)) : null,
   );
 
 export const showLetters = (stream, kind) => {
-  const [title, about, none] = WORDS[kind];
-  look({
+  const [title, about, none] = TEXTS[kind];
+  openDialog({
     title: `${title} of ${stream}`,
     about: `${about} The newest 20 are shown.`,
     reread: true,
@@ -36,9 +36,9 @@ export const showLetters = (stream, kind) => {
 };
 
 export const showLog = (app) =>
-  look({
+  openDialog({
     title: `Log of the driver of ${app}`,
-    about: "The last 200 lines; `penstock streams logs` follows it.",
+    about: "The last 200 lines; `penstock streams logs` shows more.",
     reread: true,
     atEnd: true,
     make: async () => {

@@ -1,4 +1,4 @@
-// Fetches, shows, and says plainly what it does not know.
+// Fetches the data of the page and shows it.
 import * as api from "./api.js";
 import { BackfillTable } from "./backfills.js";
 import { CaptureTable } from "./captures.js";
@@ -14,10 +14,10 @@ const EVERY_MS = 3000;
 const HISTORY_EVERY_MS = 15000;
 const CATALOG_EVERY_MS = 60000;
 const OLD_MS = 12000;
-const LATELY = 20; // steps of the history, ten minutes
+const RECENT = 20; // steps of the history, ten minutes
 
 let data = null;
-let gotAt = 0; // performance.now() of the last good answer
+let fetchedAt = 0; // performance.now() of the last successful answer
 let historyAt = -Infinity;
 let failure = null;
 let timer = null;
@@ -37,11 +37,11 @@ const tiles = {
   restarts: tile("Driver restarts", "Over all apps"),
 };
 const SPARK = { width: 110, height: 20 };
-const sum = (known) => known.reduce((a, b) => a + b, 0);
+const sum = (values) => values.reduce((a, b) => a + b, 0);
 const totalSparks = [
   ["rows_per_s", spark(tiles.rows.note, SPARK), sum],
   ["lag", spark(tiles.lag.note, SPARK), sum],
-  ["watermark_age_ms", spark(tiles.watermark.note, SPARK), (known) => Math.max(0, ...known)],
+  ["watermark_age_ms", spark(tiles.watermark.note, SPARK), (values) => Math.max(0, ...values)],
   ["state_bytes", spark(tiles.state.note, SPARK), sum],
 ];
 
@@ -50,13 +50,13 @@ const showTotals = ({ totals, freshness, apps }) => {
   text(tiles.streams.value, `${totals.healthy} of ${totals.wanted}`);
   const tally = {};
   for (const { state } of apps.flatMap((app) => app.streams)) tally[state] = (tally[state] ?? 0) + 1;
-  const unwell = Object.entries(tally).filter(([state]) => state !== "running" && state !== "idle");
-  const note = unwell.map(([state, n]) => `${n} ${state}`).join(", ") || "all running";
+  const others = Object.entries(tally).filter(([state]) => state !== "running" && state !== "idle");
+  const note = others.map(([state, n]) => `${n} ${state}`).join(", ") || "all running";
   text(tiles.streams.note, note);
   attr(tiles.streams.note, "title", note);
   attr(tiles.streams.value, "data-bad", Boolean(tally.failing || tally.blocked || tally.hung || tally.down));
   text(tiles.rows.value, stale ? f.DASH : f.count(totals.rows_per_s));
-  // Of what is not known it may be more.
+  // Streams with unknown lag may add to it.
   const more = totals.lag_unknown && totals.lag != null;
   text(tiles.lag.value, stale ? f.DASH : (more ? "≥ " : "") + f.count(totals.lag));
   attr(tiles.lag.value, "title", totals.lag_unknown ? `unknown of ${f.plural(totals.lag_unknown, "stream")}` : null);
@@ -71,22 +71,22 @@ const showTotals = ({ totals, freshness, apps }) => {
   text(tiles.restarts.note, `and ${f.count(sum(apps.flatMap((app) => app.streams.map((s) => s.restarts))))} of queries`);
 };
 
-const drawTotals = ({ t, streams: found }) => {
+const drawTotals = ({ t, streams: series }) => {
   const declared = (key, name) => (key === "watermark_age_ms" ? (streams.behind.get(name) ?? 0) : 0);
   const every = (key) =>
-    Object.entries(found).map(([name, stream]) => stream[key].map((value) => (value == null ? null : value - declared(key, name))));
+    Object.entries(series).map(([name, values]) => values[key].map((value) => (value == null ? null : value - declared(key, name))));
   for (const [key, chart, join] of totalSparks) {
     const all = every(key);
     const joined = t.map((_, i) => {
-      const known = all.map((values) => values[i]).filter((value) => value != null);
-      return known.length ? join(known) : null;
+      const values = all.map((series) => series[i]).filter((value) => value != null);
+      return values.length ? join(values) : null;
     });
     chart.setData([t, joined]);
   }
   for (const key of ["late", "dead"]) {
     const rise = sum(every(key).flat().filter((value) => value != null));
     text(tiles[key].note, `${rise ? f.count(rise) : "none"} in the last hour`);
-    attr(tiles[key].value, "data-warn", every(key).some((values) => values.slice(-LATELY).some((value) => value > 0)));
+    attr(tiles[key].value, "data-warn", every(key).some((values) => values.slice(-RECENT).some((value) => value > 0)));
   }
 };
 
@@ -97,14 +97,14 @@ const table = (head, rows, empty) =>
     ? h("table", { class: "list" }, h("thead", {}, h("tr", {}, ...head.map((c) => h("th", { scope: "col" }, c)))), h("tbody", {}, ...rows))
     : h("p", { class: "empty" }, empty);
 
-const once = {};
+const keys = {};
 const replace = (id, key, make) => {
-  if (once[id] === key) return; // nothing new: leave selections and the scroll position alone
-  once[id] = key;
+  if (keys[id] === key) return; // unchanged: keep selections and the scroll position
+  keys[id] = key;
   $(id).replaceChildren(make());
 };
 
-// A supervisor's name is a task instance's long key: what it is says more to a reader than which.
+// The name of a supervisor is the long key of a task instance.
 const who = ({ actor, source }) =>
   source === "supervisor"
     ? h("td", { class: "who muted", title: actor }, source)
@@ -155,7 +155,7 @@ const showStates = ({ states, remedies }) =>
     return all;
   });
 
-// What is not known
+// Banner
 
 const TITLES = {
   control: "The control database does not answer",
@@ -169,7 +169,7 @@ const HELP = {
   "signed-out": "Reload Airflow to sign in again.",
 };
 
-const ageOfData = () => performance.now() - gotAt;
+const ageOfData = () => performance.now() - fetchedAt;
 
 const showBanner = () => {
   const stale = data !== null && ageOfData() > OLD_MS;
@@ -191,7 +191,7 @@ const showBanner = () => {
   }
   const banner = $("banner");
   attr(banner, "data-level", level || null);
-  // The live region is rewritten only when the matter changes, so that a ticking age is not read out again and again.
+  // The live region is rewritten only when its subject changes, so that screen readers do not repeat a changing age.
   const key = `${level}|${title}|${level === "bad" && failure ? body : ""}`;
   if (banner.dataset.key !== key) {
     banner.dataset.key = key;
@@ -204,7 +204,7 @@ const showBanner = () => {
   attr($("main"), "data-old", (failure !== null && data !== null) || stale);
   const pulse = failure || stale ? "bad" : data?.freshness.old === "all" ? "bad" : data ? "good" : "";
   attr($("pulse"), "data-level", pulse);
-  if (!data) text($("as-of"), failure ? "nothing to show yet" : "loading");
+  if (!data) text($("as-of"), failure ? "no data yet" : "loading");
   else {
     const behind = ageOfData();
     text($("as-of"), `as of ${f.clock(data.now)}` + (behind > EVERY_MS * 2 ? `, ${f.age(behind)} ago` : ""));
@@ -247,7 +247,7 @@ const refresh = async () => {
   clearTimeout(timer);
   try {
     data = await api.overview();
-    gotAt = performance.now();
+    fetchedAt = performance.now();
     failure = null;
     show();
     if (performance.now() - historyAt > HISTORY_EVERY_MS) {
@@ -267,7 +267,7 @@ const refresh = async () => {
   }
 };
 
-// Declared things change seldom, and are known without the control database.
+// Declarations change seldom, and need no control database.
 const catalog = new Catalog();
 let catalogAt = -Infinity;
 
@@ -275,12 +275,12 @@ const refreshCatalog = async () => {
   if (document.hidden || performance.now() - catalogAt < CATALOG_EVERY_MS) return;
   catalogAt = performance.now();
   try {
-    const found = await api.catalog();
-    streams.behind = new Map(found.declared.map((one) => [one.name, one.behind_ms]));
-    sinks.declared = found.declared.filter((one) => one.kind === "sink");
-    backfills.declared = found.declared.filter((one) => one.kind === "backfill");
-    catalog.show(found);
-    panels.declare(found.panels);
+    const declarations = await api.catalog();
+    streams.behind = new Map(declarations.declared.map((one) => [one.name, one.behind_ms]));
+    sinks.declared = declarations.declared.filter((one) => one.kind === "sink");
+    backfills.declared = declarations.declared.filter((one) => one.kind === "backfill");
+    catalog.show(declarations);
+    panels.declare(declarations.panels);
     if (data) show();
   } catch (error) {
     if (!(error instanceof api.Failure)) throw error;

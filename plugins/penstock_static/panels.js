@@ -59,7 +59,7 @@ const cardBody = ({ values, elements, columns, match, empty: none }, part, conte
   if (match) return part.rows.length ? [rowsTable(columns, part.rows, context), ...(part.more ? [empty(`The first ${part.rows.length} are shown.`)] : [])] : [empty(...marked(none))];
   const { value } = part;
   if (!value) return [empty(...marked(none))];
-  const body = values.length ? [h("dl", { class: "cure" }, ...values.flatMap((one) => [h("dt", {}, one.title), h("dd", {}, ...formatted(one, value, context))]))] : [];
+  const body = values.length ? [h("dl", { class: "remedy" }, ...values.flatMap((one) => [h("dt", {}, one.title), h("dd", {}, ...formatted(one, value, context))]))] : [];
   if (!elements) return body;
   const rows = value[elements] ?? [];
   body.push(empty(`${elements}: ${part.count ?? "none"}`), ...(rows.length ? [rowsTable(columns, rows, context)] : []));

@@ -1,39 +1,39 @@
-// Sinks: what each writes, how its store is, what its statement does, and giving the store once more what it put aside.
+// Sinks: metrics, health of the store, explanation of the statement, and replay of dead letters.
 import * as api from "./api.js";
 import { ask } from "./confirm.js";
 import { $, attr, h, text } from "./dom.js";
 import * as f from "./format.js";
 import { showLetters } from "./letters.js";
-import { look } from "./look.js";
+import { openDialog } from "./dialog.js";
 import { StateButton } from "./state.js";
 
-const COLUMNS = ["Sink", "State", "Store", "Documents/s", "Lag", "Sent again", "Older", "Dead"];
+const COLUMNS = ["Sink", "State", "Store", "Documents/s", "Lag", "Retried", "Older", "Dead"];
 const HINTS = {
-  Store: "Whether it took the last documents it was given, and how long ago; or for how long it has been away",
-  "Documents/s": "Documents written or deleted per second, and since the driver began",
-  Lag: "Records not read yet, over all topics",
-  "Sent again": "Documents that the store was too busy for at first, per second and since the driver began",
-  Older: "Documents that the store had a newer version of, since the driver began",
-  Dead: "Records put aside, since the first start",
+  Store: "Whether the store accepted the last documents, and when; or how long it has been down",
+  "Documents/s": "Documents written or deleted per second, and since the driver started",
+  Lag: "Records that are not read yet, over all topics",
+  Retried: "Documents that were sent again because the store was too busy, per second and since the driver started",
+  Older: "Documents of which the store had a newer version, since the driver started",
+  Dead: "Dead letters, since the first start",
 };
 const TOO_BUSY = 0.1;
-const NOT_RUN = "not run: nobody has said where its store is";
-const NOT_BEGUN = "not begun: no run of its app's DAG has taken it up yet";
+const NOT_RUN = "does not run: the address of its store is not configured";
+const NOT_STARTED = "not started yet: the next run of its app's DAG starts it";
 
 const showExplanation = (name) =>
-  look({
-    title: `What ${name} does`,
-    about: "As `penstock sinks explain` prints it: read by Spark, which takes some seconds, and no store is asked.",
+  openDialog({
+    title: `Explanation of ${name}`,
+    about: "The output of `penstock sinks explain`. Spark takes some seconds for it; no store is queried.",
     make: async () => [h("pre", { class: "log" }, (await api.explain(name)).text)],
   });
 
 const showReplayed = (name, { counts, left }) =>
-  look({
+  openDialog({
     title: `Replay of ${name}`,
-    about: left.length ? "What stays put aside, the first fifty; it can be replayed again." : "",
+    about: left.length ? "Dead letters that remain, at most fifty; they can be replayed again." : "",
     make: () => [
       h("p", {}, Object.entries(counts).map(([what, n]) => `${f.exact(n)} ${what}`).join(", ") || `Sink ${name} has no dead letters.`),
-      ...left.map(({ place, said }) => h("article", { class: "letter" }, h("h4", {}, said), h("p", { class: "muted" }, place))),
+      ...left.map(({ place, said: reason }) => h("article", { class: "letter" }, h("h4", {}, reason), h("p", { class: "muted" }, place))),
     ],
   });
 
@@ -76,25 +76,25 @@ class SinkRow {
     const c = this.cells;
     text(this.place, [sink.destination, sink.app].filter(Boolean).join(" · "));
     attr(this.place, "title", sink.destination);
-    const idle = sink.state ? "" : sink.runs ? NOT_BEGUN : NOT_RUN;
+    const idle = sink.state ? "" : sink.runs ? NOT_STARTED : NOT_RUN;
     text(this.why, idle || sink.why || f.failed(sink));
     attr(this.why, "title", idle || sink.why || sink.error);
     attr(this.node, "data-state", sink.state ?? "stopped");
     attr(this.node, "data-stale", sink.stale);
     attr(this.state.node, "hidden", !sink.state);
     if (sink.state) this.state.show(sink.state, sink.why, { states, remedies });
-    text(this.desired, sink.state ? `wanted ${sink.desired}` : f.DASH);
+    text(this.desired, sink.state ? `desired ${sink.desired}` : f.DASH);
     const away = sink.health === "away";
     text(c.Store.first, sink.health === "unknown" ? f.DASH : sink.health);
     text(c.Store.second, sink.health_age_ms == null ? "" : away ? `for ${f.age(sink.health_age_ms)}` : `${f.age(sink.health_age_ms)} ago`);
     attr(c.Store.cell, "data-warn", away);
     attr(c.Store.cell, "title", away ? sink.reason : null);
     text(c["Documents/s"].first, f.count(sink.written_per_s));
-    text(c["Documents/s"].second, sink.written ? `${f.count(sink.written)} in all` : "");
+    text(c["Documents/s"].second, sink.written ? `${f.count(sink.written)} in total` : "");
     text(c.Lag.first, f.count(sink.lag));
-    text(c["Sent again"].first, f.count(sink.retried));
-    text(c["Sent again"].second, sink.retried_per_s ? `${f.count(sink.retried_per_s)} a second` : "");
-    attr(c["Sent again"].cell, "data-warn", sink.retried_per_s > TOO_BUSY * sink.written_per_s);
+    text(c.Retried.first, f.count(sink.retried));
+    text(c.Retried.second, sink.retried_per_s ? `${f.count(sink.retried_per_s)} a second` : "");
+    attr(c.Retried.cell, "data-warn", sink.retried_per_s > TOO_BUSY * sink.written_per_s);
     text(c.Older.first, f.count(sink.conflicts));
     text(c.Dead.first, f.count(sink.dead));
     attr(c.Dead.first, "title", f.exact(sink.dead));
@@ -106,7 +106,7 @@ class SinkRow {
     const facts = [
       ["Documents written", f.exact(sink.written)],
       ["Older than in the store", f.exact(sink.conflicts)],
-      ["Sent again", f.exact(sink.retried)],
+      ["Retried", f.exact(sink.retried)],
       ["Refused", f.exact(sink.refused)],
       ["Bytes sent", f.bytes(sink.bytes)],
       ["Asked to wait", sink.waits == null ? f.DASH : f.plural(sink.waits, "time")],
@@ -153,30 +153,30 @@ export class SinkTable {
     this.declared = []; // of the catalog
   }
 
-  // Those that have reported; then those that have not yet, or that nothing runs.
-  known({ apps, sinks }) {
-    const found = new Map(sinks.map((sink) => [sink.name, { ...sink, runs: true }]));
+  // Sinks that have reported, and declared sinks that have not, or that do not run.
+  all({ apps, sinks }) {
+    const byName = new Map(sinks.map((sink) => [sink.name, { ...sink, runs: true }]));
     const streams = new Map(apps.flatMap((app) => app.streams).map((stream) => [stream.name, stream]));
     for (const { name, app, writes, runs, location } of this.declared) {
-      const place = writes.filter(({ kind }) => kind === "store").map((one) => one.name).join(", ");
-      const known = found.get(name) ?? { health: "unknown", ...streams.get(name), name, app, place, runs };
-      found.set(name, { ...known, stated: location.startsWith("sql/sinks/") });
+      const destination = writes.filter(({ kind }) => kind === "store").map((one) => one.name).join(", ");
+      const sink = byName.get(name) ?? { health: "unknown", ...streams.get(name), name, app, destination, runs };
+      byName.set(name, { ...sink, stated: location.startsWith("sql/sinks/") });
     }
-    return [...found.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
+    return [...byName.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
   }
 
   show(data) {
-    const known = this.known(data);
-    const names = known.map((sink) => sink.name);
+    const all = this.all(data);
+    const names = all.map((sink) => sink.name);
     if (this.shape !== names.join()) {
       this.shape = names.join();
-      // A row that is unfolded stays so.
+      // Unfolded rows stay unfolded.
       this.rows = new Map(names.map((name) => [name, this.rows.get(name) ?? new SinkRow(this, name)]));
       const head = h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c)));
       const body = h("tbody", {}, ...[...this.rows.values()].flatMap((row) => [row.node, row.holder]));
       const empty = h("p", { class: "empty" }, "No sinks are declared.");
       $("sinks").replaceChildren(names.length ? h("table", { class: "sinks cards" }, h("thead", {}, head), body) : empty);
     }
-    for (const sink of known) this.rows.get(sink.name).show(sink, data);
+    for (const sink of all) this.rows.get(sink.name).show(sink, data);
   }
 }

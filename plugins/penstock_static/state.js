@@ -1,9 +1,9 @@
-// The state of something as a button: it leads to what the state means and what to do.
+// A state as a button that opens its meaning and remedy.
 import { attr, h, marked, text } from "./dom.js";
-import { look } from "./look.js";
+import { openDialog } from "./dialog.js";
 
 export class StateButton {
-  // section: of the docs, where the states stand.
+  // section: of docs/operations.md that describes the states.
   constructor(name, section = "States") {
     this.name = name;
     this.section = section;
@@ -11,7 +11,7 @@ export class StateButton {
   }
 
   show(state, why, { states, remedies }) {
-    Object.assign(this, { state, why, meaning: states[state] ?? "", cure: remedies[state] ?? "" });
+    Object.assign(this, { state, why, meaning: states[state] ?? "", remedy: remedies[state] ?? "" });
     text(this.node, state);
     attr(this.node, "data-state", state);
     attr(this.node, "title", this.meaning);
@@ -19,17 +19,17 @@ export class StateButton {
   }
 
   explain() {
-    const { state, why, meaning, cure } = this;
-    const line = (term, said) => [h("dt", {}, term), h("dd", {}, ...said)];
-    look({
+    const { state, why, meaning, remedy } = this;
+    const line = (term, nodes) => [h("dt", {}, term), h("dd", {}, ...nodes)];
+    openDialog({
       title: `${this.name} is ${state}`,
       make: () => [
         h(
           "dl",
-          { class: "cure" },
+          { class: "remedy" },
           ...line("Meaning", [meaning]),
           ...(why ? line("Reason", [why]) : []),
-          ...line("What to do", cure ? marked(cure) : ["nothing"]),
+          ...line("What to do", remedy ? marked(remedy) : ["nothing"]),
           ...line("More", [`${this.section}, in `, h("code", {}, "docs/operations.md")]),
         ),
       ],

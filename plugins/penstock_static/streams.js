@@ -1,4 +1,4 @@
-// The table of apps and their streams. Rows are made once and then kept up to date, so focus and charts stay.
+// The table of apps and their streams. Rows are created once and then updated, so that focus and charts stay.
 import { drop, spark, sparkWidth } from "./charts.js";
 import { ask } from "./confirm.js";
 import { Detail } from "./detail.js";
@@ -8,9 +8,9 @@ import { showLog } from "./letters.js";
 import { StateButton } from "./state.js";
 
 const COLUMNS = ["Stream", "State", "Last batch", "Rows/s", "Lag", "Watermark", "State size", "Late", "Dead", "Restarts", ""];
-// Two hosts' clocks may differ by less.
+// Clocks of two hosts may differ by this.
 const AHEAD_MS = 10_000;
-const hash = (given) => given.slice(0, 8);
+const short = (hash) => hash.slice(0, 8);
 const HINTS = {
   "Last batch": "Time since the last batch was committed, and its duration",
   "Rows/s": "Rows read per second, now and over the last hour",
@@ -27,9 +27,9 @@ const pair = (label) => {
   const second = h("span", { class: "s" });
   return { cell: h("td", { class: "n", "data-label": label }, first, second), first, second };
 };
-// Producers send in bursts, and a batch takes what has come meanwhile: so much is on its way, not waiting.
+// Producers send in bursts, and a batch reads what has arrived meanwhile: such a lag is no backlog.
 const ON_ITS_WAY_MS = 30_000;
-const onItsWay = ({ lag, rows_per_s: rate, batch_ms: took }) => lag != null && lag <= ((rate ?? 0) * Math.max(ON_ITS_WAY_MS, 2 * (took ?? 0))) / 1000;
+const onItsWay = ({ lag, rows_per_s: rate, batch_ms: duration }) => lag != null && lag <= ((rate ?? 0) * Math.max(ON_ITS_WAY_MS, 2 * (duration ?? 0))) / 1000;
 
 class StreamRow {
   constructor(table, name) {
@@ -62,10 +62,10 @@ class StreamRow {
     this.stream = stream;
     this.viewer = viewer;
     const c = this.cells;
-    // What holds for the whole app is said once, at its head.
-    const shown = stream.why === app.why ? "" : stream.why;
-    text(this.why, shown || f.failed(stream));
-    attr(this.why, "title", shown || stream.error);
+    // A reason of the whole app is shown once, at its head.
+    const why = stream.why === app.why ? "" : stream.why;
+    text(this.why, why || f.failed(stream));
+    attr(this.why, "title", why || stream.error);
     attr(this.node, "data-state", stream.state);
     attr(this.node, "data-stale", stream.stale);
     attr(this.node, "data-alarm", stream.alarms?.length > 0);
@@ -98,9 +98,9 @@ class StreamRow {
   }
 
   draw(history) {
-    const found = history.streams[this.name];
+    const series = history.streams[this.name];
     for (const [key, chart] of Object.entries(this.sparks)) {
-      chart.setData([history.t, found?.[key] ?? history.t.map(() => null)]);
+      chart.setData([history.t, series?.[key] ?? history.t.map(() => null)]);
     }
     this.detail?.draw(history);
   }
@@ -175,11 +175,11 @@ class AppHead {
     text(this.why, app.why);
     const d = app.driver;
     const facts = [`release ${app.release_seq}`, f.plural(app.restarts, "restart")];
-    if (d && d.state !== "ended") facts.push(`up ${f.age(d.up_ms)}`, `heard ${f.age(d.alive_age_ms)} ago`, `${d.submission ?? `pid ${d.pid ?? f.DASH}`} on ${d.host}`);
-    // Changed files restart nothing, so a newer hash is news and no trouble.
-    if (d) facts.push(`code ${hash(d.spec_hash)}${d.spec_hash === disk ? "" : `, on disk ${hash(disk)}`}`);
+    if (d && d.state !== "ended") facts.push(`up ${f.age(d.up_ms)}`, `reported ${f.age(d.alive_age_ms)} ago`, `${d.submission ?? `pid ${d.pid ?? f.DASH}`} on ${d.host}`);
+    // Changed files restart nothing, so another hash is no error.
+    if (d) facts.push(`code ${short(d.spec_hash)}${d.spec_hash === disk ? "" : `, on disk ${short(disk)}`}`);
     text(this.facts, facts.join(" · "));
-    attr(this.facts, "title", d ? `driver ${d.incarnation}\nlog ${d.log}\nowner ${d.owner}\ncode it runs ${d.spec_hash}\ncode on disk ${disk}: a release takes it` : null);
+    attr(this.facts, "title", d ? `driver ${d.incarnation}\nlog ${d.log}\nowner ${d.owner}\nits code ${d.spec_hash}\ncode on disk ${disk}, which a release starts` : null);
     const on = app.streams.filter((stream) => stream.desired === "on").length;
     attr(this.start, "hidden", on === app.streams.length);
     attr(this.stop, "hidden", on === 0);
@@ -190,7 +190,7 @@ class AppHead {
   confirm(verb) {
     const { name, streams } = this.app;
     const changes = streams.filter((s) => (s.desired === "on") === (verb === "stop")).map((s) => s.name);
-    const words = {
+    const texts = {
       start: [`Start all streams of ${name}?`, `Starts ${changes.join(", ")}.`, "Start all"],
       stop: [`Stop all streams of ${name}?`, `Stops ${changes.join(", ")}. The driver finishes its batches and ends. Offsets and state are kept.`, "Stop all"],
       release: [
@@ -200,11 +200,11 @@ class AppHead {
       ],
     }[verb];
     ask({
-      title: words[0],
-      message: words[1],
-      label: words[2],
+      title: texts[0],
+      message: texts[1],
+      label: texts[2],
       action: { verb, kind: "app", name },
-      done: () => this.table.acted(`${words[2]} of ${name} is recorded.`),
+      done: () => this.table.acted(`${texts[2]} of ${name} is recorded.`),
     });
   }
 }

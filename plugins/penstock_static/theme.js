@@ -1,11 +1,11 @@
-// Follows Airflow's own theme where the page is a view inside it, else the system's. Runs before the first paint.
+// Uses Airflow's theme if the page is shown inside it, else the system's. Runs before the first paint.
 (() => {
   const root = document.documentElement;
   let outer = null;
   try {
     outer = window.parent === window ? null : window.parent.document.documentElement;
   } catch {
-    outer = null; // another origin embeds us: its theme cannot be seen
+    outer = null; // a page of another origin has no readable theme
   }
   const apply = () => {
     const named = outer && ["dark", "light"].find((name) => outer.classList.contains(name));

@@ -40,7 +40,7 @@ def test_the_navigation_leads_to_all_streams_with_state_and_figures(visit: Visit
     }.items():  # fmt: skip
         expect(row(view, stream).locator(".pill")).to_have_text(state)
     quality = row(view, "topic-quality")
-    for figure in ("31.4k", "12.6k", "11 s", "took 380 ms", "30.2 MB", "wanted on"):
+    for figure in ("31.4k", "12.6k", "11 s", "took 380 ms", "30.2 MB", "desired on"):
         expect(quality).to_contain_text(figure)
     expect(row(view, "summaries")).to_contain_text("Job aborted due to stage failure")
     expect(view.frame.locator("tr.app", has_text="presence")).to_contain_text("has not reported")

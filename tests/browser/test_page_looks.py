@@ -1,4 +1,4 @@
-"""What the operator page lets one look at: captures, states and their remedies, records put aside, logs."""
+"""Captures, states and their remedies, dead letters and logs on the operator page."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_captures_say_how_they_are_and_can_be_asked(visit: Visit, control: Contr
     expect(dialog).to_contain_text("That reads the whole table.")
     dialog.get_by_label("Note").fill("rows were mended by hand")
     view.page.keyboard.press("Enter")
-    expect(view.frame.locator("#toast")).to_have_text("Reconcile of accounts is asked for.")
-    expect(capture(view, "accounts")).to_contain_text("reconcile is asked for")
+    expect(view.frame.locator("#toast")).to_have_text("Reconcile of accounts is requested.")
+    expect(capture(view, "accounts")).to_contain_text("reconcile is requested")
     last = control.actions(1)[0]
     assert [last[k] for k in ("actor", "source", "verb", "target", "detail")] == [
         "olga", "page", "reconcile", "accounts", "rows were mended by hand",
@@ -87,7 +87,7 @@ def test_records_that_were_put_aside_are_shown_as_text(visit: Visit, fresh_broke
         expect(dialog).to_contain_text(said)
     dialog.get_by_role("button", name="Close").click()
     view.frame.get_by_role("button", name="Late records of bundles").click()
-    expect(view.frame.get_by_role("dialog", name="Late records of bundles")).to_contain_text("None are kept")
+    expect(view.frame.get_by_role("dialog", name="Late records of bundles")).to_contain_text("There are none. They are kept only")
     assert view.troubles == []
 
 
@@ -99,7 +99,7 @@ def test_the_log_of_a_driver_is_read_from_its_end(visit: Visit, scene: Scene) ->
     view.frame.get_by_role("button", name="Log of metrics").click()
     dialog = view.frame.get_by_role("dialog", name="Log of the driver of metrics")
     expect(dialog.locator(".log")).to_have_text(re.compile("^line 100\n.*line 299$", re.DOTALL), use_inner_text=True)
-    assert dialog.locator("#look-body").evaluate("n => n.scrollTop + n.clientHeight >= n.scrollHeight - 2")
+    assert dialog.locator("#dialog-body").evaluate("n => n.scrollTop + n.clientHeight >= n.scrollHeight - 2")
     log.unlink()
     dialog.get_by_role("button", name="Read again").click()
     expect(dialog.get_by_role("alert")).to_contain_text("Not read: the log is not here")
@@ -128,7 +128,7 @@ def test_backfills_say_how_far_they_are_and_lead_to_their_dags(visit: Visit, scr
         ),
         WAITS: ("waiting", "until 2026-01-01 00:00 UTC", "for order-minutes to be stopped", "2 of 400", "tomas@pond"),
         SILENT: ("silent", "since 2026-01-02 00:00 UTC", "its process has not reported for", "it goes on where it was"),
-        FAILED: ("failed", "all that is there · to order-minutes", "dry run", "<img src=x onerror=alert(1)>"),
+        FAILED: ("failed", "everything · to order-minutes", "dry run", "<img src=x onerror=alert(1)>"),
         DONE: ("done", "24 of 24", "100 %", "took 1h 00m", "812,000 records, each as in the archive"),
     }
     expect(view.frame.locator("tr.run")).to_have_count(len(told))
@@ -154,7 +154,7 @@ def test_backfills_say_how_far_they_are_and_lead_to_their_dags(visit: Visit, scr
 
     view.page.route("**/penstock/api/overview", without_runs)
     expect(view.frame.locator("#runs")).to_have_text(
-        re.compile("None has run yet. Open one in Airflow and trigger its DAG")
+        re.compile("There are no runs yet. Open a backfill in Airflow and trigger its DAG")
     )
     expect(replay).to_contain_text("never")
     view.page.unroute_all(behavior="ignoreErrors")

@@ -59,7 +59,7 @@ def test_sinks_say_what_they_write_and_how_their_stores_are(visit: Visit) -> Non
     expect(away).to_contain_text("does not answer; got: <img src=x onerror=alert(1)>")
     new = sink(view, "order-points")
     expect(new).to_contain_text("influxdb:shop.orders · shop")
-    expect(new).to_contain_text("not begun")
+    expect(new).to_contain_text("not started yet")
     assert cells(new)[:2] == ["–", "–"]
     assert view.troubles == []
 
@@ -67,7 +67,7 @@ def test_sinks_say_what_they_write_and_how_their_stores_are(visit: Visit) -> Non
 def test_a_row_unfolds_into_figures_and_the_last_error_and_stays_so(visit: Visit) -> None:
     view = visit()
     detail = unfolded(view, "shop-search")
-    expect(detail.locator("dl")).to_contain_text("Sent again4,410")
+    expect(detail.locator("dl")).to_contain_text("Retried4,410")
     expect(detail.locator("dl")).to_contain_text("Asked to wait31 times")
     expect(detail.get_by_label("Last error")).to_contain_text("x" * 400)
     expect(detail.get_by_role("button", name="Explain")).to_have_count(0)
@@ -82,7 +82,7 @@ def test_a_row_unfolds_into_figures_and_the_last_error_and_stays_so(visit: Visit
 def test_a_statement_is_explained_as_the_command_does(visit: Visit, screenshots: Path) -> None:
     view = visit()
     unfolded(view, "shop-points").get_by_role("button", name="Explain shop-points").click()
-    dialog = view.frame.get_by_role("dialog", name="What shop-points does")
+    dialog = view.frame.get_by_role("dialog", name="Explanation of shop-points")
     said = dialog.locator("pre")
     expect(said).to_contain_text("shop-points: shops -> upsert into influxdb.shop.names", timeout=240_000)
     for part in ("id: the values of name, at", "seen bigint", "Spark's plan"):
@@ -135,7 +135,7 @@ def test_what_a_sink_put_aside_is_given_to_its_store_again(
 
     def replay() -> Locator:
         detail.get_by_role("button", name="Replay shop-points").click()
-        asks = view.frame.get_by_role("dialog", name="Replay what shop-points put aside?")
+        asks = view.frame.get_by_role("dialog", name="Replay the dead letters of shop-points?")
         asks.get_by_label("Note").fill("there is room now")
         asks.get_by_role("button", name="Replay").click()
         return asks
