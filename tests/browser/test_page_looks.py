@@ -87,7 +87,7 @@ def test_records_that_were_put_aside_are_shown_as_text(visit: Visit, fresh_broke
         expect(dialog).to_contain_text(said)
     dialog.get_by_role("button", name="Close").click()
     view.frame.get_by_role("button", name="Late records of bundles").click()
-    expect(view.frame.get_by_role("dialog", name="Late records of bundles")).to_contain_text("There are none. They are kept only")
+    expect(view.frame.get_by_role("dialog", name="Late records of bundles")).to_contain_text("There are none.")
     assert view.troubles == []
 
 
