@@ -31,7 +31,7 @@ def dialog(view: View) -> Locator:
     return view.frame.get_by_role("dialog")
 
 
-def test_the_navigation_leads_to_all_streams_with_state_and_figures(visit: Visit, server: Server) -> None:
+def test_the_navigation_leads_to_all_streams_with_state_and_metrics(visit: Visit, server: Server) -> None:
     view = visit(form=True)
     expect(view.frame.locator("tr.stream")).to_have_count(sum(map(len, APPS.values())))
     for stream, state in {
@@ -163,7 +163,7 @@ def test_a_viewer_sees_but_cannot_act(visit: Visit) -> None:
         expect(button).to_be_disabled()
 
 
-def test_an_action_that_fails_says_so_and_can_be_repeated(visit: Visit, control: Control) -> None:
+def test_a_failed_action_shows_its_error_and_can_be_repeated(visit: Visit, control: Control) -> None:
     view = visit()
     view.frame.get_by_role("button", name="Stop bundles").click()
     view.page.context.set_offline(True)
@@ -176,7 +176,7 @@ def test_an_action_that_fails_says_so_and_can_be_repeated(visit: Visit, control:
     wait_until(lambda: control.desired("metrics")["bundles"] == "off")
 
 
-def test_figures_that_are_old_are_called_old(visit: Visit, scene: Scene, screenshots: Path) -> None:
+def test_old_metrics_are_marked_as_old(visit: Visit, scene: Scene, screenshots: Path) -> None:
     view = visit()
     banner = view.frame.locator("#banner")
     expect(banner).to_contain_text("App presence is hung")
@@ -190,7 +190,7 @@ def test_figures_that_are_old_are_called_old(visit: Visit, scene: Scene, screens
     expect(banner).to_contain_text("App presence is hung")
 
 
-def test_a_database_that_is_away_leaves_the_last_figures_greyed_with_their_age(
+def test_without_the_database_the_last_metrics_are_grey_with_their_age(
     visit: Visit, scene: Scene, database: MariaDB, screenshots: Path
 ) -> None:
     view = visit(theme="dark")
@@ -213,7 +213,7 @@ def test_a_database_that_is_away_leaves_the_last_figures_greyed_with_their_age(
     expect(view.frame.locator("main")).not_to_have_attribute("data-old", "")
 
 
-def test_an_api_server_that_is_away_is_named(visit: Visit) -> None:
+def test_an_absent_api_server_is_reported(visit: Visit) -> None:
     view = visit()
     view.page.context.set_offline(True)
     expect(view.frame.locator("#banner")).to_contain_text("Airflow's API server does not answer")
@@ -221,13 +221,13 @@ def test_an_api_server_that_is_away_is_named(visit: Visit) -> None:
     expect(view.frame.locator("#banner")).to_contain_text("App presence is hung")
 
 
-def test_a_lost_session_is_named(visit: Visit) -> None:
+def test_a_lost_session_is_reported(visit: Visit) -> None:
     view = visit()
     view.page.context.clear_cookies()
     expect(view.frame.locator("#banner")).to_contain_text("You are signed out")
 
 
-def test_a_hidden_tab_asks_for_nothing(visit: Visit) -> None:
+def test_a_hidden_tab_sends_no_requests(visit: Visit) -> None:
     view = visit()
     hide = "hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
     hide += " document.dispatchEvent(new Event('visibilitychange')); }"

@@ -85,7 +85,7 @@ def test_a_person_at_the_bare_page_is_sent_to_sign_in(server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ["docs", "redoc", "openapi.json", "static/x/../../penstock_page.py", "static/x/no.js"])
-def test_there_is_nothing_else(olga: httpx.Client, path: str) -> None:
+def test_other_paths_do_not_exist(olga: httpx.Client, path: str) -> None:
     assert olga.get(f"/penstock/{path}").status_code == 404
 
 
@@ -114,7 +114,7 @@ def test_a_foreign_site_with_the_right_origin_is_refused(olga: httpx.Client, con
     assert unchanged(control)
 
 
-def test_only_json_is_taken(olga: httpx.Client, control: Control) -> None:
+def test_only_json_is_accepted(olga: httpx.Client, control: Control) -> None:
     headers = {**same_origin(olga), "Content-Type": "text/plain"}
     content = '{"verb": "stop", "kind": "stream", "name": "bundles"}'
     answer = olga.post("/penstock/api/actions", content=content, headers=headers)
@@ -137,9 +137,7 @@ def test_only_json_is_taken(olga: httpx.Client, control: Control) -> None:
         ({"verb": "stop"}, 422),
     ],
 )
-def test_what_makes_no_sense_is_refused(
-    olga: httpx.Client, control: Control, body: dict[str, Any], status: int
-) -> None:
+def test_invalid_actions_are_refused(olga: httpx.Client, control: Control, body: dict[str, Any], status: int) -> None:
     before = control.actions(1)[0]["id"]
     answer = olga.post("/penstock/api/actions", json=body, headers=same_origin(olga))
     assert answer.status_code == status
@@ -156,7 +154,7 @@ def sent(server: Server, head: str, body: bytes = b"", *, closed: bool = False) 
         return answer.status, answer.read() + (s.recv(1) if closed else b"")
 
 
-def test_nothing_of_a_strangers_body_is_read(server: Server) -> None:
+def test_the_body_of_an_unauthenticated_request_is_not_read(server: Server) -> None:
     head = f"POST /penstock/api/actions HTTP/1.1\nHost: {urlsplit(server.url).netloc}\nContent-Type: application/json\n"
     status, text = sent(server, head + "Content-Length: 1000000000\n", b'{"verb": ', closed=True)
     assert (status, text[-1:]) == (401, b"}")
@@ -172,11 +170,11 @@ def test_another_hosts_name_is_refused(server: Server, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost:1", "127.0.0.9", "[::1]:80", "LOCALHOST"])
-def test_this_machines_own_names_are_taken(server: Server, host: str) -> None:
+def test_names_of_this_machine_are_accepted(server: Server, host: str) -> None:
     assert sent(server, f"GET /penstock/ HTTP/1.1\nHost: {host}\nConnection: close\n")[0] == 401
 
 
-def test_a_body_is_limited_whether_or_not_it_says_its_length(olga: httpx.Client, control: Control) -> None:
+def test_bodies_are_limited_with_and_without_content_length(olga: httpx.Client, control: Control) -> None:
     headers = {**same_origin(olga), "Content-Type": "application/json"}
     large = json.dumps({**STOP, "note": "x" * 20_000})
     assert olga.post("/penstock/api/actions", content=large, headers=headers).status_code == 413
@@ -199,7 +197,7 @@ def test_a_body_is_limited_whether_or_not_it_says_its_length(olga: httpx.Client,
         b"null",
     ],
 )
-def test_what_is_broken_is_a_422_that_does_not_repeat_it(olga: httpx.Client, control: Control, content: bytes) -> None:
+def test_an_invalid_request_is_a_422_without_its_input(olga: httpx.Client, control: Control, content: bytes) -> None:
     headers = {**same_origin(olga), "Content-Type": "application/json"}
     answer = olga.post("/penstock/api/actions", content=content, headers=headers)
     assert answer.status_code == 422
@@ -207,7 +205,7 @@ def test_what_is_broken_is_a_422_that_does_not_repeat_it(olga: httpx.Client, con
     assert unchanged(control)
 
 
-def test_a_viewer_may_look_but_not_act(vera: httpx.Client, control: Control) -> None:
+def test_a_viewer_may_not_act(vera: httpx.Client, control: Control) -> None:
     assert vera.get("/penstock/api/overview").json()["viewer"] == {"name": "vera", "may_act": False}
     answer = vera.post("/penstock/api/actions", json=STOP, headers=same_origin(vera))
     assert answer.status_code == 403
@@ -237,7 +235,7 @@ def test_every_answer_carries_the_security_headers(olga: httpx.Client) -> None:
         assert (headers["x-content-type-options"], headers["cache-control"]) == ("nosniff", "no-store")
 
 
-def test_static_files_are_kept_under_their_version_only(olga: httpx.Client) -> None:
+def test_static_files_are_cached_under_their_version_only(olga: httpx.Client) -> None:
     page = olga.get("/penstock/").text
     version = page.split("static/")[1].split("/")[0]
     assert "immutable" in olga.get(f"/penstock/static/{version}/page.js").headers["cache-control"]
@@ -251,7 +249,7 @@ def test_the_history_is_downsampled(olga: httpx.Client) -> None:
     assert set(found["streams"]) == {name for names in APPS.values() for name in names}
 
 
-def test_the_catalog_is_what_the_files_now_say(vera: httpx.Client, server: Server) -> None:
+def test_the_catalog_follows_the_files(vera: httpx.Client, server: Server) -> None:
     def names() -> set[str]:
         answer = vera.get("/penstock/api/catalog", timeout=60)
         assert answer.status_code == 200, answer.text
@@ -273,7 +271,7 @@ def test_the_catalog_is_what_the_files_now_say(vera: httpx.Client, server: Serve
     assert names() == before
 
 
-def test_a_database_that_is_away_is_a_503_that_says_so(olga: httpx.Client, database: MariaDB, scene: Scene) -> None:
+def test_an_absent_database_is_a_503_with_a_reason(olga: httpx.Client, database: MariaDB, scene: Scene) -> None:
     scene.quiet()
     database.stop()
     try:
@@ -301,7 +299,7 @@ def test_the_plugin_is_light_in_processes_that_serve_no_page(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
 
 
-def test_a_capture_is_asked_and_recorded(olga: httpx.Client, control: Control) -> None:
+def test_a_request_to_a_capture_is_recorded(olga: httpx.Client, control: Control) -> None:
     body = {"verb": "reconcile", "kind": "capture", "name": "accounts", "note": "by test"}
     answer = olga.post("/penstock/api/actions", json=body, headers=same_origin(olga))
     assert answer.status_code == 200
@@ -393,7 +391,7 @@ def test_records_and_logs_are_not_for_every_viewer(vera: httpx.Client) -> None:
     assert [vera.get(f"/penstock/api/{path}").status_code for path in paths] == [403, 403]
 
 
-def test_the_code_that_runs_and_the_code_on_disk_are_both_told(vera: httpx.Client) -> None:
+def test_both_hashes_of_running_code_and_code_on_disk_are_returned(vera: httpx.Client) -> None:
     found = vera.get("/penstock/api/overview").json()
     assert {app["driver"]["spec_hash"] for app in found["apps"] if app["driver"]} == {"5d41402a"}
     assert len(found["disk_hash"]) == 64

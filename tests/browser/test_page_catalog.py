@@ -90,7 +90,7 @@ def test_names_stay_within_their_boxes(visit: Visit) -> None:
     assert view.frame.locator("#catalog-graph .node").evaluate_all(wide) == []
 
 
-def test_a_picked_name_stands_out_with_what_feeds_it_and_what_it_feeds(visit: Visit) -> None:
+def test_a_picked_name_is_marked_with_upstream_and_downstream(visit: Visit) -> None:
     view = visit()
     button = row(view, "shop-names").get_by_role("button")
     button.click()
@@ -107,7 +107,7 @@ def test_a_picked_name_stands_out_with_what_feeds_it_and_what_it_feeds(visit: Vi
     assert view.troubles == []
 
 
-def test_declarations_that_cannot_be_read_are_said_to_be_so(visit: Visit, server: Server) -> None:
+def test_invalid_declarations_are_reported(visit: Visit, server: Server) -> None:
     broken = server.project / "jobs" / "shop" / "broken.py"
     broken.write_text("nothing.of_the_kind\n")
     try:
@@ -121,7 +121,7 @@ def test_declarations_that_cannot_be_read_are_said_to_be_so(visit: Visit, server
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_it_scrolls_within_its_own_box(visit: Visit, theme: str, width: int, screenshots: Path) -> None:
+def test_the_graph_scrolls_within_its_box(visit: Visit, theme: str, width: int, screenshots: Path) -> None:
     view = visit(theme=theme, width=width)
     expect(row(view, "order-replay")).to_be_visible()
     view.frame.locator("#h-catalog").scroll_into_view_if_needed()

@@ -118,7 +118,7 @@ def headers(chance: random.Random, url: str) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode("latin-1")) for name, value in found.items()]
 
 
-def test_no_way_into_the_page_is_left_out() -> None:
+def test_every_route_of_the_page_is_tested() -> None:
     source = (PROJECT / "plugins" / "penstock_page.py").read_text()
     assert "include_router" not in source
     ways = re.findall(r'@app\.(?!middleware|exception_handler)(\w+)\(\s*"/([^"]*)"', source)
@@ -131,7 +131,7 @@ def test_no_way_into_the_page_is_left_out() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_no_request_is_answered_by_a_fault(
+def test_no_request_causes_an_internal_error(
     olga: httpx.Client, server: Server, scene: Scene, fresh_broker: Broker
 ) -> None:
     assert fresh_broker.bootstrap

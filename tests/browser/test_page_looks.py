@@ -29,7 +29,7 @@ def stream(view: View, name: str) -> Locator:
     return view.frame.locator("tr.stream").filter(has=view.frame.get_by_role("button", name=name, exact=True))
 
 
-def test_captures_say_how_they_are_and_can_be_asked(visit: Visit, control: Control) -> None:
+def test_captures_show_their_state_and_accept_requests(visit: Visit, control: Control) -> None:
     view = visit()
     expect(view.frame.locator("tr.capture")).to_have_count(2)
     for said in ("running", "polling", "11 s", "3 of 41.2k"):
@@ -51,7 +51,7 @@ def test_captures_say_how_they_are_and_can_be_asked(visit: Visit, control: Contr
     assert view.troubles == []
 
 
-def test_a_state_leads_to_what_it_means_and_what_to_do(visit: Visit) -> None:
+def test_a_state_opens_its_meaning_and_remedy(visit: Visit) -> None:
     view = visit()
     pill = stream(view, "summaries").locator(".pill")
     pill.focus()
@@ -75,7 +75,7 @@ def letter(broker: Broker, value: str) -> None:
     producer.flush()
 
 
-def test_records_that_were_put_aside_are_shown_as_text(visit: Visit, fresh_broker: Broker) -> None:
+def test_dead_letters_are_shown_as_text(visit: Visit, fresh_broker: Broker) -> None:
     value = '{"name": "<img src=x onerror=alert(1)>"}'
     letter(fresh_broker, value)
     view = visit()
@@ -110,7 +110,7 @@ def run(view: View, name: str) -> Locator:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_backfills_say_how_far_they_are_and_lead_to_their_dags(visit: Visit, screenshots: Path, theme: str) -> None:
+def test_backfills_show_progress_and_link_to_their_dags(visit: Visit, screenshots: Path, theme: str) -> None:
     view = visit(theme=theme)
     declared = view.frame.locator("#backfills tbody tr")
     expect(declared).to_have_count(2)
@@ -224,14 +224,14 @@ def test_on_a_phone_nothing_overlaps_and_every_dialog_fits(
     assert view.troubles == []
 
 
-def test_a_viewer_looks_at_no_records_and_asks_nothing(visit: Visit) -> None:
+def test_a_viewer_sees_no_records_and_sends_no_requests(visit: Visit) -> None:
     view = visit("vera")
     view.frame.get_by_role("button", name="bundles", exact=True).click()
     for name in ("Poll accounts", "Log of metrics", "Dead letters of bundles", "Late records of bundles"):
         expect(view.frame.get_by_role("button", name=name)).to_be_disabled()
 
 
-def test_what_is_normal_does_not_look_ill(visit: Visit) -> None:
+def test_normal_values_are_not_marked(visit: Visit) -> None:
     def declared(route: Route) -> None:
         answer = route.fetch()
         found = answer.json()
@@ -248,7 +248,7 @@ def test_what_is_normal_does_not_look_ill(visit: Visit) -> None:
     )
 
 
-def test_time_that_is_ahead_and_late_records_are_alarms(visit: Visit, scene: Scene) -> None:
+def test_a_watermark_ahead_and_late_records_are_alarms(visit: Visit, scene: Scene) -> None:
     [late] = [row for row in scene.rows if row.name == "topic-quality"]
     view = visit()
     ahead = stream(view, "assignments").locator("td").nth(4)

@@ -42,7 +42,7 @@ def cells(row: Locator) -> list[str]:
     return [" ".join(text.split()) for text in found]
 
 
-def test_sinks_say_what_they_write_and_how_their_stores_are(visit: Visit) -> None:
+def test_sinks_show_their_metrics_and_the_health_of_their_stores(visit: Visit) -> None:
     view = visit()
     # Of the control database two, and one that is declared and was never started.
     expect(view.frame.locator("tr.sink")).to_have_count(3)
@@ -64,7 +64,7 @@ def test_sinks_say_what_they_write_and_how_their_stores_are(visit: Visit) -> Non
     assert view.troubles == []
 
 
-def test_a_row_unfolds_into_figures_and_the_last_error_and_stays_so(visit: Visit) -> None:
+def test_a_row_unfolds_into_metrics_and_the_last_error_and_stays_unfolded(visit: Visit) -> None:
     view = visit()
     detail = unfolded(view, "shop-search")
     expect(detail.locator("dl")).to_contain_text("Retried4,410")
@@ -120,7 +120,7 @@ def influx(influx_port: int, tmp_path: Path) -> InfluxDBServer:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_what_a_sink_put_aside_is_given_to_its_store_again(
+def test_dead_letters_of_a_sink_are_replayed_to_its_store(
     visit: Visit, fresh_broker: Broker, influx: InfluxDBServer, control: Control, screenshots: Path
 ) -> None:
     put_aside(fresh_broker)
@@ -173,14 +173,14 @@ def test_the_section_fits_at_every_width(visit: Visit, theme: str, width: int, s
     assert view.troubles == []
 
 
-def test_a_viewer_asks_nothing_of_a_sink(visit: Visit) -> None:
+def test_a_viewer_may_not_act_on_a_sink(visit: Visit) -> None:
     view = visit("vera")
     detail = unfolded(view, "shop-points")
     for name in ("Explain shop-points", "Replay shop-points", "Dead letters of sink shop-points"):
         expect(detail.get_by_role("button", name=name)).to_be_disabled()
 
 
-def test_only_a_declared_sink_is_explained_or_replayed_and_not_by_everybody(server: Server, control: Control) -> None:
+def test_only_declared_sinks_are_explained_and_replayed_by_users_who_may_act(server: Server, control: Control) -> None:
     def client(user: str) -> httpx.Client:
         return httpx.Client(base_url=server.url, headers={"Cookie": f"_token={server.token(user)}"}, timeout=60)
 

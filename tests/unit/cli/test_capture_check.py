@@ -45,25 +45,25 @@ def check(*words: str, code: int) -> str:
     return " ".join(done.output.split())
 
 
-def test_a_database_that_can_be_reached_is_asked() -> None:
+def test_a_reachable_database_is_queried() -> None:
     assert "✓ good: topic good, columns id, at; there are no rows yet" in check("good", code=0)
     assert "✗ bad: bad.sql:1:75: capture bad: the database did not do" in check("bad", code=1)
 
 
-def test_one_that_is_away_is_named_and_fails_only_if_it_must_answer() -> None:
+def test_an_unreachable_database_fails_only_with_connected() -> None:
     assert "✓ away: the declaration is valid; its database is not reachable" in check("away", code=0)
     assert "✗ away: away.sql:1:19: capture away:" in check("away", "--connected", code=1)
 
 
-def test_a_connection_nobody_gave_is_wrong() -> None:
+def test_a_missing_connection_is_an_error() -> None:
     assert "✗ none: none.sql:1:19: capture none: connection none is not given" in check("none", code=1)
 
 
-def test_nobody_is_asked_if_nobody_shall_be() -> None:
+def test_no_database_is_queried_with_no_connected() -> None:
     assert check("--no-connected", code=0).count("the declaration is valid") == 4
 
 
-def test_a_file_that_cannot_be_read_is_told_and_fails(tmp_path: Path) -> None:
+def test_an_invalid_file_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "sql" / "captures"
     folder.mkdir(parents=True)
     (folder / "torn.sql").write_text("CAPTURE INTO")
@@ -74,7 +74,7 @@ def test_a_file_that_cannot_be_read_is_told_and_fails(tmp_path: Path) -> None:
         assert "torn" not in check("good", "--no-connected", code=0)
 
 
-def test_explain_prints_each_query_its_plan_and_each_weakened_promise(tmp_path: Path) -> None:
+def test_explain_prints_queries_plans_and_warnings(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "x.db") as c:
         c.execute("CREATE INDEX by_at ON a (at, id)")
     done = CliRunner().invoke(app, ["capture", "explain", "good"])

@@ -67,7 +67,7 @@ def asked(*words: str) -> str:
 
 
 @pytest.mark.usefixtures("control")
-def test_each_says_how_far_it_is_and_what_was_found() -> None:
+def test_state_shows_progress_and_drift() -> None:
     lines = {name: " ".join(line.split()) for line in asked().splitlines() for name in line.split()[:1]}
     for said in ("polling", "41.2k 7", "6 min", "7 of 41.2k, 2 h ago", "3 rows are dead letters", 'e.g. {"id":9}'):
         assert said in lines["accounts"]
@@ -78,7 +78,7 @@ def test_each_says_how_far_it_is_and_what_was_found() -> None:
 
 
 @pytest.mark.usefixtures("control")
-def test_it_is_told_as_data_too() -> None:
+def test_state_as_json() -> None:
     found = {one["name"]: one for one in json.loads(asked("--json"))}
     assert found["accounts"]["capture"]["drift"]["missing"] == 1
     assert found["tests"]["progress"]["rows_in"] == 41_200

@@ -75,7 +75,7 @@ def test_as_json() -> None:
     } in found["graph"]["edges"]
 
 
-def test_one_name_is_shown_with_what_feeds_it_and_what_it_feeds() -> None:
+def test_one_name_is_shown_with_upstream_and_downstream() -> None:
     assert [row["name"] for row in json.loads(run("shop-names", "--json"))["declared"]] == ["shops", "shop-names"]
     assert run("till:towns", "--graph", "text").startswith("till:towns (table)\n  shops (capture)\n    shops (topic)\n")
     drawn = run("shop-names", "--graph", "mermaid")
@@ -94,12 +94,12 @@ def test_an_unknown_name_is_refused_with_close_matches() -> None:
     assert "there is no declared thing or place named 'shop-name'; did you mean shop-names" in run("shop-name", code=2)
 
 
-def test_an_unknown_drawing_is_refused() -> None:
+def test_an_unknown_graph_format_is_refused() -> None:
     run("--graph", "picture", code=2)
     run("--graph", "text", "--json", code=2)
 
 
-def test_a_mistake_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_file_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(**_: object) -> Catalog:
         raise DeclarationError("jobs/a.py:3: view v is wrong", got="x", hint="mend it")
 
@@ -108,14 +108,14 @@ def test_a_mistake_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert catalog.complete("") == []
 
 
-def test_nothing_declared_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_catalog_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "load_partial", lambda: (Catalog({}, {}), []))
     assert "docs/catalog.md" in run()
     assert json.loads(run("--json")) == {"declared": [], "graph": {"nodes": [], "edges": []}, "wrong": []}
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_a_full_disk_is_one_clear_line(more: tuple[str, ...]) -> None:
+def test_a_full_disk_is_an_error_of_one_line(more: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "penstock", "catalog", *more]
         done = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, cwd=PROJECT)
@@ -123,7 +123,7 @@ def test_a_full_disk_is_one_clear_line(more: tuple[str, ...]) -> None:
     assert done.stderr.startswith("error: the disk is full; got: [Errno 28]")
 
 
-def test_completion_offers_things_and_places() -> None:
+def test_completion_offers_declarations_and_topics() -> None:
     assert catalog.complete("shop") == [
         "shop-names", "shop-points", "shop-points-dead-letter", "shops", "shops-dead-letter",
     ]  # fmt: skip

@@ -12,7 +12,7 @@ from penstock.cli.report import Steps
 from tests.support.wait import wait_until
 
 
-def test_a_step_without_a_terminal_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_without_a_terminal_prints_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "BETWEEN_LINES", 0.01)
     out = io.StringIO()
     with Steps(Console(file=out)).step("Starting Airflow") as step:

@@ -38,7 +38,7 @@ def said(*args: str) -> Result:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_statement_that_can_be_run_is_said_to_be_so() -> None:
+def test_a_valid_statement_passes_the_check() -> None:
     assert said("check", "orders").output.strip() == "✓ orders: upsert into mongodb.shop.orders, fields id, name"
     found = said("explain", "orders").output
     for line in (
@@ -62,14 +62,14 @@ def test_a_statement_that_can_be_run_is_said_to_be_so() -> None:
         ("KEY (id)", "KEY (ids)", "2:1: KEY names a column that is not selected; got: ids"),
     ],
 )
-def test_a_statement_that_cannot_is_refused_with_its_place(folder: Path, before: str, after: str, what: str) -> None:
+def test_an_invalid_statement_is_refused_with_its_location(folder: Path, before: str, after: str, what: str) -> None:
     (folder / "orders.sql").write_text(ORDERS.replace(before, after))
     found = said("check")
     assert found.exit_code == 1
     assert f"✗ orders: {folder}/orders.sql:{what}" in found.output.replace("\n", "")
 
 
-def test_a_file_that_is_no_sink_is_said_to_be_broken(folder: Path) -> None:
+def test_an_invalid_file_of_a_sink_is_an_error(folder: Path) -> None:
     """By itself: the others are checked all the same."""
     (folder / "broken.sql").write_text(ORDERS.replace("READ", "REED"))
     (folder / "bytes.sql").write_bytes(b"\xff")
@@ -87,12 +87,12 @@ def test_a_file_that_is_no_sink_is_said_to_be_broken(folder: Path) -> None:
     assert "REED" in said("explain", "broken").output
 
 
-def test_a_store_that_is_not_given_is_told(folder: Path) -> None:
+def test_a_sink_without_a_configured_store_is_marked(folder: Path) -> None:
     with other_project(folder.parent.parent, {"PENSTOCK_MONGODB_URL": ""}):
         assert "it does not run: set PENSTOCK_MONGODB_URL" in said("check").output
 
 
-def test_what_is_made_in_the_store_is_told(folder: Path) -> None:
+def test_explain_prints_what_is_created_in_the_store(folder: Path) -> None:
     def made(target: str, clauses: str) -> Any:
         (folder / "orders.sql").write_text(
             f"UPSERT INTO {target} READ orders AS JSON (id BIGINT, n INT) {clauses} TOMBSTONES DELETE (record.key) "

@@ -80,7 +80,7 @@ def test_the_state_of_sinks() -> None:
         assert "broken.sql:1:1: this is no clause" in run(command, "broken", code=1).output
 
 
-def test_what_a_sink_puts_aside_goes_where_nobody_reads_or_writes() -> None:
+def test_dead_letters_of_a_sink_have_a_topic_of_their_own() -> None:
     """Else each dead letter would make another, or stand among rows."""
     assert (list(SEARCH.side_outputs), build([SEARCH]).dead_letter_topics) == (
         ["search-dead-letter"],

@@ -55,7 +55,7 @@ def test_light_commands_import_no_heavy_package(command: tuple[str, ...], tmp_pa
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_says_of_each_command_what_it_says_itself(name: str) -> None:
+def test_help_has_the_first_sentence_of_each_command(name: str) -> None:
     first = (load(name).help or "").split("\n\n")[0]
     assert " ".join(first.split()) == COMMANDS[name].help
 

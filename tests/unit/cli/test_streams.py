@@ -93,7 +93,7 @@ def test_list_as_json_is_the_data_model() -> None:
 
 
 @pytest.mark.usefixtures("control")
-def test_show_tells_all_of_a_stream() -> None:
+def test_show_prints_all_facts_of_a_stream() -> None:
     shown = run("show", "summaries")
     assert "at line 3" in shown
     assert "metrics" in shown
@@ -102,14 +102,14 @@ def test_show_tells_all_of_a_stream() -> None:
 
 
 @pytest.mark.usefixtures("control")
-def test_show_tells_all_of_an_app() -> None:
+def test_show_prints_all_facts_of_an_app() -> None:
     shown = run("show", "metrics")
     assert "bundles" in shown
     assert "summaries" in shown
     assert json.loads(run("show", "metrics", "--json"))["state"] == "failing"
 
 
-def test_status_fails_while_a_wanted_stream_does(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_fails_while_a_stream_fails(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource_usage, "measure", lambda *_: [])
 
     def status(code: int) -> dict[str, str]:
@@ -156,7 +156,7 @@ def test_release_by_app_and_by_stream(control: Control, monkeypatch: pytest.Monk
     assert asked == [False, False, True]
 
 
-def test_a_release_that_is_refused_is_one_clear_line(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_release_is_one_line(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     def release(*_: object, **__: object) -> int:
         raise ReleaseRefused("the code of app metrics cannot be read", got="jobs/metrics/a.py cannot be imported")
 
@@ -177,7 +177,7 @@ def test_one_unknown_name_of_several_changes_nothing(control: Control) -> None:
     assert set(control.desired().values()) == {"on"}
 
 
-def test_a_database_that_is_away_is_one_clear_line(
+def test_an_absent_database_is_an_error_of_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, control: Control
 ) -> None:
     away = Control(f"sqlite:///{tmp_path}/nothing.db")
@@ -198,7 +198,7 @@ def test_logs_prints_the_last_lines() -> None:
 
 
 @pytest.mark.usefixtures("control")
-def test_logs_says_where_a_log_is_that_is_not_here(tmp_path: Path) -> None:
+def test_logs_names_the_host_of_a_log(tmp_path: Path) -> None:
     (tmp_path / "metrics.log").unlink()
     assert "look on host pond" in run("logs", "bundles", code=1)
     assert "has no log yet" in run("logs", "quality", code=1)
@@ -209,7 +209,7 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_tail_reads_over_block_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tail_reads_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_files, "BLOCK", 7)
     log = tmp_path / "log"
     log.write_text("".join(f"line {i}\n" for i in range(40)) + "without end")
@@ -219,7 +219,7 @@ def test_tail_reads_over_block_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert tail(log, 5) == ["one\u2028line\x85of three", "last"]
 
 
-def test_follow_goes_on_with_the_next_drivers_log(tmp_path: Path) -> None:
+def test_follow_continues_with_the_log_of_the_next_driver(tmp_path: Path) -> None:
     first, second = tmp_path / "one.log", tmp_path / "two.log"
     first.write_text("old\n")
     latest = [first]
@@ -234,7 +234,7 @@ def test_follow_goes_on_with_the_next_drivers_log(tmp_path: Path) -> None:
     assert next(lines) == "next driver\n"
 
 
-def test_follow_stays_while_the_database_is_away(tmp_path: Path) -> None:
+def test_follow_continues_while_the_database_is_down(tmp_path: Path) -> None:
     log = tmp_path / "one.log"
     log.write_text("")
 
@@ -246,7 +246,7 @@ def test_follow_stays_while_the_database_is_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_platform_that_is_down_is_told_with_the_way_to_start_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_that_is_down_is_an_error_with_a_hint(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_CONTROL_URL", raising=False)
     port = str(ports.free_port(3))
     for name in ("MARIADB", "KAFKA"):
@@ -266,7 +266,7 @@ def test_completion_offers_streams_and_apps(catalog: Catalog, monkeypatch: pytes
 
 
 @pytest.mark.processes
-def test_the_error_of_a_stream_that_is_well_again_is_told_as_past(control: Control) -> None:
+def test_the_error_of_a_healthy_stream_is_past(control: Control) -> None:
     assert "last error, " in run("show", "summaries")
     (row,) = (row for row in control.progress().values() if row.name == "summaries")
     control.report([replace(row, state="idle")], keep=False)

@@ -47,7 +47,7 @@ def run(*args: str, code: int = 0) -> str:
     return result.output
 
 
-def test_topics_stand_beside_their_declaration() -> None:
+def test_topics_are_compared_with_their_declaration() -> None:
     lines = {line.split()[0]: line for line in map(str.rstrip, run().splitlines())}
     assert "missing" in lines["clicks"]
     assert "4 partitions declared; cleanup.policy is delete, declared compact" in lines["metrics"]
@@ -56,7 +56,7 @@ def test_topics_stand_beside_their_declaration() -> None:
     assert "--apply" in lines["`penstock"]
 
 
-def test_a_held_topic_says_what_it_waits_for(control: Control) -> None:
+def test_held_heartbeats_are_shown_with_the_reason(control: Control) -> None:
     assert "held" not in run()
     at = int(datetime(2026, 1, 31, 12, 3, 10, tzinfo=UTC).timestamp() * 1000)
     control.hold_heartbeats("receipts", at, "metric-bundles is down")
@@ -69,7 +69,7 @@ def test_a_held_topic_says_what_it_waits_for(control: Control) -> None:
     assert found["metrics"] == ("", None)
 
 
-def test_broken_files_are_told_and_the_exit_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_files_are_printed_and_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = BrokenFile(Path("jobs/shop/orders.py"), DeclarationError("a stream needs a name"))
     monkeypatch.setattr(topics, "partial_catalog", lambda: (Catalog({}, TOPICS), [broken]))
     monkeypatch.setattr(topics, "ensure_topics", lambda *_: ["created clicks with 4 partitions"])
@@ -89,14 +89,14 @@ def test_as_json() -> None:
     assert found["clicks"]["alive_at"] is None
 
 
-def test_apply_says_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apply_prints_its_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "SETTLE", 0.0)
     monkeypatch.setattr(topics, "ensure_topics", lambda *_: ["created clicks with 4 partitions"])
     assert run("--apply").startswith("created clicks with 4 partitions\n")
     assert json.loads(run("--apply", "--json"))["done"] == ["created clicks with 4 partitions"]
 
 
-def test_apply_waits_until_the_broker_knows_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apply_waits_until_brokers_have_its_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [STATES[:1], [TopicState(TOPICS["clicks"], 4)]]
     monkeypatch.setattr(topics, "ensure_topics", lambda *_: ["created clicks with 4 partitions"])
     monkeypatch.setattr(topics, "describe_topics", lambda *_: looks.pop(0))
@@ -104,7 +104,7 @@ def test_apply_waits_until_the_broker_knows_what_it_did(monkeypatch: pytest.Monk
     assert looks == []
 
 
-def test_without_the_database_only_the_beats_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_database_only_heartbeats_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     away = Control(f"sqlite:///{tmp_path}/nothing.db")
     monkeypatch.setattr(topics, "connect", lambda: away)
     said = run()
@@ -113,7 +113,7 @@ def test_without_the_database_only_the_beats_are_missing(tmp_path: Path, monkeyp
     away.engine.dispose()
 
 
-def test_without_the_broker_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_broker_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> list[TopicState]:
         raise BrokerError("the broker did not answer", got="refused at 127.0.0.1:1", hint="see that it runs")
 
@@ -131,6 +131,6 @@ def test_without_the_broker_there_is_one_clear_line(monkeypatch: pytest.MonkeyPa
         (-(2**60), str(-(2**60))),
     ],
 )
-def test_a_record_is_shown_whatever_its_timestamp_is(stamp: int, shown: str) -> None:
+def test_records_with_any_timestamp_are_printed(stamp: int, shown: str) -> None:
     """One in microseconds lies beyond the calendar, and those behind it are to be read too."""
     assert topics._line(TopicRecord(RecordLocation("t", 2, 7), b"k", b"v", stamp)) == f"{shown}  2@7  k  v"

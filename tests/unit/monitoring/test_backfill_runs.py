@@ -37,7 +37,7 @@ def only(control: Control) -> BackfillRow:
     return row
 
 
-def test_a_run_is_reported_ended_and_taken_up_again_in_one_row(control: Control) -> None:
+def test_a_run_has_one_row_when_it_is_reported_ended_and_resumed(control: Control) -> None:
     assert begin(control, begin=ROW.begin, end=ROW.end) == 1
     control.report_backfill(RUN, files_done=6, rows_done=400, rate=12.5, remaining_ms=48_000)
     at = only(control)
@@ -73,7 +73,7 @@ def test_a_run_is_reported_ended_and_taken_up_again_in_one_row(control: Control)
     assert (again.attempts, again.owner, again.dry, again.rows_done) == (2, "backfill_counts/run", True, 400)
 
 
-def test_the_last_heard_of_are_given_newest_first_and_old_ones_forgotten(control: Control) -> None:
+def test_runs_are_newest_first_and_old_ones_are_removed(control: Control) -> None:
     for run in ("a", "b", "c", "d"):
         begin(control, run)
     t, now = s.backfill_run, control.now()
@@ -131,7 +131,7 @@ def test_states_and_alarms_of_a_run(changes: dict[str, Any], state: str, why: st
         ({"state": "done", "rows": 0, "files": 0, "ended_at": NOW}, 1.0),
     ],
 )
-def test_how_much_of_a_run_is_done(changes: dict[str, Any], done: float | None) -> None:
+def test_progress_of_a_run(changes: dict[str, Any], done: float | None) -> None:
     assert run_view(replace(ROW, **changes), NOW).done == done
 
 
@@ -147,7 +147,7 @@ def test_the_overview_has_the_runs(control: Control) -> None:
     assert (run["run"], run["state"], run["done"], run["attempts"]) == (RUN, "running", 0.0, 1)
 
 
-def test_what_to_do_in_a_state_is_what_the_docs_say() -> None:
+def test_remedies_are_those_of_the_docs() -> None:
     section = (
         (PROJECT / "docs" / "operations.md").read_text().partition("## Backfills\n")[2].partition("\nPrometheus")[0]
     )

@@ -94,12 +94,12 @@ def test_seconds_of_a_grandchild_and_of_another_part_are_counted_once() -> None:
     assert used(now, last, {(1, 1.0)}, since=50) == pytest.approx(0.5)
 
 
-def test_an_ended_child_that_nobody_waited_for_takes_nothing_away() -> None:
+def test_seconds_of_an_ended_child_without_a_wait_are_not_subtracted() -> None:
     last = {(1, 1.0): ProcessUsage("p", 10.0, 0.0), (2, 1.0): ProcessUsage("p", 500.0, 0.0, (1, 1.0))}
     assert used([proc(1, cpu=11.0)], last, {(1, 1.0)}, since=50) == pytest.approx(1.0)
 
 
-def test_what_nobody_waited_for_takes_nothing_from_what_others_left() -> None:
+def test_seconds_without_a_wait_are_not_subtracted_from_those_of_other_children() -> None:
     last = {
         (1, 1.0): ProcessUsage("p", 10.0, 0.0),
         (3, 1.0): ProcessUsage("p", 1.0, 0.0, (1, 1.0)),
@@ -110,7 +110,7 @@ def test_what_nobody_waited_for_takes_nothing_from_what_others_left() -> None:
     assert used(now, last, {p.key for p in now}, since=50) == pytest.approx(0.6)
 
 
-def test_a_new_process_counts_whole_and_one_that_was_there_does_not() -> None:
+def test_a_new_process_counts_fully_and_an_older_one_from_now() -> None:
     last = {(1, 1.0): ProcessUsage("p", 1.0, 0.0), (4, 1.0): ProcessUsage("q", 3.0, 0.0)}
     now = [
         proc(1, cpu=1.0),
@@ -156,7 +156,7 @@ def test_real_processes_are_measured(run: Path) -> None:
     assert "memoryPss.meter" not in second
 
 
-def test_a_pid_that_was_given_away_is_no_part(tmp_path: Path) -> None:
+def test_a_reused_pid_is_no_part(tmp_path: Path) -> None:
     process.ProcessRecord("broker", 1, since_boot=-5.0, boot=session.boot_id()).write(tmp_path)
     process.ProcessRecord("mariadb", 1, since_boot=0.0, boot="another").write(tmp_path)
     assert recorded(tmp_path) == {}

@@ -47,24 +47,24 @@ def test_a_whole_number_is_sent_as_a_double() -> None:
     assert b'"value":7.0' in receipt("prod", sent)
 
 
-def test_what_is_not_a_number_is_never_sent() -> None:
+def test_nan_and_none_are_not_sent() -> None:
     pairs = [("cpuBusy", None), ("cpuWait", math.nan), ("diskFree", math.inf), ("cpuSteal", 0.0)]
     assert list(usable(pairs, 5)) == [Sample("cpuSteal", 0.0, 5)]
 
 
 @pytest.mark.parametrize("name", ["cpus.broker", "cpu.", "cpu.a:b", "dbWaitTime.x", "environment=prod"])
-def test_a_metric_that_is_not_listed_is_refused(name: str) -> None:
+def test_an_unlisted_metric_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=re.escape(name)):
         list(usable([(name, 1.0)], 1))
 
 
-def test_metric_names_cannot_be_mistaken_in_the_key_of_a_summary() -> None:
+def test_metric_names_are_unambiguous_in_the_key_of_a_summary() -> None:
     # Summaries are keyed environment=prod:metric=dbWaitTime.
     assert all(re.fullmatch(r"[a-z][A-Za-z]*(\.<[a-z]+>)?", m.name) for m in METRICS)
     assert len({m.name for m in METRICS}) == len(METRICS)
 
 
-def test_deltas_need_two_looks_and_survive_a_reset() -> None:
+def test_deltas_need_two_samples_and_survive_a_reset() -> None:
     d: Deltas[str] = Deltas()
     assert d.of({"a": 10}, at=100) == (0.0, {})
     assert d.of({"a": 11}, at=100.1) == (0.0, {})  # too soon: the first look stays the base
@@ -75,11 +75,11 @@ def test_deltas_need_two_looks_and_survive_a_reset() -> None:
 @pytest.mark.parametrize(
     ("now", "left"), [(30.0, 15.0), (31.0, 14.0), (44.5, 0.5), (44.9, 15.1), (44.9999, 15.0001), (45.02, 14.98)]
 )
-def test_the_timer_keeps_to_the_clock(now: float, left: float) -> None:
+def test_samples_are_taken_at_multiples_of_the_interval(now: float, left: float) -> None:
     assert until_due(now, 15.0) == pytest.approx(left)
 
 
-def test_a_failing_probe_is_counted_said_once_and_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_probe_is_counted_and_logged_once_and_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
     sent: list[bytes] = []
     bad = Given("bad", [("cpuBusy", 0.5)], OSError("no such disk"))
     good = Given("good", [("diskFree", 10.0)])
@@ -100,7 +100,7 @@ def test_a_failing_probe_is_counted_said_once_and_alone(caplog: pytest.LogCaptur
     assert meter.latest()["diskFree"].value == 10.0
 
 
-def test_a_hanging_probe_holds_up_nobody() -> None:
+def test_a_hanging_probe_delays_no_other() -> None:
     hang = threading.Event()
 
     class Hanging:
@@ -139,7 +139,7 @@ def test_the_buffer_is_bounded_and_drops_the_oldest(caplog: pytest.LogCaptureFix
     assert "1 receipts dropped" in caplog.text
 
 
-def test_without_a_broker_the_sender_says_why_once_and_ends_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_broker_the_sender_logs_once_and_ends_at_once(caplog: pytest.LogCaptureFixture) -> None:
     sender = Sender(f"127.0.0.1:{free_port()}", "receipts")
     sender.put(b"x")
     sender.start()
@@ -152,7 +152,7 @@ def test_without_a_broker_the_sender_says_why_once_and_ends_at_once(caplog: pyte
     assert caplog.text.count("the broker did not answer") == 1
 
 
-def test_figures_of_streams_come_from_the_control_database(control: Control) -> None:
+def test_stream_samples_come_from_the_control_database(control: Control) -> None:
     filled(control)
     probe = StreamsProbe(PlatformStatusCache(control, keep=0))
     first = dict(probe.measure())
@@ -168,14 +168,14 @@ def test_figures_of_streams_come_from_the_control_database(control: Control) -> 
     assert list(usable(first.items(), 1))  # every name is listed
 
 
-def test_an_old_report_is_no_figure(control: Control) -> None:
+def test_an_old_report_gives_no_sample(control: Control) -> None:
     filled(control)
     probe = StreamsProbe(PlatformStatusCache(control, StateLimits(fresh_ms=50), keep=0))
     time.sleep(0.1)
     assert dict(probe.measure()) == {"streamsWanted": 1, "streamsRunning": 0}
 
 
-def test_a_stream_without_watermark_or_state_has_no_such_figure(control: Control) -> None:
+def test_a_stream_without_watermark_or_state_has_no_such_sample(control: Control) -> None:
     filled(control)
     control.report([ProgressRow(STREAM, "quality", "x", state="starting", watermark=0)], keep=False)
     found = [s.metric for s in usable(StreamsProbe(PlatformStatusCache(control, keep=0)).measure(), 1)]

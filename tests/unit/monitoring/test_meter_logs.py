@@ -150,7 +150,7 @@ def test_a_slow_channel_blocks_nobody_and_the_queue_is_bounded(channel: Channel,
 
 
 @pytest.mark.processes
-def test_a_channel_that_stumbles_is_tried_again(channel: Channel, attach: Any) -> None:
+def test_a_failing_channel_is_retried(channel: Channel, attach: Any) -> None:
     channel.statuses = [503, 429]
     log, handler = attach(channel.url)
     log.warning("trouble")
@@ -159,7 +159,7 @@ def test_a_channel_that_stumbles_is_tried_again(channel: Channel, attach: Any) -
 
 
 @pytest.mark.processes
-def test_a_channel_that_refuses_is_not_asked_again_and_its_url_is_kept(
+def test_a_refusing_channel_is_not_retried_and_its_url_is_not_logged(
     channel: Channel, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     channel.statuses = [403]
@@ -172,7 +172,7 @@ def test_a_channel_that_refuses_is_not_asked_again_and_its_url_is_kept(
 
 
 @pytest.mark.processes
-def test_a_channel_that_is_away_ends_quickly(attach: Any) -> None:
+def test_an_absent_channel_does_not_delay_the_end(attach: Any) -> None:
     log, handler = attach(f"http://127.0.0.1:{free_port()}/", attempts=50)
     log.warning("trouble")
     at = time.monotonic()

@@ -102,12 +102,12 @@ def test_state_of_a_stream_and_the_reason(given: dict[str, Any], state: State, w
     ("state", "age", "told"),
     [("idle", 60_000, 60_000), ("running", 3_700_000, None), ("failing", 3_700_000, 3_700_000)],
 )
-def test_what_went_wrong_is_told_for_an_hour_once_a_stream_is_well(state: str, age: int, told: int | None) -> None:
+def test_a_past_error_is_shown_for_an_hour(state: str, age: int, told: int | None) -> None:
     stream = seen(row=row(state=state, error="boom", error_at=NOW - age)).apps[0].streams[0]
     assert (stream.error, stream.error_age_ms) == ("boom" if told else None, told)
 
 
-def test_an_app_is_as_well_as_its_worst_wanted_stream() -> None:
+def test_an_app_has_the_state_of_its_worst_active_stream() -> None:
     desired: dict[str, Desired] = {"bundles": "on", "summaries": "off"}
     assert seen(desired=desired).apps[0].state == "running"
     assert seen(desired=desired, row=row(state="failing")).apps[0].state == "failing"
@@ -136,13 +136,13 @@ def test_offsets_are_in_order_of_partition() -> None:
     assert (topic.name, topic.lag, topic.partitions, list(topic.offsets)) == ("receipts", 17, 2, ["2", "10"])
 
 
-def test_figures_are_current_while_streams_report() -> None:
+def test_metrics_are_current_while_streams_report() -> None:
     view = seen()
     assert (view.freshness.old, view.freshness.message, view.freshness.newest_age_ms) == ("no", "", 1_500)
     assert view.totals.rows_per_s == 120.0
 
 
-def test_all_figures_are_old_when_no_wanted_stream_reports() -> None:
+def test_all_metrics_are_old_if_no_stream_reports() -> None:
     view = seen(row=row(reported_at=NOW - 250_000))
     assert view.freshness.old == "all"
     assert "No stream with desired state on has reported for 4 min 10 s" in view.freshness.message
@@ -152,7 +152,7 @@ def test_all_figures_are_old_when_no_wanted_stream_reports() -> None:
     assert (view.totals.rows_per_s, view.totals.lag, view.totals.late) == (0.0, None, 3)
 
 
-def test_some_figures_are_old_and_named() -> None:
+def test_streams_with_old_metrics_are_named() -> None:
     snap = Snapshot(
         NOW,
         [APP],
@@ -187,7 +187,7 @@ def test_alarms_of_a_stream_that_runs(given: dict[str, Any], said: list[str]) ->
     assert state_of(view)[1] == "; ".join(said)
 
 
-def test_counts_of_some_time_ago(control: Control) -> None:
+def test_earlier_counts(control: Control) -> None:
     with control.begin() as c:
         c.exec_driver_sql("INSERT INTO stream (name, app, desired) VALUES ('bundles', 'metrics', 'on')")
     control.report([row(late=late) for late in (4, 7)], keep=True)
@@ -201,7 +201,7 @@ def test_a_stopped_stream_is_not_old() -> None:
     assert not view.apps[0].streams[0].stale
 
 
-def test_read_takes_everything_from_a_control_database(control: Control) -> None:
+def test_a_snapshot_reads_everything(control: Control) -> None:
     _declare(control)
     first = control.claim("metrics", None, host="pond", spec_hash="x", owner="o", log="/l")
     assert first is not None
@@ -223,7 +223,7 @@ def test_read_takes_everything_from_a_control_database(control: Control) -> None
     assert orjson.loads(view.as_json(more=1))["totals"]["streams"] == 1
 
 
-def test_read_says_when_the_database_is_away(tmp_path: Path) -> None:
+def test_a_snapshot_of_an_absent_database_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ControlError):
         read(Control(f"sqlite:///{tmp_path}/empty.db"))
 
@@ -305,7 +305,7 @@ def test_first_line_skips_empty_lines_and_is_cut() -> None:
     assert first_line("x" * 300) == "x" * 199 + "…"
 
 
-def test_what_to_do_in_a_state_is_what_the_docs_say() -> None:
+def test_remedies_are_those_of_the_docs() -> None:
     section = (PROJECT / "docs" / "operations.md").read_text().partition("## States\n")[2].partition("\n## ")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()[3:] if line[:1] == "|"
@@ -328,7 +328,7 @@ def captured(**changes: Any) -> CaptureView:
     return known
 
 
-def test_a_capture_is_shown_with_what_it_says_of_itself() -> None:
+def test_a_capture_is_shown_with_its_report() -> None:
     plain = captured()
     assert (plain.state, plain.phase, plain.lag_ms, plain.rows_in, plain.rows_out) == (
         "running",
@@ -347,7 +347,7 @@ def test_a_capture_is_shown_with_what_it_says_of_itself() -> None:
     assert captured(phase="snapshot", snapshot_rows=5).snapshot is None, "of how many is not known yet"
 
 
-def test_what_is_asked_of_a_capture_is_shown_until_it_is_answered() -> None:
+def test_a_request_to_a_capture_is_shown_until_it_is_answered() -> None:
     asked = {"requested": "reconcile", "request_id": "b", "answer": "of before"}
     assert (captured(**asked, answered_request_id="a").asked, captured(**asked, answered_request_id="a").answer) == (
         "reconcile",

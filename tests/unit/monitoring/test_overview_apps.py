@@ -25,7 +25,7 @@ def fleet(
     return overview(snap, StateLimits())
 
 
-def test_an_app_that_is_down_is_called_down_and_its_figures_not_merely_old() -> None:
+def test_an_app_that_is_down_is_reported_as_down_and_not_only_as_old() -> None:
     ended = driver(state="ended", ended_at=NOW - 30_000, reason="exit code 137")
     view = fleet(row(reported_at=NOW - 30_000), row(name="fresh", reported_at=NOW - 30_000), driver=ended)
     assert view.freshness.title == "App metrics is down"
@@ -37,7 +37,7 @@ def test_an_app_that_is_down_is_called_down_and_its_figures_not_merely_old() -> 
     assert fleet(ROW, row(name="fresh", reported_at=NOW - 20_000)).freshness.title == "Some metrics are old"
 
 
-def test_lag_that_is_not_known_is_not_summed_as_nothing() -> None:
+def test_unknown_lag_is_not_summed_as_zero() -> None:
     def lag(view: Overview) -> tuple[int | None, int]:
         return view.totals.lag, view.totals.lag_unknown
 
@@ -49,7 +49,7 @@ def test_lag_that_is_not_known_is_not_summed_as_nothing() -> None:
     assert lag(seen(desired=OFF)) == (0, 0)
 
 
-def test_what_is_left_of_tables_is_not_told_where_it_is_not_known() -> None:
+def test_remaining_records_of_tables_are_not_shown_if_unknown() -> None:
     loading = row(state="loading", lag=None, topics={"shops": {"lag": None, "offsets": {"0": 700}}})
     assert state_of(seen(row=loading)) == ("loading", "700 records of its tables are read")
 
@@ -69,7 +69,7 @@ def test_what_is_left_of_tables_is_not_told_where_it_is_not_known() -> None:
     ],
     ids=["on its way", "refused", "nobody releases", "of an older version"],
 )
-def test_a_stream_that_its_driver_does_not_know_is_not_starting_for_ever(
+def test_a_stream_that_its_driver_does_not_know_becomes_down(
     app: AppRow, changed: dict[str, int], state: State, why: str
 ) -> None:
     view = fleet(ROW, app=app, changed=changed)

@@ -58,7 +58,7 @@ def of(found: Series, name: str, **labels: str) -> float:
     return found[name, frozenset(labels.items())]
 
 
-def test_streams_apps_and_drivers_are_shown(control: Control) -> None:
+def test_streams_apps_and_drivers_are_exported(control: Control) -> None:
     text = scrape(PlatformCollector(PlatformStatusCache(filled(control))))
     found = series(text)
     here = {"stream": STREAM, "app": APP}
@@ -83,7 +83,7 @@ def test_streams_apps_and_drivers_are_shown(control: Control) -> None:
     assert any(name == "process_resident_memory_bytes" for name, _ in found)
 
 
-def test_a_launch_makes_no_new_series(control: Control) -> None:
+def test_a_launch_creates_no_new_series(control: Control) -> None:
     before = series(scrape(PlatformCollector(PlatformStatusCache(filled(control))))).keys()
     old = control.apps()[0].incarnation
     new = control.claim(APP, old, host="h", spec_hash="s", owner="o", log="l")
@@ -94,7 +94,7 @@ def test_a_launch_makes_no_new_series(control: Control) -> None:
     assert of(found, "penstock_app_drivers", app=APP) == 2
 
 
-def test_captures_are_shown(control: Control) -> None:
+def test_captures_are_exported(control: Control) -> None:
     filled(control)
     Captures(control).report(
         CaptureRow(
@@ -116,7 +116,7 @@ def test_captures_are_shown(control: Control) -> None:
     assert 30 <= of(found, "penstock_capture_open_transaction_age_seconds", capture="orders") < 40
 
 
-def test_views_are_shown_with_the_requests_that_their_instances_answered(control: Control) -> None:
+def test_views_are_exported_with_the_requests_of_their_instances(control: Control) -> None:
     filled(control)
     app, row = "views-1", "fleet@1"
     control.sync(build([View("fleet", Topic("agents", compacted=True), "account STRING", query_by="account")]))
@@ -157,7 +157,7 @@ def test_views_are_shown_with_the_requests_that_their_instances_answered(control
     assert not any(name.startswith("penstock_view_request") for name, _ in gone)
 
 
-def test_sinks_are_shown(control: Control) -> None:
+def test_sinks_are_exported(control: Control) -> None:
     def sink(**given: Any) -> Series:
         incarnation = control.apps()[0].incarnation
         assert incarnation
@@ -189,7 +189,7 @@ def test_sinks_are_shown(control: Control) -> None:
     assert ("penstock_sink_store_away_seconds", frozenset(here.items())) not in failing, "nobody knows"
 
 
-def test_backfills_are_shown(control: Control) -> None:
+def test_backfills_are_exported(control: Control) -> None:
     filled(control)
     for day, rows in ((1, 900), (2, 0)):
         control.begin_backfill(f"orders {day}", name="orders", target="orders", owner="me", files=24, rows=rows)
@@ -209,7 +209,7 @@ def test_backfills_are_shown(control: Control) -> None:
     }  # fmt: skip
 
 
-def test_the_exposition_is_sound(control: Control) -> None:
+def test_the_exposition_is_valid(control: Control) -> None:
     sampled = {m: Sample(m, 1.0, now_ms()) for m in ("cpu.broker", "memory.broker", "dbWaitTime", "diskBusy.vda")}
     text = scrape(PlatformCollector(PlatformStatusCache(filled(control)), lambda: sampled))
     for family in text_string_to_metric_families(text):
@@ -225,7 +225,7 @@ def test_the_exposition_is_sound(control: Control) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_samples_are_shown_in_base_units_while_they_are_fresh(control: Control) -> None:
+def test_fresh_samples_are_exported_in_base_units(control: Control) -> None:
     sampled = {
         "memory.broker": Sample("memory.broker", 2.0, now_ms()),
         "dbWaitTime": Sample("dbWaitTime", 5.0, now_ms()),
@@ -238,7 +238,7 @@ def test_samples_are_shown_in_base_units_while_they_are_fresh(control: Control) 
     assert not any(name == "penstock_part_cpu_cores" for name, _ in found)
 
 
-def test_an_absent_database_is_a_figure_not_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_absent_database_is_a_metric_not_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     away = PlatformStatusCache(Control(f"mysql+pymysql://penstock:secret@127.0.0.1:{free_port()}/x"), keep=0)
     collector = PlatformCollector(away, lambda: {"cpuBusy": Sample("cpuBusy", 0.5, now_ms())})
     found = series(scrape(collector))
@@ -269,7 +269,7 @@ def test_an_old_report_is_down_and_a_stream_without_one_too(control: Control) ->
     assert not any(name == "penstock_stream_batch_id" for name, _ in found)
 
 
-def test_the_database_is_read_once_for_scrapes_of_one_moment(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_scrapes_read_the_database_once(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, moment = [], 0.0
     real = platform_status.read_status
 
@@ -299,7 +299,7 @@ def test_the_database_is_read_once_for_scrapes_of_one_moment(control: Control, m
     assert shared.read().streams[0].batch_id == 41
 
 
-def test_a_port_that_is_taken_is_said(control: Control) -> None:
+def test_a_used_port_is_an_error(control: Control) -> None:
     collector = PlatformCollector(PlatformStatusCache(filled(control)))
     port = free_port()
     stop = serve([collector], port)

@@ -60,19 +60,19 @@ def named(expression: str) -> set[str]:
     return set(re.findall(r"\bpenstock_\w+", expression))
 
 
-def test_the_dashboard_shows_only_what_is_exported() -> None:
+def test_the_dashboard_uses_only_exported_metrics() -> None:
     found = set().union(*map(named, expressions()))
     assert found <= exported()
     queries = [v["definition"] for v in dashboard()["templating"]["list"] if "definition" in v]
     assert set().union(*map(named, queries)) <= exported()
 
 
-def test_the_dashboard_shows_every_figure_of_the_streams() -> None:
+def test_the_dashboard_shows_every_metric_of_the_streams() -> None:
     missing = {n for n in exported() if n.startswith("penstock_stream")} - set().union(*map(named, expressions()))
     assert missing == set()
 
 
-def test_panels_are_told_apart_and_do_not_overlap() -> None:
+def test_panels_have_distinct_ids_and_do_not_overlap() -> None:
     panels = dashboard()["panels"]
     assert len({p["id"] for p in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
@@ -84,7 +84,7 @@ def test_panels_are_told_apart_and_do_not_overlap() -> None:
         taken |= cells
 
 
-def test_the_rules_watch_only_what_is_exported() -> None:
+def test_the_rules_use_only_exported_metrics() -> None:
     for alert, expression in rules().items():
         assert named(expression) <= exported(), alert
         assert named(expression) or alert == "PenstockMeterDown"
@@ -182,7 +182,7 @@ def test_every_rule_has_a_case() -> None:
     assert set(rules()) == set(BROKEN)
 
 
-def test_what_to_do_for_a_sink_is_what_the_docs_say() -> None:
+def test_fixes_of_sink_alerts_are_those_of_the_docs() -> None:
     """The docs say NAME where an alert has the name."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     told = {rule["alert"]: rule["annotations"] for group in groups for rule in group["rules"]}

@@ -20,7 +20,7 @@ def sunk(store: dict[str, Any] | None = STORE, **given: Any) -> SinkView:
     return sink
 
 
-def test_a_sink_is_shown_with_what_it_writes_and_how_its_store_is() -> None:
+def test_a_sink_is_shown_with_its_metrics_and_the_health_of_its_store() -> None:
     assert seen().sinks == [], "a stream into topics is none"
     well = sunk()
     assert (well.name, well.app, well.destination, well.health, well.health_age_ms, well.reason) == (
@@ -42,12 +42,12 @@ def test_a_sink_is_shown_with_what_it_writes_and_how_its_store_is() -> None:
         {"state": "starting"},
     ],
 )
-def test_of_a_store_that_nobody_asks_nothing_is_known(given: dict[str, Any]) -> None:
+def test_the_health_of_an_idle_store_is_unknown(given: dict[str, Any]) -> None:
     found = sunk(**given)
     assert (found.health, found.health_age_ms, found.reason) == ("unknown", None, "")
 
 
-def test_a_store_that_is_too_busy_is_said() -> None:
+def test_a_busy_store_is_an_alarm() -> None:
     busy = "its store is too busy: of 100 documents per second, 11 are retried"
     for again, said in ((10.0, ""), (11.0, busy)):
         given = seen(row=row(store={**STORE, "written_per_s": 100.0, "retried_per_s": again}))

@@ -30,7 +30,7 @@ def test_every_backfill_that_runs_has_its_dag(parsed: dict[str, Any]) -> None:
         assert one.target_topic in dag["doc"]
 
 
-def test_what_folds_can_be_rebuilt(parsed: dict[str, Any]) -> None:
+def test_streams_that_can_be_rebuilt(parsed: dict[str, Any]) -> None:
     assert "walk-in-counts" in parsed["dags"]["rebuild_streams"]["params"]["stream"]["enum"]
 
 
@@ -47,7 +47,7 @@ def asked(**form: Any) -> Any:
     return {"ti": ti, "params": {**FORM, **form}, "dag_run": run}
 
 
-def test_a_backfill_runs_over_its_data_interval_or_what_the_form_says() -> None:
+def test_a_backfill_runs_over_its_data_interval_or_that_of_the_form() -> None:
     from airflow.sdk.exceptions import AirflowFailException
     from penstock_commands import RunBackfill
 
@@ -69,7 +69,7 @@ def test_a_backfill_runs_over_its_data_interval_or_what_the_form_says() -> None:
     assert "--from" not in whole.asked(asked())
 
 
-def test_only_a_person_begins_a_backfill_and_a_range_has_its_days() -> None:
+def test_only_a_person_starts_a_backfill_and_a_range_has_its_days() -> None:
     import pendulum
     from airflow.timetables.base import DataInterval, TimeRestriction
     from penstock_timetables import OnDemandIntervals
@@ -92,7 +92,7 @@ def test_only_a_person_begins_a_backfill_and_a_range_has_its_days() -> None:
     assert (asked.start, asked.end) == (last.subtract(days=1), last)
 
 
-def test_a_backfill_that_is_refused_fails_for_good() -> None:
+def test_a_refused_backfill_is_not_retried() -> None:
     from airflow.sdk.exceptions import AirflowFailException
     from penstock_commands import RunBackfill
 
@@ -101,7 +101,7 @@ def test_a_backfill_that_is_refused_fails_for_good() -> None:
         one.execute(asked(begin="2026-01-03T00:00:00Z"))
 
 
-def test_what_a_command_logs_keeps_its_level_and_what_it_prints_last_is_what_is_kept(
+def test_log_levels_of_a_command_are_kept_and_its_last_line_is_the_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import penstock_commands

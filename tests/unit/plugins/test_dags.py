@@ -24,7 +24,7 @@ from tests.support.caches import clear_caches, unload_jobs
 from tests.support.supervised_platform import airflow_says
 
 
-def test_dag_files_import_nothing_heavy_and_touch_nothing(parsed: dict[str, Any]) -> None:
+def test_dag_files_import_nothing_heavy_and_connect_to_nothing(parsed: dict[str, Any]) -> None:
     assert parsed["loaded"] == []
 
 
@@ -110,7 +110,7 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def test_a_run_starts_waits_acts_and_the_next_adopts(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_starts_waits_and_acts_and_the_next_run_adopts(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.exceptions import TaskDeferred
 
     task = operator(monkeypatch)
@@ -138,7 +138,7 @@ def test_a_run_starts_waits_acts_and_the_next_adopts(control: Control, monkeypat
     assert second.session.alive() is False
 
 
-def test_a_trigger_waits_while_the_database_is_away(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trigger_waits_while_the_database_is_down(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock_triggers import StreamsTrigger
 
     control.sync(catalog.load())
@@ -155,7 +155,7 @@ def test_a_trigger_waits_while_the_database_is_away(control: Control, monkeypatc
     assert event["action"] == "launch"
 
 
-def test_nothing_wanted_is_waited_out_to_the_end_of_the_epoch(control: Control) -> None:
+def test_a_trigger_without_active_streams_waits_until_the_end_of_the_epoch(control: Control) -> None:
     from penstock_triggers import StreamsTrigger
 
     control.sync(catalog.load())
@@ -178,7 +178,7 @@ def test_a_run_without_the_database_waits_in_the_trigger(control: Control, monke
     assert control.drivers() == []
 
 
-def test_the_command_is_the_providers(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+def test_the_command_is_that_of_the_spark_provider(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     from penstock_operators import SuperviseStreams
 
     from penstock.engine import session
@@ -207,7 +207,7 @@ def test_the_command_is_the_providers(control: Control, monkeypatch: pytest.Monk
         ("start", "stream totals", {"totals": "on", "finals": "on"}),
     ],
 )
-def test_the_form_is_carried_out_in_the_users_name(
+def test_the_form_acts_in_the_name_of_the_user(
     control: Control, action: str, target: str, expected: dict[str, str]
 ) -> None:
     from penstock_operators import OperateStreams
@@ -223,7 +223,7 @@ def test_the_form_is_carried_out_in_the_users_name(
     )
 
 
-def test_the_form_releases_the_streams_app(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_form_releases_the_app_of_a_stream(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.exceptions import AirflowFailException
     from penstock_operators import OperateStreams
 
@@ -246,7 +246,7 @@ def test_the_form_releases_the_streams_app(control: Control, monkeypatch: pytest
         OperateStreams(task_id="operate").execute(context("r2", action="release", target="app chaos", note=None))
 
 
-def test_the_reaper_knows_nothing_without_the_database(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reaper_skips_without_the_database(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.exceptions import AirflowSkipException
     from penstock_operators import EndOrphanedDrivers
 
@@ -262,7 +262,7 @@ def test_the_reaper_knows_nothing_without_the_database(control: Control, monkeyp
 
 
 @pytest.mark.processes
-def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
+def test_heartbeats_continue_when_the_broker_is_back_and_end_at_a_release(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import penstock_triggers
@@ -326,7 +326,7 @@ def test_a_capture_that_fails_fails_its_task(shop: Control) -> None:
         task.execute(context(action="check"))
 
 
-def test_what_is_asked_of_a_capture_is_waited_for(shop: Control) -> None:
+def test_a_request_to_a_capture_waits_for_its_answer(shop: Control) -> None:
     from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
     from penstock_operators import OperateCapture
 

@@ -58,7 +58,7 @@ def test_a_cancelled_trigger_ends_a_driver_only_if_its_task_was_marked(
     assert driver.session.alive() is not ends
 
 
-def test_a_trigger_that_fired_has_given_up_its_driver(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trigger_that_fired_does_not_end_its_driver(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its task has gone on to run or has ended by itself, which looks like a mark to the triggerer that wakes up."""
     from airflow.sdk.exceptions import TaskDeferred
     from penstock_triggers import StreamsTrigger

@@ -71,7 +71,7 @@ def operator() -> Any:
 @pytest.mark.parametrize(
     ("state", "why"), [("failing", "no room"), ("blocked", "no room"), ("waiting", "for 0 ms: no room")]
 )
-def test_a_stream_that_begins_to_fail_fails_the_run(
+def test_a_stream_that_starts_to_fail_fails_the_run(
     control: Control, monkeypatch: pytest.MonkeyPatch, state: str, why: str
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
@@ -100,7 +100,7 @@ def test_a_stream_that_still_fails_fails_a_run_at_its_end_only(
     operator().resume(context(), event)
 
 
-def test_a_store_that_is_away_for_a_moment_fails_no_run(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_down_for_a_moment_fails_no_run(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither at the run's end, nor is it taken for known at the next one's begin."""
     from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
@@ -131,9 +131,7 @@ def test_a_store_that_is_away_for_a_moment_fails_no_run(control: Control, monkey
         operator().resume(context(), over)
 
 
-def test_a_store_that_is_back_before_it_is_told_of_fails_no_run(
-    control: Control, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_back_in_time_fails_no_run(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     import penstock_triggers
 
     now = [0.0]
@@ -149,7 +147,7 @@ def test_a_store_that_is_back_before_it_is_told_of_fails_no_run(
     assert said[-1].startswith("stream totals: waiting: ")
 
 
-def test_a_run_knows_what_failed_before(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_does_not_repeat_earlier_failures(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.exceptions import TaskDeferred
 
     report(control, totals="failing", finals="blocked")
@@ -163,7 +161,7 @@ def test_a_run_knows_what_failed_before(control: Control, monkeypatch: pytest.Mo
 # Captures that begin
 
 
-def test_a_check_waits_for_a_driver_that_begins(control: Control) -> None:
+def test_a_check_waits_for_a_driver_that_starts(control: Control) -> None:
     from airflow.sdk.exceptions import TaskDeferred
     from penstock_operators import OperateCapture
 
@@ -183,7 +181,7 @@ def test_a_check_waits_for_a_driver_that_begins(control: Control) -> None:
     assert task.resume(context(action="check"), {"why_not": ""}, **(deferred.value.kwargs or {}))["state"] == "idle"
 
 
-def test_a_check_does_not_wait_for_ever(control: Control) -> None:  # noqa: ARG001
+def test_a_check_has_a_timeout(control: Control) -> None:  # noqa: ARG001
     from penstock_triggers import CaptureStateTrigger
 
     assert asyncio.run(first(CaptureStateTrigger("totals", 0.0))) == {"why_not": ""}
@@ -214,7 +212,7 @@ def new_stream(p: Platform) -> None:
         c.execute(tables.stream.insert().values(name="fresh", app="a", desired="on"))
 
 
-def test_a_driver_that_lacks_a_stream_is_released(running: Platform) -> None:
+def test_an_app_is_released_if_its_driver_lacks_a_stream(running: Platform) -> None:
     now = [0.0]
     watch = AppWatch(running.control, "a", clock=lambda: now[0])
     found = [watch.look().action]
@@ -230,7 +228,7 @@ def test_a_driver_that_lacks_a_stream_is_released(running: Platform) -> None:
     assert watch.look().action == "rest"
 
 
-def test_a_stream_that_is_not_wanted_is_not_lacked(running: Platform) -> None:
+def test_a_stopped_stream_causes_no_release(running: Platform) -> None:
     new_stream(running)
     running.control.set_desired(["fresh"], "off", ME)
     found = facts_of(running.control, "a")
@@ -238,9 +236,7 @@ def test_a_stream_that_is_not_wanted_is_not_lacked(running: Platform) -> None:
     assert found.unknown_streams == []
 
 
-def test_a_release_that_was_refused_is_not_asked_for_again_at_once(
-    running: Platform, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_release_is_not_requested_again_at_once(running: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise ReleaseRefused("the code of app a cannot be read")
 
@@ -284,7 +280,7 @@ def test_up_releases_an_app_whose_driver_lacks_a_stream(running: Platform, monke
     assert platform.Platform()._release_apps_of(running.control, {"fresh"}) == [], "the next driver knows it"
 
 
-def test_up_gives_up_streams_that_fail(running: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_does_not_wait_for_failing_streams(running: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "FAILING_TIMEOUT", 0.0)
     row = ProgressRow("s", "a", running.driver().incarnation, state="failing", error="no room")
     running.control.report([row], keep=False)
