@@ -15,6 +15,7 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.kafka.admin import ensure_topics
 from penstock.streams import Topic
 from tests.browser.conftest import View
+from tests.browser.layout import OVERLAPS
 from tests.browser.scene import DONE, FAILED, RUNNING, SILENT, WAITS, Scene
 
 pytestmark = pytest.mark.browser
@@ -143,7 +144,7 @@ def test_backfills_show_progress_and_link_to_their_dags(visit: Visit, screenshot
     section.screenshot(path=screenshots / f"backfills-{theme}.png")
     view.page.set_viewport_size({"width": 390, "height": 800})
     section.screenshot(path=screenshots / f"backfills-{theme}-390.png")
-    assert section.evaluate(CROWDED) == []
+    assert section.evaluate(OVERLAPS) == []
     run(view, SILENT).locator(".pill").click()
     expect(view.frame.get_by_role("dialog")).to_contain_text("Backfills, in docs/operations.md")
     view.page.keyboard.press("Escape")
@@ -163,26 +164,6 @@ def test_backfills_show_progress_and_link_to_their_dags(visit: Visit, screenshot
     view.page.wait_for_url("**/dags/backfill_order-replay")
 
 
-# Of what is shown within a node: each control or text that is cut at its edge, and each two that lie on each other.
-CROWDED = """root => {
-  const shown = [...root.querySelectorAll("button, input, summary, a, h1, h2, dt, dd, p, .pill")]
-    .filter(n => n.checkVisibility() && n.getClientRects().length);
-  const name = n => `${n.tagName} ${(n.ariaLabel || n.textContent || n.id).trim().slice(0, 40)}`;
-  const found = [];
-  for (const [i, a] of shown.entries()) {
-    const p = a.getBoundingClientRect();
-    if (root.tagName == "DIALOG" && (p.left < -0.5 || p.right > innerWidth + 0.5)) found.push(`${name(a)} is cut`);
-    for (const b of shown.slice(i + 1)) {
-      const q = b.getBoundingClientRect();
-      const over = Math.min(p.right, q.right) - Math.max(p.left, q.left);
-      const down = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
-      if (over > 1 && down > 1 && !a.contains(b) && !b.contains(a)) found.push(`${name(a)} on ${name(b)}`);
-    }
-  }
-  return found;
-}"""
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_on_a_phone_nothing_overlaps_and_every_dialog_fits(
     visit: Visit, scene: Scene, fresh_broker: Broker, screenshots: Path, theme: str
@@ -199,7 +180,7 @@ def test_on_a_phone_nothing_overlaps_and_every_dialog_fits(
     def fits(root: Locator) -> None:
         assert html.evaluate("node => node.scrollWidth <= node.clientWidth && node.clientWidth <= 390")
         assert root.evaluate("node => node.scrollWidth <= node.clientWidth")
-        assert root.evaluate(CROWDED) == []
+        assert root.evaluate(OVERLAPS) == []
 
     fits(view.frame.locator("body"))
     # Tried, not pressed: it can be scrolled to, and nothing covers it.

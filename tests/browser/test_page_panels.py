@@ -21,8 +21,8 @@ from penstock.views import runner
 from penstock.views.api import freshness
 from tests.browser.conftest import View
 from tests.browser.instance import Instance
+from tests.browser.layout import OVERLAPS
 from tests.browser.server import Server
-from tests.browser.test_page_looks import CROWDED
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.browser
@@ -259,6 +259,6 @@ def test_the_panel_fits(visit: Visit, theme: str, width: int, screenshots: Path)
     find(view, "agent-7")
     root = view.frame.locator("html")
     assert root.evaluate("node => node.scrollWidth <= node.clientWidth")
-    assert section(view).evaluate(CROWDED) == []
+    assert section(view).evaluate(OVERLAPS) == []
     section(view).screenshot(path=screenshots / f"panel-{theme}-{width}.png")
     assert view.troubles == []

@@ -19,8 +19,8 @@ from penstock.errors import HostError
 from penstock.kafka.admin import ensure_topics
 from penstock.streams import Topic
 from tests.browser.conftest import View
+from tests.browser.layout import OVERLAPS
 from tests.browser.server import Server
-from tests.browser.test_page_looks import CROWDED
 from tests.support.influxdb import asked
 
 pytestmark = pytest.mark.browser
@@ -165,7 +165,7 @@ def test_the_section_fits_at_every_width(visit: Visit, theme: str, width: int, s
     detail = unfolded(view, "shop-search")
     root = view.frame.locator("html")
     assert root.evaluate("node => node.scrollWidth <= node.clientWidth")
-    assert view.frame.locator("body").evaluate(CROWDED) == []
+    assert view.frame.locator("body").evaluate(OVERLAPS) == []
     assert view.frame.locator("#sinks").evaluate("node => node.scrollWidth <= node.clientWidth")
     view.frame.locator("#h-sinks").scroll_into_view_if_needed()
     view.frame.locator("#sinks").screenshot(path=screenshots / f"sinks-{theme}-{width}.png")

@@ -17,8 +17,8 @@ from penstock.catalog.listing import NOT_RUN
 from penstock.cli import catalog
 from penstock.errors import DeclarationError
 from penstock.settings import PROJECT
+from tests.browser.server import DECLARED
 from tests.chaos.projects import other_project
-from tests.unit.catalog.test_catalog import DECLARED
 
 pytestmark = pytest.mark.processes
 
