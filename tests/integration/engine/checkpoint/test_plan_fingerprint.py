@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ from penstock.control import Actor, ProgressRow, connect
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.checkpoint.plan_fingerprint import PlanFingerprint
+from penstock.engine.jvm import bridge
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import session_for
 from penstock.engine.state import fold
@@ -28,6 +29,7 @@ from penstock.supervision import release
 from penstock.tables import topic_reader
 from penstock.testing import Record, create, read, running, send
 from tests.chaos.projects import other_project
+from tests.support.caches import clear_caches, unload_jobs
 from tests.support.wait import tended, wait_until
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ SUM = stream(by_shop("1 minute", "sum(amount)"))
         stream(by_shop("1 minute", "sum(amount)"), share=(1, 2)),
     ],
 )
-def test_what_state_means_makes_a_difference(spark: SparkSession, other: Stream) -> None:
+def test_a_change_of_what_state_holds_changes_the_fingerprint(spark: SparkSession, other: Stream) -> None:
     assert kept(spark, other) != kept(spark, SUM)
 
 
@@ -96,12 +98,12 @@ def test_what_state_means_makes_a_difference(spark: SparkSession, other: Stream)
         stream(lambda sales: by_shop("1 minute", "sum(amount)")(sales.where("amount > 0"))),
     ],
 )
-def test_what_lies_before_and_behind_it_makes_none(spark: SparkSession, other: Stream) -> None:
+def test_a_change_before_or_behind_the_state_keeps_the_fingerprint(spark: SparkSession, other: Stream) -> None:
     assert kept(spark, other) == kept(spark, SUM)
 
 
 @pytest.mark.parametrize("project", [PROJECT, PROJECT / "tests" / "examples"])
-def test_the_plan_of_every_stream_is_told_the_same_twice(spark: SparkSession, project: Path) -> None:
+def test_every_stream_has_the_same_fingerprint_twice(spark: SparkSession, project: Path) -> None:
     with other_project(project, {}):
         for name, of in catalog.load().streams.items():
             own = session_for(spark, of)
@@ -179,7 +181,25 @@ STREAMS = [{streams}]
 """
 
 
-def test_a_release_that_old_state_cannot_carry_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def accepts_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a release that accepts state read the plans in this process: its command starts a JVM like the other's."""
+    run_module = release._told
+
+    def told(command: Sequence[str], timeout: float) -> dict[str, Any]:
+        if "--accept" not in command:
+            return run_module(command, timeout)
+        clear_caches()
+        unload_jobs()
+        return {"refused": plan_fingerprint.incompatible_streams(command[1], accept=True)}
+
+    monkeypatch.setattr(release, "_told", told)
+    monkeypatch.setattr(plan_fingerprint, "open_session", lambda _: spark)
+    monkeypatch.setattr(bridge, "stop_jvm", lambda _: 0)
+
+
+def test_a_release_that_old_state_cannot_carry_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Streams of one app: only those are named whose state would be misread."""
     file = tmp_path / "jobs" / "shop" / "sales.py"
     file.parent.mkdir(parents=True)
@@ -215,6 +235,7 @@ def test_a_release_that_old_state_cannot_carry_is_refused(spark: SparkSession, t
             "`--to earliest`", "`penstock streams release counts --accept-state`", "penstock backfill list",
         ):  # fmt: skip
             assert choice in said
+        accepts_here(spark, monkeypatch)
         assert release.release(control, "shop", me, accept_state=True) == 1
         taken = {path.parent.name for path in checkpoints.glob("*/plan-accepted.json")}
         assert taken == {"sums", "counts"}
