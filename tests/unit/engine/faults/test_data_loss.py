@@ -57,6 +57,21 @@ def test_what_is_found(
     assert list(_find_gaps(starts, ends, ids, BrokerLogs({"t": "x"}, LOGS))) == found
 
 
+@pytest.mark.parametrize(
+    ("given", "fails"),
+    [
+        (Input(Topic("t")), True),
+        (Input(Topic("t"), on_data_loss="continue"), False),
+        (Input(pattern="t"), False),
+        (Input(pattern="t", on_data_loss="fail"), True),
+    ],
+)
+def test_an_input_of_a_topic_fails_on_data_loss_and_a_pattern_continues_unless_declared(
+    given: Input, *, fails: bool
+) -> None:
+    assert given.fails_on_data_loss == fails
+
+
 def test_a_batch_looks_at_the_partitions_that_it_reads() -> None:
     starts, ends = {"t": {0: 1, 1: 5}, "gone": {0: 3}}, {"t": {0: 9, 1: 5, 2: 0}, "new": {0: 4}}
     assert _offsets_read(starts, ends) == ({"t": {0: 1}, "gone": {}}, {"t": {0: 9, 2: 0}, "new": {0: 4}})
