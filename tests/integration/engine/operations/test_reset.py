@@ -147,27 +147,18 @@ def test_updates_are_not_overwritten_by_smaller_counts_nor_dead_letters_sent_twi
     assert len(read(bootstrap, EVENTS.dead_letters)) == 1
 
 
-@pytest.mark.parametrize(
-    ("stream", "floor", "again"),
-    [(FINAL, None, [(0, 2), (1, 2), (2, 1)]), (BARE, minute(2), [(2, 1)])],
-    ids=["by key", "without keys"],
-)
-def test_final_windows_are_not_emitted_again_with_less(
-    spark: SparkSession,
-    bootstrap: str,
-    tmp_path: Path,
-    stream: Stream,
-    floor: int | None,
-    again: list[tuple[int, int]],
+def test_final_windows_with_a_key_are_emitted_again_and_open_ones_are_lost_to_a_reset_to_the_end(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
+    """The test below has a stream without keys: its windows must not come again."""
     send(bootstrap, at(0, 0.5, 1, 1.5, 2))
-    assert sorted(ran(stream, spark, bootstrap, tmp_path)) == [(0, 2), (1, 2)]
-    assert reset(stream, spark, bootstrap, tmp_path, "earliest").reset.floor == floor
+    assert sorted(ran(FINAL, spark, bootstrap, tmp_path)) == [(0, 2), (1, 2)]
+    assert reset(FINAL, spark, bootstrap, tmp_path, "earliest").reset.floor is None
     send(bootstrap, at(3))
-    assert sorted(ran(stream, spark, bootstrap, tmp_path)) == again
-    made = reset(stream, spark, bootstrap, tmp_path, "latest")
+    assert sorted(ran(FINAL, spark, bootstrap, tmp_path)) == [(0, 2), (1, 2), (2, 1)]
+    made = reset(FINAL, spark, bootstrap, tmp_path, "latest")
     assert any("the windows that were open" in note for note in made.notes)
-    assert ran(stream, spark, bootstrap, tmp_path) == []
+    assert ran(FINAL, spark, bootstrap, tmp_path) == []
 
 
 def entries(folder: Path, log: str) -> list[Path]:
@@ -175,7 +166,7 @@ def entries(folder: Path, log: str) -> list[Path]:
     return sorted((folder / log).glob("[0-9]*"), key=lambda path: int(path.name))
 
 
-def test_what_was_emitted_is_known_behind_resets_and_not_from_what_was_planned_alone(
+def test_windows_without_keys_are_not_emitted_again_after_several_resets(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     send(bootstrap, at(0, 0.5, 1, 1.5, 2))
