@@ -183,16 +183,16 @@ STREAMS = [{streams}]
 
 def accepts_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a release that accepts state read the plans in this process: its command starts a JVM like the other's."""
-    run_module = release._told
+    run_check = release._run_check
 
-    def told(command: Sequence[str], timeout: float) -> dict[str, Any]:
+    def run_check_here(command: Sequence[str], timeout: float) -> dict[str, Any]:
         if "--accept" not in command:
-            return run_module(command, timeout)
+            return run_check(command, timeout)
         clear_caches()
         unload_jobs()
         return {"refused": plan_fingerprint.incompatible_streams(command[1], accept=True)}
 
-    monkeypatch.setattr(release, "_told", told)
+    monkeypatch.setattr(release, "_run_check", run_check_here)
     monkeypatch.setattr(plan_fingerprint, "open_session", lambda _: spark)
     monkeypatch.setattr(bridge, "stop_jvm", lambda _: 0)
 
