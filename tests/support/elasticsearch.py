@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
 import orjson
 import pyarrow as pa
 
@@ -15,6 +14,7 @@ from penstock.devstack.servers.elasticsearch import ElasticsearchServer as Part
 from penstock.model.output import CommitMarker
 from penstock.sinks.elasticsearch.config import Elasticsearch
 from penstock.sinks.elasticsearch.writer import IndexWriter
+from tests.support.http_client import HTTP
 
 MARK = CommitMarker("query", 1, {})
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -50,7 +50,7 @@ class Server:
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         """Its answer, whatever it is."""
-        return httpx.request(method, f"{self.url}/{path}", json=body, timeout=60).json()
+        return HTTP.request(method, f"{self.url}/{path}", json=body, timeout=60).json()
 
     def documents(self, index: str) -> dict[str, Any]:
         """All documents of an index by id, as they are now."""

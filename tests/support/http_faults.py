@@ -11,6 +11,8 @@ from types import TracebackType
 
 import httpx
 
+from tests.support.http_client import HTTP
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -50,7 +52,7 @@ class Proxy:
                 if fault is None or fault.reaches:
                     given = {k: v for k, v in self.headers.items() if k in ("Authorization", "Content-Type")}
                     try:
-                        answer = httpx.post(target + self.path, content=body, headers=given, timeout=120)
+                        answer = HTTP.post(target + self.path, content=body, headers=given, timeout=120)
                     except httpx.HTTPError:
                         self.close_connection = True
                         return

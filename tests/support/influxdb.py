@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow as pa
 import pytest
 
 from penstock.devstack.servers.influxdb import InfluxDBServer
 from penstock.errors import HostError
 from penstock.host.ports import free_port
+from tests.support.http_client import HTTP
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def server(folder: Path) -> Iterator[InfluxDBServer]:
 def asked(influx: InfluxDBServer, text: str, database: str, **params: str) -> dict[str, Any]:
     """The result of a statement: its `series`, if there are any, or an `error`. params: more of the request."""
     given = {"q": text, "db": database, "epoch": "ms", **params}
-    answer = httpx.post(f"{influx.url}/query", params=given, timeout=10)
+    answer = HTTP.post(f"{influx.url}/query", params=given, timeout=10)
     result: dict[str, Any]
     [result] = answer.raise_for_status().json()["results"]
     return result

@@ -10,13 +10,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import formatdate
+from http import HTTPStatus
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Literal, TypeVar
 
-import httpx
 import pyarrow as pa
 
 from penstock.archive import parquet
@@ -30,6 +30,7 @@ from penstock.model.archive import Archive
 from penstock.model.output import CommitMarker
 from penstock.object_store.bucket import Bucket, ObjectInfo
 from penstock.object_store.endpoint import ACCESS_KEY, Endpoint
+from tests.support.http_client import HTTP
 
 T = TypeVar("T")
 looks = itertools.count()
@@ -55,8 +56,8 @@ def created(endpoint: Endpoint, bucket: str, key: str, data: bytes) -> bool:
         "Date": at, "If-None-Match": "*",
         "Authorization": f"AWS {endpoint.access_key}:{base64.b64encode(signed).decode()}",
     }  # fmt: skip
-    answer = httpx.put(f"{endpoint.url}/{bucket}/{key}", content=data, headers=head)
-    if answer.status_code == httpx.codes.PRECONDITION_FAILED:
+    answer = HTTP.put(f"{endpoint.url}/{bucket}/{key}", content=data, headers=head)
+    if answer.status_code == HTTPStatus.PRECONDITION_FAILED:
         return False
     answer.raise_for_status()
     return True

@@ -20,6 +20,7 @@ from penstock.testing import Record, send
 from penstock.views.cluster.partition_assignment import partition_of
 from tests.chaos.drivers import Drivers
 from tests.chaos.projects import other_project
+from tests.support.http_client import HTTP
 from tests.support.wait import wait_until
 
 PARTITIONS = 4
@@ -71,11 +72,11 @@ class Fleet:
         return f"http://127.0.0.1:{self._port + number - 1}"
 
     def get(self, number: int, path: str, **given: Any) -> httpx.Response:
-        return httpx.get(self.url(number) + path, timeout=30, trust_env=False, **given)
+        return HTTP.get(self.url(number) + path, **given)
 
     def ask(self, number: int, what: str, body: Any, **given: Any) -> httpx.Response:
         url = f"{self.url(number)}/v1/views/fleet/{what}"
-        return httpx.post(url, json=body, timeout=30, trust_env=False, **given)
+        return HTTP.post(url, json=body, **given)
 
     def status(self, number: int, path: str) -> int:
         try:
