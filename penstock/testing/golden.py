@@ -2,7 +2,8 @@
 
 A case is a JSON object. `streams`: names of streams, each reading what the one before it wrote. `topics`: the topics
 that are sent to, with their partitions. `steps`, each with any of: `send`, records (`topic`, `value`, and `key`,
-`partition`, `timestamp` in epoch ms); `beat`, the clock time of a heartbeat, epoch ms; `expect`, all records that must
+`partition`, `timestamp` in epoch ms); `beat`, the clock time of a heartbeat, epoch ms; `restart`, true if the streams
+are stopped before the records are sent, and started from their checkpoints behind them; `expect`, all records that must
 then be new on the last stream's first output, or on the one that `output` names, `key` and `value`; and of the first
 stream: `dead`, the dead letters so far, `value` and `reason`; `late`, how many were late; `kept`, those kept, `value`
 and `late_ms`.
@@ -27,6 +28,8 @@ from penstock.testing.topics import Record, create, read, send
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.engine.query.stream_run import StreamRun
 
 
 def cases(folder: Path) -> list[Case]:
@@ -63,25 +66,37 @@ class Case:
         clock = [0.0]
         beater = HeartbeatSender(catalog.build(streams).heartbeat_topics(), None, bootstrap, clock=lambda: clock[0])
         next_offsets: dict[int, int] = {}
+        late, dead = [0] * len(streams), 0
         with ExitStack() as stack:
             stack.callback(beater.close)
-            runs = [stack.enter_context(running(stream, spark, bootstrap, folder)) for stream in streams]
+            started = stack.enter_context(ExitStack())
+
+            def start() -> list[StreamRun]:
+                return [started.enter_context(running(stream, spark, bootstrap, folder)) for stream in streams]
+
+            runs = start()
             for number, step in enumerate(self.given["steps"], 1):
                 label = f"{self.name}, step {number}"
+                if restart := step.get("restart", False):
+                    started.close()
+                    late = [before + run.figures.late for before, run in zip(late, runs, strict=True)]
+                    dead += runs[0].figures.dead
                 send(bootstrap, [Record(**{"key": None, **record}) for record in step.get("send", ())])
                 if "beat" in step:
                     clock[0] = step["beat"] / 1000
                     beater.run_once()
+                if restart:
+                    runs = start()
                 for run in runs:
                     run.process_all_available()
                 new = read(bootstrap, target, next_offsets)
                 _same(new, step["expect"], label)
                 next_offsets.update({r.partition: r.offset + 1 for r in new})
                 self._check_dead_letters_and_late(step, first, bootstrap, label)
-                late = [run.figures.late for run in runs]
-                _equal(late, [step.get("late", 0), *[0] * (len(runs) - 1)], f"{label}, late records")
+                late_so_far = [before + run.figures.late for before, run in zip(late, runs, strict=True)]
+                _equal(late_so_far, [step.get("late", 0), *[0] * (len(runs) - 1)], f"{label}, late records")
                 if "dead" in step:
-                    _equal(runs[0].figures.dead, len(step["dead"]), f"{label}, dead letters counted")
+                    _equal(dead + runs[0].figures.dead, len(step["dead"]), f"{label}, dead letters counted")
 
     def _check_dead_letters_and_late(self, step: Mapping[str, Any], first: Stream, bootstrap: str, label: str) -> None:
         if "kept" in step:

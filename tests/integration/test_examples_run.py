@@ -1,4 +1,4 @@
-"""The worked examples through restarts, with an input that is silent, and beside a filter."""
+"""The worked examples with an input that is silent, beside a filter, and on rows alone; tests/examples has the rest."""
 
 from __future__ import annotations
 
@@ -94,67 +94,6 @@ def test_a_silent_stream_holds_the_time_of_a_join_until_it_gets_beats(
         with beats(bootstrap, stream, only="payments") as beat:
             beat(60)
             assert settled(run, bootstrap) == [("1", None), ("2", None)]
-
-
-def test_a_join_goes_on_behind_a_restart(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
-    stream = example("paid-orders")
-    made(bootstrap, stream)
-    with beats(bootstrap, stream) as beat:
-        with running(stream, spark, bootstrap, tmp_path) as run:
-            send(
-                bootstrap, [record("orders", 0, id=1), record("orders", 1, id=2), record("payments", 2, of=3, amount=3)]
-            )
-            assert settled(run, bootstrap) == []
-        with running(stream, spark, bootstrap, tmp_path) as run:
-            send(bootstrap, [record("payments", 5, of=1, amount=2.5)])
-            assert settled(run, bootstrap) == [("1", "2.5")]
-        beat(60)
-        with running(stream, spark, bootstrap, tmp_path) as run:
-            assert settled(run, bootstrap) == [("1", "2.5"), ("2", None)]
-            assert run.figures.late == 0
-
-
-def test_timers_go_on_behind_a_restart(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
-    stream = example("silences")
-    made(bootstrap, stream)
-    with beats(bootstrap, stream) as beat:
-        with running(stream, spark, bootstrap, tmp_path) as run:
-            send(bootstrap, [record("signs", 0, machine="a"), record("signs", 5, 1, machine="b")])
-            assert settled(run, bootstrap) == []
-        beat(13)
-        with running(stream, spark, bootstrap, tmp_path) as run:
-            silent = ("a", json.dumps({"since": TEN, "silent": True}, separators=(",", ":")))
-            assert settled(run, bootstrap) == [silent]
-        with running(stream, spark, bootstrap, tmp_path) as run:
-            send(bootstrap, [record("signs", 14, machine="a")])
-            again = ("a", json.dumps({"since": TEN + 14 * MINUTE, "silent": False}, separators=(",", ":")))
-            assert settled(run, bootstrap) == [silent, again]
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("visits", [(str(TEN), '{"visits":2,"longest":2}')]),
-        ("clicks-once", [(str(TEN + m * MINUTE), n) for m, n in [(0, "1"), (4, "1"), (20, "1")]]),
-        ("busiest", [(str(TEN), "1")]),
-    ],
-)
-def test_a_chain_goes_on_behind_a_restart(
-    spark: SparkSession, bootstrap: str, tmp_path: Path, name: str, wanted: list[tuple[str, str]]
-) -> None:
-    stream = example(name)
-    made(bootstrap, stream)
-    with beats(bootstrap, stream) as beat:
-        for clicks in (
-            [record("clicks", 0, id=1, who="x"), record("clicks", 4, 1, id=2, who="x")],
-            [record("clicks", 20, id=3, who="x")],
-        ):
-            with running(stream, spark, bootstrap, tmp_path) as run:
-                send(bootstrap, clicks)
-                run.process_all_available()
-        beat(90)
-        with running(stream, spark, bootstrap, tmp_path) as run:
-            assert settled(run, bootstrap) == wanted
 
 
 def filtered(sales: DataFrame, shops: DataFrame) -> DataFrame:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from pymongo import MongoClient
+from pyspark.sql import SparkSession
 
+from penstock import catalog
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
+from penstock.engine.query.stream_run import StreamRun
 from penstock.kafka.admin import ensure_topics
+from penstock.settings import settings
 from penstock.streams import Topic
-from penstock.testing import Record, send
+from penstock.testing import Record, running, send
 from tests.chaos.drivers import Drivers, drivers
 from tests.support.mongodb import store
-from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.integration
 
 CLICKS = Topic("shared-clicks", partitions=4)
 SINK = """UPSERT INTO mongodb.shares.clicks READ shared-clicks SHARE {n} OF 2 AS JSON (n BIGINT NOT NULL) APP {app}
@@ -32,7 +36,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def running(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path, url: str) -> Iterator[Drivers]:
+def running_drivers(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path, url: str) -> Iterator[Drivers]:
     project = tmp_path / "project"
     (project / "sql" / "sinks").mkdir(parents=True)
     for n, app in enumerate(APPS, 1):
@@ -43,35 +47,40 @@ def running(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path, url: str) ->
 
 
 def sent(drivers: Drivers, first: int, upto: int) -> None:
-    """Records n, n by n in the topic's partitions; every tenth is none of the schema."""
-    values = {n: f'{{"n": {n}}}' if n % 10 else "broken" for n in range(first, upto)}
+    """Records n, n by n in the topic's partitions; every seventh is none of the schema."""
+    values = {n: f'{{"n": {n}}}' if n % 7 else "broken" for n in range(first, upto)}
     send(drivers.bootstrap, [Record(CLICKS.name, str(n), value, n % 4) for n, value in values.items()])
 
 
-def test_two_processes_share_a_topic(running: Drivers, url: str) -> None:
-    with MongoClient[dict[str, int]](url) as client:
-        clicks = client["shares"]["clicks"]
-        clicks.drop()
+def wanted(upto: int, partitions: set[int]) -> list[tuple[int, int]]:
+    return [(n, n % 4) for n in range(upto) if n % 7 and n % 4 in partitions]
 
-        def there() -> list[tuple[int, int]]:
+
+def test_two_processes_share_a_topic(running_drivers: Drivers, spark: SparkSession, url: str) -> None:
+    """A driver of the first app, and the second in this process, which also takes the first over once it is killed."""
+    streams, checkpoints = catalog.load().streams, Path(settings().checkpoint_root)
+    with MongoClient[dict[str, int]](url) as client, ExitStack() as stack:
+        clicks = client["shares"]["clicks"]
+
+        def written() -> list[tuple[int, int]]:
             return sorted((found["n"], found["place"]) for found in clicks.find())
 
-        def wanted(upto: int, places: set[int]) -> list[tuple[int, int]]:
-            return [(n, n % 4) for n in range(upto) if n % 10 and n % 4 in places]
+        def start(app: str) -> StreamRun:
+            return stack.enter_context(running(streams[f"clicks-{app}"], spark, running_drivers.bootstrap, checkpoints))
 
-        sent(running, 0, 400)
-        started = {app: running.launch(app) for app in APPS}
-        for app, driver in started.items():
-            running.wait_committed(app, driver, 240)
-        assert there() == wanted(400, {0, 1, 2, 3})
-        for app, places in APPS.items():
-            [row] = running.control.progress(app).values()
-            assert row.rows_out == len(wanted(400, places)), "each writes what is its own"
-            assert row.dead == sum(n % 10 == 0 and n % 4 in places for n in range(400))
-        started["first"].session.kill()
-        running.control.end_driver(started["first"].incarnation, "killed")
-        sent(running, 400, 600)
-        both = sorted([*wanted(400, APPS["first"]), *wanted(600, APPS["second"])])
-        wait_until(lambda: there() == both, what="the second goes on by itself")
-        running.wait_committed("first", running.launch("first"), 240)
-        assert there() == wanted(600, {0, 1, 2, 3})
+        sent(running_drivers, 0, 80)
+        first = running_drivers.launch("first")
+        second = start("second")
+        second.process_all_available()
+        running_drivers.wait_committed("first", first, 240)
+        assert written() == wanted(80, {0, 1, 2, 3})
+        [row] = running_drivers.control.progress("first").values()
+        for figures, partitions in ((row, APPS["first"]), (second.figures, APPS["second"])):
+            assert figures.rows_out == len(wanted(80, partitions)), "each writes what is its own"
+            assert figures.dead == sum(n % 7 == 0 and n % 4 in partitions for n in range(80)) > 0
+        first.session.kill()
+        sent(running_drivers, 80, 120)
+        second.process_all_available()
+        assert written() == sorted([*wanted(80, APPS["first"]), *wanted(120, APPS["second"])]), "the second goes on"
+        start("first").process_all_available()
+        assert written() == wanted(120, {0, 1, 2, 3})
