@@ -48,7 +48,7 @@ def verify_target(
     count = 0
     with duckdb.connect() as connection:
         for table in _job_rows(connection, done, _read_target(job, done, bootstrap)):
-            found = merge_spans([found, parquet.spans_of(table, connection)])
+            found = merge_spans([found, parquet.spans_of(table)])
             for p, n in zip(*(c.to_pylist() for c in table["target"].value_counts().flatten()), strict=True):
                 parts[p] = parts.get(p, 0) + n
             for row in table.group_by("target").aggregate([("position", "min")]).to_pylist():

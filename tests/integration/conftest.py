@@ -12,8 +12,10 @@ from penstock.devstack.demo_database import DemoDatabase
 from penstock.devstack.servers.elasticsearch import ElasticsearchServer
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
+from penstock.devstack.servers.s3 import S3Server
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
+from tests.support import s3_store
 from tests.support.captures import Source
 from tests.support.elasticsearch import SMALL, Server
 from tests.support.postgres import Postgres
@@ -49,6 +51,13 @@ def demo(mariadb: MariaDB, home: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def postgres() -> Iterator[Postgres]:
     """A real PostgreSQL server."""
     with Postgres() as part:
+        yield part
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real object store. Each file has a bucket or prefix of its own there."""
+    with s3_store.server(tmp_path_factory.mktemp("s3")) as part:
         yield part
 
 

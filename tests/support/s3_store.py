@@ -18,6 +18,7 @@ from threading import Event, Thread
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
+from pyarrow import fs
 
 from penstock.archive import parquet
 from penstock.archive.hour_closer import HourCloser, TopicEnds
@@ -164,47 +165,57 @@ class Between:
         self._thread.join()
 
 
-class Failing(Bucket):
-    """A store that fails for good from the n-th call on: before it does what was asked, or after."""
+class LocalBucket(Bucket):
+    """A bucket in a local folder, for tests of what an archive makes of objects: it needs no server."""
 
-    def __init__(self, endpoint: Endpoint, bucket: str, prefix: str, at: int, effect: Cut) -> None:
-        super().__init__(endpoint, bucket, prefix)
-        self.calls, self._at, self._effect = 0, at, effect
-
-    def put(self, key: str, data: bytes) -> None:
-        self._call(lambda: Bucket.put(self, key, data))
-
-    def get(self, key: str) -> bytes:
-        return self._call(lambda: Bucket.get(self, key))
-
-    def list_objects(self, folder: str) -> list[ObjectInfo]:
-        return self._call(lambda: Bucket.list_objects(self, folder))
-
-    def delete(self, key: str) -> None:
-        self._call(lambda: Bucket.delete(self, key))
+    def __init__(self, folder: Path, prefix: str = "") -> None:
+        super().__init__(Endpoint("http://localhost:1", "us-east-1", "", "", True), "lake", prefix)
+        self._fs = fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem())  # type: ignore[assignment]
 
     @contextmanager
     def open_output(self, key: str) -> Iterator[Any]:
-        # What is cut off in the middle may leave a part of itself.
-        if self.inside:
-            with super().open_output(key) as out:
-                yield out
-            return
-        self._call(lambda: None)
+        self._make_folder_of(key)
         with super().open_output(key) as out:
             yield out
 
-    inside = False
+    def copy(self, key: str, to: str) -> None:
+        self._make_folder_of(to)
+        super().copy(key, to)
+
+    def _make_folder_of(self, key: str) -> None:
+        self._fs.create_dir(f"{self._root}/{key}".rpartition("/")[0], recursive=True)
+
+
+class Failing(Bucket):
+    """A bucket that fails for good from the n-th call on: before it does what was requested, or after."""
+
+    def __init__(self, bucket: Bucket, at: int, effect: Cut) -> None:
+        vars(self).update(vars(bucket))
+        self.calls, self._bucket, self._at, self._effect = 0, bucket, at, effect
+
+    def put(self, key: str, data: bytes) -> None:
+        self._call(lambda: self._bucket.put(key, data))
+
+    def get(self, key: str) -> bytes:
+        return self._call(lambda: self._bucket.get(key))
+
+    def list_objects(self, folder: str) -> list[ObjectInfo]:
+        return self._call(lambda: self._bucket.list_objects(folder))
+
+    def delete(self, key: str) -> None:
+        self._call(lambda: self._bucket.delete(key))
+
+    @contextmanager
+    def open_output(self, key: str) -> Iterator[Any]:
+        self._call(lambda: None)
+        with self._bucket.open_output(key) as out:
+            yield out
 
     def _call(self, what: Callable[[], T]) -> T:
         self.calls += 1
         if self.calls > self._at or (self.calls == self._at and self._effect == "before"):
             raise Wait("cut off", seconds=0.0)
-        self.inside = True
-        try:
-            done = what()
-        finally:
-            self.inside = False
+        done = what()
         if self.calls == self._at:
             raise Wait("cut off", seconds=0.0)
         return done

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from penstock.model.topic import COMMITS, Topic
 from penstock.object_store.bucket import Bucket
 from penstock.settings import settings
 from penstock.testing import create, running
-from tests.support import s3_store
 from tests.support.caches import clear_caches, unload_jobs
 from tests.support.s3_store import Failing, where
 from tests.support.wait import wait_until
@@ -39,16 +37,10 @@ TIME = "timestamp_millis(cast(get_json_object(cast(value as string), '$.timestam
 ARCHIVE = Archive("kept", EVENTS, bucket="lake", prefix="events", event_time=TIME, every=timedelta(0), max_records=70)
 
 
-@pytest.fixture(scope="module")
-def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_store.server(tmp_path_factory.mktemp("s3")) as started:
-        yield started
-
-
 @pytest.fixture
-def store(part: S3Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+def store(object_store: S3Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """Where the settings lead to, empty."""
-    at = where(part)
+    at = where(object_store)
     assert home == settings().home
     for name, value in {"URL": at.url, "ACCESS_KEY": at.access_key, "SECRET_KEY": at.secret_key}.items():
         monkeypatch.setenv(f"PENSTOCK_S3_{name}", value)
@@ -119,14 +111,14 @@ def test_a_topic_is_archived_and_its_hour_closed(
 
 
 def test_a_stream_waits_while_the_store_is_paused(
-    spark: SparkSession, fresh_broker: Broker, store: Bucket, part: S3Server, tmp_path: Path
+    spark: SparkSession, fresh_broker: Broker, store: Bucket, object_store: S3Server, tmp_path: Path
 ) -> None:
     bootstrap = fresh_broker.bootstrap
     create(bootstrap, EVENTS, COMMITS)
     sent = fill(bootstrap, 0, 20)
     with running(archive_stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
         run.process_all_available()
-        part.pause()
+        object_store.pause()
         try:
             sent += fill(bootstrap, 20, 20)
 
@@ -136,18 +128,18 @@ def test_a_stream_waits_while_the_store_is_paused(
 
             wait_until(waits, 240)
         finally:
-            part.resume()
+            object_store.resume()
         run.process_all_available()
     assert places(there(store)) == places(sent)
 
 
-# After each call to the store without Spark: tests/integration/archive/test_writer.py.
+# After each call to the store without Spark: tests/unit/archive/test_writer.py.
 @pytest.mark.parametrize("at", [6, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 7, 8, 10, 13))])
 def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
     spark: SparkSession,
     fresh_broker: Broker,
     store: Bucket,
-    part: S3Server,
+    object_store: S3Server,
     tmp_path: Path,
     at: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -155,7 +147,7 @@ def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
     bootstrap = fresh_broker.bootstrap
     create(bootstrap, EVENTS, COMMITS)
     sent = fill(bootstrap, 0, 100)
-    cut = Failing(where(part), "lake", "events", at, "after")
+    cut = Failing(Bucket(where(object_store), "lake", "events"), at, "after")
     with monkeypatch.context() as patch:
         patch.setattr(writer, "archive_bucket", lambda *_: cut)
         with running(archive_stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
@@ -175,7 +167,7 @@ def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
 def test_the_command_line_shows_and_verifies(store: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.archive.writer import ArchiveWriter
     from penstock.model.output import CommitMarker
-    from tests.integration.archive.test_writer import batch
+    from tests.support.small_archive import batch
 
     system = tmp_path / "jobs" / "shop"
     system.mkdir(parents=True)

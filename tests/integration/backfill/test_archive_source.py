@@ -6,7 +6,6 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,12 +23,12 @@ from penstock.archive.stream import archive_stream
 from penstock.backfill.job import BackfillJob
 from penstock.backfill.run import BackfillResult, run
 from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import InputNotReady
 from penstock.kafka.admin import admin, log_end_offsets
 from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.testing import Record, create, latest, read, running, send
-from tests.support import s3_store
 from tests.support.archive_backfills import leads_to
 from tests.support.s3_store import where
 from tests.support.wait import wait_until
@@ -43,13 +42,12 @@ WALKS = replace(ENRICHED_WALK_INS, config={"retention.ms": "-1"})
 
 
 @pytest.fixture
-def endpoint(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+def endpoint(home: Path, object_store: S3Server, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
     assert settings().home == home
     monkeypatch.setattr(hour_closer, "CHECK_INTERVAL", 0.5)
-    with s3_store.server(tmp_path / "s3") as part:
-        monkeypatch.setenv("PENSTOCK_S3_MAKE_BUCKETS", "1")
-        leads_to(where(part), monkeypatch)
-        yield where(part)
+    monkeypatch.setenv("PENSTOCK_S3_MAKE_BUCKETS", "1")
+    leads_to(where(object_store), monkeypatch)
+    return where(object_store)
 
 
 def walks(chance: random.Random, count: int, begin: datetime, length: timedelta) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ Each is told with bucket, key and what to do, nothing is written, and when it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -13,28 +13,27 @@ from threading import Lock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.integration.archive.test_verify import change, cut, files, of_another_hour, strange, twice
 
 from penstock.backfill import retry
 from penstock.backfill.progress import BackfillStatus
 from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import InputNotReady, SinkError, Wait
 from penstock.object_store import bucket as stores
 from penstock.object_store.bucket import Bucket
 from penstock.object_store.endpoint import Endpoint
 from penstock.streams import Archive
 from penstock.testing import create
-from tests.integration.archive.test_verify import change, cut, files, of_another_hour, strange, twice
-from tests.support import s3_store
 from tests.support.archive_backfills import AGAIN, ALL, PER_PART, again, do, event, filled, job, leads_to, places
 from tests.support.s3_store import Answer, Between, holds, where
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    with s3_store.server(tmp_path_factory.mktemp("s3")) as part:
-        yield where(part)
+@pytest.fixture
+def endpoint(object_store: S3Server) -> Endpoint:
+    return where(object_store)
 
 
 @pytest.fixture

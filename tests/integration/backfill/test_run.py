@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,13 +22,14 @@ from penstock.backfill.job import BackfillJob
 from penstock.backfill.progress import BackfillStatus
 from penstock.backfill.run import run
 from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import BackfillError, DeclarationError, InputNotReady, LeaseLost, SinkError, Wait
 from penstock.kafka.admin import admin, end_offsets
 from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Collection, RowsQuery, TopicOutput
 from penstock.testing import Record, create, latest, read, send
-from tests.support import mongodb, s3_store
+from tests import mongodb
 from tests.support.archive_backfills import (
     AGAIN,
     ALL,
@@ -54,10 +54,9 @@ from tests.support.wait import wait_until
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    with s3_store.server(tmp_path_factory.mktemp("s3")) as part:
-        yield where(part)
+@pytest.fixture
+def endpoint(object_store: S3Server) -> Endpoint:
+    return where(object_store)
 
 
 @pytest.fixture

@@ -21,13 +21,13 @@ from penstock.backfill.archive_source import ArchiveSource
 from penstock.backfill.job import BackfillJob
 from penstock.backfill.run import BackfillResult, run
 from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.s3 import S3Server
 from penstock.engine.operations.recompute import recompute_rows
 from penstock.errors import BackfillError, DeclarationError
 from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill
 from penstock.testing import create, read, table
-from tests.support import s3_store
 from tests.support.archive_backfills import leads_to
 from tests.support.s3_store import holds, where
 
@@ -36,10 +36,9 @@ pytestmark = pytest.mark.integration
 START = datetime(2026, 1, 1, 10, tzinfo=UTC)
 
 
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    with s3_store.server(tmp_path_factory.mktemp("s3")) as part:
-        yield where(part)
+@pytest.fixture
+def endpoint(object_store: S3Server) -> Endpoint:
+    return where(object_store)
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from penstock.backfill import transform as making
 from penstock.backfill import writer
 from penstock.backfill.progress import BackfillStatus
 from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import BackfillError, InputNotReady
 from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.limits import ProducerBatch, ProducerRecord
@@ -22,7 +23,6 @@ from penstock.kafka.transactions import TransactionalWriter
 from penstock.object_store.endpoint import Endpoint
 from penstock.streams import Archive, Topic
 from penstock.testing import Record, create, read, send
-from tests.support import s3_store
 from tests.support.archive_backfills import AGAIN, ALL, HOUR, KEPT, SUMS, again, do, event, filled, job, places, sums
 from tests.support.s3_store import holds, where
 from tests.support.wait import wait_until
@@ -34,10 +34,9 @@ LATEST = replace(AGAIN, compacted=True, config={})
 CLEANED = replace(LATEST, partitions=1, config={"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"})
 
 
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    with s3_store.server(tmp_path_factory.mktemp("s3")) as part:
-        yield where(part)
+@pytest.fixture
+def endpoint(object_store: S3Server) -> Endpoint:
+    return where(object_store)
 
 
 @pytest.fixture

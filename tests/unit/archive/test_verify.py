@@ -1,10 +1,11 @@
-"""Archives that somebody else had in hand: each lie is told, with the object and what to do."""
+"""Archives that somebody else changed: each change is reported, with the object and what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,35 +16,24 @@ from penstock.archive.hour_closer import read_manifest
 from penstock.archive.layout import HourManifest
 from penstock.archive.verify import HourVerification, verify_archive
 from penstock.archive.writer import ArchiveWriter
-from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import SinkError
 from penstock.object_store.bucket import Bucket
-from tests.integration.archive.test_writer import HOUR, batch, give, keeper, output
-from tests.support import s3_store
-from tests.support.s3_store import where
-
-pytestmark = pytest.mark.integration
+from tests.support.s3_store import LocalBucket
+from tests.support.small_archive import HOUR, batch, closer, output, write_batch
 
 FOLDER = layout.hour_folder(HOUR)
 
 
-@pytest.fixture(scope="module")
-def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_store.server(tmp_path_factory.mktemp("s3")) as started:
-        yield started
-
-
 @pytest.fixture
-def store(part: S3Server, request: pytest.FixtureRequest) -> Bucket:
+def store(tmp_path: Path) -> Bucket:
     """An hour that is closed, of two files that were not joined, and one that is open."""
-    name = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())
-    made = Bucket(where(part), "lake", name)
+    made = LocalBucket(tmp_path, "test")
     to = output(made, target=1)
     writer = ArchiveWriter(to, made)
-    give(writer, to, batch(0, 1, 2), 0)
-    give(writer, to, batch(3, 4), 1)
-    keeper(writer, to, 5).close_due_hours()
-    give(writer, to, batch(5, hour=11), 2)
+    write_batch(writer, to, batch(0, 1, 2), 0)
+    write_batch(writer, to, batch(3, 4), 1)
+    closer(writer, to, 5).close_due_hours()
+    write_batch(writer, to, batch(5, hour=11), 2)
     assert all(one.ok for one in verify_archive(made))
     return made
 
@@ -109,7 +99,7 @@ def foreign(store: Bucket) -> None:
     store.put(f"{FOLDER}/part-00000.parquet", b"PAR1")
 
 
-LIES: dict[Callable[[Bucket], None], list[str]] = {
+CHANGES: dict[Callable[[Bucket], None], list[str]] = {
     cut: ["cannot be read: s3://lake/", "bytes were written"],
     strange: ["the columns are not those of an archive: n"],
     changed: ["holds other records than were written", "3 records, offsets 0 to 2, sum"],
@@ -124,14 +114,14 @@ LIES: dict[Callable[[Bucket], None], list[str]] = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-def test_every_lie_is_told(store: Bucket, lie: Callable[[Bucket], None]) -> None:
-    lie(store)
+@pytest.mark.parametrize("damage", CHANGES, ids=lambda one: one.__name__)
+def test_each_change_is_reported_with_object_and_hint(store: Bucket, damage: Callable[[Bucket], None]) -> None:
+    damage(store)
     found: dict[str, HourVerification] = {one.hour: one for one in verify_archive(store)}
     assert not found[HOUR].ok
     assert found["2026-01-01T11"].ok, "the other hour is as it was"
     said = " ".join(f"{one.what}; hint: {one.hint}" for one in found[HOUR].findings)
-    for text in LIES[lie]:
+    for text in CHANGES[damage]:
         if text == "bytes were written":
             assert "bytes, and" in said
         else:
@@ -140,20 +130,20 @@ def test_every_lie_is_told(store: Bucket, lie: Callable[[Bucket], None]) -> None
     assert all(one.hint for one in found[HOUR].findings)
 
 
-@pytest.mark.parametrize("lie", [lie for lie in LIES if lie is not foreign])
-def test_a_backfill_is_not_given_what_is_wrong(store: Bucket, lie: Callable[[Bucket], None]) -> None:
-    lie(store)
+@pytest.mark.parametrize("damage", [one for one in CHANGES if one is not foreign])
+def test_a_reader_refuses_a_changed_archive(store: Bucket, damage: Callable[[Bucket], None]) -> None:
+    damage(store)
     with pytest.raises(SinkError, match="s3://lake/"):
         list(reader.read_interval(store, datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)))
 
 
-def test_a_state_that_is_none_is_told(store: Bucket) -> None:
+def test_an_invalid_state_object_is_reported(store: Bucket) -> None:
     store.put(f"{layout.STATES}/99999999-00000000-000000001.json.gz", b"nothing")
     with pytest.raises(SinkError, match=r"99999999-00000000-000000001.json.gz is no valid object of an archive"):
         list(verify_archive(store))
 
 
-def test_the_interval_chooses_hours(store: Bucket) -> None:
+def test_an_interval_selects_its_hours(store: Bucket) -> None:
     first, second = datetime(2026, 1, 1, 10, tzinfo=UTC), datetime(2026, 1, 1, 11, tzinfo=UTC)
     assert [hour for hour, _ in reader.read_interval(store, first, second)] == [HOUR, HOUR]
     assert [hour for hour, _ in reader.read_interval(store, second, second.replace(minute=1))] == ["2026-01-01T11"]
