@@ -1,13 +1,18 @@
-"""An archive of a few records of topic `t`, written without Spark: its batches, its hours, what it must hold."""
+"""An archive of a few records of topic `t`, written without Spark: its batches, its hours, what it must hold, and ways to
+damage it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from penstock.archive import layout, parquet, reader
-from penstock.archive.hour_closer import GARBAGE_GRACE, HourCloser
+from penstock.archive import layout, parquet, reader, state_log
+from penstock.archive.hour_closer import GARBAGE_GRACE, HourCloser, read_manifest
+from penstock.archive.layout import HourManifest
 from penstock.archive.stream import ArchiveOutput
 from penstock.archive.verify import verify_archive
 from penstock.archive.writer import ArchiveWriter
@@ -74,3 +79,35 @@ def write_archive(store: Bucket) -> None:
 
 
 ALL_ROWS = sorted((row for one in BATCHES for row in one.to_pylist()), key=lambda row: row["offset"])
+
+
+def files(store: Bucket) -> list[str]:
+    """The files of the closed hour."""
+    return [file.key for file in manifest(store).files]
+
+
+def manifest(store: Bucket) -> HourManifest:
+    return read_manifest(store, state_log.latest_state(store).closed[HOUR])
+
+
+def edit_manifest(store: Bucket, make: Callable[[HourManifest], HourManifest]) -> None:
+    store.put(state_log.latest_state(store).closed[HOUR].key, make(manifest(store)).write())
+
+
+def cut(store: Bucket) -> None:
+    key = files(store)[0]
+    store.put(key, store.get(key)[:-20])
+
+
+def strange(store: Bucket) -> None:
+    out = pa.BufferOutputStream()
+    pq.write_table(pa.table({"n": [1]}), out)
+    store.put(files(store)[0], bytes(out.getvalue()))
+
+
+def twice(store: Bucket) -> None:
+    edit_manifest(store, lambda said: replace(said, files=(*said.files, said.files[0])))
+
+
+def of_another_hour(store: Bucket) -> None:
+    edit_manifest(store, lambda said: replace(said, hour="2026-01-01T09"))

@@ -90,8 +90,8 @@ def test_counts_are_right_to_the_last_walk_in(
     kept = archive_stream(ARCHIVE)
     # Topics of times of long ago lose them at once, unless they keep all.
     create(bootstrap, WALKS, *(t for one in (STREAM, kept) for t in one.topics() if t.name != WALKS.name))
-    history = walks(chance, 300, HOUR, timedelta(hours=2))
-    live = walks(chance, 600, HOUR + timedelta(hours=2), timedelta(hours=3))
+    history = walks(chance, 150, HOUR, timedelta(hours=2))
+    live = walks(chance, 120, HOUR + timedelta(hours=2), timedelta(hours=3))
     backfill = replace(BASE, source=ARCHIVE)
 
     def told(hours: int, again: str = "") -> BackfillResult:
@@ -126,7 +126,7 @@ def test_counts_are_right_to_the_last_walk_in(
                     if n == len(live) // 2:
                         # All of the third hour is sent by now.
                         halfway.set()
-                    sent.wait(0.1)
+                    sent.wait(0.4)
 
             flowing = threading.Thread(target=flow)
             flowing.start()

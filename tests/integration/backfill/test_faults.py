@@ -1,6 +1,6 @@
-"""Backfills of archives that somebody else had in hand, and of stores that fail in the middle.
+"""Backfills of damaged archives, and of stores that fail in the middle.
 
-Each is told with bucket, key and what to do, nothing is written, and when it is mended the same run is done.
+Each error names bucket, key and what to do; nothing is written; once the cause is repaired the same run succeeds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from threading import Lock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.integration.archive.test_verify import change, cut, files, of_another_hour, strange, twice
 
 from penstock.backfill import retry
 from penstock.backfill.progress import BackfillStatus
@@ -27,6 +26,7 @@ from penstock.streams import Archive
 from penstock.testing import create
 from tests.support.archive_backfills import AGAIN, ALL, PER_PART, again, do, event, filled, job, leads_to, places
 from tests.support.s3_store import Answer, Between, holds, where
+from tests.support.small_archive import cut, edit_manifest, files, of_another_hour, strange, twice
 
 pytestmark = pytest.mark.integration
 
@@ -70,10 +70,10 @@ def vanished(store: Bucket) -> None:
 
 
 def less_than_it_says(store: Bucket) -> None:
-    change(store, lambda said: replace(said, files=()))
+    edit_manifest(store, lambda said: replace(said, files=()))
 
 
-LIES: dict[Callable[[Bucket], None], str] = {
+DAMAGES: dict[Callable[[Bucket], None], str] = {
     cut: r"cannot be read: s3://lake/.*\.parquet",
     strange: r"\.parquet.*the columns are not those of an archive: n",
     lost_a_column: r"\.parquet.*the columns are not those of an archive",
@@ -86,21 +86,21 @@ LIES: dict[Callable[[Bucket], None], str] = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-def test_what_is_wrong_in_an_archive_is_told_and_nothing_is_written(
-    kept: Archive, endpoint: Endpoint, fresh_broker: Broker, lie: Callable[[Bucket], None]
+def test_a_damaged_archive_is_refused_and_nothing_is_written(
+    kept: Archive, endpoint: Endpoint, fresh_broker: Broker
 ) -> None:
     store = Bucket(endpoint, kept.bucket, kept.prefix)
     before = {one.key: store.get(one.key) for one in store.list_objects("")}
-    lie(store)
-    told: list[BackfillStatus] = []
-    with pytest.raises(SinkError, match=LIES[lie]) as e:
-        do(job(again(kept)), fresh_broker, told)
-    assert "hint: bring" in str(e.value)
-    assert told[-1].state == "failed"
-    assert places(fresh_broker) == []
-    for key, data in before.items():
-        store.put(key, data)
+    for damage, message in DAMAGES.items():
+        damage(store)
+        reports: list[BackfillStatus] = []
+        with pytest.raises(SinkError, match=message) as e:
+            do(job(again(kept)), fresh_broker, reports)
+        assert "hint: bring" in str(e.value), damage.__name__
+        assert reports[-1].state == "failed", damage.__name__
+        assert places(fresh_broker) == [], damage.__name__
+        for key, data in before.items():
+            store.put(key, data)
     assert do(job(again(kept)), fresh_broker).rows == len(ALL)
 
 

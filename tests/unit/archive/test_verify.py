@@ -8,18 +8,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from penstock.archive import layout, parquet, reader, state_log
-from penstock.archive.hour_closer import read_manifest
-from penstock.archive.layout import HourManifest
 from penstock.archive.verify import HourVerification, verify_archive
 from penstock.archive.writer import ArchiveWriter
 from penstock.errors import SinkError
 from penstock.object_store.bucket import Bucket
 from tests.support.s3_store import LocalBucket
-from tests.support.small_archive import HOUR, batch, closer, output, write_batch
+from tests.support.small_archive import (
+    HOUR,
+    batch,
+    closer,
+    cut,
+    edit_manifest,
+    files,
+    of_another_hour,
+    output,
+    strange,
+    twice,
+    write_batch,
+)  # fmt: skip
 
 FOLDER = layout.hour_folder(HOUR)
 
@@ -38,29 +47,6 @@ def store(tmp_path: Path) -> Bucket:
     return made
 
 
-def files(store: Bucket) -> list[str]:
-    return [file.key for file in manifest(store).files]
-
-
-def manifest(store: Bucket) -> HourManifest:
-    return read_manifest(store, state_log.latest_state(store).closed[HOUR])
-
-
-def change(store: Bucket, make: Callable[[HourManifest], HourManifest]) -> None:
-    store.put(state_log.latest_state(store).closed[HOUR].key, make(manifest(store)).write())
-
-
-def cut(store: Bucket) -> None:
-    key = files(store)[0]
-    store.put(key, store.get(key)[:-20])
-
-
-def strange(store: Bucket) -> None:
-    out = pa.BufferOutputStream()
-    pq.write_table(pa.table({"n": [1]}), out)
-    store.put(files(store)[0], bytes(out.getvalue()))
-
-
 def changed(store: Bucket) -> None:
     rows = batch(0, 1, 2).to_pylist()
     rows[1]["value"] = b"other"
@@ -75,16 +61,8 @@ def gone(store: Bucket) -> None:
     store.delete(files(store)[1])
 
 
-def twice(store: Bucket) -> None:
-    change(store, lambda said: replace(said, files=(*said.files, said.files[0])))
-
-
 def less_than_it_names(store: Bucket) -> None:
-    change(store, lambda said: replace(said, files=said.files[:1]))
-
-
-def of_another_hour(store: Bucket) -> None:
-    change(store, lambda said: replace(said, hour="2026-01-01T09"))
+    edit_manifest(store, lambda said: replace(said, files=said.files[:1]))
 
 
 def no_manifest(store: Bucket) -> None:
