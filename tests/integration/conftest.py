@@ -10,12 +10,13 @@ import pytest
 
 from penstock.devstack.demo_database import DemoDatabase
 from penstock.devstack.servers.elasticsearch import ElasticsearchServer
+from penstock.devstack.servers.influxdb import InfluxDBServer
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.s3 import S3Server
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
-from tests.support import s3_store
+from tests.support import influxdb, mongodb, s3_store
 from tests.support.captures import Source
 from tests.support.elasticsearch import SMALL, Server
 from tests.support.postgres import Postgres
@@ -58,6 +59,20 @@ def postgres() -> Iterator[Postgres]:
 def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real object store. Each file has a bucket or prefix of its own there."""
     with s3_store.server(tmp_path_factory.mktemp("s3")) as part:
+        yield part
+
+
+@pytest.fixture(scope="session")
+def mongodb_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a MongoDB server. Each test has a database of its own there."""
+    with mongodb.store(tmp_path_factory.mktemp("mongodb")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def influxdb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfluxDBServer]:
+    """A real InfluxDB. Each test has a database of its own there."""
+    with influxdb.server(tmp_path_factory.mktemp("influxdb")) as part:
         yield part
 
 

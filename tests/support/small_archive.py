@@ -1,5 +1,4 @@
-"""An archive of a few records of topic `t`, written without Spark: its batches, its hours, what it must hold, and ways to
-damage it."""
+"""An archive of a few records of topic `t`, written without Spark: its batches and hours, rows, and damages."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pymongo import MongoClient
 
+from penstock.devstack.servers.influxdb import InfluxDBServer
 from penstock.errors import Refused
 from penstock.model.output import NO_COMMIT
 from penstock.sinks.elasticsearch.writer import IndexWriter
@@ -45,14 +45,14 @@ def test_elasticsearch(search: Server) -> None:
     assert {key: found["n"] for key, found in search.documents("things").items()} == {"a": 2}
 
 
-def test_mongodb(tmp_path: Path) -> None:
-    url, database, kind = mongodb.given(), f"penstock-{uuid4().hex[:12]}", pa.struct([("n", pa.decimal128(38, 0))])
+def test_mongodb(mongodb_url: str) -> None:
+    database, kind = f"penstock-{uuid4().hex[:12]}", pa.struct([("n", pa.decimal128(38, 0))])
     wide = {"n": 10**36 + 1}
     rows = [Row("a", 1, {"n": 1}), Row("a", 3, wide), Row("a", 2, {"n": 2}), Row("a", 4, {"n": 7})]
     rows += [Row("b", 1, {"n": 3}), Row("b", 2), Row("b", 3, wide)]
     output = MongoDB(sink="s", database=database, collection="c", unique=(("n",),))
-    with mongodb.server(tmp_path) as part, MongoClient[Any](url or part.url) as client:
-        writer = MongoWriter(url or part.url, output)
+    with MongoClient[Any](mongodb_url) as client:
+        writer = MongoWriter(mongodb_url, output)
         try:
             mongodb.write(writer, output, Row("first", 1, {"n": 7}), kind=kind)
             with pytest.raises(Refused) as e:
@@ -65,23 +65,22 @@ def test_mongodb(tmp_path: Path) -> None:
     assert there == {"first": 7, "a": 2}
 
 
-def test_influxdb(tmp_path: Path) -> None:
+def test_influxdb(influxdb_server: InfluxDBServer) -> None:
     """Whole numbers came first: each row that has another kind of number is refused with all its fields."""
     output = InfluxDB(sink="s", database="d", measurement="m", tags=("t",), time="at")
     types: dict[str, Any] = {"t": pa.string(), "at": pa.timestamp("us", "UTC"), "w": pa.int64()}
     given = [(1, None, 1), (4, 1.5, 4), (2, None, 2), (3, 0.5, 3)]
-    with influxdb.server(tmp_path) as part:
-        _quotes_another_reason(part.url, types)
-        writer = InfluxWriter(part.url, output)
-        try:
-            whole = influxdb.documents(influxdb.row(at=AT, v=0, t="x"), **types, v=pa.int64())
-            writer.write({output.name: whole}, NO_COMMIT)
-            rows = [influxdb.row(version, at=AT, t="x", v=v, w=w) for version, v, w in given]
-            with pytest.raises(Refused) as e:
-                writer.write({output.name: influxdb.documents(*rows, **types, v=pa.float64())}, NO_COMMIT)
-            [series] = influxdb.asked(part, "SELECT v, w FROM m", "d")["series"]
-        finally:
-            writer.close()
+    _quotes_another_reason(influxdb_server.url, types)
+    writer = InfluxWriter(influxdb_server.url, output)
+    try:
+        whole = influxdb.documents(influxdb.row(at=AT, v=0, t="x"), **types, v=pa.int64())
+        writer.write({output.name: whole}, NO_COMMIT)
+        rows = [influxdb.row(version, at=AT, t="x", v=v, w=w) for version, v, w in given]
+        with pytest.raises(Refused) as e:
+            writer.write({output.name: influxdb.documents(*rows, **types, v=pa.float64())}, NO_COMMIT)
+        [series] = influxdb.asked(influxdb_server, "SELECT v, w FROM m", "d")["series"]
+    finally:
+        writer.close()
     assert (refused(e.value.rows), e.value.written) == ([1, 3], 2)
     assert [values[1:] for values in series["values"]] == [[0, 2]]
 
@@ -119,11 +118,11 @@ def test_a_tombstone_follows_what_is_ahead_in_elasticsearch(search: Server) -> N
     assert {key: found["n"] for key, found in search.documents("ahead").items()} == left(steps)
 
 
-def test_a_tombstone_follows_what_is_ahead_in_mongodb(tmp_path: Path) -> None:
-    url, database, chance = mongodb.given(), f"penstock-{uuid4().hex[:12]}", random.Random(7)
+def test_a_tombstone_follows_what_is_ahead_in_mongodb(mongodb_url: str) -> None:
+    database, chance = f"penstock-{uuid4().hex[:12]}", random.Random(7)
     output, steps = MongoDB(sink="s", database=database, collection="c"), histories(chance, 40, 4)
-    with mongodb.server(tmp_path) as part, MongoClient[Any](url or part.url) as client:
-        writer = MongoWriter(url or part.url, output)
+    with MongoClient[Any](mongodb_url) as client:
+        writer = MongoWriter(mongodb_url, output)
         try:
             for events in readings(chance, steps):
                 rows = [Row(e.key, e.version, None if e.tombstone else {"n": e.offset}) for e in events]
@@ -135,23 +134,22 @@ def test_a_tombstone_follows_what_is_ahead_in_mongodb(tmp_path: Path) -> None:
     assert there == left(steps)
 
 
-def test_a_tombstone_follows_what_is_ahead_in_influxdb(tmp_path: Path) -> None:
-    output = InfluxDB(sink="s", database="d", measurement="m", tags=("t",), time="at")
+def test_a_tombstone_follows_what_is_ahead_in_influxdb(influxdb_server: InfluxDBServer) -> None:
+    output = InfluxDB(sink="s", database="ahead", measurement="m", tags=("t",), time="at")
     types: dict[str, Any] = {"t": pa.string(), "at": pa.timestamp("us", "UTC"), "v": pa.int64()}
     chance = random.Random(7)
     steps = histories(chance, 40, 4)
-    with influxdb.server(tmp_path) as part:
-        writer = InfluxWriter(part.url, output)
-        try:
-            for events in readings(chance, steps):
-                rows = [
-                    influxdb.row(e.version, deleted=e.tombstone, at=AT, t=e.key, v=None if e.tombstone else e.offset)
-                    for e in events
-                ]
-                writer.write({output.name: placed(influxdb.documents(*rows, **types), events)}, NO_COMMIT)
-            found = influxdb.asked(part, "SELECT v FROM m GROUP BY t", "d").get("series", [])
-        finally:
-            writer.close()
+    writer = InfluxWriter(influxdb_server.url, output)
+    try:
+        for events in readings(chance, steps):
+            rows = [
+                influxdb.row(e.version, deleted=e.tombstone, at=AT, t=e.key, v=None if e.tombstone else e.offset)
+                for e in events
+            ]
+            writer.write({output.name: placed(influxdb.documents(*rows, **types), events)}, NO_COMMIT)
+        found = influxdb.asked(influxdb_server, "SELECT v FROM m GROUP BY t", "ahead").get("series", [])
+    finally:
+        writer.close()
     assert {one["tags"]["t"]: one["values"][0][1] for one in found} == left(steps)
 
 

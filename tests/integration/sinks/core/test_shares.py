@@ -19,7 +19,6 @@ from penstock.settings import settings
 from penstock.streams import Topic
 from penstock.testing import Record, running, send
 from tests.chaos.drivers import Drivers, drivers
-from tests.support.mongodb import store
 
 pytestmark = pytest.mark.integration
 
@@ -30,19 +29,15 @@ APPS = {"first": {0, 2}, "second": {1, 3}}
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    with store(tmp_path / "mongodb") as found:
-        yield found
-
-
-@pytest.fixture
-def running_drivers(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path, url: str) -> Iterator[Drivers]:
+def running_drivers(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path, mongodb_url: str) -> Iterator[Drivers]:
     project = tmp_path / "project"
     (project / "sql" / "sinks").mkdir(parents=True)
     for n, app in enumerate(APPS, 1):
         (project / "sql" / "sinks" / f"clicks-{app}.sql").write_text(SINK.format(n=n, app=app))
     ensure_topics([CLICKS], fresh_broker.bootstrap)
-    with drivers(fresh_broker, mariadb, tmp_path, project, PENSTOCK_MONGODB_URL=url, PENSTOCK_LEASE_TTL=5) as made:
+    with drivers(
+        fresh_broker, mariadb, tmp_path, project, PENSTOCK_MONGODB_URL=mongodb_url, PENSTOCK_LEASE_TTL=5
+    ) as made:
         yield made
 
 
@@ -56,11 +51,12 @@ def wanted(upto: int, partitions: set[int]) -> list[tuple[int, int]]:
     return [(n, n % 4) for n in range(upto) if n % 7 and n % 4 in partitions]
 
 
-def test_two_processes_share_a_topic(running_drivers: Drivers, spark: SparkSession, url: str) -> None:
+def test_two_processes_share_a_topic(running_drivers: Drivers, spark: SparkSession, mongodb_url: str) -> None:
     """A driver of the first app, and the second in this process, which also takes the first over once it is killed."""
     streams, checkpoints = catalog.load().streams, Path(settings().checkpoint_root)
-    with MongoClient[dict[str, int]](url) as client, ExitStack() as stack:
+    with MongoClient[dict[str, int]](mongodb_url) as client, ExitStack() as stack:
         clicks = client["shares"]["clicks"]
+        stack.callback(client.drop_database, "shares")
 
         def written() -> list[tuple[int, int]]:
             return sorted((found["n"], found["place"]) for found in clicks.find())

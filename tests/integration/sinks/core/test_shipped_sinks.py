@@ -24,7 +24,6 @@ from penstock.settings import PROJECT, settings
 from penstock.sinks.core.stream import sink_stream
 from penstock.testing import Record, create, read, running, send
 from tests.support.elasticsearch import Server
-from tests.support.mongodb import store
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
@@ -37,12 +36,6 @@ def record(topic: str, key: dict[str, Any], **value: Any) -> Record:
     """As a capture writes it; a tombstone without columns."""
     text = json.dumps({**key, **value}, separators=(",", ":")) if value else None
     return Record(topic, json.dumps(key, separators=(",", ":")), text)
-
-
-@pytest.fixture
-def mongo(tmp_path: Path) -> Iterator[str]:
-    with store(tmp_path / "mongodb") as found:
-        yield found
 
 
 @pytest.fixture
@@ -131,16 +124,16 @@ def test_labels_have_a_key_of_two_columns(run: Run, fresh_broker: Broker, search
 
 
 def test_alert_rules_keep_all_digits_of_their_threshold(
-    run: Run, fresh_broker: Broker, mongo: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, fresh_broker: Broker, mongodb_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_MONGODB_URL", mongo)
+    monkeypatch.setenv("PENSTOCK_MONGODB_URL", mongodb_url)
     settings.cache_clear()
     row = {"account_id": 2, "metric": "pageLoadTime", "comparison": "over", "window_seconds": 300, "enabled": 1}
     old = "2026-11-22T10:00:00.000000"
     changes = [record("alert-rules", {"id": n}, threshold=f"{n}.500001", updated_at=old, **row) for n in (4, 5)]
     sent(fresh_broker, ["alert-rules-documents"], *changes, record("alert-rules", {"id": 5}))
     run("alert-rules-documents", "first")
-    with MongoClient[Any](mongo, tz_aware=True) as client:
+    with MongoClient[Any](mongodb_url, tz_aware=True) as client:
         [found] = client["penstock"]["alert-rules"].find()
         assert (found["_id"], found["threshold"]) == ("4", Decimal128(Decimal("4.500001")))
         assert (found["enabled"], found["updated_at"]) == (True, datetime(2026, 11, 22, 10, tzinfo=UTC))
@@ -172,9 +165,9 @@ def test_a_walk_in_gets_its_contact_once_that_is_known(run: Run, fresh_broker: B
 
 
 def test_counts_of_walk_ins_are_the_newest(
-    run: Run, fresh_broker: Broker, mongo: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, fresh_broker: Broker, mongodb_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_MONGODB_URL", mongo)
+    monkeypatch.setenv("PENSTOCK_MONGODB_URL", mongodb_url)
     settings.cache_clear()
     ann, bob = {"business": "7", "contact": "ann"}, {"business": "7", "contact": "bob"}
     more = {"base": None, "as_of": None, "walks": [{"moment": 1, "device": "d1"}]}
@@ -182,16 +175,16 @@ def test_counts_of_walk_ins_are_the_newest(
     changes += [record("walk-in-counts", bob, count=5, **more), record("walk-in-counts", bob)]
     sent(fresh_broker, ["walk-in-counts-documents"], *changes)
     run("walk-in-counts-documents", "first")
-    with MongoClient[Any](mongo) as client:
+    with MongoClient[Any](mongodb_url) as client:
         [found] = client["penstock"]["walk-in-counts"].find()
         client.drop_database("penstock")
     assert (found["_id"], found["contact"], found["count"]) == ('["7","ann"]', "ann", 2)
 
 
 def test_assignments_as_they_are_and_each_that_was_made(
-    run: Run, fresh_broker: Broker, search: Server, mongo: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, fresh_broker: Broker, search: Server, mongodb_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_MONGODB_URL", mongo)
+    monkeypatch.setenv("PENSTOCK_MONGODB_URL", mongodb_url)
     settings.cache_clear()
     shop = {"id": 1, "name": "Shop front", "kind": "http", "target": "https://x/", "every_seconds": 300}
     made = [("a1", True, [shop], 1), ("a2", True, [shop], 2), ("a1", False, [], 3)]
@@ -211,7 +204,7 @@ def test_assignments_as_they_are_and_each_that_was_made(
         ("a1", False, []), ("a1", True, [1]), ("a2", True, [1]),
     ]  # fmt: skip
     run("assignments-documents", "now")
-    with MongoClient[Any](mongo, tz_aware=True) as client:
+    with MongoClient[Any](mongodb_url, tz_aware=True) as client:
         found = {one["_id"]: one for one in client["penstock"]["assignments"].find()}
         client.drop_database("penstock")
     assert {agent: (one["online"], one["tests"]) for agent, one in found.items()} == {

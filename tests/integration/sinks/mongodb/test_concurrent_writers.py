@@ -10,26 +10,20 @@ from pymongo.database import Database
 from pymongo.errors import BulkWriteError
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
-from tests.support.mongodb import Opened, Row, fresh, opening, store, there, write
+from tests.support.mongodb import Opened, Row, fresh, opening, there, write
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with store(tmp_path_factory.mktemp("mongodb")) as made:
+@pytest.fixture
+def database(mongodb_url: str) -> Iterator[Database[Any]]:
+    with fresh(mongodb_url) as made:
         yield made
 
 
 @pytest.fixture
-def database(url: str) -> Iterator[Database[Any]]:
-    with fresh(url) as made:
-        yield made
-
-
-@pytest.fixture
-def opened(url: str, database: Database[Any]) -> Iterator[Opened]:
-    with opening(url, database) as made:
+def opened(mongodb_url: str, database: Database[Any]) -> Iterator[Opened]:
+    with opening(mongodb_url, database) as made:
         yield made
 
 
