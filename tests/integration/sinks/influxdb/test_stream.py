@@ -132,6 +132,7 @@ def test_through_every_fault_both_places_hold_what_the_rows_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("penstock.sinks.influxdb.client.TIMEOUT_S", 2.0)
+    monkeypatch.setattr("penstock.engine.query.run_state.RETRY_DELAYS_S", (0.1,))
     with running(BOTH, spark, fresh_broker.bootstrap, tmp_path / "checkpoints") as run:
         history.more(40)
         history.agrees(run.reconcile)
