@@ -22,6 +22,7 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.s3 import S3Server
 from penstock.model.archive import Archive
 from penstock.model.topic import COMMITS, Topic
+from penstock.object_store import bucket
 from penstock.object_store.bucket import Bucket
 from penstock.settings import settings
 from penstock.testing import create, running
@@ -111,8 +112,14 @@ def test_a_topic_is_archived_and_its_hour_closed(
 
 
 def test_a_stream_waits_while_the_store_is_paused(
-    spark: SparkSession, fresh_broker: Broker, store: Bucket, object_store: S3Server, tmp_path: Path
+    spark: SparkSession,
+    fresh_broker: Broker,
+    store: Bucket,
+    object_store: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(bucket, "REQUEST_TIMEOUT", 2.0)
     bootstrap = fresh_broker.bootstrap
     create(bootstrap, EVENTS, COMMITS)
     sent = fill(bootstrap, 0, 20)

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import SinkError, Wait
+from penstock.object_store import bucket
 from penstock.object_store.bucket import Bucket, ObjectNotFound
 from penstock.object_store.endpoint import ACCESS_KEY, Endpoint, find_endpoint
 from penstock.settings import settings
@@ -76,7 +77,8 @@ def test_a_bucket_is_made_only_where_that_is_allowed(part: S3Server) -> None:
             call()
 
 
-def test_a_store_that_is_paused_or_gone_asks_to_wait(part: S3Server) -> None:
+def test_a_paused_or_stopped_store_raises_wait(part: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket, "REQUEST_TIMEOUT", 2.0)
     store = Bucket(where(part), "away")
     store.ensure_exists()
     running = part.running()
