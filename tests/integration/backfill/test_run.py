@@ -29,7 +29,7 @@ from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Collection, RowsQuery, TopicOutput
 from penstock.testing import Record, create, latest, read, send
-from tests import mongodb
+from tests.support import mongodb
 from tests.support.archive_backfills import (
     AGAIN,
     ALL,
