@@ -96,7 +96,7 @@ def test_a_damaged_archive_is_refused_and_nothing_is_written(
         reports: list[BackfillStatus] = []
         with pytest.raises(SinkError, match=message) as e:
             do(job(again(kept)), fresh_broker, reports)
-        assert "hint: bring" in str(e.value), damage.__name__
+        assert "hint: restore" in str(e.value), damage.__name__
         assert reports[-1].state == "failed", damage.__name__
         assert places(fresh_broker) == [], damage.__name__
         for key, data in before.items():
