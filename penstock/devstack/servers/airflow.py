@@ -12,7 +12,7 @@ from typing import ClassVar
 import httpx
 
 from penstock.devstack.servers.airflow_layout import USER, AirflowLayout
-from penstock.devstack.servers.base import ManagedServer, ServerGroup, stop_together
+from penstock.devstack.servers.base import ManagedServer, ServerGroup, get, stop_together
 from penstock.errors import HostError
 from penstock.settings import settings
 
@@ -90,7 +90,7 @@ class Triggerer(AirflowServer):
 def healthy(url: str) -> set[str]:
     """Components that Airflow calls healthy; none while it does not answer."""
     with contextlib.suppress(httpx.HTTPError, ValueError):
-        answer = httpx.get(f"{url}/api/v2/monitor/health", timeout=5)
+        answer = get(f"{url}/api/v2/monitor/health", timeout=5)
         if answer.is_success:
             return {name for name, state in answer.json().items() if (state or {}).get("status") == "healthy"}
     return set()

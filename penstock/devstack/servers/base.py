@@ -8,7 +8,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import psutil
 
@@ -16,6 +16,9 @@ from penstock.devstack.lifecycle import Lifecycle
 from penstock.errors import HostError
 from penstock.host import files, ports, process
 from penstock.host.process import ProcessRecord
+
+if TYPE_CHECKING:
+    import httpx
 
 
 class ManagedServer(Lifecycle):
@@ -209,3 +212,10 @@ def check_passes(check: Callable[[], object], *errors: type[BaseException]) -> b
     with contextlib.suppress(*errors):
         return bool(check())
     return False
+
+
+def get(url: str, timeout: float, params: Mapping[str, str] | None = None) -> httpx.Response:
+    """Send a GET request to a server on this machine. No certificates are loaded, which takes 20 ms; no proxy is used."""
+    import httpx
+
+    return httpx.get(url, params=params, timeout=timeout, verify=False, trust_env=False)

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import httpx
 
-from penstock.devstack.servers.base import StoreServer, check_passes
+from penstock.devstack.servers.base import StoreServer, check_passes, get
 from penstock.java import jars, runtime
 from penstock.java.compiler import compile_java
 from penstock.settings import settings
@@ -139,5 +139,5 @@ class ElasticsearchServer(StoreServer):
     def _serves(self) -> bool:
         """Whether all that it keeps can be read and written; after a start that takes longer than to answer."""
         params = {"wait_for_status": "yellow", "timeout": "1s"}
-        answer = httpx.get(f"{self.url}/_cluster/health", params=params, timeout=5)
+        answer = get(f"{self.url}/_cluster/health", timeout=5, params=params)
         return answer.is_success and not answer.json()["timed_out"]

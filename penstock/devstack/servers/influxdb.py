@@ -12,7 +12,7 @@ from typing import ClassVar
 import httpx
 
 from penstock.devstack import debian_packages
-from penstock.devstack.servers.base import StoreServer, check_passes
+from penstock.devstack.servers.base import StoreServer, check_passes, get
 from penstock.errors import HostError
 from penstock.settings import settings
 
@@ -74,4 +74,4 @@ class InfluxDBServer(StoreServer):
         return [str(find()[0]), "-config", str(self.folder / "influxdb.conf")]
 
     def ready(self) -> bool:
-        return check_passes(lambda: httpx.get(f"{self.url}/ping", timeout=3).is_success, httpx.HTTPError)
+        return check_passes(lambda: get(f"{self.url}/ping", timeout=3).is_success, httpx.HTTPError)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import httpx
 
-from penstock.devstack.servers.base import StoreServer, check_passes
+from penstock.devstack.servers.base import StoreServer, check_passes, get
 from penstock.host import secret_file
 from penstock.java import jars, runtime
 from penstock.object_store.endpoint import ACCESS_KEY, LOCAL_SERVICE, SECRET_FILE
@@ -77,6 +77,4 @@ class S3Server(StoreServer):
 
     def ready(self) -> bool:
         # Who brings no key is refused: that is an answer.
-        return check_passes(
-            lambda: httpx.get(self.url, timeout=3).status_code == httpx.codes.FORBIDDEN, httpx.HTTPError
-        )
+        return check_passes(lambda: get(self.url, timeout=3).status_code == httpx.codes.FORBIDDEN, httpx.HTTPError)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from penstock.devstack.servers.base import ManagedServer, ServerGroup, check_passes
+from penstock.devstack.servers.base import ManagedServer, ServerGroup, check_passes, get
 from penstock.engine.session import LOG4J_CONFIG
 from penstock.engine.spark_security import security_conf
 from penstock.host import files, ports
@@ -210,7 +209,7 @@ def state(page: str) -> dict[str, Any]:
     answer: dict[str, Any] = {}
 
     def ask() -> bool:
-        answer.update(json.loads(httpx.get(f"{page}/json/", timeout=5).text))
+        answer.update(get(f"{page}/json/", timeout=5).json())
         return True
 
     check_passes(ask, httpx.HTTPError, ValueError)
