@@ -1,4 +1,4 @@
-"""Short form of tests/chaos/test_cluster_kills.py: a worker of a real cluster is killed, and nothing is lost by it."""
+"""Checks of an executor on a real cluster. That it finds nothing is tried in `supervision/test_cluster_deploy.py`."""
 
 from __future__ import annotations
 
@@ -12,26 +12,9 @@ from penstock.engine import executor_check
 from penstock.settings import settings
 from tests.chaos.clustered import clustered
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 
-def test_a_killed_workers_state_and_tasks_go_to_the_other(mariadb: MariaDB, tmp_path: Path) -> None:
-    with clustered(mariadb, tmp_path) as place:
-        place.settles()
-        before = place.executors()
-        assert set(before.values()) == {1, 2}, "each worker has one"
-        tried = executor_check.check_executor()
-        assert (tried.python, tried.error, tried.missing) == (sys.executable, "", "")
-        assert tried.records, "it reads from the brokers"
-        place.recovers(place.cluster.workers[0].kill)
-        place.settles()
-        after = place.executors()
-        assert set(after.values()) == {2}, "both are the other's"
-        assert len(before.keys() & after.keys()) == 1, "one of them has stayed"
-        place.exact()
-
-
-@pytest.mark.long
 def test_what_an_executor_lacks_is_told(mariadb: MariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with clustered(mariadb, tmp_path) as place:
         place.settles()

@@ -15,7 +15,9 @@ from penstock.control import Actor, DriverRow
 from penstock.devstack.servers.kafka import Brokers
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.spark import SparkCluster, Worker
+from penstock.engine import executor_check
 from penstock.host.ports import free_port
+from penstock.settings import BROKERS
 from penstock.supervision import cluster_drivers, launch
 from penstock.supervision.supervisor import Supervisor
 from tests.chaos.clustered import Clustered, pause, resume, suspend
@@ -81,8 +83,9 @@ class Deployed(Clustered):
 
 
 @contextmanager
-def deployed(mariadb: MariaDB, home: Path, **more: object) -> Iterator[Deployed]:
-    """One broker, a master, two workers and the app, which has committed its first batches."""
+def deployed(mariadb: MariaDB, home: Path, count: int = 1, **more: object) -> Iterator[Deployed]:
+    """So many brokers, a master, two workers and the app, which has committed its first batches."""
+    first = free_port(2 * count)
     settings = {
         "PENSTOCK_DEPLOY": "cluster",
         "PENSTOCK_SPARK_PORT": (port := free_port(6)),
@@ -96,7 +99,7 @@ def deployed(mariadb: MariaDB, home: Path, **more: object) -> Iterator[Deployed]
         **more,
     }
     with (
-        Brokers(home, [free_port(2)]) as brokers,
+        Brokers(home, [first + 2 * i for i in range(count)]) as brokers,
         drivers(brokers, mariadb, home, CHAOS, **settings) as apps,
         SparkCluster(cores=3, memory="2g") as made,
         closing(Deployed(brokers, made, apps, home)) as place,
@@ -105,23 +108,41 @@ def deployed(mariadb: MariaDB, home: Path, **more: object) -> Iterator[Deployed]
         yield place
 
 
-def test_a_supervisors_host_is_lost_and_then_the_drivers_worker(mariadb: MariaDB, tmp_path: Path) -> None:
-    with deployed(mariadb, tmp_path) as place:
+def test_a_worker_then_a_supervisors_host_and_then_the_drivers_worker_are_lost(
+    mariadb: MariaDB, tmp_path: Path
+) -> None:
+    """Short form of tests/chaos/test_cluster_kills.py too: three brokers, and each record counts once."""
+    with deployed(mariadb, tmp_path, BROKERS, PENSTOCK_REPLICATION=BROKERS, PENSTOCK_APP_CORES=2) as place:
         first = place.driver
         assert (first.submission or "").startswith("driver-")
-        said = Path(first.log).read_text()
-        assert "penstock" in said, "Python's records"
-        assert " spark " in said, "and the JVM's are in the file that its launcher named"
+        log = Path(first.log).read_text()
+        assert "penstock" in log, "Python's records"
+        assert " spark " in log, "and the JVM's are in the file that its launcher named"
         everyone = [word for p in psutil.process_iter(["cmdline"]) for word in p.info["cmdline"] or []]
         assert not [word for word in everyone if "of this test" in word], "every user may read a command line"
+        found = executor_check.check_executor()
+        assert (found.python, found.error, found.missing) == (sys.executable, "", "")
+        assert found.records, "it reads from the brokers"
+
+        place.settles()
+        before, host = place.executors(), place.worker_of(first)
+        assert set(before.values()) == {1, 2}, "each worker has one"
+        [other] = [worker for worker in place.cluster.workers if worker != host]
+        place.recovers(other.kill)
+        place.settles()
+        after = place.executors()
+        assert set(after.values()) == {host.number}, "both are the other's"
+        assert len(before.keys() & after.keys()) == 1, "one of them has stayed"
+        place.back(other)
+
         place.lose("one")
         place.supervise("two")
         adopted = place.running(owner="two")
         assert adopted.incarnation == first.incarnation, "it is found, and left as it is"
         left = place.processes_of(first)
-        place.worker_of(first).kill()
+        host.kill()
         second = place.running(other_than=first)
-        assert place.worker_of(second).number != place.worker_of(first).number
+        assert place.worker_of(second) == other
         assert all(gone(one) for one in left)
         place.driver = second
         place.goes_on()
