@@ -57,9 +57,10 @@ def read(bootstrap: str, count: int) -> list[str]:
     return found
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(home=tmp_path, port=free_port(2)) as part:
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that may be stopped and killed; each test leaves it running."""
+    with Broker(home=tmp_path_factory.mktemp("own"), port=free_port(2)) as part:
         yield part
 
 
@@ -105,16 +106,23 @@ class Unread(UnreadableRun):
         self.told.set_lag(offsets, ends, stable)
 
 
+@pytest.fixture
+def crashing(tmp_path: Path) -> Iterator[Broker]:
+    """A broker whose data a test puts back."""
+    with Broker(home=tmp_path, port=free_port(2)) as part:
+        yield part
+
+
 @pytest.mark.usefixtures("home")
 @pytest.mark.long
 def test_lag_is_right_behind_crashes_of_the_broker(
-    own: Broker, control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    crashing: Broker, control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With each its leaders are of a later epoch, and of an earlier one where its disk was put back; a driver has one
     client for all its life."""
-    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", own.bootstrap)
+    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", crashing.bootstrap)
     settings.cache_clear()
-    ensure_topics([Topic("things", partitions=1)], own.bootstrap)
+    ensure_topics([Topic("things", partitions=1)], crashing.bootstrap)
     driver, figures = Idle("tests", "test", control), ProgressRow("things", "tests", "test")
     driver._runs["things"] = driver.create_run("things", figures)
 
@@ -123,21 +131,21 @@ def test_lag_is_right_behind_crashes_of_the_broker(
             driver._measure_lag()
             return figures.lag == count
 
-        write(own.bootstrap, ["one"])
+        write(crashing.bootstrap, ["one"])
         wait_until(measured, what=f"a lag of {count}")
 
     sent(1)
-    own.kill()
-    shutil.copytree(own.folder, tmp_path / "before")
+    crashing.kill()
+    shutil.copytree(crashing.folder, tmp_path / "before")
     for count in (2, 3):
-        assert own.start()
-        own.wait()
+        assert crashing.start()
+        crashing.wait()
         sent(count)
-        own.kill()
-    shutil.rmtree(own.folder)
-    (tmp_path / "before").rename(own.folder)
-    assert own.start()
-    own.wait()
+        crashing.kill()
+    shutil.rmtree(crashing.folder)
+    (tmp_path / "before").rename(crashing.folder)
+    assert crashing.start()
+    crashing.wait()
     sent(2)
 
 
