@@ -66,7 +66,7 @@ class Numbers(threading.Thread):
             {
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
-                "linger.ms": 5,
+                "linger.ms": 50,
                 # Longer than the broker is away: no record may be given up.
                 "message.timeout.ms": 300_000,
                 "log_level": 0,

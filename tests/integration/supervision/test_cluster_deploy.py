@@ -108,6 +108,7 @@ def deployed(mariadb: MariaDB, home: Path, count: int = 1, **more: object) -> It
         yield place
 
 
+@pytest.mark.timeout(900)
 def test_a_worker_then_a_supervisors_host_and_then_the_drivers_worker_are_lost(
     mariadb: MariaDB, tmp_path: Path
 ) -> None:
