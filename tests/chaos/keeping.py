@@ -58,9 +58,9 @@ class Keeping:
 
     def check(self, log: str) -> None:
         """Wait until all is written, then compare."""
-        wait_until(lambda: self.written() >= self.sent - 1, every=0.5, what=f"all numbers are written: {log}")
+        wait_until(lambda: self.written() >= self.sent - 1, every=1, what=f"all numbers are written: {log}")
         wanted = {key: {"total": total} for key, total in self._sums.items()}
-        wait_until(lambda: self._latest("sums") == wanted, every=0.5, what=f"all is summed up once: {log}")
+        wait_until(lambda: self._latest("sums") == wanted, every=1, what=f"all is summed up once: {log}")
         evens = sorted(int(json.loads(one.value or "{}")["n"]) for one in read(self.drivers.bootstrap, "evens"))
         assert evens == list(range(0, self.sent, 2))
         assert self._latest("digits") == {k: {"count": c, "sum": s} for k, (c, s) in self._digits.items()}

@@ -277,7 +277,7 @@ def test_agents_through_kills(started: Drivers, broker: Broker) -> None:
             wanted = {agent: (one["account"], world.assigned(one)) for agent, one in known.items()}
             return len(wanted) == AGENTS and seen.assigned() == wanted and any(tests for _, tests in wanted.values())
 
-        wait_until(right, every=0.5, what=f"no assignment is stale: {driver.log}")
+        wait_until(right, every=1, what=f"no assignment is stale: {driver.log}")
         world.end()
         before, known = seen.again(), model.agents(world.check_ins, int(time.time() * 1000))
         world.change()
