@@ -26,7 +26,7 @@ from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 
-KILLS = int(os.environ.get("KILLS", "2"))
+KILLS = int(os.environ.get("KILLS", "1"))
 CHAOS = PROJECT / "tests" / "chaos" / "project"
 
 

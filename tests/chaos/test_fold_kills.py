@@ -25,7 +25,7 @@ from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
-KILLS = int(os.environ.get("KILLS", "2"))
+KILLS = int(os.environ.get("KILLS", "1"))
 HOUR = 3_600_000
 PLACES = [crowd.Business(str(n), -60 - n) for n in range(1, 6)]
 BASES = [{"business": "1", "contact": f"c-{n}", "count": n, "as_of": 10**12} for n in range(5)]
