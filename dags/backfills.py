@@ -85,7 +85,7 @@ def make_dag(backfill: Backfill, archives: list[str]) -> DAG:
         RunBackfill(
             task_id="run",
             backfill=backfill.name,
-            whole=backfill.full_history,
+            full_history=backfill.full_history,
             # max_active_runs does not limit the runs of Airflow's backfill.
             max_active_tis_per_dag=1,
         )

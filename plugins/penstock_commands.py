@@ -1,7 +1,7 @@
 """Operators that run a command of Penstock in a process of its own, whose lines go to the task's log.
 
-A process that outlives its task holds nobody up: what it does is fenced or locked, and whoever does the same next goes
-on where it was.
+A process that outlives its task is harmless: what it does is fenced or locked, and the next process continues where it
+was.
 """
 
 from __future__ import annotations
@@ -29,14 +29,18 @@ COMMAND = ("-m", "penstock")
 
 
 class CommandOperator(BaseOperator):
-    """Its task fails for good if the command does, and is tried again if that may help."""
+    """A task that fails without retry if the command does, unless a retry may help."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._process: subprocess.Popen[str] | None = None
 
     def run_command(self, arguments: Sequence[str]) -> str:
-        """Run it to its end; the last line that it printed. What it logs comes into the task's log as what it is."""
+        """Run a command to its end. Its log records keep their levels in the task's log.
+
+        Returns:
+            The last line that it printed.
+        """
         from penstock.cli.backfills import TEMPORARY_FAILURE
         from penstock.settings import settings
 
@@ -54,14 +58,14 @@ class CommandOperator(BaseOperator):
                     last_line = line or last_line
         code = self._process.returncode
         if code == TEMPORARY_FAILURE or code < 0:
-            raise AirflowException(f"it is tried again: {last_line or f'ended by signal {-code}'}")
+            raise AirflowException(f"it is retried: {last_line or f'ended by signal {-code}'}")
         if code:
             raise AirflowFailException(last_line)
         return last_line
 
     def on_kill(self) -> None:
         if self._process is not None and self._process.poll() is None:
-            # Java below it too.
+            # With its child processes, such as Java.
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
 
@@ -69,37 +73,37 @@ class CommandOperator(BaseOperator):
 class RunBackfill(CommandOperator):
     """Runs a backfill. Params: source, begin, end, target, rate, dry_run, timestamps, unclosed, again.
 
-    whole: whether it has no begin.
+    full_history: whether it has no begin.
     """
 
     ui_color = "#e6dcf2"
 
-    def __init__(self, *, backfill: str, whole: bool, **kwargs: Any) -> None:
+    def __init__(self, *, backfill: str, full_history: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.backfill, self.whole = backfill, whole
+        self.backfill, self.full_history = backfill, full_history
 
     def execute(self, context: Context) -> str:
-        return self.run_command(["backfill", "run", self.backfill, *self.asked(context)])
+        return self.run_command(["backfill", "run", self.backfill, *self.options(context)])
 
-    def asked(self, context: Context) -> list[str]:
-        """The words for what the form and the data interval say."""
+    def options(self, context: Context) -> list[str]:
+        """The options of the command by the form and the data interval."""
         params, run = context["params"], context["dag_run"]
         begin, end = params["begin"] or run.data_interval_start, params["end"] or run.data_interval_end
-        # Who triggers by the API need not give a logical date, and there is no interval without one.
-        if end is None or (begin is None and not self.whole):
+        # A run that is triggered by the API may have no logical date, and then no interval.
+        if end is None or (begin is None and not self.full_history):
             raise AirflowFailException(
-                "the run has no data interval; hint: trigger it with a logical date, or say begin and end"
+                "the run has no data interval; hint: trigger it with a logical date, or give begin and end"
             )
-        words = ["--to", _minute(end), "--target", params["target"], "--source", params["source"]]
-        words += ["--rate", str(params["rate"]), "--timestamps", params["timestamps"], "--owner", task_key(context)]
+        options = ["--to", _minute(end), "--target", params["target"], "--source", params["source"]]
+        options += ["--rate", str(params["rate"]), "--timestamps", params["timestamps"], "--owner", task_key(context)]
         # Each try of a run is the same request.
-        words += ["--request", run.run_id]
-        words += [] if self.whole else ["--from", _minute(begin)]
-        return words + [f"--{name.replace('_', '-')}" for name in ("dry_run", "unclosed", "again") if params[name]]
+        options += ["--request", run.run_id]
+        options += [] if self.full_history else ["--from", _minute(begin)]
+        return options + [f"--{name.replace('_', '-')}" for name in ("dry_run", "unclosed", "again") if params[name]]
 
 
 class RebuildStream(CommandOperator):
-    """Makes a stream's state anew of what its topics hold, as `penstock streams rebuild` does. Params: stream."""
+    """Rebuilds the state of a stream from its topics, as `penstock streams rebuild` does. Params: stream."""
 
     ui_color = "#e6dcf2"
 
@@ -122,6 +126,6 @@ def _record(line: str) -> tuple[int, str] | None:
 
 
 def _minute(time: Any) -> str:
-    """A time as the command takes it."""
+    """A time as the command accepts it."""
     at = datetime.fromisoformat(time) if isinstance(time, str) else time
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")

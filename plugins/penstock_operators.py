@@ -1,6 +1,6 @@
-"""Operators that supervise streams. They are thin: what they decide is in penstock.supervision.
+"""Operators that supervise streams. Their decisions are in penstock.supervision.
 
-Whatever reaches for a database, a broker or Spark is imported when it runs: DAG files import this module.
+What needs a database, a broker or Spark is imported when an operator runs, because DAG files import this module.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     from penstock.supervision.cluster_drivers import ClusterSubmission
     from penstock.supervision.supervisor import Supervisor
 
-# Seconds after which files that could not be read are looked at again.
+# Seconds until invalid files are read again.
 BROKEN_EPOCH = 60.0
-# Seconds that a capture gets to begin, before a run fails because it does not work.
+# Seconds that a capture may take to start before a run fails.
 STARTING = 180.0
-# Seconds in which Airflow must say how a task that got SIGTERM is; five after that, the process is killed.
+# Seconds in which Airflow must return the state of a task that got SIGTERM; five seconds later the process is killed.
 STATE_TIMEOUT = 1.5
 
 
 def task_key(context: Context) -> str:
-    """Names a try of a task instance: who answers for a driver."""
+    """The key of a try of a task instance, as the owner of a driver."""
     ti = context["ti"]
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.try_number}"
 
 
 def request_of(dag: str, run: str) -> str:
-    """The id of what a run of a DAG asks for, the same in all its tries."""
+    """The id of the request of a DAG run, the same in all tries."""
     return hashlib.sha256(f"{dag}/{run}".encode()).hexdigest()[:32]
 
 
 class SuperviseStreams(BaseOperator):
-    """Keeps one driver of an app while any of its streams is wanted. The driver is never the task's own process.
+    """Keeps one driver of an app while the desired state of any of its streams is on, outside of the task's process.
 
-    A run starts or adopts the driver, then waits in a trigger until something is to be done, does it and ends; the
-    next run of the @continuous DAG adopts. It also ends after each epoch, so that no run's history grows for ever.
-    A run fails when a stream begins to fail, is blocked or waits for its store, and at the end of an epoch if one still
-    does; the driver goes on.
+    A run starts or adopts the driver, then waits in a trigger until there is something to do, does it and ends; the
+    next run of the @continuous DAG adopts the driver. A run also ends after each epoch, so that its history is bounded.
+    A run fails when a stream starts to fail, is blocked or waits for its store, and at the end of an epoch if a stream
+    still does; the driver continues.
 
     conn_id: Spark connection; without it the master of the settings is used.
     """
@@ -74,16 +74,18 @@ class SuperviseStreams(BaseOperator):
         try:
             wrong = self._declare()
             for mistake in wrong:
-                self.log.error("app %s: its driver goes on with what it has read before: %s", self.app, mistake)
+                self.log.error(
+                    "app %s: its driver continues with the declarations that it has read: %s", self.app, mistake
+                )
             step = self._supervisor().tick()
             self.log.info("app %s: %s", self.app, step.why)
             unhealthy = sorted(failing_for_long(connect(), self.app))
         except ControlError as e:
-            self.log.warning("app %s: nothing is known, so nothing is done: %s", self.app, e)
+            self.log.warning("app %s: the control database does not answer, so nothing is done: %s", self.app, e)
         self._wait(time.time() + (BROKEN_EPOCH if wrong else settings().supervise_epoch), unhealthy)
 
     def resume(self, context: Context, event: dict[str, Any]) -> None:
-        """Do what the trigger saw due, and end the run."""
+        """Do what the trigger reported, and end the run."""
         from penstock.errors import ControlError
         from penstock.supervision.decision.facts import Evidence
 
@@ -96,17 +98,17 @@ class SuperviseStreams(BaseOperator):
                 self._still_failing()
                 return
             if event["action"] == "request_release":
-                # What was undeclared meanwhile is not new.
+                # A stream that was undeclared meanwhile needs no release.
                 self._declare()
             step = self._supervisor().tick(Evidence(**event["evidence"]))
             self.log.info("app %s: %s", self.app, step.why)
         except ControlError as e:
-            self.log.warning("app %s: left to the next run: %s", self.app, e)
+            self.log.warning("app %s: the next run repeats it: %s", self.app, e)
 
     def on_kill(self) -> None:
         """End the driver if a person marked or cleared the task while it ran in a worker.
 
-        Airflow also sends SIGTERM when its api-server is away or the worker is shut down: the driver then goes on.
+        Airflow also sends SIGTERM when its api-server is down or the worker is shut down: the driver then continues.
         """
         from penstock.control import connect
         from penstock.supervision.reaper import stop
@@ -114,20 +116,20 @@ class SuperviseStreams(BaseOperator):
         if not self._owner:
             return
         if why_not := self._why_task_continues():
-            self.log.info("app %s: its driver goes on: %s", self.app, why_not)
+            self.log.info("app %s: its driver continues: %s", self.app, why_not)
             return
         stop(connect(), self.app, self._owner, "its task was marked or cleared in Airflow", timeout=3)
 
     def _why_task_continues(self) -> str:
-        """Why the task must be taken to go on; empty if it does not."""
+        """Why the task must be assumed to continue; empty if it does not."""
         from penstock_triggers import why_task_continues
 
         answers: list[str] = []
-        # This is a signal handler: what it interrupted may hold the connection to Airflow.
+        # This is a signal handler: the interrupted code may use the connection to Airflow.
         thread = Thread(target=lambda: answers.append(why_task_continues(self._owner, "running")), daemon=True)
         thread.start()
         thread.join(STATE_TIMEOUT)
-        return answers[0] if answers else f"Airflow has not said within {STATE_TIMEOUT:g} s whether its task was marked"
+        return answers[0] if answers else f"Airflow has not returned the state of its task within {STATE_TIMEOUT:g} s"
 
     def _wait(self, until: float, unhealthy: list[str]) -> None:
         from penstock_triggers import StreamsTrigger
@@ -135,7 +137,7 @@ class SuperviseStreams(BaseOperator):
         self.defer(trigger=StreamsTrigger(self.app, self._owner, until, unhealthy), method_name="resume")
 
     def _still_failing(self) -> None:
-        """AirflowFailException if streams fail or wait; not while files cannot be read, as epochs are short then."""
+        """AirflowFailException if streams fail or wait; not while files are invalid, as epochs are short then."""
         from penstock.catalog import mistakes_of_app, partial_catalog
         from penstock.control import connect
         from penstock.monitoring.health import failing_for_long
@@ -151,7 +153,7 @@ class SuperviseStreams(BaseOperator):
         return Supervisor(connect(), self.app, self._owner, self._command)
 
     def _declare(self) -> list[BrokenFile]:
-        """Bring a new app or stream into the control database; what is wrong with the app's files."""
+        """Add a new app or stream to the control database; returns the errors of the app's files."""
         from penstock.catalog import mistakes_of_app, partial_catalog
         from penstock.control import connect
 
@@ -162,7 +164,7 @@ class SuperviseStreams(BaseOperator):
         return mistakes_of_app(self.app, catalog, wrong)
 
     def _command(self, incarnation: str) -> Sequence[str] | ClusterSubmission:
-        """The command line of a driver, or what a cluster is to start: for streams from the Spark connection."""
+        """The command line of a driver, or what a cluster must start; for streams by the Spark connection."""
         from penstock_spark_submit import spark_submit
 
         from penstock.supervision import launch
@@ -171,7 +173,7 @@ class SuperviseStreams(BaseOperator):
 
 
 class SendHeartbeats(BaseOperator):
-    """Keeps the heartbeats of all windowed topics: reads the declarations afresh, then a trigger sends the beats."""
+    """Reads the declarations, and lets a trigger send the heartbeats of all windowed topics."""
 
     ui_color = "#f0d7de"
 
@@ -184,11 +186,11 @@ class SendHeartbeats(BaseOperator):
         self.defer(trigger=HeartbeatTrigger(declared_windows(), until), method_name="resume")
 
     def resume(self, context: Context, event: dict[str, Any]) -> None:
-        """The epoch is over; the next run goes on."""
+        """The epoch is over; the next run continues."""
 
 
 class EndOrphanedDrivers(BaseOperator):
-    """Ends drivers that nobody owns and marks the dead as ended."""
+    """Ends drivers without an owner, and marks dead drivers as ended."""
 
     ui_color = "#e2e0d5"
 
@@ -201,18 +203,18 @@ class EndOrphanedDrivers(BaseOperator):
         actor = Actor(task_key(context), "supervisor")
         catalog, wrong = load_partial(combiners=False)
         try:
-            # What cannot be read may declare any of them.
+            # An invalid file may declare any app.
             apps = {app.name for app in connect().apps()} if wrong else set()
             ended = list(reap(connect(), apps | catalog.apps.keys(), actor))
         except ControlError as e:
-            raise AirflowSkipException(f"nothing is known, so nothing is ended: {e}") from e
+            raise AirflowSkipException(f"the control database does not answer, so nothing is ended: {e}") from e
         for line in ended:
             self.log.warning("%s", line)
         return ended
 
 
 class OperateStreams(BaseOperator):
-    """Starts, stops or releases what the run's form asks for, in the name of who triggered it.
+    """Starts, stops or releases what the form of the run names, in the name of the user who triggered it.
 
     Params: action (start, stop or release); target (`app NAME` or `stream NAME`); note.
     """
@@ -232,14 +234,14 @@ class OperateStreams(BaseOperator):
         note = f"{params['note'] or ''} (run {run.run_id})".strip()
         (catalog, wrong), control = partial_catalog(), connect()
         control.sync(catalog, forget=not wrong)
-        # By the control database: what cannot be read now can be stopped all the same.
+        # By the control database: streams of invalid files can be stopped too.
         app = name if kind == "app" else control.app_of(name)
         streams = list(control.desired(app)) if kind == "app" else [name]
         if not app or not streams:
             raise DeclarationError(f"no such {kind}", got=name, hint="see `penstock streams list`")
         if control.recorded(request):
-            # Airflow runs a task again whose end it did not hear of; a second release would be a second restart.
-            result = "an earlier try of this run has done it"
+            # Airflow repeats a task whose end it has not received; a second release would be a second restart.
+            result = "an earlier try of this run has done this"
             self.log.info(result)
             return result
         if params["action"] == "release":
@@ -250,12 +252,12 @@ class OperateStreams(BaseOperator):
         else:
             control.set_desired(streams, "on" if params["action"] == "start" else "off", actor, note, request)
             result = f"{params['action']} {', '.join(streams)}"
-        self.log.info("%s, asked for by %s", result, actor.name)
+        self.log.info("%s, requested by %s", result, actor.name)
         return result
 
 
 class OperateCapture(BaseOperator):
-    """Asks of a capture what the run's form says, waits for the answer, and fails if the capture fails.
+    """Sends the request of the form to a capture, waits for the answer, and fails if the capture fails.
 
     Params: action (check, poll, reconcile, snapshot or continue); note.
     """
@@ -272,8 +274,8 @@ class OperateCapture(BaseOperator):
         return self._wait_until_known(time.time() + STARTING)
 
     def _wait_until_known(self, until: float) -> dict[str, Any]:
-        """What the capture says of itself. While nothing can be said of it, it is waited for in a trigger, until a time
-        in epoch seconds at most; then it goes on in `resume`."""
+        """The report of the capture. While its state is unknown, a trigger waits, until `until` (epoch seconds) at
+        most; then `resume` continues."""
         from penstock_triggers import CaptureStateTrigger
 
         from penstock.control import connect
@@ -282,13 +284,13 @@ class OperateCapture(BaseOperator):
 
         with suppress(ControlError):
             if time.time() < until and not state_is_known(connect(), self.capture):
-                self.log.info("capture %s: it is waited for", self.capture)
+                self.log.info("capture %s: waiting for its state", self.capture)
                 trigger = CaptureStateTrigger(self.capture, until)
                 self.defer(trigger=trigger, method_name="resume", kwargs={"until": until})
         return self._report_health()
 
     def _ask(self, context: Context) -> None:
-        """Ask, and wait in a trigger; the answer goes to `resume`."""
+        """Send the request, and wait in a trigger; the answer goes to `resume`."""
         from penstock_triggers import CaptureTrigger
 
         from penstock.control import Actor, connect
@@ -297,20 +299,20 @@ class OperateCapture(BaseOperator):
         params, run = context["params"], context["dag_run"]
         actor = Actor(run.triggering_user_name or "unknown", "airflow")
         note = f"{params['note'] or ''} (run {run.run_id})".strip()
-        # Airflow runs a task again whose end it did not hear of: that waits for the answer to the first try.
+        # Airflow repeats a task whose end it has not received: that try waits for the answer to the first one.
         request = request_of(self.dag_id, run.run_id)
         Captures(connect()).ask(self.capture, params["action"], actor, note, request)
-        self.log.info("capture %s: %s, asked for by %s", self.capture, params["action"], actor.name)
+        self.log.info("capture %s: %s, requested by %s", self.capture, params["action"], actor.name)
         self.defer(trigger=CaptureTrigger(self.capture, request), method_name="resume")
 
     def resume(self, context: Context, event: dict[str, Any], until: float | None = None) -> dict[str, Any]:  # noqa: ARG002
-        """The capture has answered, or something can be said of it; a release since may have taken its driver away."""
+        """The capture has answered, or its state is known; a release since may have replaced its driver."""
         if event["why_not"]:
             raise AirflowFailException(f"capture {self.capture}: {event['why_not']}")
         return self._wait_until_known(time.time() + STARTING if until is None else until)
 
     def _report_health(self) -> dict[str, Any]:
-        """What the capture says of itself, for the run's XCom; AirflowFailException if it fails."""
+        """The report of the capture, for the XCom of the run; AirflowFailException if it fails."""
         from penstock.control import connect
         from penstock.errors import ControlError
         from penstock.monitoring.dashboard.captures import health
@@ -318,7 +320,7 @@ class OperateCapture(BaseOperator):
         try:
             capture_health = health(connect(), self.capture)
         except ControlError as e:
-            raise AirflowSkipException(f"nothing is known: {e}") from e
+            raise AirflowSkipException(f"the control database does not answer: {e}") from e
         for warning in capture_health.warnings:
             self.log.warning("capture %s: %s", self.capture, warning)
         if capture_health.fault:

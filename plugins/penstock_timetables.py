@@ -1,4 +1,4 @@
-"""Intervals of runs that nobody but a person begins."""
+"""A timetable for runs that only people start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 class OnDemandIntervals(CronDataIntervalTimetable):
     """The data intervals of a cron line, for runs that are triggered and for Airflow's own backfills; the scheduler
-    begins none by itself. For a DAG with `catchup=False`."""
+    starts none by itself. For a DAG with `catchup=False`."""
 
     def __init__(self, cron: str, timezone: str | Timezone | FixedTimezone) -> None:
         super().__init__(cron, timezone)
@@ -27,7 +27,7 @@ class OnDemandIntervals(CronDataIntervalTimetable):
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
-        # The scheduler asks as the DAG says; a backfill asks for all that lies in its range.
+        # The scheduler passes the DAG's catchup, which is off; a backfill passes True for all intervals of its range.
         if not restriction.catchup:
             return None
         return super().next_dagrun_info(

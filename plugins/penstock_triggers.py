@@ -1,4 +1,4 @@
-"""Triggers that wait beside a stream platform: they look and keep the beat, and never start or stop a driver.
+"""Triggers that watch apps and captures, and send heartbeats. They never start or stop a driver.
 
 They run in Airflow's triggerer, which keeps the code it started with: restart it when this file changes.
 """
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from penstock.catalog import HeartbeatTopics
     from penstock.control import Control
 
-# What a broker or database that is away is asked again after.
+# Seconds between two attempts while the broker or the database is down.
 RETRY = 2.0
-# How soon a release is seen, which may bring other windows and topics.
+# Seconds between two checks for releases, which may change windows and topics.
 RELEASES_EVERY = 5.0
-# A run ends when no beat is due for so long, because the next one takes seconds to start; but it does end.
+# A run ends when no heartbeat is due for so many seconds, because the next run takes seconds to start, and at the
+# latest HANDOVER_TIMEOUT seconds after the end of its epoch.
 HANDOVER = 6.0
-# How often it is looked whether streams fail, and after how long a run says so: a broker or a store may be away for a
+# Seconds between two checks for failing streams, and after how many a run fails: a broker or a store may be down for a
 # moment.
 FAILURES_EVERY, FAILING_FOR = 5.0, 60.0
-HANDOVER_PATIENCE = 60.0
+HANDOVER_TIMEOUT = 60.0
 
 
 def _event(payload: dict[str, Any]) -> TriggerEvent:
@@ -54,8 +55,8 @@ class StreamsTrigger(BaseTrigger):
         self.app, self.owner, self.until, self.unhealthy = app, owner, until, list(unhealthy)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        given = {"app": self.app, "owner": self.owner, "until": self.until, "unhealthy": self.unhealthy}
-        return "penstock_triggers.StreamsTrigger", given
+        attributes = {"app": self.app, "owner": self.owner, "until": self.until, "unhealthy": self.unhealthy}
+        return "penstock_triggers.StreamsTrigger", attributes
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from penstock.control import connect
@@ -64,7 +65,7 @@ class StreamsTrigger(BaseTrigger):
         try:
             due = await self._due(control)
         except Exception:
-            # Airflow now fails the task: that is nobody's wish to end the driver.
+            # Airflow now fails the task, but nobody asked to end the driver.
             await self._disown_driver(control)
             raise
         while not await self._disown_driver(control):
@@ -78,30 +79,30 @@ class StreamsTrigger(BaseTrigger):
         from penstock.supervision.decision.watch import AppWatch
 
         watch, failures = AppWatch(control, self.app), FailureWatch(control, self.app, self.unhealthy)
-        said = ""
+        logged_kind = ""
         while True:
             try:
                 step = await asyncio.to_thread(watch.look)
-                says = step.why
-                fresh = await asyncio.to_thread(failures.look)
+                text = step.why
+                new_failures = await asyncio.to_thread(failures.look)
             except ControlError as e:
-                step, says, fresh = None, f"nothing is known, so nothing is done: {e}", ""
+                step, text, new_failures = None, f"the control database does not answer, so nothing is done: {e}", ""
             if step and step.action in ("clear", "launch", "request_release", "record_wait_reason"):
                 self.log.info("app %s: %s is due: %s", self.app, step.action, step.why)
                 return {"action": step.action, "why": step.why, "evidence": asdict(watch.evidence)}
-            if fresh:
-                return {"action": "unhealthy", "why": fresh, "evidence": None}
+            if new_failures:
+                return {"action": "unhealthy", "why": new_failures, "evidence": None}
             if step and time.time() >= self.until:
                 return {"action": "epoch", "why": step.why, "evidence": None}
             kind = "away" if step is None else step.action if step.action == "wait" else step.why
-            if kind != said:
-                self.log.info("app %s: %s", self.app, says)
-                said = kind
+            if kind != logged_kind:
+                self.log.info("app %s: %s", self.app, text)
+                logged_kind = kind
             await asyncio.sleep(settings().supervise_every)
 
     async def _disown_driver(self, control: Control) -> bool:
-        """Give up the driver before the event, so that only a person's mark finds it still owned. False if the control
-        database is away."""
+        """Give up the driver before the event, so that only a task that a person marked still owns one. False if the
+        control database does not answer."""
         from penstock.errors import ControlError
 
         try:
@@ -115,7 +116,7 @@ class StreamsTrigger(BaseTrigger):
         """End the driver if a person marked or cleared the task, and this task instance still owns the driver.
 
         Airflow also calls this in a triggerer that was paused, while another one waits in its place: the task is then
-        still deferred, or has gone on, and its event has given the driver up. Without an answer nothing is ended.
+        still deferred, or has continued and given up the driver. Without an answer nothing is ended.
         """
         from penstock.control import connect
         from penstock.errors import ControlError
@@ -123,22 +124,26 @@ class StreamsTrigger(BaseTrigger):
 
         why_not = await asyncio.to_thread(why_task_continues, self.owner)
         if why_not:
-            self.log.info("app %s: its driver goes on: %s", self.app, why_not)
+            self.log.info("app %s: its driver continues: %s", self.app, why_not)
             return
         try:
             ended = await asyncio.to_thread(
                 lambda: stop(connect(), self.app, self.owner, "its task was marked or cleared in Airflow")
             )
         except ControlError as e:
-            self.log.warning("app %s: its driver is left as it is: %s", self.app, e)
+            self.log.warning("app %s: its driver is not ended: %s", self.app, e)
             return
-        self.log.info("app %s: %s", self.app, "driver ended" if ended else "the driver is not ours, so it is left")
+        self.log.info(
+            "app %s: %s", self.app, "driver ended" if ended else "the driver has another owner and is not ended"
+        )
 
 
 def why_task_continues(owner: str, going: str = "deferred") -> str:
-    """Why a task instance must be taken to go on, empty if Airflow says for certain that it does not.
+    """Why a task instance must be assumed to continue; empty if Airflow says that it was marked or cleared.
 
-    owner: as `penstock_operators.task_key` names it; going: its state while nobody has marked or cleared it.
+    Args:
+        owner: the key of `penstock_operators.task_key`.
+        going: its state while nobody has marked or cleared it.
     """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
@@ -146,15 +151,15 @@ def why_task_continues(owner: str, going: str = "deferred") -> str:
         dag, run, task, _ = owner.split("/")
         states = RuntimeTaskInstance.get_task_states(dag_id=dag, task_ids=[task], run_ids=[run])
         state = states[run][task]
-    except Exception as e:  # whatever it is: nothing is known then
-        return f"the state of its task is not known: {type(e).__name__}: {e}"
+    except Exception as e:  # any error means that the state is unknown
+        return f"the state of its task is unknown: {type(e).__name__}: {e}"
     return f"its task is {state}" if state == going else ""
 
 
 class FailureWatch:
-    """Sees a stream that begins to fail, is blocked or waits for its store, and stays so.
+    """Detects streams that start to fail, are blocked or wait for their store, for FAILING_FOR seconds.
 
-    known: those of which it is known already.
+    known: streams that were failing before.
     """
 
     def __init__(self, control: Control, app: str, known: Sequence[str]) -> None:
@@ -163,22 +168,24 @@ class FailureWatch:
         self._looked = float("-inf")
 
     def look(self) -> str:
-        """What is new, in words; empty if nothing is. It looks no oftener than each few seconds."""
+        """New failures as text; empty if there are none. Checks at most every FAILURES_EVERY seconds."""
         from penstock.monitoring.health import failing
 
         now = time.monotonic()
         if now - self._looked < FAILURES_EVERY:
             return ""
-        found, self._looked = failing(self._control, self._app), now
-        self._known &= found.keys()
-        self._since = {name: self._since.get(name, now) for name in found.keys() - self._known}
-        return "; ".join(f"stream {n}: {found[n]}" for n, at in sorted(self._since.items()) if now - at >= FAILING_FOR)
+        failing_streams, self._looked = failing(self._control, self._app), now
+        self._known &= failing_streams.keys()
+        self._since = {name: self._since.get(name, now) for name in failing_streams.keys() - self._known}
+        return "; ".join(
+            f"stream {n}: {failing_streams[n]}" for n, at in sorted(self._since.items()) if now - at >= FAILING_FOR
+        )
 
 
 class HeartbeatTrigger(BaseTrigger):
-    """Keeps the heartbeats going until the end of the epoch or the next release, whatever is away meanwhile.
+    """Sends heartbeats until the end of the epoch or the next release, also while the broker is down for some time.
 
-    windows: what a fresh process read from the declarations, as `declared_windows` gives it.
+    windows: the result of `declared_windows` in a new process.
     """
 
     def __init__(self, windows: list[dict[str, Any]], until: float) -> None:
@@ -196,25 +203,30 @@ class HeartbeatTrigger(BaseTrigger):
 
         control = await asyncio.to_thread(connect)
         beater = await asyncio.to_thread(HeartbeatSender, _windowed(self.windows), control, settings().bootstrap)
-        releases, looked, said, until = await asyncio.to_thread(_releases, control), time.monotonic(), "", self.until
+        releases, checked_at, logged_kind, until = (
+            await asyncio.to_thread(_releases, control),
+            time.monotonic(),
+            "",
+            self.until,
+        )
         try:
             while True:
                 try:
-                    wait, says = await asyncio.to_thread(beater.run_once), "beating"
+                    wait, text = await asyncio.to_thread(beater.run_once), "sending"
                 except PenstockError as e:
-                    wait, says = RETRY, f"no beat goes out: {e}"
-                kind = says.partition(";")[0]  # without the details, which differ every time
-                if kind != said:
-                    self.log.info("heartbeats: %s", says)
-                    said = kind
-                over = time.time() - until
-                if over >= 0 and (wait >= HANDOVER or over >= HANDOVER_PATIENCE):
+                    wait, text = RETRY, f"no heartbeat is sent: {e}"
+                kind = text.partition(";")[0]  # without the details, which differ every time
+                if kind != logged_kind:
+                    self.log.info("heartbeats: %s", text)
+                    logged_kind = kind
+                late = time.time() - until
+                if late >= 0 and (wait >= HANDOVER or late >= HANDOVER_TIMEOUT):
                     break
                 await asyncio.sleep(min(wait, RELEASES_EVERY))
-                if time.monotonic() - looked >= RELEASES_EVERY:
-                    now, looked = await asyncio.to_thread(_releases, control), time.monotonic()
+                if time.monotonic() - checked_at >= RELEASES_EVERY:
+                    now, checked_at = await asyncio.to_thread(_releases, control), time.monotonic()
                     if now and releases and now != releases:
-                        self.log.info("heartbeats: a release may have changed the windows; they are read again")
+                        self.log.info("heartbeats: a release may have changed the windows, which are read again")
                         until = min(until, time.time())
                     releases = now or releases
         finally:
@@ -223,7 +235,7 @@ class HeartbeatTrigger(BaseTrigger):
 
 
 def _releases(control: Control) -> dict[str, int] | None:
-    """Release by app, or None while the database is away."""
+    """Release by app, or None if the control database does not answer."""
     from penstock.errors import ControlError
 
     try:
@@ -236,49 +248,49 @@ def declared_windows() -> list[dict[str, Any]]:
     """Topics that need heartbeats, as JSON: name, heartbeat_every, [every, after, name] of each reader and the least
     grace of theirs, in seconds; by name [every, feeds, clocks] of the streams that feed it.
 
-    A mistake in one file must not stop the beats of others, nor those that its running driver waits for: these are as
-    they were when all could be read.
+    An invalid file must not stop the heartbeats of other files, nor those that its running driver needs: for these, the
+    windows are used that were stored when all files were valid.
     """
     from penstock.catalog import load_partial
     from penstock.host.files import write_private
     from penstock.settings import settings
 
     catalog, wrong = load_partial(combiners=False)
-    found = [
+    windows = [
         {
-            "topic": of.topic.name,
-            "heartbeat_every": of.topic.heartbeat_every,
+            "topic": topic.topic.name,
+            "heartbeat_every": topic.topic.heartbeat_every,
             "readers": [
-                [r.schedule.interval.total_seconds(), r.schedule.offset.total_seconds(), r.name] for r in of.readers
+                [r.schedule.interval.total_seconds(), r.schedule.offset.total_seconds(), r.name] for r in topic.readers
             ],
-            "grace": of.grace,
-            "writers": {n: [w.every, list(w.feeds), list(w.clocks)] for n, w in of.writers.items()},
+            "grace": topic.grace,
+            "writers": {n: [w.every, list(w.feeds), list(w.clocks)] for n, w in topic.writers.items()},
         }
-        for of in catalog.heartbeat_topics().values()
+        for topic in catalog.heartbeat_topics().values()
     ]
-    known = settings().home / "run" / "windows.json"
+    path = settings().home / "run" / "windows.json"
     if not wrong:
-        known.parent.mkdir(parents=True, exist_ok=True)
-        write_private(known, json.dumps(found))
-    elif known.exists():
-        with suppress(ValueError):  # a power cut may leave it empty
-            found = _both(found, json.loads(known.read_text()))
-    return found
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_private(path, json.dumps(windows))
+    elif path.exists():
+        with suppress(ValueError):  # it may be empty after a power failure
+            windows = _both(windows, json.loads(path.read_text()))
+    return windows
 
 
-def _both(found: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is declared, and the readers and writers that were known of each topic."""
-    by_topic = {one["topic"]: one for one in found}
-    for one in known:
-        now = by_topic.setdefault(one["topic"], {"grace": 0.0, "writers": {}, **one, "readers": []})
-        now["readers"] += [due for due in one["readers"] if due not in now["readers"]]
-        now["grace"] = min(now["grace"], one.get("grace", now["grace"]))
-        now["writers"] = {**now["writers"], **one.get("writers", {})}
+def _both(declared: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The declared windows, with the readers and writers that were stored of each topic."""
+    by_topic = {window["topic"]: window for window in declared}
+    for window in earlier:
+        merged = by_topic.setdefault(window["topic"], {"grace": 0.0, "writers": {}, **window, "readers": []})
+        merged["readers"] += [due for due in window["readers"] if due not in merged["readers"]]
+        merged["grace"] = min(merged["grace"], window.get("grace", merged["grace"]))
+        merged["writers"] = {**merged["writers"], **window.get("writers", {})}
     return list(by_topic.values())
 
 
 def _windowed(windows: list[dict[str, Any]]) -> HeartbeatTopics:
-    """What `declared_windows` gave: the triggerer lives long, and must not keep declarations of its own."""
+    """Topics of `declared_windows`. The triggerer runs long, and must not import declarations itself."""
     from penstock.catalog import HeartbeatReader, HeartbeatTopic, UpstreamWriter
     from penstock.model.output_mode import HeartbeatSchedule
     from penstock.model.topic import Topic
@@ -287,10 +299,10 @@ def _windowed(windows: list[dict[str, Any]]) -> HeartbeatTopics:
         w["topic"]: HeartbeatTopic(
             Topic(w["topic"], heartbeat_every=w["heartbeat_every"]),
             [
-                HeartbeatReader(HeartbeatSchedule(*(timedelta(seconds=s) for s in given[:2])), *given[2:])
-                for given in w["readers"]
+                HeartbeatReader(HeartbeatSchedule(*(timedelta(seconds=s) for s in reader[:2])), *reader[2:])
+                for reader in w["readers"]
             ],
-            # A trigger that an earlier version left knows neither, nor the names of readers.
+            # A trigger of an earlier version has neither these nor the names of readers.
             w.get("grace", 0.0),
             {
                 name: UpstreamWriter(every, tuple(feeds), tuple(clocks))
@@ -302,7 +314,7 @@ def _windowed(windows: list[dict[str, Any]]) -> HeartbeatTopics:
 
 
 class CaptureStateTrigger(BaseTrigger):
-    """Fires when it can be said how a capture is, or at `until`, epoch seconds."""
+    """Fires when the state of a capture is known, or at `until`, epoch seconds."""
 
     def __init__(self, capture: str, until: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -326,7 +338,7 @@ class CaptureStateTrigger(BaseTrigger):
 
 
 class CaptureTrigger(BaseTrigger):
-    """Fires when a capture has answered a request: `{"why_not": text}`, empty if it did what was asked."""
+    """Fires when a capture has answered a request: `{"why_not": text}`, empty if the request was done."""
 
     def __init__(self, capture: str, request: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -345,12 +357,12 @@ class CaptureTrigger(BaseTrigger):
             try:
                 row = (await asyncio.to_thread(captures.rows)).get(self.capture)
             except ControlError as e:
-                self.log.info("capture %s: nothing is known: %s", self.capture, e)
+                self.log.info("capture %s: the control database does not answer: %s", self.capture, e)
                 row = None
             if row and row.answered_request_id == self.request:
                 yield _event({"why_not": row.answer or ""})
                 return
             if row and row.request_id != self.request:
-                yield _event({"why_not": f"somebody asked for {row.requested} instead"})
+                yield _event({"why_not": f"a later request replaced it: {row.requested}"})
                 return
             await asyncio.sleep(RETRY)

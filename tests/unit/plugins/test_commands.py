@@ -51,7 +51,7 @@ def test_a_backfill_runs_over_its_data_interval_or_that_of_the_form() -> None:
     from airflow.sdk.exceptions import AirflowFailException
     from penstock_commands import RunBackfill
 
-    one = RunBackfill(task_id="run", backfill="replay", whole=False)
+    one = RunBackfill(task_id="run", backfill="replay", full_history=False)
     said = " ".join(one.asked(asked()))
     assert said.startswith(
         "--to 2026-01-02T00:00:00 --target replayed --source receipts-archive --rate 7 --timestamps now"
@@ -65,7 +65,7 @@ def test_a_backfill_runs_over_its_data_interval_or_that_of_the_form() -> None:
     without["dag_run"].data_interval_start = without["dag_run"].data_interval_end = None
     with pytest.raises(AirflowFailException, match="say begin and end"):
         one.asked(without)
-    whole = RunBackfill(task_id="run", backfill="base-counts", whole=True)
+    whole = RunBackfill(task_id="run", backfill="base-counts", full_history=True)
     assert "--from" not in whole.asked(asked())
 
 
@@ -96,7 +96,7 @@ def test_a_refused_backfill_is_not_retried() -> None:
     from airflow.sdk.exceptions import AirflowFailException
     from penstock_commands import RunBackfill
 
-    one = RunBackfill(task_id="run", backfill="replay", whole=False)
+    one = RunBackfill(task_id="run", backfill="replay", full_history=False)
     with pytest.raises(AirflowFailException, match="interval is empty"):
         one.execute(asked(begin="2026-01-03T00:00:00Z"))
 
