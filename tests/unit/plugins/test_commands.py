@@ -52,21 +52,21 @@ def test_a_backfill_runs_over_its_data_interval_or_that_of_the_form() -> None:
     from penstock_commands import RunBackfill
 
     one = RunBackfill(task_id="run", backfill="replay", full_history=False)
-    said = " ".join(one.asked(asked()))
+    said = " ".join(one.options(asked()))
     assert said.startswith(
         "--to 2026-01-02T00:00:00 --target replayed --source receipts-archive --rate 7 --timestamps now"
     )
     assert said.endswith("--owner backfill_replay/r1/run/1 --request r1 --from 2026-01-01T00:00:00 --dry-run")
     # As the form's field gives it, in any zone.
-    said = " ".join(one.asked(asked(begin="2026-01-01T10:30:00+02:00", end="2026-01-01T12:00:00Z", dry_run=False)))
+    said = " ".join(one.options(asked(begin="2026-01-01T10:30:00+02:00", end="2026-01-01T12:00:00Z", dry_run=False)))
     assert "--to 2026-01-01T12:00:00" in said
     assert said.endswith("--from 2026-01-01T08:30:00")
     without = asked()
     without["dag_run"].data_interval_start = without["dag_run"].data_interval_end = None
     with pytest.raises(AirflowFailException, match="say begin and end"):
-        one.asked(without)
+        one.options(without)
     whole = RunBackfill(task_id="run", backfill="base-counts", full_history=True)
-    assert "--from" not in whole.asked(asked())
+    assert "--from" not in whole.options(asked())
 
 
 def test_only_a_person_starts_a_backfill_and_a_range_has_its_days() -> None:
