@@ -215,7 +215,7 @@ def check_passes(check: Callable[[], object], *errors: type[BaseException]) -> b
 
 
 def get(url: str, timeout: float, params: Mapping[str, str] | None = None) -> httpx.Response:
-    """Send a GET request to a server on this machine. No certificates are loaded, which takes 20 ms; no proxy is used."""
+    """Send a GET request to a server on this machine, without certificates, which take 20 ms to load, and proxies."""
     import httpx
 
     return httpx.get(url, params=params, timeout=timeout, verify=False, trust_env=False)
