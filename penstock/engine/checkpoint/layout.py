@@ -58,8 +58,8 @@ class PlannedBatch:
     @property
     def plans(self) -> dict[int, str]:
         """For its commit marker: the entries of this batch and of the one before, as text."""
-        known = {self.batch_id - 1: self.before.text} if self.before else {}
-        return {**known, self.batch_id: self.plan.text}
+        previous = {self.batch_id - 1: self.before.text} if self.before else {}
+        return {**previous, self.batch_id: self.plan.text}
 
 
 class Checkpoint:
@@ -110,7 +110,7 @@ class Checkpoint:
             log.warning("the checkpoint of stream %s is repaired: %s", self._stream, repair)
 
     def sync(self) -> None:
-        """Bring what was written to the local disk: Spark renames files into place and does not wait for the disk.
+        """Flush what was written to the local disk: Spark renames files into place and does not wait for the disk.
 
         Called before a batch's output is made visible, when its plan and its state are written.
         """
@@ -119,11 +119,11 @@ class Checkpoint:
         if not self._synced:
             _sync(self._local.parent)
         for folder, below, files in os.walk(self._local):
-            known, now = self._synced.setdefault(folder, set()), [*files, *below]
-            if fresh := [name for name in now if name not in known and not name.endswith(".tmp")]:
+            synced, present = self._synced.setdefault(folder, set()), [*files, *below]
+            if fresh := [name for name in present if name not in synced and not name.endswith(".tmp")]:
                 for path in [*(Path(folder, name) for name in fresh), Path(folder)]:
                     _sync(path)
-                self._synced[folder] = set(now)
+                self._synced[folder] = set(present)
 
     def batch(self, batch_id: int) -> PlannedBatch:
         """A batch that is planned; it may not have been committed yet."""

@@ -82,13 +82,13 @@ def replace_offsets(line: str, source: SourceOffsets, mapping: OffsetMapping) ->
 
 
 def merge_offsets(sources: Iterable[SourceOffsets]) -> TopicOffsets:
-    found: TopicOffsets = {}
+    merged: TopicOffsets = {}
     for source in sources:
         for topic, parts in (source or {}).items():
-            known = found.setdefault(topic, {})
+            offsets = merged.setdefault(topic, {})
             for partition, offset in parts.items():
-                known[int(partition)] = min(offset, known.get(int(partition), offset))
-    return found
+                offsets[int(partition)] = min(offset, offsets.get(int(partition), offset))
+    return merged
 
 
 def commit_entry(watermark_ms: int) -> str:
@@ -99,7 +99,7 @@ def commit_entry(watermark_ms: int) -> str:
 def committed_watermark(text: str) -> int | None:
     """The watermark that an entry of the commit log holds; None if it is no whole entry."""
     try:
-        found = json.loads(text.partition("\n")[2])
-        return int(found["nextBatchWatermarkMs"])
+        entry = json.loads(text.partition("\n")[2])
+        return int(entry["nextBatchWatermarkMs"])
     except (ValueError, KeyError, TypeError):
         return None

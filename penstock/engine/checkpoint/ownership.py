@@ -1,4 +1,4 @@
-"""Which of several copies of a checkpoint may go on.
+"""Decides which of several copies of a checkpoint may continue.
 
 A checkpoint that was moved, or copied to be continued elsewhere, is claimed by whoever starts from it in its new
 location. The copy that was left behind finds the other's id in the commit marker, and stops instead of fencing it again
@@ -29,36 +29,36 @@ def claim(stream: str, folder: HadoopFolder, mark: CommitMarker) -> str:
     Raises:
         Blocked: Another copy has written since.
     """
-    here = location(folder.path)
+    own_location = location(folder.path)
     try:
-        kept = json.loads(folder.read_verified(FILE) or "{}")
+        claimed = json.loads(folder.read_verified(FILE) or "{}")
     except ValueError:
-        kept = {}
-    if kept.get("place") != here:
+        claimed = {}
+    if claimed.get("place") != own_location:
         # The last marker may be of the copy this one was made from, until this one writes; or of that one's origin.
-        known = (kept.get("copy", ""), kept.get("from", ""))
+        predecessors = (claimed.get("copy", ""), claimed.get("from", ""))
         # Where the file was lost, the marker says whether it was written from this location.
-        own = not kept and mark.checkpoint.rpartition(" ")[0] == here
-        wrote = mark.checkpoint if own or mark.checkpoint in known else known[0]
-        kept = _put(folder, here, wrote)
-    if mark.checkpoint and mark.checkpoint not in (kept["copy"], kept["from"]) and _same_query(folder, mark):
+        is_own_marker = not claimed and mark.checkpoint.rpartition(" ")[0] == own_location
+        origin = mark.checkpoint if is_own_marker or mark.checkpoint in predecessors else predecessors[0]
+        claimed = _write_claim(folder, own_location, origin)
+    if mark.checkpoint and mark.checkpoint not in (claimed["copy"], claimed["from"]) and _same_query(folder, mark):
         raise Blocked(
             f"stream {stream} goes on from a copy of this checkpoint",
-            got=f"this is {kept['copy']}, and {mark.checkpoint} wrote last",
+            got=f"this is {claimed['copy']}, and {mark.checkpoint} wrote last",
             hint="stop it here; or stop it there, and replace this folder by its folder",
         )
-    return str(kept["copy"])
+    return str(claimed["copy"])
 
 
 def inherit(folder: HadoopFolder, path: str, mark: CommitMarker) -> None:
     """Let a folder, which will be moved to a path, go on behind the batches that another copy has written."""
-    _put(folder, location(path), mark.checkpoint)
+    _write_claim(folder, location(path), mark.checkpoint)
 
 
-def _put(folder: HadoopFolder, here: str, wrote: str) -> dict[str, str]:
-    kept = {"place": here, "copy": f"{here} {uuid.uuid4().hex[:8]}", "from": wrote}
-    folder.replace(FILE, json.dumps(kept))
-    return kept
+def _write_claim(folder: HadoopFolder, own_location: str, origin: str) -> dict[str, str]:
+    claimed = {"place": own_location, "copy": f"{own_location} {uuid.uuid4().hex[:8]}", "from": origin}
+    folder.replace(FILE, json.dumps(claimed))
+    return claimed
 
 
 def _same_query(folder: HadoopFolder, mark: CommitMarker) -> bool:
@@ -67,5 +67,5 @@ def _same_query(folder: HadoopFolder, mark: CommitMarker) -> bool:
 
 def location(path: str) -> str:
     """A name of a path that is unique over hosts."""
-    given = urlparse(path)
-    return f"{socket.gethostname()}:{Path(given.path).resolve()}" if given.scheme in ("", "file") else path
+    url = urlparse(path)
+    return f"{socket.gethostname()}:{Path(url.path).resolve()}" if url.scheme in ("", "file") else path

@@ -45,11 +45,11 @@ def build_frame(
     stream: Stream,
     bootstrap: str,
     tables: dict[str, DataFrame],
-    without: Collection[RecordPosition] = (),
+    excluded: Collection[RecordPosition] = (),
     reset: Reset | None = None,
     *,
-    begun: bool = True,
-    most: int = 0,
+    has_commits: bool = True,
+    max_records: int = 0,
 ) -> DataFrame:
     """The frame that a stream's transform makes of its inputs.
 
@@ -58,17 +58,17 @@ def build_frame(
         stream: The stream.
         bootstrap: The broker.
         tables: Its tables, by name.
-        without: Records that are not read.
+        excluded: Records that are not read.
         reset: The reset that the query begins with.
-        begun: Whether the checkpoint has committed batches.
-        most: The most records of a batch; 0 for no limit.
+        has_commits: Whether the checkpoint has committed batches.
+        max_records: The most records of a batch; 0 for no limit.
 
     Raises:
         DeclarationError: The frame is not what the stream declares.
     """
     frames = {
         name: source.input_stream(
-            spark, stream, name, bootstrap, without, reset=reset, has_read=begun, max_records=most
+            spark, stream, name, bootstrap, excluded, reset=reset, has_read=has_commits, max_records=max_records
         )
         for name in stream.sources
     }
@@ -78,18 +78,18 @@ def build_frame(
         # So a join hashes the batch and not the table.
         frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
     with folding.current_context() as context:
-        found = stream.transform(**frames, **tables)
-    spark_limits.check_is_frame(stream, found)
+        frame = stream.transform(**frames, **tables)
+    spark_limits.check_is_frame(stream, frame)
     spark_limits.check_stateful_steps(
-        stream, [*bridge.stateful_steps(found), *(spark_limits.FOLD for _ in context.folds)]
+        stream, [*bridge.stateful_steps(frame), *(spark_limits.FOLD for _ in context.folds)]
     )
     spark_limits.check_due_timers(stream, [fold.name for fold in context.folds.values() if fold.timer_field])
-    spark_limits.check_timer_clocks(stream, bridge.timer_clocks(found))
-    spark_limits.check_event_times(stream, bridge.untimed_groups(found), bridge.own_watermarks(found))
-    spark_limits.check_windows(stream, bridge.event_time_windows(found))
+    spark_limits.check_timer_clocks(stream, bridge.timer_clocks(frame))
+    spark_limits.check_event_times(stream, bridge.untimed_groups(frame), bridge.own_watermarks(frame))
+    spark_limits.check_windows(stream, bridge.event_time_windows(frame))
     if any(fold.restore_sql for fold in context.folds.values()):
-        restore_rules.restore_query_of(stream, found, context)
-    return found
+        restore_rules.restore_query_of(stream, frame, context)
+    return frame
 
 
 def can_rebuild(stream: Stream, spark: SparkSession, bootstrap: str) -> bool:
@@ -132,27 +132,27 @@ class PlanFingerprint:
         self._stream, self._folder = stream, HadoopFolder(spark, path)
         self._reset = HadoopFolder(spark, f"{path}.reset")
 
-    def check(self, lines: list[str], *, anew: bool = False, restores: bool = False) -> None:
+    def check(self, lines: list[str], *, ignore_accepted: bool = False, can_rebuild: bool = False) -> None:
         """Compare the plan with the one that made the state.
 
         Args:
             lines: The plan's fingerprint.
-            anew: Whether to ignore what was accepted before.
-            restores: Whether the state can be rebuilt.
+            ignore_accepted: Whether to ignore a fingerprint that was accepted before.
+            can_rebuild: Whether the state can be rebuilt.
 
         Raises:
             Blocked: The checkpoint has batches of another plan, and nobody accepted this one.
         """
         if self._reset.list_names("."):
             return  # the next start begins with a reset
-        known = self._lines(PLAN_FILE)
-        accepted = None if anew else self._lines(ACCEPTED_PLAN_FILE)
-        if known is not None and lines not in (known, accepted) and self._folder.list_names("commits"):
+        kept = self._lines(PLAN_FILE)
+        accepted = None if ignore_accepted else self._lines(ACCEPTED_PLAN_FILE)
+        if kept is not None and lines not in (kept, accepted) and self._folder.list_names("commits"):
             raise Blocked(
                 f"stream {self._stream} has state of other code, and this code would misread it",
-                got=_difference(known, lines),
+                got=_difference(kept, lines),
                 hint="take the old code back; or give the stream a new name; or stop it and "
-                + (f"{REBUILD_HINT.format(name=self._stream)}; or " if restores else "")
+                + (f"{REBUILD_HINT.format(name=self._stream)}; or " if can_rebuild else "")
                 + "begin anew from a time, "
                 f"`penstock streams reset {self._stream} --to TIME`, or with all that its topics still hold, "
                 "`--to earliest`, release and start it; or if the old state fits all the same, here and in all "
@@ -173,7 +173,7 @@ class PlanFingerprint:
     def accept(self, lines: list[str]) -> None:
         """Let the next start go on with the present state under this plan."""
         try:
-            self.check(lines, anew=True)
+            self.check(lines, ignore_accepted=True)
         except Blocked:
             self._write(ACCEPTED_PLAN_FILE, lines)
 
@@ -190,40 +190,42 @@ class PlanFingerprint:
         return lines if read["spark"] == pyspark.__version__ else None
 
 
-def _difference(known: list[str], now: list[str]) -> str:
-    gone, new = ([line for line in one if line not in other] for one, other in ((known, now), (now, known)))
-    if not gone and not new:
-        return f"another order: was {', '.join(known)}; is {', '.join(now)}"
-    return f"was {', '.join(gone) or 'without'}; is {', '.join(new) or 'without'}"
+def _difference(before: list[str], after: list[str]) -> str:
+    removed, added = (
+        [line for line in lines if line not in others] for lines, others in ((before, after), (after, before))
+    )
+    if not removed and not added:
+        return f"another order: was {', '.join(before)}; is {', '.join(after)}"
+    return f"was {', '.join(removed) or 'without'}; is {', '.join(added) or 'without'}"
 
 
 def incompatible_streams(app: str, *, accept: bool) -> list[str]:
     """Why streams of an app cannot go on with the present code, a text each."""
-    found, _ = catalog.load_partial(first=app, combiners=False)
+    declared_catalog, _ = catalog.load_partial(first=app, combiners=False)
     base = open_session("plans")
     refused: list[str] = []
     accepted: list[tuple[PlanFingerprint, list[str]]] = []
-    for name in (one.name for one in found.app(app)):
-        stream = found.stream(name)
+    for name in (declared.name for declared in declared_catalog.app(app)):
+        stream = declared_catalog.stream(name)
         spark = session_for(base, stream)
         try:
             path = f"{settings().checkpoint_root.rstrip('/')}/{name}"
             with folding.use_checkpoint(stream, path) as context:
                 frame = build_frame(spark, stream, settings().bootstrap, empty_tables(stream, spark))
-            now = fingerprint_lines(stream, frame, context)
+            lines = fingerprint_lines(stream, frame, context)
             plan = PlanFingerprint(spark, name, path)
             if accept:
-                accepted.append((plan, now))
+                accepted.append((plan, lines))
             else:
-                plan.check(now, anew=True, restores=context.can_rebuild)
+                plan.check(lines, ignore_accepted=True, can_rebuild=context.can_rebuild)
         except PenstockError as e:
             refused.append(str(e))
         except Exception as e:
             # A transform may raise anything; the other streams are checked all the same.
             refused.append(f"stream {name}: {type(e).__name__}: {str(e).strip().partition(chr(10))[0]}")
     # All or none.
-    for plan, now in [] if refused else accepted:
-        plan.accept(now)
+    for plan, lines in [] if refused else accepted:
+        plan.accept(lines)
     bridge.stop_jvm(base)
     return refused
 

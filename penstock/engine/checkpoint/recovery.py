@@ -91,17 +91,17 @@ class CheckpointRecovery:
         """Whether the marker is of the checkpoint's query. A query that has written nothing needs no marker."""
         text = self._read("metadata")
         query = _id(text)
-        gone = query is None and not (planned or done or self._anew) and bool(self._marker.query)
-        if gone and self._stateful:
+        is_missing = query is None and not (planned or done or self._anew) and bool(self._marker.query)
+        if is_missing and self._stateful:
             raise Blocked(
                 f"the checkpoint of stream {self._name} is not there, though it wrote up to batch {self._marker.batch}",
                 got=f"{self._folder.path} is empty",
                 hint="see that its disk is mounted and that PENSTOCK_CHECKPOINTS names it, or put the folder back; "
                 f"where it is lost, {recovery_options(self._name, restores=self._restores())}",
             )
-        if query is None and (planned or done or gone) and self._marker.query:
+        if query is None and (planned or done or is_missing) and self._marker.query:
             query = self._marker.query
-            self._put("metadata", json.dumps({"id": query}), "the query's id is that of its marker")
+            self._replace("metadata", json.dumps({"id": query}), "the query's id is that of its marker")
         elif query is None and done:
             raise self._damaged("metadata")
         elif query is None and text is not None:
@@ -131,7 +131,9 @@ class CheckpointRecovery:
             if self._plan(last):
                 return last
             if last in self._plans:
-                self._put(f"offsets/{last}", self._plans[last].text, f"the plan of batch {last} is that of its marker")
+                self._replace(
+                    f"offsets/{last}", self._plans[last].text, f"the plan of batch {last} is that of its marker"
+                )
                 return last
             if last <= self._marker.batch or self._read(f"commits/{last}") is not None:
                 raise self._damaged(f"offsets/{last}")
@@ -159,7 +161,7 @@ class CheckpointRecovery:
         runs_again = self._stateful or last not in self._plans
         if runs_again and top + 1 in self._plans and (top < 0 or self._commit(top) is not None):
             text = self._plans[top + 1].text
-            self._put(
+            self._replace(
                 f"offsets/{top + 1}", text, f"the plan of batch {top + 1}, which is written, is that of its marker"
             )
             return top + 1
@@ -169,15 +171,15 @@ class CheckpointRecovery:
                 _format_difference(self._plan(top), self._plans.get(last)),
             )
         plan = self._plans[last]
-        self._put(f"offsets/{last}", plan.text, f"reading goes on behind batch {last}, which is written")
-        self._put(f"commits/{last}", commit_entry(plan.watermark_ms), "")
+        self._replace(f"offsets/{last}", plan.text, f"reading goes on behind batch {last}, which is written")
+        self._replace(f"commits/{last}", commit_entry(plan.watermark_ms), "")
         return last
 
     def _repair_commits(self, top: int) -> None:
         """A batch is planned, so the one before was committed; the last one runs again if its commit is not certain."""
         plan = self._plan(top)
         if plan and top > 0 and self._commit(top - 1) is None:
-            self._put(f"commits/{top - 1}", commit_entry(plan.watermark_ms), f"batch {top - 1} was committed")
+            self._replace(f"commits/{top - 1}", commit_entry(plan.watermark_ms), f"batch {top - 1} was committed")
         for n in self._folder.list_numbers("commits"):
             if n > top or (n == top and self._commit(n) is None):
                 self._remove(f"commits/{n}", f"batch {n} runs again")
@@ -195,7 +197,9 @@ class CheckpointRecovery:
                     "has other offsets in its checkpoint than were written under the same number",
                     f"batch {n}: {_format_difference(plan, written)}",
                 )
-            self._put(f"offsets/{n}", written.text, f"the plan of batch {n}, which is written, is that of its marker")
+            self._replace(
+                f"offsets/{n}", written.text, f"the plan of batch {n}, which is written, is that of its marker"
+            )
 
     def _clear_first_batch(self) -> None:
         """Without a planned batch, remove what a first batch began to write: Spark starts in no folder that has it."""
@@ -211,8 +215,8 @@ class CheckpointRecovery:
         and a power cut may have left it incomplete."""
         ended = max(self._folder.list_numbers("commits"), default=-1)
         names = [(name, STATE_FILE.fullmatch(name.rpartition("/")[2])) for name in self._folder.list_files("state")]
-        if left := [name for name, found in names if found and int(found[1]) > ended + 1]:
-            for name in left:
+        if uncommitted := [name for name, match in names if match and int(match[1]) > ended + 1]:
+            for name in uncommitted:
                 self._folder.delete(name)
             self._record("state", f"what was written of it behind batch {ended} is removed, as it is written again")
 
@@ -228,9 +232,9 @@ class CheckpointRecovery:
         if n < 0:
             return None
         plan = BatchPlan.read(self._read(f"offsets/{n}") or "")
-        known = next(iter(self._plans.values()), plan)
+        other = next(iter(self._plans.values()), plan)
         # Whole lines may be missing too.
-        return plan if plan and known and len(plan.sources) == len(known.sources) else None
+        return plan if plan and other and len(plan.sources) == len(other.sources) else None
 
     def _commit(self, n: int) -> int | None:
         return committed_watermark(self._read(f"commits/{n}") or "") if n >= 0 else None
@@ -241,7 +245,7 @@ class CheckpointRecovery:
             self._texts[name] = self._folder.read_verified(name)
         return self._texts[name]
 
-    def _put(self, name: str, text: str, repair: str) -> None:
+    def _replace(self, name: str, text: str, repair: str) -> None:
         self._folder.replace(name, text)
         self._texts[name] = text
         self._record(name, repair)
@@ -282,17 +286,17 @@ def is_unreadable_state(error: BaseException) -> bool:
 
 def is_unreadable_at_start(error: BaseException | None) -> bool:
     """Whether a query failed before its first batch because its state cannot be read."""
-    said = _with_stacks(error)
-    return BATCH_ERROR not in said and bool(STATE_ERROR.search(said))
+    text = _with_stacks(error)
+    return BATCH_ERROR not in text and bool(STATE_ERROR.search(text))
 
 
 def _with_stacks(cause: BaseException | None) -> str:
     """The text of an error and of its causes, with the JVM's stack traces."""
-    said = []
+    texts = []
     while cause is not None:
-        said += [str(cause), str(getattr(cause, "_stackTrace", ""))]
+        texts += [str(cause), str(getattr(cause, "_stackTrace", ""))]
         cause = getattr(cause, "_cause", None)
-    return "\n".join(said)
+    return "\n".join(texts)
 
 
 def recovery_options(name: str, *, restores: bool) -> str:
@@ -313,22 +317,22 @@ def damaged_checkpoint(name: str, what: str, *, restores: bool = False) -> Block
 
 def _id(text: str | None) -> str | None:
     try:
-        found = json.loads(text or "")
+        metadata = json.loads(text or "")
     except ValueError:
         return None
-    return str(found["id"]) if isinstance(found, dict) and "id" in found else None
+    return str(metadata["id"]) if isinstance(metadata, dict) and "id" in metadata else None
 
 
 def _format_difference(old: BatchPlan | None, newer: BatchPlan | None) -> str:
     """The offsets that are in doubt, by partition, the last one included."""
     if newer is None:
         return "nothing is known of its offsets"
-    said = []
+    ranges = []
     for topic, parts in newer.ends.items():
         before = old.ends.get(topic, {}) if old else {}
         for p, at in parts.items():
             first, end = sorted((before.get(p, 0), at))
             if first < end:
-                said.append(f"{topic}[{p}] {first} to {end - 1}")
-    shown = ", ".join(said[:20]) + (f" and {len(said) - 20} more partitions" if len(said) > 20 else "")
-    return f"in doubt are offsets {shown}" if said else "the same offsets, of other partitions"
+                ranges.append(f"{topic}[{p}] {first} to {end - 1}")
+    listed = ", ".join(ranges[:20]) + (f" and {len(ranges) - 20} more partitions" if len(ranges) > 20 else "")
+    return f"in doubt are offsets {listed}" if ranges else "the same offsets, of other partitions"

@@ -32,22 +32,22 @@ def is_object_store(path: str) -> bool:
 
 def endpoint_of(path: str) -> Endpoint:
     """How to reach the object store of a path; SettingError if no setting says so."""
-    found = find_endpoint()
-    if found is None:
+    endpoint = find_endpoint()
+    if endpoint is None:
         raise SettingError(
             "checkpoints are in an object store, and no setting says where it is",
             got=f"PENSTOCK_CHECKPOINTS={path}",
             hint="set PENSTOCK_S3_URL, PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, or start the one here: "
             "`make up`",
         )
-    parse_endpoint(found)
-    return found
+    parse_endpoint(endpoint)
+    return endpoint
 
 
 def store_below(path: str) -> Bucket:
     """The objects below a path, by a client that needs no Spark."""
-    given = urlparse(path)
-    return Bucket(endpoint_of(path), given.netloc, given.path.strip("/"))
+    url = urlparse(path)
+    return Bucket(endpoint_of(path), url.netloc, url.path.strip("/"))
 
 
 def s3a_jars() -> list[Path]:

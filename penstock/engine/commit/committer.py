@@ -248,22 +248,26 @@ class BatchCommitter:
         self, rows: TablesByOutput, batch: PlannedBatch, execution: BatchExecution, pending: list[OutputStore]
     ) -> BatchOutput:
         """The rows of a batch with the dead letters and late records that belong to it."""
-        fed = self._upstream.fed_inputs if self._upstream else ()
-        rejected = self._rejects.find(batch, execution, late=self.folds.has_late_rows(), fed=fed)
+        fed_inputs = self._upstream.fed_inputs if self._upstream else ()
+        rejected = self._rejects.find(batch, execution, late=self.folds.has_late_rows(), fed=fed_inputs)
         rejected += self._poison.dead_letters(batch, self._rejects.index)
         # If the store that takes dead letters has this batch already, nobody takes them.
-        takes = any(map(self._takes_dead_letters, pending))
-        of_tables, table_dead, first = self._tables.unwritten_dead_letters() if takes else ({}, 0, "")
-        side_rows = merge_tables(rejected.tables, of_tables)
-        return BatchOutput(rows, side_rows, rejected, table_dead, rejected.first_reason or first, takes)
+        takes_dead_letters = any(map(self._takes_dead_letters, pending))
+        table_letters, table_dead, first_reason = (
+            self._tables.unwritten_dead_letters() if takes_dead_letters else ({}, 0, "")
+        )
+        side_rows = merge_tables(rejected.tables, table_letters)
+        return BatchOutput(
+            rows, side_rows, rejected, table_dead, rejected.first_reason or first_reason, takes_dead_letters
+        )
 
     def _marker(
         self, query_id: str, batch: PlannedBatch, ids: Mapping[str, str], event_time: int | None, output: BatchOutput
     ) -> CommitMarker:
         """The commit marker that the batch is written with."""
-        known, table_ids = self.committed.offsets, self._tables.ids
+        written, table_ids = self.committed.offsets, self._tables.ids
         of_tables = (
-            self._tables.offsets if output.takes_dead_letters else {t: known[t] for t in table_ids if t in known}
+            self._tables.offsets if output.takes_dead_letters else {t: written[t] for t in table_ids if t in written}
         )
         topics = tuple(topic.name for topic in self._stream.output_topics)
         return CommitMarker(
@@ -303,9 +307,9 @@ class BatchCommitter:
 
     def _check_topics_exist(self) -> None:
         """Name the missing topics: Spark's source would wait for them, and the broker might create an output."""
-        there = partition_counts(admin(self._bootstrap), self._bootstrap)
-        wanted = {topic.name for topic in self._stream.topics()}
-        if missing := sorted(wanted - there.keys()):
+        existing = partition_counts(admin(self._bootstrap), self._bootstrap)
+        needed = {topic.name for topic in self._stream.topics()}
+        if missing := sorted(needed - existing.keys()):
             if deleted := self._inputs.deleted_topics(missing):
                 raise deleted
             raise DeclarationError(

@@ -44,22 +44,22 @@ class DeadLetterIndex:
         """
         if self._reset is None or not self._reset.was_processed(record):
             return False
-        place = (target, record["topic"], record["partition"], record["offset"])
+        position = (target, record["topic"], record["partition"], record["offset"])
         # A letter has no topic id if the broker did not tell it.
-        known = {"", self.topic_ids.get(record["topic"], "")}
-        return not target or not known.isdisjoint(self._letters.get(place, ()))
+        topic_ids = {"", self.topic_ids.get(record["topic"], "")}
+        return not target or not topic_ids.isdisjoint(self._letters.get(position, ()))
 
     @cached_property
     def _letters(self) -> dict[tuple[str, str, int, int], set[str]]:
         """Topic ids by (dead letter topic, topic, partition, offset) of the record."""
-        found: dict[tuple[str, str, int, int], set[str]] = {}
+        letters: dict[tuple[str, str, int, int], set[str]] = {}
         topics = [*self._stream.side_outputs, DEAD_LETTERS.name]
-        there = partition_counts(admin(self._bootstrap), self._bootstrap)
+        counts = partition_counts(admin(self._bootstrap), self._bootstrap)
         # Another stream's open transaction may hide letters behind it.
         stable_end_offsets(
-            [(t, p) for t in topics for p in range(there.get(t, 0))], self._bootstrap, "what was put aside"
+            [(t, p) for t in topics for p in range(counts.get(t, 0))], self._bootstrap, "what was put aside"
         )
-        for one in dead_letters.read_dead_letters(topics, self._bootstrap, sys.maxsize):
-            if one.stream == self._stream.name and one.origin:
-                found.setdefault((one.topic, *one.origin), set()).add(one.topic_id)
-        return found
+        for letter in dead_letters.read_dead_letters(topics, self._bootstrap, sys.maxsize):
+            if letter.stream == self._stream.name and letter.origin:
+                letters.setdefault((letter.topic, *letter.origin), set()).add(letter.topic_id)
+        return letters

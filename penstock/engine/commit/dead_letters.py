@@ -22,7 +22,7 @@ POSITION_COLUMNS = ("topic", "partition", "offset")
 
 def dead_letters_of_rows(
     rows: pa.Table,
-    why: Mapping[int, str],
+    reasons_by_row: Mapping[int, str],
     stream: str,
     output: str,
     bootstrap: str,
@@ -33,7 +33,7 @@ def dead_letters_of_rows(
 
     Args:
         rows: all rows of the output; the position columns, if there are any, name the record of each.
-        why: the reason by row number.
+        reasons_by_row: the reason by row number.
         stream: name of the stream.
         output: name of the output.
         bootstrap: the brokers.
@@ -41,30 +41,33 @@ def dead_letters_of_rows(
         target: the topic that they go to; a record whose dead letter it has already gets no other.
     """
     if not set(POSITION_COLUMNS) <= set(rows.column_names):
-        return _of_rows(rows.take(list(why)), list(why.values()), stream, output)
-    places = rows.select(POSITION_COLUMNS).take(list(why)).to_pylist()
+        return _of_rows(rows.take(list(reasons_by_row)), list(reasons_by_row.values()), stream, output)
+    positions = rows.select(POSITION_COLUMNS).take(list(reasons_by_row)).to_pylist()
     reasons: dict[RecordLocation, list[str]] = {}
-    for place, reason in zip(places, why.values(), strict=True):
-        if not index.contains(place, target):
-            reasons.setdefault(RecordLocation(**place), []).append(reason)
-    found = dict(_records(reasons, bootstrap))
-    made = [
-        _of_record(place, said, found.get(place), stream, output, index.topic_ids) for place, said in reasons.items()
+    for position, reason in zip(positions, reasons_by_row.values(), strict=True):
+        if not index.contains(position, target):
+            reasons.setdefault(RecordLocation(**position), []).append(reason)
+    records = dict(_records(reasons, bootstrap))
+    letters = [
+        _of_record(position, row_reasons, records.get(position), stream, output, index.topic_ids)
+        for position, row_reasons in reasons.items()
     ]
-    return pa.Table.from_pylist(made, schema=DEAD_LETTER_SCHEMA)
+    return pa.Table.from_pylist(letters, schema=DEAD_LETTER_SCHEMA)
 
 
-def _of_rows(rows: pa.Table, why: list[str], stream: str, output: str) -> pa.Table:
+def _of_rows(rows: pa.Table, reasons: list[str], stream: str, output: str) -> pa.Table:
     """Dead letters of rows with `key` and `value` that name no record."""
-    said = [{"output": output, "stream": stream, "reason": reason} for reason in why]
-    headers = [[(f"{HEADER_PREFIX}{name}", text.encode()) for name, text in one.items()] for one in said]
+    fields = [{"output": output, "stream": stream, "reason": reason} for reason in reasons]
+    headers = [
+        [(f"{HEADER_PREFIX}{name}", text.encode()) for name, text in row_fields.items()] for row_fields in fields
+    ]
     key, value = (rows[name].cast(pa.binary()) for name in ("key", "value"))
-    kept = pa.chunked_array([pa.array(headers, DEAD_LETTER_SCHEMA.field("headers").type)])
-    return pa.Table.from_arrays([key, value, kept], schema=DEAD_LETTER_SCHEMA)
+    header_column = pa.chunked_array([pa.array(headers, DEAD_LETTER_SCHEMA.field("headers").type)])
+    return pa.Table.from_arrays([key, value, header_column], schema=DEAD_LETTER_SCHEMA)
 
 
 def _of_record(
-    place: RecordLocation,
+    position: RecordLocation,
     reasons: list[str],
     record: TopicRecord | None,
     stream: str,
@@ -73,21 +76,21 @@ def _of_record(
 ) -> dict[str, Any]:
     """The dead letter of a record, of which several rows may be refused; the record's own headers come first."""
     reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} more of its rows)"
-    said = [
-        *origin_headers(place._asdict(), stream, "reason", reason, ids),
+    reason_headers = [
+        *origin_headers(position._asdict(), stream, "reason", reason, ids),
         (f"{HEADER_PREFIX}output", output.encode()),
     ]
     if record is None:
         # Compaction or retention has removed the record since the batch read it.
-        return {"key": None, "value": None, "headers": [*said, (f"{HEADER_PREFIX}cut", b"key, value")]}
-    headers = [*record.headers, *said, (f"{HEADER_PREFIX}timestamp", str(record.timestamp).encode())]
+        return {"key": None, "value": None, "headers": [*reason_headers, (f"{HEADER_PREFIX}cut", b"key, value")]}
+    headers = [*record.headers, *reason_headers, (f"{HEADER_PREFIX}timestamp", str(record.timestamp).encode())]
     return {"key": record.key, "value": record.value, "headers": headers}
 
 
-def _records(places: Iterable[RecordLocation], bootstrap: str) -> Iterator[tuple[RecordLocation, TopicRecord]]:
+def _records(positions: Iterable[RecordLocation], bootstrap: str) -> Iterator[tuple[RecordLocation, TopicRecord]]:
     """The records at some positions, as far as they are still there."""
     parts: dict[tuple[str, int], set[int]] = {}
-    for topic, partition, offset in places:
+    for topic, partition, offset in positions:
         parts.setdefault((topic, partition), set()).add(offset)
     if not parts:
         return
@@ -100,11 +103,11 @@ def _records(places: Iterable[RecordLocation], bootstrap: str) -> Iterator[tuple
             for message in _read(reader, part, spans):
                 if message.offset() in offsets:
                     offsets.discard(message.offset() or 0)
-                    found = to_record(message)
-                    yield found.location, found
+                    record = to_record(message)
+                    yield record.location, record
             for message in _read(reader, part, [(offset, offset + 1) for offset in offsets]):
-                found = to_record(message)
-                yield found.location, found
+                record = to_record(message)
+                yield record.location, record
 
 
 def _read(reader: Consumer, part: tuple[str, int], spans: Iterable[tuple[int, int]]) -> Iterator[Message]:

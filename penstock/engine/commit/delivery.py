@@ -135,14 +135,18 @@ class BatchDelivery:
         names = {output.name for output in store.outputs}
         waited_for, refused, logged_at = "", 0, 0.0
         while True:
-            own = {name: table for name, table in {**rows, **side_rows}.items() if name in names}
-            if DEAD_LETTERS.name in own:
+            own_tables = {name: table for name, table in {**rows, **side_rows}.items() if name in names}
+            if DEAD_LETTERS.name in own_tables:
                 ensure_topics([DEAD_LETTERS], self.bootstrap)
             self._since = time.monotonic() if store.keeps_markers else None
             try:
                 # Without rows or a marker there is nothing to write.
-                if store.keeps_markers or any(map(len, own.values())) or any(o.empty_batches for o in store.outputs):
-                    store.writer.write(own, marker)
+                if (
+                    store.keeps_markers
+                    or any(map(len, own_tables.values()))
+                    or any(o.empty_batches for o in store.outputs)
+                ):
+                    store.writer.write(own_tables, marker)
                     self._answered(store)
             except Refused as e:
                 refused += self._refuse(e, rows, side_rows, index)
@@ -195,4 +199,4 @@ def merge_tables(*parts: TablesByOutput) -> TablesByOutput:
     for part in parts:
         for name, table in part.items():
             tables.setdefault(name, []).append(table)
-    return {name: pa.concat_tables(found) for name, found in tables.items()}
+    return {name: pa.concat_tables(parts_of_output) for name, parts_of_output in tables.items()}

@@ -54,11 +54,11 @@ MEMORY_MESSAGE = re.compile(
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether a query failed for want of memory, of the JVM or of a Python worker, which then dies silently."""
-    found = bridge.error_chain(error) if error is not None else []
+    errors = bridge.error_chain(error) if error is not None else []
     return any(
         MEMORY_ERROR.fullmatch(name)
         or (name == "org.apache.spark.SparkException" and MEMORY_MESSAGE.search(text[:2000]))
-        for name, text in found
+        for name, text in errors
     )
 
 
@@ -112,17 +112,19 @@ class SplitState:
     def read(cls, text: str | None, heap: int) -> SplitState:
         """Parse it; empty if there is none or it is damaged: then the batch fails once more."""
         try:
-            found = json.loads(text or "")
+            fields = json.loads(text or "")
             levels = tuple(
                 SplitLevel(
-                    {t: {int(p): at for p, at in parts.items()} for t, parts in one["upto"].items()}, one["records"]
+                    {t: {int(p): at for p, at in parts.items()} for t, parts in level["upto"].items()}, level["records"]
                 )
-                for one in found["levels"]
+                for level in fields["levels"]
             )
-            made = cls(**found | {"levels": levels, "without": tuple(RecordPosition(*at) for at in found["without"])})
+            state = cls(
+                **fields | {"levels": levels, "without": tuple(RecordPosition(*at) for at in fields["without"])}
+            )
         except (ValueError, TypeError, KeyError):
             return cls(heap)
-        return made if made.heap == heap else replace(made, heap=heap, times=0, without=())
+        return state if state.heap == heap else replace(state, heap=heap, times=0, without=())
 
 
 class BatchSplitter:
@@ -254,42 +256,42 @@ class BatchSplitter:
         return {(t, p): max(batch.starts.get(t, {}).get(p, 0), firsts.get((t, p), 0)) for t, p in every}
 
     def _size(
-        self, topic: str, partition: int, start: int, end: int, without: Collection[RecordPosition]
+        self, topic: str, partition: int, start: int, end: int, excluded: Collection[RecordPosition]
     ) -> RecordsSize:
         records = size = 0
         last = None
         with open_consumer(self._bootstrap) as reader:
             for message in read_range(reader, topic, partition, start, end):
-                place = RecordPosition(topic, partition, message.offset() or 0)
-                if place not in without:
-                    records, size, last = records + 1, size + _bytes(message), place
+                position = RecordPosition(topic, partition, message.offset() or 0)
+                if position not in excluded:
+                    records, size, last = records + 1, size + _bytes(message), position
         return RecordsSize(records, size, last)
 
     def _ends(self, batch: PlannedBatch, starts: dict[tuple[str, int], int], share: int) -> TopicOffsets:
         """The end of each partition if it gives at most its share of bytes; all together give at least one record."""
         ends: TopicOffsets = {}
-        anything = False
+        has_records = False
         with open_consumer(self._bootstrap) as reader:
             for (topic, partition), start in starts.items():
-                end, left = batch.ends[topic][partition], share
+                end, remaining = batch.ends[topic][partition], share
                 for message in read_range(reader, topic, partition, start, end):
-                    left -= _bytes(message)
-                    if left < 0 and anything:
+                    remaining -= _bytes(message)
+                    if remaining < 0 and has_records:
                         end = message.offset() or 0
                         break
-                    anything = True
+                    has_records = True
                 ends.setdefault(topic, {})[partition] = end
         return ends
 
-    def _blocked(self, batch: PlannedBatch, without: Collection[RecordPosition]) -> Blocked:
-        what = "a record that is left out" if without else "its state alone"
+    def _blocked(self, batch: PlannedBatch, excluded: Collection[RecordPosition]) -> Blocked:
+        cause = "a record that is left out" if excluded else "its state alone"
         return Blocked(
             f"stream {self._stream.name}: the driver's memory does not hold batch {batch.batch_id}, and nothing of it "
             "is left to split",
-            got=f"{self._state.heap >> 20} MiB, filled by {what}"
-            + "".join(f": {place.topic}[{place.partition}]@{place.offset}" for place in without),
-            hint=f"give drivers more, PENSTOCK_DRIVER_MEMORY, and release app {self._stream.app}: it goes on where it "
-            f"is; or go past it by `penstock streams reset {self._stream.name} --to`, which takes offsets",
+            got=f"{self._state.heap >> 20} MiB, filled by {cause}"
+            + "".join(f": {position.topic}[{position.partition}]@{position.offset}" for position in excluded),
+            hint=f"raise PENSTOCK_DRIVER_MEMORY and release app {self._stream.app}: it continues where it "
+            f"stopped; or skip the batch by `penstock streams reset {self._stream.name} --to`, which takes offsets",
         )
 
 

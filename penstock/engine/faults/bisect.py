@@ -40,26 +40,26 @@ class Bisection:
     total: int
     fails: RunPart
 
-    def find(self, most: int) -> tuple[dict[int, str], bool]:
+    def find(self, limit: int) -> tuple[dict[int, str], bool]:
         """The records without which the others pass, with the reason; and whether these are all.
 
         Args:
-            most: How many records to find at most.
+            limit: How many records to find at most.
 
         Raises:
             NoCulprit: The batch fails without any record.
             Inconclusive: It does not fail each time.
         """
-        found: dict[int, str] = {}
+        culprits: dict[int, str] = {}
         passes = 0
-        while self.fails(self.total, frozenset(found)):
-            if not found and (why := self.fails(0, frozenset())):
+        while self.fails(self.total, frozenset(culprits)):
+            if not culprits and (why := self.fails(0, frozenset())):
                 raise NoCulprit(why)
-            if len(found) == most:
-                return found, False
-            at, why = self._next(passes, frozenset(found))
-            found[at], passes = why, at + 1
-        return found, True
+            if len(culprits) == limit:
+                return culprits, False
+            at, why = self._next(passes, frozenset(culprits))
+            culprits[at], passes = why, at + 1
+        return culprits, True
 
     def _next(self, passes: int, without: frozenset[int]) -> tuple[int, str]:
         """The first record that fails behind those that pass; bad records are often neighbours."""
@@ -100,25 +100,25 @@ class RecordOrder:
         topic, partition, _, end = self.parts[which]
         return RecordPosition(topic, partition, end - (ends[which] - number))
 
-    def first_records(self, count: int, of: PlannedBatch) -> PlannedBatch:
+    def first_records(self, count: int, batch: PlannedBatch) -> PlannedBatch:
         """The batch as if it held only the first records."""
         starts: dict[str, dict[int, int]] = {}
         ends: dict[str, dict[int, int]] = {}
         for topic, partition, start, end in self.parts:
-            taken = min(count, end - start)
+            length = min(count, end - start)
             starts.setdefault(topic, {})[partition] = start
-            ends.setdefault(topic, {})[partition] = start + taken
-            count -= taken
-        return replace(of, starts=starts, ends=ends)
+            ends.setdefault(topic, {})[partition] = start + length
+            count -= length
+        return replace(batch, starts=starts, ends=ends)
 
 
-def span_of(places: list[RecordPosition], batch: PlannedBatch) -> PlannedBatch:
+def span_of(positions: list[RecordPosition], batch: PlannedBatch) -> PlannedBatch:
     """The batch as if it held only the records between the first and the last of some positions."""
     starts: dict[str, dict[int, int]] = {}
     ends: dict[str, dict[int, int]] = {}
     for topic, parts in batch.ends.items():
         for partition, end in parts.items():
-            offsets = [p.offset for p in places if (p.topic, p.partition) == (topic, partition)]
+            offsets = [p.offset for p in positions if (p.topic, p.partition) == (topic, partition)]
             starts.setdefault(topic, {})[partition] = min(offsets, default=end)
             ends.setdefault(topic, {})[partition] = max(offsets, default=end - 1) + 1
     return replace(batch, starts=starts, ends=ends)

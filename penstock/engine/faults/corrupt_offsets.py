@@ -41,32 +41,32 @@ class CorruptOffsets:
 
     def skip(self, topic: str, partition: int, at: int) -> int:
         """An offset; if it is one of these, the first behind them."""
-        mine = (topic, partition) == (self.topic, self.partition) and at in self.offsets
-        return self.offsets.stop if mine else at
+        is_corrupt = (topic, partition) == (self.topic, self.partition) and at in self.offsets
+        return self.offsets.stop if is_corrupt else at
 
     def skip_marker(self, mark: CommitMarker) -> CommitMarker:
         """A marker as if reading had gone on behind them."""
         offsets = {t: {p: self.skip(t, p, at) for p, at in parts.items()} for t, parts in mark.offsets.items()}
         return replace(mark, offsets=offsets)
 
-    def dead_letters(self, stream: Stream, kept: DeadLetterIndex, bootstrap: str) -> RejectedRecords:
+    def dead_letters(self, stream: Stream, index: DeadLetterIndex, bootstrap: str) -> RejectedRecords:
         """One for each offset, with what is left of its record."""
-        left = read_corrupt_records(self.topic, self.partition, self.offsets, bootstrap)
-        found = RejectedRecords(first_reason=self.why)
-        given = next(one for one in stream.sources.values() if one.reads_topic(self.topic))
-        target = given.dead_letter_topic or (None if given.schema else DEAD_LETTERS)
+        remains = read_corrupt_records(self.topic, self.partition, self.offsets, bootstrap)
+        rejected = RejectedRecords(first_reason=self.why)
+        input_ = next(input_ for input_ in stream.sources.values() if input_.reads_topic(self.topic))
+        target = input_.dead_letter_topic or (None if input_.schema else DEAD_LETTERS)
         for offset in self.offsets:
-            place = {"topic": self.topic, "partition": self.partition, "offset": offset}
-            if kept.contains(place, target.name if target else ""):
+            position = {"topic": self.topic, "partition": self.partition, "offset": offset}
+            if index.contains(position, target.name if target else ""):
                 continue
-            found.dead += 1
+            rejected.dead += 1
             if target:
-                key, value = left.get(offset, (None, None))
-                headers = origin_headers(place, stream.name, "reason", self.why, kept.topic_ids)
-                if offset not in left:
+                key, value = remains.get(offset, (None, None))
+                headers = origin_headers(position, stream.name, "reason", self.why, index.topic_ids)
+                if offset not in remains:
                     headers.append(("penstock.cut", b"key, value"))
-                found.by_topic.setdefault(target.name, []).append({"key": key, "value": value, "headers": headers})
-        return found
+                rejected.by_topic.setdefault(target.name, []).append({"key": key, "value": value, "headers": headers})
+        return rejected
 
 
 def find_corrupt_offsets(
@@ -85,17 +85,17 @@ def find_corrupt_offsets(
         Blocked: The log is corrupt, and nobody can say which offsets to pass over.
     """
     texts = [text for name, text in bridge.error_chain(error) if name.startswith("org.apache.kafka.")]
-    if not (where := next(filter(None, map(CORRUPT_LOG.search, texts)), None)):
+    if not (match := next(filter(None, map(CORRUPT_LOG.search, texts)), None)):
         return None
-    topic, partition = where["topic"], int(where["partition"])
+    topic, partition = match["topic"], int(match["partition"])
     end = batch.ends[topic][partition]
     first = first_offsets(admin(bootstrap), [(topic, partition)], bootstrap).get((topic, partition), 0)
     start = min(max(batch.starts.get(topic, {}).get(partition, 0), first), end)
-    found = None
+    corrupt = None
     # Where the checksum fits, the other client does not get past it either, and says nothing.
     with suppress(BrokerError):
-        found = None if written else find_corrupt_range(topic, partition, start, end, bootstrap)
-    if not found:
+        corrupt = None if written else find_corrupt_range(topic, partition, start, end, bootstrap)
+    if not corrupt:
         raise Blocked(
             f"stream {stream.name} cannot read what is corrupt in the broker's log",
             got=f"topic {topic}, partition {partition}, offsets {start} to {end - 1}: {texts[-1][:300]}",
@@ -104,7 +104,7 @@ def find_corrupt_offsets(
         ) from error
     log.error(
         "stream %s: the broker's log is corrupt: offsets %d to %d become dead letters",
-        stream.name, found[0], found[-1], extra={"topic": topic, "partition": partition},
+        stream.name, corrupt[0], corrupt[-1], extra={"topic": topic, "partition": partition},
     )  # fmt: skip
-    why = f"its batch is corrupt in the broker's log, and what is left of it may be wrong: {texts[-1][:200]}"
-    return CorruptOffsets(topic, partition, found, why)
+    reason = f"its batch is corrupt in the broker's log, and what is left of it may be wrong: {texts[-1][:200]}"
+    return CorruptOffsets(topic, partition, corrupt, reason)

@@ -85,12 +85,12 @@ class InputCheck:
     def deleted_topics(self, topics: Collection[str]) -> Blocked | None:
         """The error if one of some missing topics was read before; None if none was."""
         starts, _ = self._checkpoint.pending_offsets()
-        gone = [f"{t}, read up to offset {_format_offsets(starts[t])}" for t in sorted(starts.keys() & set(topics))]
-        if not gone:
+        deleted = [f"{t}, read up to offset {_format_offsets(starts[t])}" for t in sorted(starts.keys() & set(topics))]
+        if not deleted:
             return None
         return Blocked(
             f"stream {self._stream.name} waits for topics that were deleted",
-            got="; ".join(gone),
+            got="; ".join(deleted),
             hint=f"{self._stream.create_hint}; "
             f"`penstock streams go-on {self._stream.name}` then reads them from their first records",
         )
@@ -98,16 +98,16 @@ class InputCheck:
     def check_at_start(self, mark: CommitMarker) -> InputChanges:
         """How to go on behind the gaps before what is read next; Blocked if one may not be passed."""
         starts, ends = self._checkpoint.pending_offsets()
-        known = mark.topic_ids if mark.query == self._checkpoint.query_id else {}
+        known_ids = mark.topic_ids if mark.query == self._checkpoint.query_id else {}
         # The marker may name a topic that the checkpoint has forgotten.
-        there, gaps = self._look(starts, ends, known, [topic for topic in known if self._readers(topic)])
+        logs, gaps = self._look(starts, ends, known_ids, [topic for topic in known_ids if self._readers(topic)])
         self._decide(gaps, at_start=True)
-        self._passed(gaps)
-        gone = frozenset(gap.topic for gap in gaps if gap.kind in ("recreated", "deleted"))
-        places = [(gap.topic, gap.partition) for gap in gaps if gap.kind in ("removed", "cut")]
+        self._note_passed(gaps)
+        replaced = frozenset(gap.topic for gap in gaps if gap.kind in ("recreated", "deleted"))
+        partitions = [(gap.topic, gap.partition) for gap in gaps if gap.kind in ("removed", "cut")]
         tables = {table.source for table in self._stream.tables.values()}
-        ids = {**{t: i for t, i in mark.topic_ids.items() if t in tables}, **there.ids}
-        return InputChanges(gone, {place: there.logs[place] for place in places}, ids)
+        ids = {**{t: i for t, i in mark.topic_ids.items() if t in tables}, **logs.ids}
+        return InputChanges(replaced, {partition: logs.logs[partition] for partition in partitions}, ids)
 
     def check_before(self, batch: PlannedBatch, mark: CommitMarker, query: str) -> dict[str, str]:
         """Check before a batch is read; the ids of its topics. DeclarationError if the query must start again."""
@@ -120,77 +120,79 @@ class InputCheck:
         self._pass(batch)
 
     def _pass(self, batch: PlannedBatch) -> dict[str, str]:
-        there, found = self._look(*_offsets_read(self._starts, batch.ends), self._ids)
-        gaps = [_within_batch(gap, batch.ends) for gap in found]
+        logs, all_gaps = self._look(*_offsets_read(self._starts, batch.ends), self._ids)
+        gaps = [_within_batch(gap, batch.ends) for gap in all_gaps]
         if gaps:
             self._decide(gaps)
         changed = [gap for gap in gaps if gap.kind != "removed" and gap.topic in batch.ends]
         if changed:
             raise DeclarationError(
-                f"stream {self._stream.name} reads topics that are not what they were",
+                f"stream {self._stream.name} reads topics that have changed",
                 got=_format_gaps(changed),
-                hint="nothing: it starts again with what is there",
+                hint="nothing: it starts again with the present topics",
             )
-        self._passed(gaps)
-        self._starts = {topic: dict(parts) for topic, parts in self._starts.items() if topic in there.ids}
+        self._note_passed(gaps)
+        self._starts = {topic: dict(parts) for topic, parts in self._starts.items() if topic in logs.ids}
         for gap in gaps:
             if gap.kind == "removed":
                 self._starts.setdefault(gap.topic, {})[gap.partition] = gap.end
-        self._ids = there.ids
-        return {topic: there.ids[topic] for topic in batch.ends if topic in there.ids}
+        self._ids = logs.ids
+        return {topic: logs.ids[topic] for topic in batch.ends if topic in logs.ids}
 
     def _look(
-        self, starts: TopicOffsets, ends: TopicOffsets, known: TopicIds, more: Iterable[str] = ()
+        self, starts: TopicOffsets, ends: TopicOffsets, known_ids: TopicIds, other_topics: Iterable[str] = ()
     ) -> tuple[BrokerLogs, list[DataLoss]]:
         """Ask for missing topics and silent partitions for a while: brokers start slowly, and topics too."""
         deadline = time.monotonic() + STALE_METADATA_TIMEOUT
         while True:
-            there, silent = self._there(starts, ends, known, more)
-            gaps = list(_find_gaps(starts, ends, known, there))
-            late = time.monotonic() > deadline
-            if silent and late:
+            logs, silent = self._read_logs(starts, ends, known_ids, other_topics)
+            gaps = list(_find_gaps(starts, ends, known_ids, logs))
+            is_timed_out = time.monotonic() > deadline
+            if silent and is_timed_out:
                 raise BrokerError(
                     f"stream {self._stream.name}: partitions of its inputs do not answer",
                     got=", ".join(sorted(f"{topic}[{p}]" for topic, p in silent)[:SHOWN]),
-                    hint="nothing, if the broker comes back: it is tried again",
+                    hint="nothing, if the broker returns: the stream tries again",
                 )
-            if late or not (silent or any(gap.kind in ("cut", "deleted") for gap in gaps)):
-                return there, gaps
+            if is_timed_out or not (silent or any(gap.kind in ("cut", "deleted") for gap in gaps)):
+                return logs, gaps
             time.sleep(0.2)
 
-    def _there(
-        self, starts: TopicOffsets, ends: TopicOffsets, known: TopicIds, more: Iterable[str]
+    def _read_logs(
+        self, starts: TopicOffsets, ends: TopicOffsets, known_ids: TopicIds, other_topics: Iterable[str]
     ) -> tuple[BrokerLogs, set[tuple[str, int]]]:
         """What the broker has, and the partitions that do not answer."""
         client, at = admin(self._bootstrap), self._bootstrap
-        places = {(topic, p) for offsets in (starts, ends) for topic, parts in offsets.items() for p in parts}
-        firsts, lasts = first_offsets(client, places, at), log_end_offsets(client, places, at)
+        partitions = {(topic, p) for offsets in (starts, ends) for topic, parts in offsets.items() for p in parts}
+        firsts, lasts = first_offsets(client, partitions, at), log_end_offsets(client, partitions, at)
         # Ids are read last, so that offsets of a topic just recreated are not taken for those of the old one.
-        ids = topic_ids(client, {*starts, *ends, *more}, at)
-        same = {(t, p) for t, p in places if t in ids and known.get(t, ids[t]) == ids[t]}
-        answered = same & firsts.keys() & lasts.keys()
-        return BrokerLogs(ids, {place: (firsts[place], lasts[place]) for place in answered}), same - answered
+        ids = topic_ids(client, {*starts, *ends, *other_topics}, at)
+        unchanged = {(t, p) for t, p in partitions if t in ids and known_ids.get(t, ids[t]) == ids[t]}
+        answered = unchanged & firsts.keys() & lasts.keys()
+        return BrokerLogs(
+            ids, {partition: (firsts[partition], lasts[partition]) for partition in answered}
+        ), unchanged - answered
 
     def _decide(self, gaps: list[DataLoss], *, at_start: bool = False) -> None:
         """Blocked if a gap must be accepted and is not. at_start: also withdraw gaps reported before."""
-        needed = {gap for gap in gaps if gap.kind == "deleted" and any(i.topic for i in self._readers(gap.topic))}
-        asked = [g for g in gaps if g not in needed and any(i.fails_on_data_loss for i in self._readers(g.topic))]
+        deleted = {gap for gap in gaps if gap.kind == "deleted" and any(i.topic for i in self._readers(gap.topic))}
+        to_accept = [g for g in gaps if g not in deleted and any(i.fails_on_data_loss for i in self._readers(g.topic))]
         accepted: set[DataLoss] = set()
-        if asked or at_start:
+        if to_accept or at_start:
             try:
-                accepted = self._book.report_data_loss(self._stream.name, asked)
+                accepted = self._book.report_data_loss(self._stream.name, to_accept)
             except ControlError as e:
                 log.warning("gaps of stream %s cannot be told or accepted: %s", self._stream.name, e)
-        if needed and (blocked := self.deleted_topics([gap.topic for gap in needed])):
+        if deleted and (blocked := self.deleted_topics([gap.topic for gap in deleted])):
             raise blocked
-        if unanswered := [gap for gap in asked if gap not in accepted]:
+        if refused := [gap for gap in to_accept if gap not in accepted]:
             raise Blocked(
-                f"stream {self._stream.name} does not find all that it was to read",
-                got=_format_gaps(unanswered),
-                hint=f"`penstock streams go-on {self._stream.name}` goes on with what is there",
+                f"stream {self._stream.name} misses records that it should read",
+                got=_format_gaps(refused),
+                hint=f"`penstock streams go-on {self._stream.name}` continues with the existing records",
             )
 
-    def _passed(self, gaps: list[DataLoss]) -> None:
+    def _note_passed(self, gaps: list[DataLoss]) -> None:
         for gap in gaps:
             log.warning("stream %s goes on behind a gap: %s", self._stream.name, gap)
         if gaps:
@@ -200,40 +202,40 @@ class InputCheck:
                 log.warning("gaps of stream %s cannot be counted: %s", self._stream.name, e)
 
     def _readers(self, topic: str) -> list[Input]:
-        return [given for given in self._stream.sources.values() if given.reads_topic(topic)]
+        return [input_ for input_ in self._stream.sources.values() if input_.reads_topic(topic)]
 
 
-def _find_gaps(starts: TopicOffsets, ends: TopicOffsets, known: TopicIds, there: BrokerLogs) -> Iterator[DataLoss]:
+def _find_gaps(starts: TopicOffsets, ends: TopicOffsets, known_ids: TopicIds, logs: BrokerLogs) -> Iterator[DataLoss]:
     """The gaps in the offsets from `starts` on; `ends` are read next."""
     for topic in sorted(starts.keys() | ends.keys()):
-        now = there.ids.get(topic)
-        if now is None:
-            yield DataLoss(topic, "deleted", topic_id=known.get(topic, ""))
+        topic_id = logs.ids.get(topic)
+        if topic_id is None:
+            yield DataLoss(topic, "deleted", topic_id=known_ids.get(topic, ""))
             continue
         # Also where it is only planned: its offsets are of the old topic.
-        if known.get(topic, now) != now:
-            yield DataLoss(topic, "recreated", topic_id=now)
+        if known_ids.get(topic, topic_id) != topic_id:
+            yield DataLoss(topic, "recreated", topic_id=topic_id)
             continue
-        begun, wanted = starts.get(topic), ends.get(topic, {})
-        for partition in sorted((begun or {}).keys() | wanted.keys()):
-            if (topic, partition) not in there.logs:
+        start_offsets, end_offsets = starts.get(topic), ends.get(topic, {})
+        for partition in sorted((start_offsets or {}).keys() | end_offsets.keys()):
+            if (topic, partition) not in logs.logs:
                 continue
-            first, end = there.logs[topic, partition]
+            first, end = logs.logs[topic, partition]
             # A partition that was added later is read from its beginning, a new topic from its first record.
-            at = first if begun is None else begun.get(partition, 0)
-            upto = max(at, wanted.get(partition, at))
+            at = first if start_offsets is None else start_offsets.get(partition, 0)
+            upto = max(at, end_offsets.get(partition, at))
             if first > at:
-                yield DataLoss(topic, "removed", partition, at, first, first - at, now)
+                yield DataLoss(topic, "removed", partition, at, first, first - at, topic_id)
             if end < upto:
-                yield DataLoss(topic, "cut", partition, end, upto, max(0, upto - max(at, end)), now)
+                yield DataLoss(topic, "cut", partition, end, upto, max(0, upto - max(at, end)), topic_id)
 
 
 def _offsets_read(starts: TopicOffsets, ends: TopicOffsets) -> tuple[TopicOffsets, TopicOffsets]:
     """All topics of a batch, and the partitions that it reads: a thousand others may be idle."""
-    wanted = {(t, p) for t, parts in ends.items() for p, end in parts.items() if starts.get(t, {}).get(p) != end}
+    partitions = {(t, p) for t, parts in ends.items() for p, end in parts.items() if starts.get(t, {}).get(p) != end}
 
     def narrow(offsets: TopicOffsets) -> TopicOffsets:
-        return {t: {p: at for p, at in parts.items() if (t, p) in wanted} for t, parts in offsets.items()}
+        return {t: {p: at for p, at in parts.items() if (t, p) in partitions} for t, parts in offsets.items()}
 
     return narrow(starts), narrow(ends)
 

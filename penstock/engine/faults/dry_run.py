@@ -30,14 +30,14 @@ class DryRunEnded(Exception):
 @contextmanager
 def checkpoint_copy(checkpoint: str) -> Iterator[Path | None]:
     """A temporary copy of a checkpoint; None if it is not on a local disk."""
-    place = urlparse(checkpoint)
-    if place.scheme not in ("", "file"):
+    url = urlparse(checkpoint)
+    if url.scheme not in ("", "file"):
         yield None
         return
-    copy = Path(f"{place.path}.dry-run")
+    copy = Path(f"{url.path}.dry-run")
     shutil.rmtree(copy, ignore_errors=True)
     try:
-        shutil.copytree(place.path, copy, copy_function=_copied)
+        shutil.copytree(url.path, copy, copy_function=_copied)
         # Spark stops a query when another of its id starts.
         (copy / ".metadata.crc").unlink(missing_ok=True)
         (copy / "metadata").write_text(json.dumps({"id": str(uuid4())}))

@@ -152,31 +152,31 @@ class PoisonRecords:
 
     def dead_letters(self, batch: PlannedBatch, index: DeadLetterIndex) -> RejectedRecords:
         """The dead letters of a batch, except those that their topics have already."""
-        found = RejectedRecords()
+        rejected = RejectedRecords()
         for position in list(self.left_out):
             if position.offset < batch.starts.get(position.topic, {}).get(position.partition, 0):
                 # Its batch is committed; the next start reads without a filter.
                 del self.left_out[position]
-        own = [p for p in self.left_out if p.offset < batch.ends.get(p.topic, {}).get(p.partition, 0)]
-        if not own:
+        positions = [p for p in self.left_out if p.offset < batch.ends.get(p.topic, {}).get(p.partition, 0)]
+        if not positions:
             # Spark runs batches without records too.
             self._in_a_row = self._in_a_row if batch.starts == batch.ends else 0
-            return found
-        found.first_reason = self.left_out[own[0]]
+            return rejected
+        rejected.first_reason = self.left_out[positions[0]]
         done: set[RecordPosition] = set()
-        for given in self.stream.sources.values():
-            rows = source.batch_records(self.search.spark, given, self.search.bootstrap, span_of(own, batch))
-            rows = rows.where(source.is_at(own))
-            target = given.dead_letter_topic or (None if given.schema else DEAD_LETTERS)
+        for input_ in self.stream.sources.values():
+            rows = source.batch_records(self.search.spark, input_, self.search.bootstrap, span_of(positions, batch))
+            rows = rows.where(source.is_at(positions))
+            target = input_.dead_letter_topic or (None if input_.schema else DEAD_LETTERS)
             for row in rows.select("topic", "partition", "offset", "key", "value").toLocalIterator():
                 position = RecordPosition(row.topic, row.partition, row.offset)
                 if position in done or index.contains(row.asDict(), target.name if target else ""):
                     continue
                 done.add(position)
-                found.dead += 1
+                rejected.dead += 1
                 if target:
-                    why = self.left_out[position]
-                    headers = origin_headers(row.asDict(), self.stream.name, "reason", why, index.topic_ids)
+                    reason = self.left_out[position]
+                    headers = origin_headers(row.asDict(), self.stream.name, "reason", reason, index.topic_ids)
                     letter = {"key": row.key, "value": row.value, "headers": headers}
-                    found.by_topic.setdefault(target.name, []).append(letter)
-        return found
+                    rejected.by_topic.setdefault(target.name, []).append(letter)
+        return rejected

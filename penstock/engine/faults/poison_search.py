@@ -134,29 +134,29 @@ class PoisonSearch:
     ) -> dict[RecordPosition, str]:
         positions = list(left_out)
 
-        def fails(count: int, without: frozenset[int]) -> str:
+        def fails(count: int, excluded: frozenset[int]) -> str:
             if stopped():
                 raise LeaseLost(f"stream {self.stream.name} is being stopped")
-            return run(order.first_records(count, batch), [*positions, *map(order.position, without)])
+            return run(order.first_records(count, batch), [*positions, *map(order.position, excluded)])
 
-        found, complete = Bisection(len(order), fails).find(limit)
+        culprits, complete = Bisection(len(order), fails).find(limit)
         if not complete:
-            reason = next(iter(found.values()), "") or next(iter(left_out.values()), "")
+            reason = next(iter(culprits.values()), "") or next(iter(left_out.values()), "")
             raise Blocked(
                 f"stream {self.stream.name}: more records in a row make their batches fail than max_poison allows",
                 got=f"more than {self.stream.max_poison}, up to batch {batch.batch_id}"
                 + (f": {reason}" if reason else ""),
                 hint=f"correct the transform and release app {self.stream.app}, or declare a larger max_poison=",
             )
-        if not found:
+        if not culprits:
             raise Inconclusive("its records pass by themselves")
-        return {order.position(number): why for number, why in found.items()}
+        return {order.position(number): reason for number, reason in culprits.items()}
 
-    def _run_without_state(self, part: PlannedBatch, without: list[RecordPosition], reset: Reset | None) -> str:
+    def _run_without_state(self, part: PlannedBatch, excluded: list[RecordPosition], reset: Reset | None) -> str:
         frames = {}
-        for name, given in self.stream.sources.items():
-            raw = source.batch_records(self.spark, given, self.bootstrap, part, without)
-            rows = decode.decode_records(raw, given, batch_time(part))
+        for name, input_ in self.stream.sources.items():
+            raw = source.batch_records(self.spark, input_, self.bootstrap, part, excluded)
+            rows = decode.decode_records(raw, input_, batch_time(part))
             rows = rows.where(~rows[columnar.BAD_COLUMN]).drop(columnar.BAD_COLUMN, columnar.SOURCE_RECORD_COLUMN)
             frames[name] = decode.drop_heartbeats(source.above_floor(rows, reset))
         # State with timers asks where states are kept, which is known once Spark manages streams.
@@ -195,8 +195,8 @@ def record_order(batch: PlannedBatch, bootstrap: str) -> RecordOrder:
     """The records of a batch that the broker still has."""
     partitions = [(topic, p) for topic, parts in batch.ends.items() for p in parts]
     firsts = first_offsets(admin(bootstrap), partitions, bootstrap)
-    known = {(topic, p): at for topic, parts in batch.starts.items() for p, at in parts.items()}
-    starts = {at: max(known.get(at, 0), firsts.get(at, 0)) for at in partitions}
+    planned = {(topic, p): at for topic, parts in batch.starts.items() for p, at in parts.items()}
+    starts = {at: max(planned.get(at, 0), firsts.get(at, 0)) for at in partitions}
     return RecordOrder([(t, p, min(starts[t, p], batch.ends[t][p]), batch.ends[t][p]) for t, p in sorted(partitions)])
 
 
@@ -209,10 +209,10 @@ def _reason(error: Exception) -> str:
 
 def is_infrastructure_error(error: Exception) -> bool:
     """Whether no record can be the cause of an error."""
-    found = bridge.error_chain(error)
-    if not found or is_out_of_memory(error) or is_unreadable_state(error):
+    errors = bridge.error_chain(error)
+    if not errors or is_out_of_memory(error) or is_unreadable_state(error):
         return True
     return any(
         INFRASTRUCTURE_ERROR.fullmatch(name) or (name == SPARK_ERROR and EXECUTOR_LOST.match(text))
-        for name, text in found
+        for name, text in errors
     )

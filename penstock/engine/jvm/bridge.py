@@ -83,8 +83,8 @@ def worker_page_urls(spark: SparkSession, host: str, port: int) -> list[str]:
     address = jvm.org.apache.spark.rpc.RpcAddress.apply(host, port)
     master = jvm.org.apache.spark.SparkEnv.get().rpcEnv().setupEndpointRef(address, "Master")
     answer = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName(f"{deploy}MasterStateResponse"))
-    found = master.askSync(getattr(getattr(jvm, f"{deploy}RequestMasterState$"), "MODULE$"), answer).workers()
-    return [str(one.webUiAddress()) for one in found if str(one.state()) == "ALIVE"]
+    workers = master.askSync(getattr(getattr(jvm, f"{deploy}RequestMasterState$"), "MODULE$"), answer).workers()
+    return [str(worker.webUiAddress()) for worker in workers if str(worker.state()) == "ALIVE"]
 
 
 def max_heap_bytes(spark: SparkSession) -> int:
@@ -95,13 +95,13 @@ def max_heap_bytes(spark: SparkSession) -> int:
 def recent_progress(query: StreamingQuery, after: str) -> list[dict[str, Any]]:
     """The progress of batches since the one with the timestamp `after`, oldest first."""
     recent = query._jsq.recentProgress()
-    found: list[dict[str, Any]] = []
+    newest_first: list[dict[str, Any]] = []
     for i in reversed(range(len(recent))):
-        one = json.loads(recent[i].json())
-        if one["timestamp"] == after:
+        progress = json.loads(recent[i].json())
+        if progress["timestamp"] == after:
             break
-        found.append(one)
-    return found[::-1]
+        newest_first.append(progress)
+    return newest_first[::-1]
 
 
 def is_idle(query: StreamingQuery) -> bool:
@@ -113,11 +113,11 @@ def is_idle(query: StreamingQuery) -> bool:
 def error_chain(error: BaseException) -> list[tuple[str, str]]:
     """Class and message of an error of the JVM and of each of its causes; none for another error."""
     thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    found: list[tuple[str, str]] = []
+    errors: list[tuple[str, str]] = []
     while thrown is not None:
-        found.append((str(thrown.getClass().getName()), str(thrown.getMessage() or "")))
+        errors.append((str(thrown.getClass().getName()), str(thrown.getMessage() or "")))
         thrown = thrown.getCause()
-    return found
+    return errors
 
 
 def stateful_steps(frame: DataFrame) -> list[str]:
@@ -133,31 +133,31 @@ def state_layout(frame: DataFrame) -> list[str]:
     Columns are given by name: how they are computed does not matter.
     """
     plan = analyzed_plan(frame)
-    found = [f"windows of {w.length} every {w.slide} from {w.start}" for w in event_time_windows(frame)]
-    found += dict.fromkeys(f"sessions of {_plain(m['gap'])}" for m in SESSIONS.finditer(plan.toString()))
+    lines = [f"windows of {w.length} every {w.slide} from {w.start}" for w in event_time_windows(frame)]
+    lines += dict.fromkeys(f"sessions of {_plain(m['gap'])}" for m in SESSIONS.finditer(plan.toString()))
     for number, node in enumerate(n for n in nodes(plan) if n.nodeName() in STATEFUL and _keeps_state(n)):
-        found += [f"step {number + 1}, {node.nodeName()}: {line}" for line in _keeps(node)]
-    return found
+        lines += [f"step {number + 1}, {node.nodeName()}: {line}" for line in _keeps(node)]
+    return lines
 
 
 def _keeps(node: Any) -> Iterator[str]:
     match node.nodeName():
         case "Aggregate":
-            yield from (f"by {_typed(one)}" for one in elements(node.groupingExpressions()))
-            values = [v for one in elements(node.aggregateExpressions()) for v in _aggregates(one)]
+            yield from (f"by {_typed(expression)}" for expression in elements(node.groupingExpressions()))
+            values = [v for expression in elements(node.aggregateExpressions()) for v in _aggregates(expression)]
             yield from dict.fromkeys(map(_typed, values))
         case "Join":
             on = node.condition()
             yield _plain(f"{node.joinType().toString()} on {on.get().toString() if on.isDefined() else 'nothing'}")
         case "Deduplicate" | "DeduplicateWithinWatermark":
-            yield from (f"by {_typed(one)}" for one in elements(node.keys()))
+            yield from (f"by {_typed(expression)}" for expression in elements(node.keys()))
         case "TransformWithStateInPySpark":
-            given = list(elements(node.children().apply(0).output()))
-            yield from (f"by {_typed(one)}" for one in given[: node.groupingAttributesLen()])
+            columns = list(elements(node.children().apply(0).output()))
+            yield from (f"by {_typed(expression)}" for expression in columns[: node.groupingAttributesLen()])
         case name if name in CUSTOM_STATE:
-            yield from (f"by {_typed(one)}" for one in elements(node.groupingAttributes()))
+            yield from (f"by {_typed(expression)}" for expression in elements(node.groupingAttributes()))
         case _:
-            yield from (_typed(one) for one in elements(node.output()))
+            yield from (_typed(expression) for expression in elements(node.output()))
 
 
 def _aggregates(expression: Any) -> Iterator[Any]:
@@ -180,13 +180,13 @@ def _plain(text: str) -> str:
 def timer_clocks(frame: DataFrame) -> list[str]:
     """The clocks of the timers in a frame's custom state: `EventTime`, `ProcessingTime`, `NoTime`; of older functions
     `EventTimeTimeout` and the like. `no event time` if the column does not reach it: then no record is late."""
-    found = []
+    clocks = []
     for node in nodes(analyzed_plan(frame)):
         if node.nodeName() not in CUSTOM_STATE or not node.isStreaming():
             continue
         clock = node.timeMode() if node.nodeName().startswith("Transform") else node.timeout()
-        found.append(clock.toString() if TIMED_COLUMN.search(_reads(node)) else "no event time")
-    return found
+        clocks.append(clock.toString() if TIMED_COLUMN.search(_reads(node)) else "no event time")
+    return clocks
 
 
 def own_watermarks(frame: DataFrame) -> list[str]:
@@ -200,14 +200,14 @@ def own_watermarks(frame: DataFrame) -> list[str]:
 def untimed_groups(frame: DataFrame) -> list[str]:
     """The groups of a streaming frame's aggregates that have no column with a watermark: there no record is late, and
     no state is dropped."""
-    found: list[str] = []
+    untimed: list[str] = []
     for node in nodes(analyzed_plan(frame)):
         if node.nodeName() == "Aggregate" and _keeps_state(node):
             groups = list(elements(node.groupingExpressions()))
-            columns = (one for one in groups if one.getClass().getSimpleName() == "AttributeReference")
-            if not any(one.metadata().contains(WATERMARK_METADATA) for one in columns):
-                found += map(_typed, groups)
-    return found
+            columns = (group for group in groups if group.getClass().getSimpleName() == "AttributeReference")
+            if not any(group.metadata().contains(WATERMARK_METADATA) for group in columns):
+                untimed += map(_typed, groups)
+    return untimed
 
 
 def _reads(node: Any) -> str:
@@ -218,17 +218,17 @@ def _reads(node: Any) -> str:
 def event_time_windows(frame: DataFrame) -> list[EventTimeWindows]:
     """The windows of event time in a streaming frame's plan."""
     text = analyzed_plan(frame).toString()
-    found = (
+    durations = (
         {name: timedelta(microseconds=int(n)) for name, n in m.groupdict().items()} for m in WINDOWS.finditer(text)
     )
-    return list(dict.fromkeys(EventTimeWindows(**lengths) for lengths in found))
+    return list(dict.fromkeys(EventTimeWindows(**lengths) for lengths in durations))
 
 
 def _keeps_state(node: Any) -> bool:
     """Whether an operator reads streams; a join keeps state only if it joins two."""
     children = node.children()
-    wanted = children.size() if node.nodeName() == "Join" else 1
-    return all(children.apply(i).isStreaming() for i in range(wanted))
+    count = children.size() if node.nodeName() == "Join" else 1
+    return all(children.apply(i).isStreaming() for i in range(count))
 
 
 @dataclass(frozen=True)
@@ -243,28 +243,30 @@ class BatchExecution:
 
     def observed_metric(self, metric: str) -> Any | None:
         """The row of an observed metric; None if the batch has none of that name."""
-        found = self._execution.observedMetrics().get(metric)
-        return found.get() if found.isDefined() else None
+        metric_row = self._execution.observedMetrics().get(metric)
+        return metric_row.get() if metric_row.isDefined() else None
 
     def late_operator_paths(self) -> list[tuple[int, ...]]:
         """Paths of the operators that drop late rows: indexes of children from the plan's root."""
-        return list(_places(self._plan, lambda node: node.metrics().contains(LATE_METRIC)))
+        return list(_paths(self._plan, lambda node: node.metrics().contains(LATE_METRIC)))
 
-    def late_rows(self, places: list[tuple[int, ...]]) -> int:
+    def late_rows(self, paths: list[tuple[int, ...]]) -> int:
         """Rows, after partial aggregation, that those operators dropped in this batch."""
         plan = self._plan
-        return sum(int(_node(plan, place).metrics().get(LATE_METRIC).get().value()) for place in places)
+        return sum(int(_node(plan, path).metrics().get(LATE_METRIC).get().value()) for path in paths)
 
     def watermark_paths(self) -> list[tuple[int, ...]]:
         """Paths of the operators that note event times, one for each input."""
-        return list(_places(self._plan, lambda node: node.nodeName() == WATERMARK_NODE))
+        return list(_paths(self._plan, lambda node: node.nodeName() == WATERMARK_NODE))
 
-    def metric_names_below(self, place: tuple[int, ...]) -> set[str]:
+    def metric_names_below(self, path: tuple[int, ...]) -> set[str]:
         """Names of the metrics observed below an operator."""
-        below = _node(self._plan, place)
-        return {str(_node(below, at).name()) for at in _places(below, lambda node: node.nodeName() == METRICS_NODE)}
+        below = _node(self._plan, path)
+        return {
+            str(_node(below, inner).name()) for inner in _paths(below, lambda node: node.nodeName() == METRICS_NODE)
+        }
 
-    def cap_watermark(self, places: list[tuple[int, ...]], latest: Sequence[int | None]) -> list[int | None]:
+    def cap_watermark(self, paths: list[tuple[int, ...]], latest: Sequence[int | None]) -> list[int | None]:
         """Cap how far the batch moves the watermark. It must be called when the batch is computed and has not ended.
 
         Args:
@@ -275,7 +277,7 @@ class BatchExecution:
             How far each moves the watermark, epoch ms; None where it does not.
         """
         plan, found = self._plan, list[int | None]()
-        for place, upto in zip(places, latest, strict=True):
+        for place, upto in zip(paths, latest, strict=True):
             seen = _node(plan, place).eventTimeStats()
             at = int(seen.value().max())
             if upto is None:
@@ -291,16 +293,16 @@ class BatchExecution:
         return self._execution.executedPlan()
 
 
-def _places(plan: Any, wanted: Callable[[Any], bool], here: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    if wanted(plan):
-        yield here
+def _paths(plan: Any, matches: Callable[[Any], bool], path: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    if matches(plan):
+        yield path
     children = plan.children()
     for i in range(children.size()):
-        yield from _places(children.apply(i), wanted, (*here, i))
+        yield from _paths(children.apply(i), matches, (*path, i))
 
 
-def _node(plan: Any, place: tuple[int, ...]) -> Any:
-    for i in place:
+def _node(plan: Any, path: tuple[int, ...]) -> Any:
+    for i in path:
         plan = plan.children().apply(i)
     return plan
 

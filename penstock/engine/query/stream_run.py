@@ -232,10 +232,10 @@ class StreamRun:
         with fold.use_checkpoint(self.stream, self._checkpoint.path) as folds:
             rows = plan_fingerprint.build_frame(
                 self._spark, self.stream, self._bootstrap, tables, self._committer.excluded, self._committer.reset,
-                begun=has_commits, most=self._committer.max_records,
+                has_commits=has_commits, max_records=self._committer.max_records,
             )  # fmt: skip
         fingerprint = plan_fingerprint.fingerprint_lines(self.stream, rows, folds)
-        self._plan.check(fingerprint, restores=folds.can_rebuild)
+        self._plan.check(fingerprint, can_rebuild=folds.can_rebuild)
         self._committer.folds.open(folds, self._checkpoint.last_commit)
         writer = (
             encode_rows(self.stream, rows)

@@ -228,7 +228,7 @@ def test_the_form_releases_the_app_of_a_stream(control: Control, monkeypatch: py
     from penstock_operators import OperateStreams
 
     told: dict[str, Any] = {"names": ["totals", "finals"], "streams": True, "wrong": [], "others": [], "refused": []}
-    monkeypatch.setattr(release, "_told", lambda *_: told)
+    monkeypatch.setattr(release, "_run_check", lambda *_: told)
     OperateStreams(task_id="operate").execute(context(user="ann", action="release", target="stream totals", note=None))
     app = control.app("chaos")
     assert app

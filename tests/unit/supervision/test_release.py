@@ -94,7 +94,7 @@ def test_processes_of_a_host_check_one_app_at_a_time(p: Platform, monkeypatch: p
         now.pop()
         return {"names": ["s"], "streams": True, "wrong": [], "others": [], "refused": []}
 
-    monkeypatch.setattr(releases, "_told", told)
+    monkeypatch.setattr(releases, "_run_check", told)
     with ThreadPoolExecutor(5) as pool:
         asked = [pool.submit(releases.release, p.control, "a", ME) for _ in range(5)]
         assert sorted(f.result() for f in asked) == [1, 2, 3, 4, 5]

@@ -118,5 +118,5 @@ def test_what_fills_memory_without_a_record_blocks(
     send(bootstrap, [text("a", 0)])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         wait_until(lambda: tended(run.reconcile, lambda: run.figures.state == "blocked"), 240)
-        assert "give drivers more, PENSTOCK_DRIVER_MEMORY, and release app tests" in (run.figures.error or "")
+        assert "raise PENSTOCK_DRIVER_MEMORY and release app tests" in (run.figures.error or "")
     assert (read(bootstrap, OUT.name), read(bootstrap, DEAD.name), batches) == ([], [], [])

@@ -168,7 +168,7 @@ def test_records_of_any_size_get_through(made: Any) -> None:
 def test_where_nothing_is_left_to_cut_it_is_blocked_until_there_is_more_memory(made: Any) -> None:
     world = World([100], lambda _: False)
     first = made(world)
-    with pytest.raises(Blocked, match="give drivers more, PENSTOCK_DRIVER_MEMORY, and release app a"):
+    with pytest.raises(Blocked, match="raise PENSTOCK_DRIVER_MEMORY and release app a"):
         world.run(first)
     with pytest.raises(Blocked):
         first.split_planned_batch(NO_COMMIT)
