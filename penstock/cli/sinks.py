@@ -130,7 +130,7 @@ def dry_run(
 
             preview = render_documents(spark, stream, newest)
     documents = [_document(row) for row in preview.rows.to_pylist()]
-    dead = [{"place": str(place), "reason": why} for place, why in sorted(preview.wrong.items())]
+    dead = [{"place": str(place), "reason": why} for place, why in sorted(preview.errors.items())]
     if as_json:
         emit({"records": len(newest), "documents": documents, "dead": dead})
         return
@@ -170,7 +170,7 @@ def replay(
             from penstock.engine.operations.sink_replay import ALREADY_REPLAYED
             from penstock.engine.operations.sink_replay import replay as run_replay
 
-            results = run_replay(spark, stream, chosen, settings().bootstrap, again=again)
+            results = run_replay(spark, stream, chosen, settings().bootstrap, include_replayed=again)
     if as_json:
         emit([{"place": one.letter.location, "said": one.said, "ended": one.ended} for one in results])
     else:

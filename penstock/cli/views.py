@@ -19,7 +19,7 @@ Name = Annotated[str, typer.Argument(help="A view.", autocompletion=completion("
 
 
 def _get(path: str) -> dict[str, Any]:
-    answer = client.asked(connect(), path)
+    answer = client.request(connect(), path)
     if answer.status_code != 200:
         raise client.ViewsUnavailable("the views refused the request", got=client.detail_of(answer))
     body: dict[str, Any] = answer.json()

@@ -8,16 +8,16 @@ def root_message(cause: BaseException | None) -> str:
     if cause is None:
         return "the query ended by itself"
     lines = str(cause).splitlines()
-    found = next((line.strip() for line in lines if line.strip()), type(cause).__name__)
-    if found.startswith("An error occurred while calling "):
+    message = next((line.strip() for line in lines if line.strip()), type(cause).__name__)
+    if message.startswith("An error occurred while calling "):
         # The error follows the call.
-        found = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), found)
+        message = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), message)
     behind_traceback = False
     for line in lines:
         if "Traceback (most recent call last):" in line:
             behind_traceback = True
         elif behind_traceback and line[:1].strip():
-            found, behind_traceback = line, False
+            message, behind_traceback = line, False
         elif line.startswith("Caused by: "):
-            found = line.removeprefix("Caused by: ")
-    return found.removeprefix("penstock.errors.")[:1000]
+            message = line.removeprefix("Caused by: ")
+    return message.removeprefix("penstock.errors.")[:1000]

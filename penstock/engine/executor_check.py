@@ -49,14 +49,14 @@ def check_executor() -> ExecutorCheckResult:
     """Run the check in a process. It takes seconds, as a JVM starts."""
     cores = str(settings().executor_cores)
     try:
-        told = launch.run_json_module(
+        answer = launch.run_json_module(
             ["penstock.engine.executor_check"], CHECK_TIMEOUT_S, PENSTOCK_APP_CORES=cores, PENSTOCK_DRIVER_MEMORY="512m"
         )
     except subprocess.TimeoutExpired:
         return ExecutorCheckResult(error=f"no answer within {CHECK_TIMEOUT_S:g} s")
     except subprocess.CalledProcessError as e:
         return ExecutorCheckResult(error=_short(e.stderr.decode(errors="replace")) or f"it ended with {e.returncode}")
-    return ExecutorCheckResult(**told)
+    return ExecutorCheckResult(**answer)
 
 
 def run_check(spark: SparkSession) -> ExecutorCheckResult:
@@ -83,8 +83,8 @@ def _executor_facts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
     import penstock.engine.query.decode  # noqa: F401  # as what is sent by streams does
 
     for batch in batches:
-        given = {"host": [socket.gethostname()] * len(batch), "python": [sys.executable] * len(batch)}
-        yield pa.RecordBatch.from_pydict(given)
+        facts = {"host": [socket.gethostname()] * len(batch), "python": [sys.executable] * len(batch)}
+        yield pa.RecordBatch.from_pydict(facts)
 
 
 def _read(spark: SparkSession) -> int:
@@ -92,20 +92,20 @@ def _read(spark: SparkSession) -> int:
     from penstock.engine.query.source import topic_records  # the doctor itself needs no Spark
 
     bootstrap = settings().bootstrap
-    client, places = admin(bootstrap), [(COMMITS.name, p) for p in range(COMMITS.partitions)]
-    firsts, ends = first_offsets(client, places, bootstrap), end_offsets(client, places, bootstrap)
-    full = [place for place in places if place in firsts and firsts[place] < ends.get(place, 0)]
+    client, partitions = admin(bootstrap), [(COMMITS.name, p) for p in range(COMMITS.partitions)]
+    firsts, ends = first_offsets(client, partitions, bootstrap), end_offsets(client, partitions, bootstrap)
+    full = [partition for partition in partitions if partition in firsts and firsts[partition] < ends.get(partition, 0)]
     if not full:
         return 0
-    (topic, one), lasts = full[0], {p: ends.get((t, p), 0) for t, p in places}
-    starts = lasts | {one: firsts[topic, one]}
+    (topic, partition_read), lasts = full[0], {p: ends.get((t, p), 0) for t, p in partitions}
+    starts = lasts | {partition_read: firsts[topic, partition_read]}
     return topic_records(spark, topic, bootstrap, {topic: starts}, {topic: lasts}).count()
 
 
-def _short(said: str) -> str:
+def _short(text: str) -> str:
     """The line of an error's text that has the last cause."""
-    causes = re.findall(r"^(?:Caused by: )?((?:[\w.$]+)?(?:Exception|Error)\b.*)$", said, re.MULTILINE)
-    return (causes[-1] if causes else said.strip())[-MAX_ERROR_CHARS:]
+    causes = re.findall(r"^(?:Caused by: )?((?:[\w.$]+)?(?:Exception|Error)\b.*)$", text, re.MULTILINE)
+    return (causes[-1] if causes else text.strip())[-MAX_ERROR_CHARS:]
 
 
 if __name__ == "__main__":

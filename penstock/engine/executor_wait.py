@@ -25,7 +25,7 @@ class ExecutorWatch:
     """Watches the executors of a driver's app."""
 
     def __init__(self, spark: SparkSession, app: str) -> None:
-        self._spark, self._asked = spark, settings().executor_resources(app)
+        self._spark, self._request = spark, settings().executor_resources(app)
         self._master = str(spark.sparkContext.master)
         self._id = str(spark.sparkContext.applicationId)
         self._end = threading.Event()
@@ -51,50 +51,50 @@ class ExecutorWatch:
                     missing = self._missing()
                     coming = 0 if missing else coming + 1
                     failing = "they start and end, or do not reach the driver: see their logs"
-                    never = f"{describe_request(self._asked)}; {failing}"
+                    never = f"{describe_request(self._request)}; {failing}"
                     self.missing = missing if coming < MAX_CHECKS_WHILE_STARTING else never
             except Exception as e:  # no answer, or that of another Spark version: the watch goes on
                 if self._end.is_set():
                     return
-                said = f"{describe_request(self._asked)}; {self._master} does not say what is free"
-                if said != self.missing:
-                    log.warning("%s: %s", said, e)
-                self.missing = said
+                unknown = f"{describe_request(self._request)}; {self._master} does not say what is free"
+                if unknown != self.missing:
+                    log.warning("%s: %s", unknown, e)
+                self.missing = unknown
             self._end.wait(CHECK_INTERVAL_S)
 
     def _missing(self) -> str:
         import httpx  # most drivers compute themselves and need no client
 
         # Of several masters, one of which leads, the first is asked.
-        asked, place = describe_request(self._asked), urlparse(self._master.split(",")[0])
-        if place.scheme != "spark" or not place.hostname or not place.port:
-            return f"{asked} of {self._master}"
+        request, url = describe_request(self._request), urlparse(self._master.split(",")[0])
+        if url.scheme != "spark" or not url.hostname or not url.port:
+            return f"{request} of {self._master}"
         workers = []
-        for page in bridge.worker_page_urls(self._spark, place.hostname, place.port):
+        for page in bridge.worker_page_urls(self._spark, url.hostname, url.port):
             try:
                 workers.append(httpx.get(f"{page}/json/", timeout=5).json())
             except (httpx.HTTPError, ValueError):
-                return f"{asked}; worker {page} of {self._master} does not say what is free"
-        if any(one["appid"] == self._id for worker in workers for one in worker["executors"]):
+                return f"{request}; worker {page} of {self._master} does not say what is free"
+        if any(executor["appid"] == self._id for worker in workers for executor in worker["executors"]):
             return ""
-        return f"{asked}; {self._master} has {describe_free_resources(workers, self._asked)}"
+        return f"{request}; {self._master} has {describe_free_resources(workers, self._request)}"
 
 
-def describe_request(asked: ExecutorResources) -> str:
+def describe_request(request: ExecutorResources) -> str:
     """The requested resources, as text."""
-    each = asked.executor_cores or 1
-    return f"waits for executors: {asked.cores} cores, {each} with {asked.memory} each"
+    each = request.executor_cores or 1
+    return f"waits for executors: {request.cores} cores, {each} with {request.memory} each"
 
 
-def describe_free_resources(workers: Sequence[dict[str, object]], asked: ExecutorResources) -> str:
+def describe_free_resources(workers: Sequence[dict[str, object]], request: ExecutorResources) -> str:
     """What workers have left, as their pages tell it, memory in MiB; and the way out, if none will ever do."""
     if not workers:
         return "no live workers"
-    left = [
+    free = [
         (int(str(w["cores"])) - int(str(w["coresused"])), int(str(w["memory"])) - int(str(w["memoryused"])))
         for w in workers
     ]
-    said = ", ".join(f"{cores} cores and {memory} MiB free" for cores, memory in left)
+    listed = ", ".join(f"{cores} cores and {memory} MiB free" for cores, memory in free)
     largest = max(int(str(w["cores"])) for w in workers)
-    never = f": no worker has {asked.executor_cores} cores at all" if largest < (asked.executor_cores or 1) else ""
-    return f"{len(workers)} workers with {said}{never}"
+    never = f": no worker has {request.executor_cores} cores at all" if largest < (request.executor_cores or 1) else ""
+    return f"{len(workers)} workers with {listed}{never}"

@@ -42,8 +42,8 @@ CHECKPOINT_WRITER = "spark.sql.streaming.checkpointFileManagerClass"
 
 def memory_bytes(memory: str) -> int:
     """Bytes of a size as Spark takes it, in MiB without a unit. Spark itself reports a wrong one."""
-    found = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
-    return int(found[1]) << {"k": 10, "": 20, "m": 20, "g": 30, "t": 40}[found[2]] if found else 1 << 31
+    match = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
+    return int(match[1]) << {"k": 10, "": 20, "m": 20, "g": 30, "t": 40}[match[2]] if match else 1 << 31
 
 
 def submit_conf(app: str, master: str | None = None, java_options: Sequence[str] | None = None) -> dict[str, str]:
@@ -54,8 +54,8 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         master: URL of the master; None for that of the settings.
         java_options: further options of the JVM, instead of those for its AOT cache.
     """
-    shown, hidden = _submit_conf(app, master, java_options)
-    return shown | hidden
+    public, secret = _submit_conf(app, master, java_options)
+    return public | secret
 
 
 def _submit_conf(
@@ -141,12 +141,12 @@ def _submit_conf(
 def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequence[str]) -> dict[str, str]:
     """The resources that an app requests of a cluster, and what its executors need."""
     s = settings()
-    asked = s.executor_resources(app)
+    request = s.executor_resources(app)
     conf = {
         # A standalone master gives all free cores to an app that does not limit them.
-        "spark.cores.max": str(asked.cores),
-        "spark.executor.cores": str(asked.executor_cores),
-        "spark.executor.memory": str(asked.memory),
+        "spark.cores.max": str(request.cores),
+        "spark.executor.cores": str(request.executor_cores),
+        "spark.executor.memory": str(request.memory),
         "spark.executor.extraJavaOptions": shlex.join(options),
         # Their Python has the driver's path.
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(dict.fromkeys([str(s.project), str(PROJECT)])),
@@ -166,8 +166,8 @@ def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequ
     if executors_here(master):
         conf["spark.executor.extraClassPath"] = os.pathsep.join(connector)
         # They have the driver's class path, and so its cache.
-        here = [f"-Dlog4j2.configurationFile={LOG4J_CONFIG}", *aot_cache.options()]
-        conf["spark.executor.extraJavaOptions"] = shlex.join([*options, *here])
+        local_options = [f"-Dlog4j2.configurationFile={LOG4J_CONFIG}", *aot_cache.options()]
+        conf["spark.executor.extraJavaOptions"] = shlex.join([*options, *local_options])
         conf["spark.executorEnv.SPARK_LOCAL_IP"] = "127.0.0.1"
     else:
         # Executors fetch the jars from the driver.
@@ -175,11 +175,11 @@ def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequ
         if s.driver_host:
             conf["spark.driver.host"] = s.driver_host
     if master.startswith("k8s://"):
-        conf |= _of_pods(asked)
+        conf |= _of_pods(request)
     return conf
 
 
-def _of_pods(asked: ExecutorResources) -> dict[str, str]:
+def _of_pods(request: ExecutorResources) -> dict[str, str]:
     """Settings of executors that are pods in Kubernetes. SettingError without an image for them."""
     s = settings()
     if not s.executor_image:
@@ -187,7 +187,7 @@ def _of_pods(asked: ExecutorResources) -> dict[str, str]:
         raise SettingError("executors in Kubernetes need PENSTOCK_EXECUTOR_IMAGE", got="none", hint=hint)
     conf = {
         # Kubernetes hands out executors, and knows no `spark.cores.max`.
-        "spark.executor.instances": str((asked.cores or 1) // (asked.executor_cores or 1)),
+        "spark.executor.instances": str((request.cores or 1) // (request.executor_cores or 1)),
         "spark.kubernetes.namespace": s.kubernetes_namespace,
         "spark.kubernetes.container.image": s.executor_image,
         # Beside the heap lie Python and its workers, which take more than a tenth of so small a heap.
@@ -248,11 +248,11 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
 
 def session_for(spark: SparkSession, stream: Stream) -> SparkSession:
     """A session for one stream: its checkpoint pins the partition count, independent of other streams."""
-    own = spark.newSession()
-    own.conf.set("spark.sql.shuffle.partitions", stream.shuffle_partitions)
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", stream.shuffle_partitions)
     # A batch without data closes windows. Updates close none: their old state is dropped with the next data.
-    own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", stream.output_mode.spark_mode == "append")
+    session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", stream.output_mode.spark_mode == "append")
     # Prune branches whose filter is always false: Spark keeps them because they may have state or a watermark.
-    apart = stream.stateful_steps == 0 and any(one.splits_tombstones for one in stream.sources.values())
-    own.conf.set("spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan", apart)
-    return own
+    can_prune = stream.stateful_steps == 0 and any(input_.splits_tombstones for input_ in stream.sources.values())
+    session.conf.set("spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan", can_prune)
+    return session

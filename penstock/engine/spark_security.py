@@ -22,7 +22,7 @@ def security_conf(master: str, home: Path | None = None) -> dict[str, str]:
     """
     if master.startswith("local"):
         return {}
-    found = {
+    conf = {
         "spark.authenticate": "true",
         # AES-GCM with keys that each connection negotiates.
         "spark.network.crypto.enabled": "true",
@@ -33,11 +33,11 @@ def security_conf(master: str, home: Path | None = None) -> dict[str, str]:
         "spark.io.encryption.enabled": "true",
     }
     if master.startswith("spark://"):
-        given = settings().spark_secret.get_secret_value()
-        found["spark.authenticate.secret"] = (
-            given or secret_file.load_or_create((home or settings().home) / "spark.secret").hex()
+        secret = settings().spark_secret.get_secret_value()
+        conf["spark.authenticate.secret"] = (
+            secret or secret_file.load_or_create((home or settings().home) / "spark.secret").hex()
         )
-    return found
+    return conf
 
 
 def main() -> None:

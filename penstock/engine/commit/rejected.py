@@ -91,54 +91,59 @@ class RejectFinder:
         self._late_paths: list[tuple[int, ...]] | None = None
 
     def find(
-        self, batch: PlannedBatch, execution: BatchExecution, *, late: bool = False, fed: Collection[str] = ()
+        self,
+        batch: PlannedBatch,
+        execution: BatchExecution,
+        *,
+        has_late_rows: bool = False,
+        upstream_inputs: Collection[str] = (),
     ) -> RejectedRecords:
         """Find the records of a batch that do not reach its output.
 
         Args:
             batch: the batch, which has been computed.
             execution: the batch as Spark ran it.
-            late: whether records came too late of which Spark does not know.
-            fed: the inputs whose records other streams write.
+            has_late_rows: whether records were late that Spark does not count.
+            upstream_inputs: the inputs whose records other streams write.
         """
-        found = RejectedRecords()
-        self._find_dead(batch, execution, found)
-        self._find_late(batch, execution, found, fed, known=late)
-        return found
+        rejected = RejectedRecords()
+        self._find_dead(batch, execution, rejected)
+        self._find_late(batch, execution, rejected, upstream_inputs, has_late_rows=has_late_rows)
+        return rejected
 
-    def _find_dead(self, batch: PlannedBatch, execution: BatchExecution, found: RejectedRecords) -> None:
+    def _find_dead(self, batch: PlannedBatch, execution: BatchExecution, rejected: RejectedRecords) -> None:
         """Add the bad records. Only a batch with more of them than the metric holds is read a second time."""
         # Two inputs may read the same topic.
-        known: set[tuple[str, int, int]] = set()
-        for name, given in self._stream.sources.items():
-            metric = execution.observed_metric(f"bad_{name}") if given.schema else None
-            count, held = decode.parse_bad_metric(metric) if metric is not None else (0, None)
+        added: set[tuple[str, int, int]] = set()
+        for name, input_ in self._stream.sources.items():
+            metric = execution.observed_metric(f"bad_{name}") if input_.schema else None
+            count, records = decode.parse_bad_metric(metric) if metric is not None else (0, None)
             if not count:
                 continue
-            target = given.dead_letter_topic.name if given.dead_letter_topic else ""
-            for record in self._read_bad(given, batch) if held is None else held:
-                place = (record["topic"], record["partition"], record["offset"])
-                if place in known or self.index.contains(record, target):
+            target = input_.dead_letter_topic.name if input_.dead_letter_topic else ""
+            for record in self._read_bad(input_, batch) if records is None else records:
+                position = (record["topic"], record["partition"], record["offset"])
+                if position in added or self.index.contains(record, target):
                     continue
-                known.add(place)
-                found.dead += 1
-                found.first_reason = found.first_reason or record["reason"]
+                added.add(position)
+                rejected.dead += 1
+                rejected.first_reason = rejected.first_reason or record["reason"]
                 if target:
-                    self._add(found, record, target, "reason", record["reason"])
+                    self._add(rejected, record, target, "reason", record["reason"])
 
-    def _read_bad(self, given: Input, batch: PlannedBatch) -> Iterator[dict[str, Any]]:
-        again = source.batch_records(self._spark, given, self._bootstrap, batch, self._excluded)
-        rows = decode.bad_records(again, given, batch_time(batch))
+    def _read_bad(self, input_: Input, batch: PlannedBatch) -> Iterator[dict[str, Any]]:
+        raw = source.batch_records(self._spark, input_, self._bootstrap, batch, self._excluded)
+        rows = decode.bad_records(raw, input_, batch_time(batch))
         return (row.asDict() for row in rows.toLocalIterator())
 
     def _find_late(
         self,
         batch: PlannedBatch,
         execution: BatchExecution,
-        found: RejectedRecords,
-        fed: Collection[str],
+        rejected: RejectedRecords,
+        upstream_inputs: Collection[str],
         *,
-        known: bool,
+        has_late_rows: bool,
     ) -> None:
         """Add the late records. Spark counts the groups that it drops, so the batch is read again for the records.
 
@@ -147,7 +152,7 @@ class RejectFinder:
         if self._late_paths is None:
             # The shape of a query's plan is fixed, and to walk it costs a hundred calls to the JVM.
             self._late_paths = execution.late_operator_paths()
-        if not (known or execution.late_rows(self._late_paths)):
+        if not (has_late_rows or execution.late_rows(self._late_paths)):
             if not self._has_records_below_floor(execution):
                 return
             batch = self._unprocessed(batch)
@@ -158,25 +163,25 @@ class RejectFinder:
         end = at + size - F.pmod(at - phase, F.lit(size)) if size else at + output_mode.record_retention // micros
         upto = F.lit(passed)
         if self._reset and self._reset.floor is not None:
-            seen = source.is_before(self._reset.processed, f"{columnar.SOURCE_RECORD_COLUMN}.")
-            upto = F.when(seen, upto).otherwise(max(passed, self._reset.floor * 1000))
-        for name, given in self._stream.sources.items():
-            again = source.batch_records(self._spark, given, self._bootstrap, batch, self._excluded)
-            rows = decode.decode_records(again, given, batch_time(batch), keep="all", combine=False)
+            was_processed = source.is_before(self._reset.processed, f"{columnar.SOURCE_RECORD_COLUMN}.")
+            upto = F.when(was_processed, upto).otherwise(max(passed, self._reset.floor * 1000))
+        for name, input_ in self._stream.sources.items():
+            raw = source.batch_records(self._spark, input_, self._bootstrap, batch, self._excluded)
+            rows = decode.decode_records(raw, input_, batch_time(batch), keep="all", combine=False)
             late = decode.drop_heartbeats(rows.where(~F.col(columnar.BAD_COLUMN))).where(end <= upto)
-            if given.late_records == "count" or (given.late_records is None and name not in fed):
-                found.late += late.count()
+            if input_.late_records == "count" or (input_.late_records is None and name not in upstream_inputs):
+                rejected.late += late.count()
                 continue
-            target = self._stream.late_topic if given.late_records else DEAD_LETTERS.name
+            target = self._stream.late_topic if input_.late_records else DEAD_LETTERS.name
             late = late.select(f"{columnar.SOURCE_RECORD_COLUMN}.*", F.floor((upto - end) / 1000).alias("late_ms"))
             for row in late.toLocalIterator():
                 if self.index.contains(row.asDict(), target):
                     continue
-                found.late += 1
-                self._add(found, row.asDict(), target, "late-ms", str(row.late_ms))
-                if not given.late_records:
-                    why = f"it came {row.late_ms} ms after its windows had closed"
-                    found.by_topic[target][-1]["headers"].append((f"{HEADER_PREFIX}reason", why.encode()))
+                rejected.late += 1
+                self._add(rejected, row.asDict(), target, "late-ms", str(row.late_ms))
+                if not input_.late_records:
+                    reason = f"it came {row.late_ms} ms after its windows had closed"
+                    rejected.by_topic[target][-1]["headers"].append((f"{HEADER_PREFIX}reason", reason.encode()))
 
     def _has_records_below_floor(self, execution: BatchExecution) -> bool:
         """Whether the batch had records below the floor of a reset."""
@@ -188,13 +193,13 @@ class RejectFinder:
         """The part of a batch that was not processed before the reset."""
         starts: TopicOffsets = {}
         for topic, parts in batch.starts.items():
-            ends, seen = batch.ends.get(topic, {}), self._reset.processed.get(topic, {}) if self._reset else {}
-            starts[topic] = {p: max(at, min(seen.get(p, 0), ends.get(p, 0))) for p, at in parts.items()}
+            ends, processed = batch.ends.get(topic, {}), self._reset.processed.get(topic, {}) if self._reset else {}
+            starts[topic] = {p: max(at, min(processed.get(p, 0), ends.get(p, 0))) for p, at in parts.items()}
         return replace(batch, starts=starts)
 
-    def _add(self, found: RejectedRecords, record: dict[str, Any], topic: str, header: str, text: str) -> None:
+    def _add(self, rejected: RejectedRecords, record: dict[str, Any], topic: str, header: str, text: str) -> None:
         """Add an input's record to the rows of a topic, with headers of its origin and one more."""
-        found.by_topic.setdefault(topic, []).append(
+        rejected.by_topic.setdefault(topic, []).append(
             {
                 "key": record["key"],
                 "value": record["value"],
@@ -215,7 +220,7 @@ def origin_headers(
         text: value of that header.
         ids: the broker's ids of topics, as far as they are known.
     """
-    said = {
+    fields = {
         "topic": record["topic"],
         "partition": str(record["partition"]),
         "offset": str(record["offset"]),
@@ -223,8 +228,8 @@ def origin_headers(
         header: text,
     }
     if topic_id := ids.get(record["topic"]):
-        said["topic-id"] = topic_id
-    return [(f"penstock.{name}", what.encode()) for name, what in said.items()]
+        fields["topic-id"] = topic_id
+    return [(f"penstock.{name}", value.encode()) for name, value in fields.items()]
 
 
 def batch_time(batch: PlannedBatch) -> Column:

@@ -276,17 +276,17 @@ class BatchExecution:
         Returns:
             How far each moves the watermark, epoch ms; None where it does not.
         """
-        plan, found = self._plan, list[int | None]()
-        for place, upto in zip(paths, latest, strict=True):
-            seen = _node(plan, place).eventTimeStats()
-            at = int(seen.value().max())
+        plan, moved = self._plan, list[int | None]()
+        for path, upto in zip(paths, latest, strict=True):
+            statistics = _node(plan, path).eventTimeStats()
+            at = int(statistics.value().max())
             if upto is None:
-                seen.reset()
+                statistics.reset()
             elif at > upto:
-                seen.reset()
-                seen.add(upto)
-            found.append(None if upto is None or at == NO_EVENT_TIME else min(at, upto))
-        return found
+                statistics.reset()
+                statistics.add(upto)
+            moved.append(None if upto is None or at == NO_EVENT_TIME else min(at, upto))
+        return moved
 
     @property
     def _plan(self) -> Any:

@@ -40,21 +40,21 @@ class HadoopFolder:
 
     def move(self, to: str) -> None:
         """Move the folder to a sibling path, and replace what is there; an object store copies, then deletes it."""
-        place = self._jvm.org.apache.hadoop.fs.Path(to)
-        self._fs.delete(place, True)
+        target = self._jvm.org.apache.hadoop.fs.Path(to)
+        self._fs.delete(target, True)
         if self._far:
             self._copy(to)
             self.remove()
-        elif not self._fs.rename(self._folder, place):
+        elif not self._fs.rename(self._folder, target):
             raise OSError(f"{self._folder.toString()} could not be moved to {to}")
 
     def _copy(self, to: str) -> None:
         # Hadoop's client would also copy empty folders, which have no ETag in a store that keeps objects in files.
         parent, _, name = self.path.rpartition("/")
-        beside, target = store_below(parent), to.rpartition("/")[2]
-        keys = [one.key for one in beside.list_objects(name)]
+        store, target = store_below(parent), to.rpartition("/")[2]
+        keys = [info.key for info in store.list_objects(name)]
         with ThreadPoolExecutor(PARALLEL_COPIES, "copies") as pool:
-            for _ in pool.map(lambda key: beside.copy(key, f"{target}{key.removeprefix(name)}"), keys):
+            for _ in pool.map(lambda key: store.copy(key, f"{target}{key.removeprefix(name)}"), keys):
                 pass
 
     def list_names(self, name: str) -> list[str]:
@@ -67,10 +67,10 @@ class HadoopFolder:
         """All files in a folder below this one, recursively; none if it does not exist."""
         if not self._fs.exists(self._at(name)):
             return []
-        root, files, found = self._fs.makeQualified(self._folder).toUri(), self._fs.listFiles(self._at(name), True), []
+        root, files, names = self._fs.makeQualified(self._folder).toUri(), self._fs.listFiles(self._at(name), True), []
         while files.hasNext():
-            found.append(str(root.relativize(files.next().getPath().toUri()).getPath()))
-        return found
+            names.append(str(root.relativize(files.next().getPath().toUri()).getPath()))
+        return names
 
     def list_numbers(self, name: str) -> list[int]:
         """Numbers of the entries of a log in a folder below this one, sorted."""

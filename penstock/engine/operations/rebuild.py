@@ -108,16 +108,16 @@ class PartWriter:
         if first is None or not first.num_rows:
             return
         part = first[folding.PART_COLUMN][0].as_py()
-        manifest = state_part.write_part(Path(self.folder, str(part)), self.layout, self._kept(first, batches))
+        manifest = state_part.write_part(Path(self.folder, str(part)), self.layout, self._sorted_tables(first, batches))
         yield pa.RecordBatch.from_pydict({"part": [str(part)], "manifest": [json.dumps(manifest.to_dict())]})
 
-    def _kept(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        def every() -> Iterator[pa.RecordBatch]:
+    def _sorted_tables(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        def all_batches() -> Iterator[pa.RecordBatch]:
             yield first
             yield from rest
 
         for table in check_unique_keys(
-            (one.drop_columns([folding.PART_COLUMN]) for one in coalesce_batches(every())), self.fold.key
+            (batch.drop_columns([folding.PART_COLUMN]) for batch in coalesce_batches(all_batches())), self.fold.key
         ):
             rows = table.select(self.layout.names).cast(self.layout)
             yield state_part.sort_by_hash(fold_query.drop_expired(self.fold, rows, self.watermark))
@@ -145,13 +145,13 @@ def rebuild(
         raise PenstockError(
             f"the state of stream {stream.name} cannot be rebuilt in an object store",
             got=checkpoint,
-            hint=f"put the folder back from a version or backup of the bucket; or begin anew: "
+            hint=f"restore the folder from a version or backup of the bucket; or start again: "
             f"`penstock streams reset {stream.name} --to earliest`",
         )
     with folding.use_checkpoint(stream, checkpoint) as context:
         rows = plans.build_frame(spark, stream, bootstrap, plans.empty_tables(stream, spark))
     fold, lines = restorable_fold(stream, context), plans.fingerprint_lines(stream, rows, context)
-    how = restore_query_of(stream, rows, context) if fold.restore_sql else None
+    restore_query = restore_query_of(stream, rows, context) if fold.restore_sql else None
     home = Path(urlparse(checkpoint).path)
     with _locked_folder(stream.name, home) as folder:
         _no_reset_waits(stream.name, home)
@@ -167,8 +167,8 @@ def rebuild(
             f"{folder}/folds/{fold.name}",
             watermark,
         )
-        if how:
-            parts, records = _restored(stream, spark, bootstrap, how, writer, context)
+        if restore_query:
+            parts, records = _parts_from_output(stream, spark, bootstrap, restore_query, writer, context)
         else:
             reading = InputFold(fold, watermark)
             with input_rows(stream, spark, bootstrap, reading, mark, plan, f"{folder}/tables") as (frame, records):
@@ -178,14 +178,14 @@ def rebuild(
         LocalStateFiles(writer.folder).write(f"{mark.batch}.json", parts_text(parts).encode())
         _write_logs(spark, folder, checkpoint, mark)
         ids = {**topic_ids(admin(bootstrap), plan.ends, bootstrap), **mark.topic_ids}
-        asked = Reset(plan.ends, ids={topic: ids[topic] for topic in plan.ends if topic in ids}, rebuilt=True)
-        HadoopFolder(spark, str(folder)).replace(RESET_FILE, asked.text())
+        reset = Reset(plan.ends, ids={topic: ids[topic] for topic in plan.ends if topic in ids}, rebuilt=True)
+        HadoopFolder(spark, str(folder)).replace(RESET_FILE, reset.text())
         plans.PlanFingerprint(spark, stream.name, str(folder)).keep(lines)
         if (now := read_commit_marker(stream.name, bootstrap)) != mark:
             raise PenstockError(
                 f"stream {stream.name} has written meanwhile",
                 got=f"batch {now.batch}, and batch {mark.batch} before",
-                hint="see that no driver runs it, and try again",
+                hint="check that no driver runs it, and try again",
             )
         stopped()
         _activate(folder, Path(f"{home}.reset"))
@@ -193,19 +193,19 @@ def rebuild(
     return RebuildResult(before, after, records, time.monotonic() - began, mark.batch, plan.ends, f"{home}.reset")
 
 
-def _restored(
-    stream: Stream, spark: SparkSession, bootstrap: str, how: RestoreQuery, writer: PartWriter, context: FoldContext
+def _parts_from_output(
+    stream: Stream, spark: SparkSession, bootstrap: str, query: RestoreQuery, writer: PartWriter, context: FoldContext
 ) -> tuple[dict[str, PartManifest], int]:
     """The parts written from an output, and how many records were read."""
     # The records of the marker are before these ends; that none is behind them is checked at the end.
-    began, ends = int(time.time() * 1000), _output_ends(how.topic, bootstrap)
+    began, ends = int(time.time() * 1000), _output_ends(query.topic, bootstrap)
     starts = first_offsets(admin(bootstrap), ends, bootstrap)
-    records = sum(end - starts[place] for place, end in ends.items())
-    frame = source.topic_records(spark, how.topic, bootstrap, _by_topic(starts), _by_topic(ends)).select(
+    records = sum(end - starts[partition] for partition, end in ends.items())
+    frame = source.topic_records(spark, query.topic, bootstrap, _by_topic(starts), _by_topic(ends)).select(
         *RECORD_COLUMNS
     )
-    parts = _write_parts(stream, frame, ("key",), how, writer, context, records)
-    check_tombstones_kept(how.topic, began, bootstrap, "output", "rebuild it again")
+    parts = _write_parts(stream, frame, ("key",), query, writer, context, records)
+    check_tombstones_kept(query.topic, began, bootstrap, "output", "rebuild it again")
     return parts, records
 
 
@@ -305,36 +305,40 @@ def _output_ends(topic: str, bootstrap: str) -> dict[TopicAndPartition, int]:
 
 
 def _by_topic(offsets: dict[TopicAndPartition, int]) -> TopicOffsets:
-    found: TopicOffsets = {}
+    by_topic: TopicOffsets = {}
     for (topic, partition), at in offsets.items():
-        found.setdefault(topic, {})[partition] = at
-    return found
+        by_topic.setdefault(topic, {})[partition] = at
+    return by_topic
 
 
 def _last_plan(stream: Stream, mark: CommitMarker) -> BatchPlan:
     """The plan of the last batch that is written; PenstockError if the query cannot go on behind it."""
-    anew = RESET_HINT.format(name=stream.name)
+    reset_hint = RESET_HINT.format(name=stream.name)
     if mark.batch < 0:
         raise PenstockError(
             f"stream {stream.name} has written nothing that its state could be rebuilt from",
             got="no commit marker of it",
-            hint=f"start it: it begins at the beginning; or, if that topic lost its records, {anew}",
+            hint=f"start it: it begins at the beginning; or, if that topic lost its records, {reset_hint}",
         )
     plan = BatchPlan.read(mark.plans.get(mark.batch, ""))
     if plan is None or (mark.batch > 0 and BatchPlan.read(mark.plans.get(mark.batch - 1, "")) is None):
         raise PenstockError(
             f"the commit marker of stream {stream.name} does not say from where it goes on",
             got=f"batch {mark.batch}, with the plans of {', '.join(map(str, mark.plans)) or 'none'}",
-            hint=anew,
+            hint=reset_hint,
         )
-    there = set(plan.ends)
-    strange = sorted(topic for topic in there if not any(given.reads_topic(topic) for given in stream.sources.values()))
-    unread = [one.topic.name for one in stream.sources.values() if one.topic and one.topic.name not in there]
-    if strange or (unread and None not in plan.sources):
+    planned = set(plan.ends)
+    unknown = sorted(
+        topic for topic in planned if not any(input_.reads_topic(topic) for input_ in stream.sources.values())
+    )
+    unread = [
+        input_.topic.name for input_ in stream.sources.values() if input_.topic and input_.topic.name not in planned
+    ]
+    if unknown or (unread and None not in plan.sources):
         raise PenstockError(
             f"stream {stream.name} has other inputs than when it wrote last",
-            got=f"now {', '.join(one.source for one in stream.sources.values())}; then {', '.join(sorted(there))}",
-            hint=f"rebuild it with the inputs it had; or {anew}",
+            got=f"now {', '.join(i.source for i in stream.sources.values())}; then {', '.join(sorted(planned))}",
+            hint=f"rebuild it with the inputs it had; or {reset_hint}",
         )
     return plan
 
@@ -369,9 +373,9 @@ def _write_logs(spark: SparkSession, folder: Path, checkpoint: str, mark: Commit
 
 def _activate(folder: Path, target: Path) -> None:
     """Bring a folder to the disk, then move it."""
-    for here, below, files in os.walk(folder):
-        for path in [*(Path(here, name) for name in (*files, *below)), Path(here)]:
-            _sync(path)
+    for parent, below, files in os.walk(folder):
+        for entry in [*(Path(parent, name) for name in (*files, *below)), Path(parent)]:
+            _sync(entry)
     if target.exists():
         shutil.rmtree(target)
     folder.rename(target)

@@ -55,11 +55,11 @@ class InputFold:
     watermark: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if held := list(batches):
-            rows = pa.Table.from_batches(held).combine_chunks()
-            none = fold_query.state_schema(self.fold, rows.schema).empty_table()
-            found = fold_query.run_fold(self.fold, rows, lambda _: none, self.watermark, late=False)
-            yield from found.kept.drop_columns([HASH]).to_batches()
+        if records := list(batches):
+            rows = pa.Table.from_batches(records).combine_chunks()
+            no_state = fold_query.state_schema(self.fold, rows.schema).empty_table()
+            result = fold_query.run_fold(self.fold, rows, lambda _: no_state, self.watermark, late=False)
+            yield from result.kept.drop_columns([HASH]).to_batches()
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def input_rows(
     stream: Stream,
     spark: SparkSession,
     bootstrap: str,
-    how: InputFold,
+    input_fold: InputFold,
     mark: CommitMarker,
     plan: BatchPlan,
     folder: str,
@@ -80,7 +80,7 @@ def input_rows(
         stream: The stream.
         spark: A session for the stream.
         bootstrap: The broker.
-        how: The fold.
+        input_fold: The fold.
         mark: The commit marker.
         plan: The plan of its batch.
         folder: For tables, while the frame is used.
@@ -88,85 +88,91 @@ def input_rows(
     Raises:
         PenstockError: Records are deleted that the state may be of.
     """
-    if parted := [name for name, one in stream.sources.items() if one.splits_tombstones]:
+    if parted := [name for name, input_ in stream.sources.items() if input_.splits_tombstones]:
         raise DeclarationError(
             f"the state of stream {stream.name} cannot be made of its inputs: it reads tombstones as rows",
             got=f"tombstones='keep' of {', '.join(parted)}",
             hint=RESET_HINT.format(name=stream.name),
         )
-    starts = _starts(stream, bootstrap, how, mark, plan)
+    starts = _starts(stream, bootstrap, input_fold, mark, plan)
     tables = StreamTables(stream, folder, bootstrap, lambda *_: None)
     try:
         tables.load()
         frames = {}
-        for name, given in stream.sources.items():
-            begins = {topic: parts for topic, parts in starts.items() if given.reads_topic(topic)}
+        for name, input_ in stream.sources.items():
+            begins = {topic: parts for topic, parts in starts.items() if input_.reads_topic(topic)}
             # Partitions that the marker does not name were not read.
             ends = {t: {p: plan.ends.get(t, {}).get(p, at) for p, at in parts.items()} for t, parts in begins.items()}
-            raw = source.records_between(spark, given, bootstrap, begins, ends, fail_on_loss=True)
-            rows = decode.decode_records(raw, given, None)
+            raw = source.records_between(spark, input_, bootstrap, begins, ends, fail_on_loss=True)
+            rows = decode.decode_records(raw, input_, None)
             bad = Observation()
             frames[name] = decode.drop_heartbeats(
-                (decode.drop_bad_records if given.schema else decode.count_heartbeats)(rows, given, bad)
+                (decode.drop_bad_records if input_.schema else decode.count_heartbeats)(rows, input_, bad)
             )
         with folding.current_context() as context:
             stream.transform(**frames, **tables.frames(spark))
-        found = context.frames[how.fold.name]
+        rows_of_fold = context.frames[input_fold.fold.name]
         count = sum(max(0, end - starts[t][p]) for t, parts in plan.ends.items() for p, end in parts.items())
-        yield found.withColumn(HASH, F.xxhash64(*how.fold.key)), count
+        yield rows_of_fold.withColumn(HASH, F.xxhash64(*input_fold.fold.key)), count
     finally:
         tables.close()
 
 
-def _starts(stream: Stream, bootstrap: str, how: InputFold, mark: CommitMarker, plan: BatchPlan) -> TopicOffsets:
+def _starts(stream: Stream, bootstrap: str, input_fold: InputFold, mark: CommitMarker, plan: BatchPlan) -> TopicOffsets:
     """The first offsets of all partitions of the inputs."""
-    assert how.fold.input_retention is not None
-    client, anew = admin(bootstrap), RESET_HINT.format(name=stream.name)
+    assert input_fold.fold.input_retention is not None
+    client, reset_hint = admin(bootstrap), RESET_HINT.format(name=stream.name)
     counts = {
         t: n
         for t, n in partition_counts(client, bootstrap).items()
         if any(i.reads_topic(t) for i in stream.sources.values())
     }
     ids = topic_ids(client, counts, bootstrap)
-    other = [t for t in plan.ends if t not in counts or mark.topic_ids.get(t, ids.get(t)) != ids.get(t)]
-    if other:
+    replaced = [t for t in plan.ends if t not in counts or mark.topic_ids.get(t, ids.get(t)) != ids.get(t)]
+    if replaced:
         raise PenstockError(
             f"stream {stream.name} has read another topic than there is now",
-            got=f"{', '.join(sorted(other))}: deleted or recreated",
-            hint=anew,
+            got=f"{', '.join(sorted(replaced))}: deleted or recreated",
+            hint=reset_hint,
         )
     firsts = first_offsets(client, [(t, p) for t, n in counts.items() for p in range(n)], bootstrap)
-    since = how.watermark - millis(how.fold.input_retention)
-    if gone := sorted(_gone(stream, bootstrap, firsts, plan, since)):
+    since = input_fold.watermark - millis(input_fold.fold.input_retention)
+    if incomplete := sorted(_incomplete_partitions(stream, bootstrap, firsts, plan, since)):
         raise PenstockError(
             f"the inputs of stream {stream.name} do not hold all that its state is of",
-            got=f"records of {gone[0][0]}[{gone[0][1]}] are removed that may be later than {since}, epoch ms",
-            hint=f"{anew}; for the next time, keep them for longer",
+            got=f"deleted records of {incomplete[0][0]}[{incomplete[0][1]}] may be later than {since}, epoch ms",
+            hint=f"{reset_hint}; for the next time, keep them for longer",
         )
-    found: TopicOffsets = {}
+    starts: TopicOffsets = {}
     for (topic, partition), at in firsts.items():
-        found.setdefault(topic, {})[partition] = at
-    return found
+        starts.setdefault(topic, {})[partition] = at
+    return starts
 
 
-def _gone(
+def _incomplete_partitions(
     stream: Stream, bootstrap: str, firsts: Mapping[TopicAndPartition, int], plan: BatchPlan, since: int
 ) -> Iterator[TopicAndPartition]:
     """Partitions whose first records are deleted, some of which may be later than `since`, epoch ms."""
-    cut = {place: at for place, at in firsts.items() if at}
+    cut = {partition: at for partition, at in firsts.items() if at}
     # Compaction keeps the newest record of each key, and the offsets.
-    cut = {place: at for place, at in cut.items() if "delete" in topic_config(place[0], "cleanup.policy", bootstrap)}
+    cut = {
+        partition: at
+        for partition, at in cut.items()
+        if "delete" in topic_config(partition[0], "cleanup.policy", bootstrap)
+    }
     ahead = {t: [i.max_ahead for i in stream.sources.values() if i.reads_topic(t)] for t, _ in cut}
     # A record's event time is at most `max_ahead` later than its own timestamp.
-    wanted = {(t, p): since - max(millis(a) for a in ahead[t] if a is not None) for t, p in cut}
+    needed_since = {(t, p): since - max(millis(a) for a in ahead[t] if a is not None) for t, p in cut}
     removed = {topic: retention_of(topic, bootstrap) for topic, _ in cut}
-    for place, at in offsets_for_times(
-        admin(bootstrap), {p: max(0, ms) for p, ms in wanted.items()}, bootstrap
+    for partition, at in offsets_for_times(
+        admin(bootstrap), {p: max(0, ms) for p, ms in needed_since.items()}, bootstrap
     ).items():
         # All that is left of the partition may be older.
-        older = cut[place] < plan.ends.get(place[0], {}).get(place[1], 0) if at is None else at > cut[place]
-        if not older or not removed_before(removed[place[0]], wanted[place]):
-            yield place
+        older = (
+            cut[partition] < plan.ends.get(partition[0], {}).get(partition[1], 0) if at is None else at > cut[partition]
+        )
+        if not older or not removed_before(removed[partition[0]], needed_since[partition]):
+            yield partition
 
 
 def removed_before(removed: RetentionPolicy, at: int) -> bool:

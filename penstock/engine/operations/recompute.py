@@ -88,22 +88,25 @@ def check_chain(streams: Sequence[Stream], topic: str = "") -> None:
     if not streams:
         raise DeclarationError("a recompute has no stream", hint="name the stream whose rows are wanted")
     for stream in streams:
-        _one_fits(stream)
+        _check_stream(stream)
     first = _input(streams[0])
     if topic and not first.reads_topic(topic):
         raise _refused(streams[0], "does not read what is archived", f"{first.source}, not {topic}", "name its archive")
     for before, stream in pairwise(streams):
-        given, output = _input(stream), _output(before)
-        if given.topic is None or given.topic.name != output.topic.name:
-            got = f"{stream.name} reads {given.source}, {before.name} writes {output.name}"
+        input_, output = _input(stream), _output(before)
+        if input_.topic is None or input_.topic.name != output.topic.name:
+            got = f"{stream.name} reads {input_.source}, {before.name} writes {output.name}"
             raise _refused(stream, f"does not read what {before.name} writes", got, "name the streams in order")
-        if not given.schema or given.record:
-            got = "record=True" if given.record else "no schema"
+        if not input_.schema or input_.record:
+            got = "record=True" if input_.record else "no schema"
             hint = "read values only: by then nobody knows the places and times that its records had"
             raise _refused(stream, f"reads more of {output.name} than its values", got, hint)
-        one, other = before.output_mode, stream.output_mode
-        if other.window_length % one.window_length or (other.window_phase - one.window_phase) % one.window_length:
-            got = f"windows of {other.window_length} of windows of {one.window_length}"
+        first_mode, next_mode = before.output_mode, stream.output_mode
+        if (
+            next_mode.window_length % first_mode.window_length
+            or (next_mode.window_phase - first_mode.window_phase) % first_mode.window_length
+        ):
+            got = f"windows of {next_mode.window_length} of windows of {first_mode.window_length}"
             raise _refused(stream, f"has windows that cut those of {before.name}", got, "take whole windows of it")
 
 
@@ -163,15 +166,15 @@ def recompute_rows(
     if not (master := str(spark.sparkContext.master)).startswith("local"):
         hint = "PENSTOCK_SPARK_MASTER=local[2], or as many cores as there are"
         raise DeclarationError("files of one machine are computed there", got=master, hint=hint)
-    with TemporaryDirectory(prefix="penstock-recompute-", dir=folder) as made:
+    with TemporaryDirectory(prefix="penstock-recompute-", dir=folder) as temporary:
         stage = _Stage(low, high, counts if counts is not None else RecomputeCounts())
-        paths = list(_cut(dict.fromkeys(str(Path(one).absolute()) for one in parquet), Path(made)))
+        paths = list(_cut(dict.fromkeys(str(Path(path).absolute()) for path in parquet), Path(temporary)))
         for number, stream in enumerate(streams):
-            target = f"{made}/{number}"
+            target = f"{temporary}/{number}"
             try:
                 with log_stage_progress(spark, stream.name):
                     if by_hours and number == 0 and not _input(stream).uses_record_timestamp:
-                        _times_agree(session_for(spark, stream), stream, paths)
+                        _check_archive_times(session_for(spark, stream), stream, paths)
                     stage.run(spark, stream, paths, target, archived=number == 0)
             except PenstockError:
                 raise
@@ -179,7 +182,7 @@ def recompute_rows(
                 raise PenstockError(
                     f"stream {stream.name} could not be computed again",
                     got=root_message(e),
-                    hint="see the log; the stream makes a dead letter of a record that fails, and a recompute does not",
+                    hint="see the log; unlike the stream, a recompute makes no dead letters",
                 ) from e
             paths = sorted(map(str, Path(target).glob("*.parquet")))
         for rows in columnar.coalesce_batches(_read(paths)):
@@ -203,27 +206,31 @@ class _Stage:
         parts = max(stream.shuffle_partitions, -(-size // TASK_BYTES))
         for name, value in {**BOUNDED, "spark.sql.shuffle.partitions": parts}.items():
             session.conf.set(name, value)
-        _plan_fits(session, stream)
-        [(name, given)] = stream.sources.items()
+        _check_plan(session, stream)
+        [(name, input_)] = stream.sources.items()
         read, bad, times = Observation(), Observation(), Observation()
-        source = _archived(session, paths) if archived else _sent(session, paths, given.source)
-        strange = ~F.col("topic").rlike(f"^(?:{given.pattern})$") if given.pattern else F.col("topic") != given.source
-        source = source.observe(read, F.count(F.lit(1)).alias("n"), F.max(F.when(strange, F.col("topic"))).alias("not"))
+        source = _archived(session, paths) if archived else _encoded_records(session, paths, input_.source)
+        is_other_topic = (
+            ~F.col("topic").rlike(f"^(?:{input_.pattern})$") if input_.pattern else F.col("topic") != input_.source
+        )
+        source = source.observe(
+            read, F.count(F.lit(1)).alias("n"), F.max(F.when(is_other_topic, F.col("topic"))).alias("not")
+        )
         # Rows of the stream before have the present time.
-        rows = records.decode_records(source, given, None if archived else F.current_timestamp())
+        rows = records.decode_records(source, input_, None if archived else F.current_timestamp())
         rows = records.drop_heartbeats(
-            (records.drop_bad_records if given.schema else records.count_heartbeats)(rows, given, bad)
+            (records.drop_bad_records if input_.schema else records.count_heartbeats)(rows, input_, bad)
         )
         if archived:
             rows = rows.where((F.col(EVENT_TIME) >= F.lit(self._low)) & (F.col(EVENT_TIME) < F.lit(self._high)))
         micros = F.unix_micros(EVENT_TIME)
         rows = rows.observe(times, F.min(micros).alias("first"), F.max(micros).alias("last"))
-        made = encode_rows(stream, stream.transform(**{name: rows}))
-        made.write.option("parquet.block.size", GROUP_BYTES).parquet(target)
-        self._tell(stream, read.get, bad.get, archived=archived)
-        self._times_fit(stream, times.get)
+        encoded = encode_rows(stream, stream.transform(**{name: rows}))
+        encoded.write.option("parquet.block.size", GROUP_BYTES).parquet(target)
+        self._report(stream, read.get, bad.get, archived=archived)
+        self._check_times(stream, times.get)
 
-    def _tell(self, stream: Stream, read: dict[str, Any], bad: dict[str, Any], *, archived: bool) -> None:
+    def _report(self, stream: Stream, read: dict[str, Any], bad: dict[str, Any], *, archived: bool) -> None:
         if read["not"] is not None:
             raise _refused(stream, "does not read what is archived", f"topic {read['not']}", "name its archive")
         if archived:
@@ -235,9 +242,9 @@ class _Stage:
             self._counts.reason = self._counts.reason or reason
             log.warning("stream %s: %d records are left out, the first: %s", stream.name, count, reason)
 
-    def _times_fit(self, stream: Stream, found: dict[str, Any]) -> None:
+    def _check_times(self, stream: Stream, bounds: dict[str, Any]) -> None:
         """Check that the rows of the stream before are in windows that had records; remember this stream's windows."""
-        first, last = found["first"], found["last"]
+        first, last = bounds["first"], bounds["last"]
         if first is None:
             return
         if self._bounds and not (self._bounds[0] <= first and last < self._bounds[1]):
@@ -254,49 +261,53 @@ class _Stage:
 
 def _archived(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Records as Kafka's source gives them; DeclarationError if the files have other columns."""
-    found = spark.read.parquet(*(f"file://{path}" for path in paths))
-    kinds = {f.name: f.dataType.simpleString() for f in found.schema.fields}
-    if wrong := [f"{name} {kinds.get(name, 'is missing')}" for name, kind in RECORD.items() if kinds.get(name) != kind]:
-        raise DeclarationError("a file has not an archive's columns", got=", ".join(wrong), hint="see docs/archives.md")
-    return found.select(*RECORD)
+    frame = spark.read.parquet(*(f"file://{path}" for path in paths))
+    types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
+    if missing := [
+        f"{name} {types.get(name, 'is missing')}" for name, kind in RECORD.items() if types.get(name) != kind
+    ]:
+        raise DeclarationError(
+            "a file does not have the columns of an archive", got=", ".join(missing), hint="see docs/archives.md"
+        )
+    return frame.select(*RECORD)
 
 
-def _times_agree(spark: SparkSession, stream: Stream, paths: Sequence[str]) -> None:
+def _check_archive_times(spark: SparkSession, stream: Stream, paths: Sequence[str]) -> None:
     """DeclarationError if the stream gives a good record another event time than the archive."""
-    given = replace(_input(stream), record=True, combine=None)
+    input_ = replace(_input(stream), record=True, combine=None)
     # The archive's event time is carried in a header, which no event time is made of.
-    kept = F.unix_micros(EVENT_TIME).cast("string").cast("binary")
-    header = F.array(F.struct(F.lit("archived").alias("key"), kept.alias("value")))
+    micros = F.unix_micros(EVENT_TIME).cast("string").cast("binary")
+    header = F.array(F.struct(F.lit("archived").alias("key"), micros.alias("value")))
     source = spark.read.parquet(*(f"file://{path}" for path in paths)).withColumn("headers", header)
-    rows = records.decode_records(source.select(*RECORD), given, None)
-    said = F.col(f"{RECORD_COLUMN}.headers")[0].value.cast("string").cast("bigint")
-    off = F.abs(F.unix_micros(EVENT_TIME) - said)
+    rows = records.decode_records(source.select(*RECORD), input_, None)
+    archived = F.col(f"{RECORD_COLUMN}.headers")[0].value.cast("string").cast("bigint")
+    difference = F.abs(F.unix_micros(EVENT_TIME) - archived)
     # For a time before the epoch the archive uses the record's own timestamp.
     usable = ~F.col(BAD_COLUMN) & (F.col(EVENT_TIME) >= F.lit(EPOCH))
-    shown = F.struct(
+    position = F.struct(
         *(F.col(f"{RECORD_COLUMN}.{name}").alias(name) for name in ("topic", "partition", "offset")), EVENT_TIME
     )
-    found = rows.where(~F.col(HEARTBEAT_COLUMN) & usable & (off >= SECOND)).agg(
-        F.count(F.lit(1)), F.max_by(shown, off), F.max(off)
+    summary = rows.where(~F.col(HEARTBEAT_COLUMN) & usable & (difference >= SECOND)).agg(
+        F.count(F.lit(1)), F.max_by(position, difference), F.max(difference)
     )
-    [(count, one, most)] = found.collect()
+    [(count, one, most)] = summary.collect()
     if count:
         raise _refused(
             stream,
-            "goes by another event time than the archive, so records of its windows may lie in any hour",
+            "has another event time than the archive, so records of its windows may be in any hour",
             f"{count} records, {one.topic}[{one.partition}]@{one.offset} by {most / SECOND:,.0f} s",
-            "declare the archive with the event time of the stream",
+            "declare the stream's event time in the archive",
         )
 
 
-def _sent(spark: SparkSession, paths: Sequence[str], topic: str) -> DataFrame:
+def _encoded_records(spark: SparkSession, paths: Sequence[str], topic: str) -> DataFrame:
     """Encoded rows, as records of a topic."""
-    made = {
+    columns = {
         "topic": F.lit(topic), "partition": F.lit(0), "offset": F.monotonically_increasing_id(),
         "timestamp": F.current_timestamp(), "headers": F.lit(None).cast(HEADERS_TYPE),
     }  # fmt: skip
-    found = spark.read.schema("key BINARY, value BINARY").parquet(*(f"file://{path}" for path in paths))
-    return found.select(*(made.get(name, F.col(name)).alias(name) for name in RECORD))
+    rows = spark.read.schema("key BINARY, value BINARY").parquet(*(f"file://{path}" for path in paths))
+    return rows.select(*(columns.get(name, F.col(name)).alias(name) for name in RECORD))
 
 
 def _cut(paths: Iterable[str], folder: Path) -> Iterator[str]:
@@ -320,15 +331,15 @@ def _read(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
             yield from file.iter_batches(ROWS)
 
 
-def _plan_fits(spark: SparkSession, stream: Stream) -> None:
+def _check_plan(spark: SparkSession, stream: Stream) -> None:
     """DeclarationError if a stream is not what it declares, or its groups are not of one window each."""
-    found = plan_fingerprint.build_frame(spark, stream, settings().bootstrap, {})
-    by = [line.partition(": by ")[2] for line in bridge.state_layout(found) if ": by " in line]
-    windows = bridge.event_time_windows(found)
+    frame = plan_fingerprint.build_frame(spark, stream, settings().bootstrap, {})
+    by = [line.partition(": by ")[2] for line in bridge.state_layout(frame) if ": by " in line]
+    windows = bridge.event_time_windows(frame)
     if not windows or not any(line.endswith(WINDOW) for line in by):
         hint = 'group by F.window("event_time", ...)'
         raise _refused(stream, "does not group by windows of event time", ", ".join(by), hint)
-    if overlap := [one for one in windows if one.length != one.slide]:
+    if overlap := [window for window in windows if window.length != window.slide]:
         got = f"windows of {overlap[0].length}, one every {overlap[0].slide}"
         raise _refused(stream, "groups by windows that overlap", got, "take windows one behind the other")
     if _input(stream).pattern and "topic: string" not in by:
@@ -336,7 +347,7 @@ def _plan_fits(spark: SparkSession, stream: Stream) -> None:
         raise _refused(stream, "puts records of several topics together, and one is archived", ", ".join(by), hint)
 
 
-def _one_fits(stream: Stream) -> None:
+def _check_stream(stream: Stream) -> None:
     if not isinstance(stream, Stream):
         raise DeclarationError("this is no stream", got=repr(stream), hint="give declared streams, in order")
     if stream.tables:
@@ -362,8 +373,8 @@ def _one_fits(stream: Stream) -> None:
 
 
 def _input(stream: Stream) -> Input:
-    [given] = stream.sources.values()
-    return given
+    [input_] = stream.sources.values()
+    return input_
 
 
 def _output(stream: Stream) -> TopicOutput:

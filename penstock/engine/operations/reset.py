@@ -54,8 +54,8 @@ class Reset:
 
     @classmethod
     def read(cls, text: str) -> Reset:
-        found = json.loads(text)
-        return cls(**found | {name: _ends(found[name]) for name in ("starts", "processed")})
+        fields = json.loads(text)
+        return cls(**fields | {name: _ends(fields[name]) for name in ("starts", "processed")})
 
     def of(self, ids: Mapping[str, str]) -> Reset:
         """The reset without topics that were recreated since. ids: the present ids."""
@@ -77,22 +77,22 @@ def activate_reset(checkpoint: Checkpoint, mark: CommitMarker) -> Reset | None:
         mark: The marker of the last batch that is written.
     """
     if (text := checkpoint.pending_reset()) is not None:
-        waiting = _whole(text, f"{checkpoint.path}.reset")
+        waiting = _parse(text, f"{checkpoint.path}.reset")
         if not waiting.ready:
-            was = checkpoint.active_reset()
-            seen = processed_offsets(Reset.read(was) if was else None, mark, waiting.ids)
-            waiting = replace(waiting, processed=seen, ready=True)
+            previous = checkpoint.active_reset()
+            processed = processed_offsets(Reset.read(previous) if previous else None, mark, waiting.ids)
+            waiting = replace(waiting, processed=processed, ready=True)
             checkpoint.request_reset(waiting.text())
         checkpoint.activate_pending_reset()
-        how = "goes on with its rebuilt state" if waiting.rebuilt else "starts again from other offsets"
-        log.warning("%s %s; the old checkpoint is in %s.before", checkpoint.path, how, checkpoint.path)
+        action = "goes on with its rebuilt state" if waiting.rebuilt else "starts again from other offsets"
+        log.warning("%s %s; the old checkpoint is in %s.before", checkpoint.path, action, checkpoint.path)
     text = checkpoint.active_reset()
-    return None if text is None else _whole(text, checkpoint.path)
+    return None if text is None else _parse(text, checkpoint.path)
 
 
-def _whole(text: str, path: str) -> Reset:
+def _parse(text: str, path: str) -> Reset:
     if not text:
-        raise Blocked("a reset is damaged", got=path, hint="stop the stream and reset it once more")
+        raise Blocked("a reset is damaged", got=path, hint="stop the stream and reset it again")
     return Reset.read(text)
 
 
@@ -104,16 +104,18 @@ def processed_offsets(before: Reset | None, mark: CommitMarker, ids: Mapping[str
         mark: The commit marker.
         ids: The present ids of the topics.
     """
-    found: TopicOffsets = {}
+    processed: TopicOffsets = {}
     for topic, now in ids.items():
-        was = before if before is not None and before.ids.get(topic) == now else Reset({})
-        seen, starts = was.processed.get(topic, {}), was.starts.get(topic, {})
+        previous = before if before is not None and before.ids.get(topic) == now else Reset({})
+        seen_before, starts = previous.processed.get(topic, {}), previous.starts.get(topic, {})
         read = mark.offsets.get(topic, {}) if mark.topic_ids.get(topic, now) == now else {}
-        behind = {p: at for p, at in read.items() if starts.get(p, 0) <= seen.get(p, 0)}
-        if seen or behind:
-            found[topic] = {p: max(seen.get(p, 0), behind.get(p, 0)) for p in seen.keys() | behind.keys()}
-    return found
+        read_since = {p: at for p, at in read.items() if starts.get(p, 0) <= seen_before.get(p, 0)}
+        if seen_before or read_since:
+            processed[topic] = {
+                p: max(seen_before.get(p, 0), read_since.get(p, 0)) for p in seen_before.keys() | read_since.keys()
+            }
+    return processed
 
 
-def _ends(found: Mapping[str, Mapping[str, int]]) -> TopicOffsets:
-    return {topic: {int(p): at for p, at in parts.items()} for topic, parts in found.items()}
+def _ends(offsets: Mapping[str, Mapping[str, int]]) -> TopicOffsets:
+    return {topic: {int(p): at for p, at in parts.items()} for topic, parts in offsets.items()}

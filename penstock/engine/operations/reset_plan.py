@@ -97,15 +97,15 @@ def parse_target(text: str) -> ResetTarget:
         if "=" in text:
             offsets = {}
             for part in text.split(","):
-                place, offset = part.split("=")
-                topic, partition = place.rsplit(":", 1)
+                position, offset = part.split("=")
+                topic, partition = position.rsplit(":", 1)
                 offsets[topic.strip(), int(partition)] = int(offset)
             return offsets
         at = datetime.fromisoformat(text)
         return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
     except ValueError as e:
         raise PenstockError(
-            "this is no place to start at",
+            "this is not a position to start at",
             got=repr(text),
             hint="earliest, latest, a time such as 2026-01-31T12:00:00, or offsets as topic:0=120,topic:1=80",
         ) from e
@@ -116,15 +116,17 @@ def plan_reset(
 ) -> ResetPlan:
     """Plan a reset; nothing is changed. spark: a session for the stream, which does not run."""
     client = admin(bootstrap)
-    there = partition_counts(client, bootstrap)
+    all_counts = partition_counts(client, bootstrap)
     counts = {
-        topic: n for topic, n in there.items() if any(given.reads_topic(topic) for given in stream.sources.values())
+        topic: n
+        for topic, n in all_counts.items()
+        if any(input_.reads_topic(topic) for input_ in stream.sources.values())
     }
-    places = [(topic, p) for topic, count in counts.items() for p in range(count)]
-    firsts, ends = first_offsets(client, places, bootstrap), end_offsets(client, places, bootstrap)
-    if silent := sorted(set(places) - (firsts.keys() & ends.keys())):
-        raise BrokerError("partitions do not answer", got=_places(silent), hint="try again when they do")
-    starts = _starts(stream, bootstrap, {place: (firsts[place], ends[place]) for place in places}, to)
+    partitions = [(topic, p) for topic, count in counts.items() for p in range(count)]
+    firsts, ends = first_offsets(client, partitions, bootstrap), end_offsets(client, partitions, bootstrap)
+    if silent := sorted(set(partitions) - (firsts.keys() & ends.keys())):
+        raise BrokerError("partitions do not answer", got=_format_partitions(silent), hint="try again when they do")
+    starts = _starts(stream, bootstrap, {place: (firsts[place], ends[place]) for place in partitions}, to)
     ids, mark, text = (
         topic_ids(client, counts, bootstrap),
         read_commit_marker(stream.name, bootstrap),
@@ -133,7 +135,7 @@ def plan_reset(
     before = None if text is None else Reset.read(text)
     read = _read(checkpoint, mark, before, ids)
     parts = []
-    for t, p in places:
+    for t, p in partitions:
         at = min(max(read.get(t, {}).get(p, 0), firsts[t, p]), ends[t, p])
         parts.append(PartitionReset(t, p, firsts[t, p], ends[t, p], at, starts.get((t, p), at)))
     offsets: TopicOffsets = {}
@@ -141,8 +143,8 @@ def plan_reset(
         offsets.setdefault(part.topic, {})[part.partition] = part.start
     plan = ResetPlan(Reset(offsets, None, ids, emitted=_emitted(checkpoint, mark, before)), parts)
     if compacted := [topic for topic in counts if "compact" in topic_config(topic, "cleanup.policy", bootstrap)]:
-        plan.objections.append(f"{', '.join(compacted)}: compaction has taken records away that were read before")
-    _twice(stream, plan, replayed_records(bootstrap))
+        plan.objections.append(f"{', '.join(compacted)}: compaction has removed records that were read before")
+    _note_replayed(stream, plan, replayed_records(bootstrap))
     removed = {topic: retention_of(topic, bootstrap) for topic in {part.topic for part in parts if part.first}}
     all_left = {part.topic for part in parts if part.first and part.start == part.first}
     by_size = sorted(
@@ -154,7 +156,7 @@ def plan_reset(
             "timestamps need not rise"
         )
     floor = _floor(stream, bootstrap, parts, to if isinstance(to, int) else None, removed)
-    _judge(stream, plan, _windows(stream, spark, bootstrap), floor)
+    _note_effects(stream, plan, _windows(stream, spark, bootstrap), floor)
     return plan
 
 
@@ -164,54 +166,61 @@ def _read(checkpoint: Checkpoint, mark: CommitMarker, before: Reset | None, ids:
     if not checkpoint.wrote_marker(mark):
         if before is None or checkpoint.has_commits:
             return read
-        begun = {t: parts for t, parts in before.starts.items() if before.ids.get(t) == ids.get(t)}
-        return {t: {**begun.get(t, {}), **read.get(t, {})} for t in begun.keys() | read.keys()}
-    found: TopicOffsets = {}
+        reset_starts = {t: parts for t, parts in before.starts.items() if before.ids.get(t) == ids.get(t)}
+        return {t: {**reset_starts.get(t, {}), **read.get(t, {})} for t in reset_starts.keys() | read.keys()}
+    next_offsets: TopicOffsets = {}
     for topic, now in ids.items():
         if mark.topic_ids.get(topic, now) == now:
-            behind, done = read.get(topic, {}), mark.offsets.get(topic, {})
-            found[topic] = {p: max(behind.get(p, 0), done.get(p, 0)) for p in behind.keys() | done.keys()}
-    return found
+            in_checkpoint, in_marker = read.get(topic, {}), mark.offsets.get(topic, {})
+            next_offsets[topic] = {
+                p: max(in_checkpoint.get(p, 0), in_marker.get(p, 0)) for p in in_checkpoint.keys() | in_marker.keys()
+            }
+    return next_offsets
 
 
 def _emitted(checkpoint: Checkpoint, mark: CommitMarker, before: Reset | None) -> int:
     """The latest watermark, epoch ms, of batches that are written; 0 for none."""
     plans = [plan for text in mark.plans.values() if (plan := offset_log.BatchPlan.read(text))]
-    found = [plan.watermark_ms for plan in plans] + ([before.emitted] if before else [])
+    watermarks = [plan.watermark_ms for plan in plans] + ([before.emitted] if before else [])
     if not (plans and checkpoint.wrote_marker(mark)):
-        found.append(checkpoint.watermark())
-    return max(found, default=0)
+        watermarks.append(checkpoint.watermark())
+    return max(watermarks, default=0)
 
 
-def _twice(stream: Stream, plan: ResetPlan, replayed: Iterable[tuple[RecordLocation, str]]) -> None:
+def _note_replayed(stream: Stream, plan: ResetPlan, replayed: Iterable[tuple[RecordLocation, str]]) -> None:
     """Note how many records are read again that a replay has also sent to the topic. replayed: with the id of their
     topic, empty where it is not known."""
-    again = {(part.topic, part.partition): range(part.start, part.next) for part in plan.parts}
+    ranges = {(part.topic, part.partition): range(part.start, part.next) for part in plan.parts}
     ids = plan.reset.ids
-    mine = {origin for origin, topic_id in replayed if topic_id in ("", ids.get(origin.topic, topic_id))}
-    if count := sum(origin.offset in again.get(origin[:2], ()) for origin in mine):
-        over = isinstance(stream.output_mode, Stateless) and all(output.keyed for output in stream.outputs.values())
-        said = f"{count:,} of the records that are read again were put aside and replayed"
-        (plan.notes if over else plan.objections).append(f"{said}, so each of them is there twice")
+    origins = {origin for origin, topic_id in replayed if topic_id in ("", ids.get(origin.topic, topic_id))}
+    if count := sum(origin.offset in ranges.get(origin[:2], ()) for origin in origins):
+        is_idempotent = isinstance(stream.output_mode, Stateless) and all(
+            output.keyed for output in stream.outputs.values()
+        )
+        text = f"{count:,} of the records that are read again were put aside and replayed"
+        (plan.notes if is_idempotent else plan.objections).append(f"{text}, so each of them is there twice")
 
 
 def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]], to: ResetTarget) -> dict[Place, int]:
     if to == "earliest":
-        return {place: first for place, (first, _) in logs.items()}
+        return {partition: first for partition, (first, _) in logs.items()}
     if to == "latest":
-        return {place: end for place, (_, end) in logs.items()}
+        return {partition: end for partition, (_, end) in logs.items()}
     if isinstance(to, int):
-        wanted = {place: max(0, to - _ahead(stream, place[0])) for place in logs}
-        found = offsets_for_times(admin(bootstrap), wanted, bootstrap)
-        return {place: logs[place][1] if at is None else max(at, logs[place][0]) for place, at in found.items()}
+        times = {partition: max(0, to - _ahead(stream, partition[0])) for partition in logs}
+        offsets = offsets_for_times(admin(bootstrap), times, bootstrap)
+        return {
+            partition: logs[partition][1] if at is None else max(at, logs[partition][0])
+            for partition, at in offsets.items()
+        }
     assert isinstance(to, Mapping)
-    for place, at in to.items():
-        first, end = logs.get(place, (0, -1))
+    for partition, at in to.items():
+        first, end = logs.get(partition, (0, -1))
         if not first <= at <= end:
             raise DeclarationError(
                 f"stream {stream.name} cannot begin there",
-                got=f"{_places([place])}={at}",
-                hint="; ".join(f"{_places([p])}={a} to {b}" for p, (a, b) in sorted(logs.items())),
+                got=f"{_format_partitions([partition])}={at}",
+                hint="; ".join(f"{_format_partitions([p])}={a} to {b}" for p, (a, b) in sorted(logs.items())),
             )
     return dict(to)
 
@@ -220,7 +229,7 @@ def _ahead(stream: Stream, topic: str) -> int:
     """How much later, in ms, the event time of a topic's records may be than their own timestamps."""
     if isinstance(stream.output_mode, Stateless):
         return 0
-    ahead = (given.max_ahead for given in stream.sources.values() if given.reads_topic(topic))
+    ahead = (input_.max_ahead for input_ in stream.sources.values() if input_.reads_topic(topic))
     return max(millis(length) for length in ahead if length is not None)
 
 
@@ -241,27 +250,31 @@ def _floor(
     before = {part: max(part.start, part.first + 1 if part.first else 0) for part in parts if part.start}
     if at is not None:
         before = {part: to for part, to in before.items() if part.start == part.first}
-    found = [] if at is None or not any(part.start for part in parts) else [at]
-    newest = _newest(bootstrap, {(p.topic, p.partition): to for p, to in before.items() if p.first < p.end}, now)
+    floors = [] if at is None or not any(part.start for part in parts) else [at]
+    newest = _newest_timestamps(
+        bootstrap, {(p.topic, p.partition): to for p, to in before.items() if p.first < p.end}, now
+    )
     for part in before:
         upto = newest.get((part.topic, part.partition), now)
         if part.first:
             # Whatever their order was.
             upto = max(upto, removed[part.topic].deleted_before or 0)
         late = millis(stream.output_mode.watermark_delay) if part.start == part.first else 0
-        found.append(upto + _ahead(stream, part.topic) + late)
-    return max(found, default=None)
+        floors.append(upto + _ahead(stream, part.topic) + late)
+    return max(floors, default=None)
 
 
-def _newest(bootstrap: str, upto: Mapping[Place, int], now: int) -> dict[Place, int]:
+def _newest_timestamps(bootstrap: str, upto: Mapping[Place, int], now: int) -> dict[Place, int]:
     """The time after the newest timestamp, epoch ms but at most now, of the records before an offset, by partition."""
     low, high = dict.fromkeys(upto, 0), dict.fromkeys(upto, now)
-    while asked := {place: (low[place] + high[place]) // 2 for place in upto if low[place] < high[place]}:
-        for place, at in offsets_for_times(admin(bootstrap), asked, bootstrap).items():
-            if at is None or at >= upto[place]:
-                high[place] = asked[place]
+    while middles := {
+        partition: (low[partition] + high[partition]) // 2 for partition in upto if low[partition] < high[partition]
+    }:
+        for partition, at in offsets_for_times(admin(bootstrap), middles, bootstrap).items():
+            if at is None or at >= upto[partition]:
+                high[partition] = middles[partition]
             else:
-                low[place] = asked[place] + 1
+                low[partition] = middles[partition] + 1
     return high
 
 
@@ -269,43 +282,47 @@ def _windows(stream: Stream, spark: SparkSession, bootstrap: str) -> list[bridge
     return bridge.event_time_windows(plans.build_frame(spark, stream, bootstrap, plans.empty_tables(stream, spark)))
 
 
-def _judge(stream: Stream, plan: ResetPlan, windows: list[bridge.EventTimeWindows], floor: int | None) -> None:
+def _note_effects(stream: Stream, plan: ResetPlan, windows: list[bridge.EventTimeWindows], floor: int | None) -> None:
     """Set the floor of a plan, and note what becomes of the output."""
-    output_mode, kept = stream.output_mode, ", ".join(o.name for o in stream.outputs.values() if not o.keyed)
+    output_mode, unkeyed = stream.output_mode, ", ".join(o.name for o in stream.outputs.values() if not o.keyed)
     if plan.skipped:
         plan.notes.append(f"{plan.skipped:,} records are never read")
     if isinstance(output_mode, Stateless):
-        if plan.reread and kept:
-            plan.objections.append(f"{plan.reread:,} records give their rows once more; {kept} would hold them twice")
+        if plan.reread and unkeyed:
+            plan.objections.append(
+                f"{plan.reread:,} records give their rows once more; {unkeyed} would hold them twice"
+            )
         elif plan.reread:
             plan.notes.append("rows of records that are read again are written over themselves")
         return
-    told = isinstance(output_mode, EmitChanges | EmitFinal) and output_mode.window_length and stream.stateful_steps == 1
-    if not (told and windows and all(one.length == one.slide for one in windows)):
+    has_windows = (
+        isinstance(output_mode, EmitChanges | EmitFinal) and output_mode.window_length and stream.stateful_steps == 1
+    )
+    if not (has_windows and windows and all(window.length == window.slide for window in windows)):
         if floor is not None:
             plan.objections.append(
                 "its aggregates are not of tumbling windows, so rows would be computed of fewer records"
             )
-        elif plan.reread and kept:
-            plan.objections.append(f"all rows come once more; {kept} would hold them twice")
+        elif plan.reread and unkeyed:
+            plan.objections.append(f"all rows come once more; {unkeyed} would hold them twice")
         return
     size, phase = millis(output_mode.window_length), millis(output_mode.window_phase)
     emitted = plan.reset.emitted
     unfinished = emitted - (emitted - phase) % size if emitted else None
     if floor is not None:
         floor += (phase - floor) % size
-    if isinstance(output_mode, EmitFinal) and kept and unfinished is not None:
+    if isinstance(output_mode, EmitFinal) and unkeyed and unfinished is not None:
         floor = max(floor or 0, unfinished)
     plan.reset = replace(plan.reset, floor=floor)
     if floor is not None:
         plan.notes.append(f"windows that begin before {format_time(floor)} are left as they are")
         if unfinished is not None and unfinished < floor:
-            rest = "are never emitted" if isinstance(output_mode, EmitFinal) else "stay as they were when it stopped"
-            plan.notes.append(f"of these, the windows that were open, from {format_time(unfinished)} on, {rest}")
+            effect = "are never emitted" if isinstance(output_mode, EmitFinal) else "stay as they were when it stopped"
+            plan.notes.append(f"of these, the windows that were open, from {format_time(unfinished)} on, {effect}")
     if plan.reread:
         plan.notes.append(
             "later windows are emitted again once they close, under the same keys and with all of their records"
-            if isinstance(output_mode, EmitFinal) and not kept
+            if isinstance(output_mode, EmitFinal) and not unkeyed
             else "windows that were emitted are not emitted again"
             if isinstance(output_mode, EmitFinal)
             else "later windows are counted anew in one batch, and written over what is there"
@@ -318,5 +335,5 @@ def format_time(ms: int) -> str:
     return at.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
 
 
-def _places(places: Iterable[Place]) -> str:
-    return ", ".join(f"{topic}:{partition}" for topic, partition in places)
+def _format_partitions(partitions: Iterable[Place]) -> str:
+    return ", ".join(f"{topic}:{partition}" for topic, partition in partitions)

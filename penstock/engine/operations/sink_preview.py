@@ -31,15 +31,17 @@ DOCUMENT_COLUMN = "_document"
 
 @dataclass(frozen=True)
 class RenderedRecords:
-    """The documents of some records. rows: all encoded rows; wrong: why a record has none, by its location."""
+    """The documents of some records. rows: all encoded rows; errors: why a record has none, by its location."""
 
     rows: pa.Table
-    wrong: dict[RecordLocation, str] = field(default_factory=dict)
+    errors: dict[RecordLocation, str] = field(default_factory=dict)
 
-    def of(self, place: RecordLocation) -> pa.Table:
+    def of(self, location: RecordLocation) -> pa.Table:
         """The rows of one record, as the writer gets them."""
-        mine = [RecordLocation(**one) == place for one in self.rows.select(POSITION_COLUMNS).to_pylist()]
-        return self.rows.filter(pa.array(mine, pa.bool_())).drop_columns([DOCUMENT_COLUMN])
+        is_of_record = [
+            RecordLocation(**position) == location for position in self.rows.select(POSITION_COLUMNS).to_pylist()
+        ]
+        return self.rows.filter(pa.array(is_of_record, pa.bool_())).drop_columns([DOCUMENT_COLUMN])
 
 
 def sink_output(stream: Stream) -> Output:
@@ -54,57 +56,64 @@ def sink_output(stream: Stream) -> Output:
     return output
 
 
-def render_documents(spark: SparkSession, stream: Stream, given: Sequence[TopicRecord]) -> RenderedRecords:
+def render_documents(spark: SparkSession, stream: Stream, source_records: Sequence[TopicRecord]) -> RenderedRecords:
     """Render the documents of records. A record that makes the transform fail is found, with the reason."""
     try:
-        return _made(spark, stream, given)
+        return _render(spark, stream, source_records)
     except PenstockError:
         raise
     except Exception as e:
-        if len(given) == 1:
-            return RenderedRecords(_none(spark, stream), {given[0].location: f"the transform fails: {root_message(e)}"})
-    half = len(given) // 2
-    parts = [render_documents(spark, stream, given[:half]), render_documents(spark, stream, given[half:])]
-    return RenderedRecords(pa.concat_tables([part.rows for part in parts]), parts[0].wrong | parts[1].wrong)
+        if len(source_records) == 1:
+            return RenderedRecords(
+                _none(spark, stream), {source_records[0].location: f"the transform fails: {root_message(e)}"}
+            )
+    half = len(source_records) // 2
+    parts = [
+        render_documents(spark, stream, source_records[:half]),
+        render_documents(spark, stream, source_records[half:]),
+    ]
+    return RenderedRecords(pa.concat_tables([part.rows for part in parts]), parts[0].errors | parts[1].errors)
 
 
 def _none(spark: SparkSession, stream: Stream) -> pa.Table:
-    return _made(spark, stream, []).rows
+    return _render(spark, stream, []).rows
 
 
-def _made(spark: SparkSession, stream: Stream, given: Sequence[TopicRecord]) -> RenderedRecords:
+def _render(spark: SparkSession, stream: Stream, source_records: Sequence[TopicRecord]) -> RenderedRecords:
     frames: dict[str, DataFrame] = {}
-    wrong: dict[RecordLocation, str] = {}
-    for name, one in stream.sources.items():
-        source = spark.createDataFrame(_table([record for record in given if one.reads_topic(record.location.topic)]))
-        rows = decode.decode_records(source, one, F.current_timestamp())
-        if one.schema:
-            kept = rows.where(columnar.BAD_COLUMN).select(f"{columnar.SOURCE_RECORD_COLUMN}.*")
-            wrong |= {RecordLocation(row.topic, row.partition, row.offset): row.reason for row in kept.collect()}
+    errors: dict[RecordLocation, str] = {}
+    for name, input_ in stream.sources.items():
+        raw = spark.createDataFrame(
+            _table([record for record in source_records if input_.reads_topic(record.location.topic)])
+        )
+        rows = decode.decode_records(raw, input_, F.current_timestamp())
+        if input_.schema:
+            bad = rows.where(columnar.BAD_COLUMN).select(f"{columnar.SOURCE_RECORD_COLUMN}.*")
+            errors |= {RecordLocation(row.topic, row.partition, row.offset): row.reason for row in bad.collect()}
         frames[name] = decode.drop_heartbeats(
             rows.where(~F.col(columnar.BAD_COLUMN)).drop(columnar.BAD_COLUMN, columnar.SOURCE_RECORD_COLUMN)
         )
-    found = stream.transform(**frames)
-    shown = F.to_json("doc", JSON) if "doc" in found.columns else F.lit(None).cast("string")
-    encoded = found.select(*sink_output(stream).columns(), shown.cast("binary").alias(DOCUMENT_COLUMN))
-    return RenderedRecords(decode.with_nullable_fields(encoded).toArrow(), wrong)
+    result = stream.transform(**frames)
+    document = F.to_json("doc", JSON) if "doc" in result.columns else F.lit(None).cast("string")
+    encoded = result.select(*sink_output(stream).columns(), document.cast("binary").alias(DOCUMENT_COLUMN))
+    return RenderedRecords(decode.with_nullable_fields(encoded).toArrow(), errors)
 
 
-def _table(given: Sequence[TopicRecord]) -> pa.Table:
+def _table(source_records: Sequence[TopicRecord]) -> pa.Table:
     """Records as Spark's source has them."""
     rows: list[dict[str, Any]] = [
         {
-            **one.location._asdict(),
-            "key": one.key,
-            "value": one.value,
-            "timestamp": one.timestamp * 1000,
-            "headers": [{"key": name, "value": text} for name, text in one.headers] or None,
+            **record.location._asdict(),
+            "key": record.key,
+            "value": record.value,
+            "timestamp": record.timestamp * 1000,
+            "headers": [{"key": name, "value": text} for name, text in record.headers] or None,
         }
-        for one in given
+        for record in source_records
     ]
-    kinds = {f.name: f.type for f in columnar.RECORD_TYPE if f.name in columnar.RAW}
-    plain = pa.schema([*kinds.items(), ("timestamp", pa.int64()), ("headers", HEADERS)])
-    found = pa.Table.from_pylist(rows, schema=plain)
-    return found.set_column(
-        found.schema.get_field_index("timestamp"), "timestamp", found["timestamp"].cast(ARROW_TYPES["timestamp"])
+    types = {f.name: f.type for f in columnar.RECORD_TYPE if f.name in columnar.RAW}
+    plain = pa.schema([*types.items(), ("timestamp", pa.int64()), ("headers", HEADERS)])
+    table = pa.Table.from_pylist(rows, schema=plain)
+    return table.set_column(
+        table.schema.get_field_index("timestamp"), "timestamp", table["timestamp"].cast(ARROW_TYPES["timestamp"])
     )

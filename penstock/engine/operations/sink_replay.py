@@ -42,7 +42,12 @@ class ReplayedRecord:
 
 
 def replay(
-    spark: SparkSession, stream: Stream, chosen: Collection[DeadLetter], bootstrap: str, *, again: bool = False
+    spark: SparkSession,
+    stream: Stream,
+    chosen: Collection[DeadLetter],
+    bootstrap: str,
+    *,
+    include_replayed: bool = False,
 ) -> list[ReplayedRecord]:
     """Write the records of dead letters to the store of a sink once more, in order of their locations.
 
@@ -51,12 +56,15 @@ def replay(
         stream: The sink.
         chosen: The dead letters.
         bootstrap: The broker.
-        again: Also replay those that were replayed before.
+        include_replayed: Also replay those that were replayed before.
 
     Raises:
         Wait: The store goes on asking for it; what was written by then is recorded.
     """
-    first = {_note(stream, one): one for one in sorted(chosen, key=lambda one: bool(one.truncated), reverse=True)}
+    first = {
+        _note(stream, letter): letter
+        for letter in sorted(chosen, key=lambda letter: bool(letter.truncated), reverse=True)
+    }
     if not first:
         return []
     ensure_topics([REPLAYS], bootstrap)
@@ -65,22 +73,22 @@ def replay(
     notes = TransactionalWriter(name, group, bootstrap, REPLAYS, "replay")
     try:
         with open_consumer(bootstrap) as reader:
-            done = set() if again else replay_keys(reader, bootstrap)
-            ids = topic_ids(admin(bootstrap), {one.origin.topic for one in chosen if one.origin}, bootstrap)
+            done = set() if include_replayed else replay_keys(reader, bootstrap)
+            ids = topic_ids(admin(bootstrap), {letter.origin.topic for letter in chosen if letter.origin}, bootstrap)
             records = {
-                which: record_of_dead_letter(one, reader, ids) for which, one in first.items() if which not in done
+                key: record_of_dead_letter(letter, reader, ids) for key, letter in first.items() if key not in done
             }
-        found = _made(spark, stream, records)
+        rendered = _render_all(spark, stream, records)
         output = sink_output(stream)
         with _opened(output, WriterOwner(stream.name, stream.group, bootstrap)) as writer:
             ended = []
-            for which, letter in sorted(first.items(), key=lambda one: one[1].origin or ("", 0, 0)):
-                if which in done:
+            for key, letter in sorted(first.items(), key=lambda letter: letter[1].origin or ("", 0, 0)):
+                if key in done:
                     ended.append(ReplayedRecord(letter, ALREADY_REPLAYED))
                     continue
-                ended.append(_one(letter, records[which], found.get(which), output, writer))
+                ended.append(_one(letter, records[key], rendered.get(key), output, writer))
                 if ended[-1].ended:
-                    notes.commit([ProducerRecord(REPLAYS.name, which, b"{}")], b"{}")
+                    notes.commit([ProducerRecord(REPLAYS.name, key, b"{}")], b"{}")
     finally:
         notes.close()
     return ended
@@ -100,27 +108,27 @@ def _opened(output: Output, owner: WriterOwner) -> Iterator[Writer]:
         writer.close()
 
 
-def _made(
+def _render_all(
     spark: SparkSession, stream: Stream, records: Mapping[bytes, TopicRecord | None]
 ) -> dict[bytes, RenderedRecords]:
     """The documents of records, by replay key: of a recreated topic, two records may have the same location."""
-    found: dict[bytes, RenderedRecords] = {}
-    rest = {which: one for which, one in records.items() if one is not None}
-    while rest:
-        by_place = {one.location: which for which, one in rest.items()}
-        together = render_documents(spark, stream, [rest.pop(which) for which in by_place.values()])
-        found |= dict.fromkeys(by_place.values(), together)
-    return found
+    rendered: dict[bytes, RenderedRecords] = {}
+    remaining = {key: record for key, record in records.items() if record is not None}
+    while remaining:
+        by_location = {record.location: key for key, record in remaining.items()}
+        batch = render_documents(spark, stream, [remaining.pop(key) for key in by_location.values()])
+        rendered |= dict.fromkeys(by_location.values(), batch)
+    return rendered
 
 
 def _one(
-    letter: DeadLetter, record: TopicRecord | None, found: RenderedRecords | None, output: Output, writer: Writer
+    letter: DeadLetter, record: TopicRecord | None, rendered: RenderedRecords | None, output: Output, writer: Writer
 ) -> ReplayedRecord:
-    if record is None or found is None:
+    if record is None or rendered is None:
         return ReplayedRecord(letter, RECORD_GONE, ended=False)
-    if why := found.wrong.get(record.location):
-        return ReplayedRecord(letter, f"refused again: {why}", ended=False)
-    rows = found.of(record.location)
+    if reason := rendered.errors.get(record.location):
+        return ReplayedRecord(letter, f"refused again: {reason}", ended=False)
+    rows = rendered.of(record.location)
     if not rows.num_rows:
         return ReplayedRecord(letter, NO_DOCUMENT, ended=False)
     before = _conflicts(writer)

@@ -49,13 +49,13 @@ class CaughtUpTracker:
             ends: the ends, by topic and partition.
             offsets: next offsets of the stream.
         """
-        own = {(t, p): ends.get((t, p)) for t, parts in offsets.items() for p in parts}
-        known = {partition: end for partition, end in own.items() if end is not None}
-        if not own or len(known) < len(own):
+        all_ends = {(t, p): ends.get((t, p)) for t, parts in offsets.items() for p in parts}
+        known_ends = {partition: end for partition, end in all_ends.items() if end is not None}
+        if not all_ends or len(known_ends) < len(all_ends):
             return
         with self._lock:
             if len(self._measurements) < MAX_MEASUREMENTS:
-                self._measurements.append((at, known))
+                self._measurements.append((at, known_ends))
             self._advance(offsets)
 
     def batch_written(self, offsets: Offsets) -> None:

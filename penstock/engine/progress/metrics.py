@@ -104,10 +104,15 @@ class StreamMetrics:
         if not offsets:
             return
         now = time.monotonic()
-        held = {place: at for place, at in stable.items() if ends.get(place, at) > at}
-        known = {place: self._open.get(place, (at, now)) for place, at in held.items()}
-        self._open = {place: of if of[0] == held[place] else (held[place], now) for place, of in known.items()}
-        still = {place: at for place, (at, since) in self._open.items() if now - since >= OPEN_TRANSACTION_S}
+        hidden = {partition: at for partition, at in stable.items() if ends.get(partition, at) > at}
+        since_by_partition = {partition: self._open.get(partition, (at, now)) for partition, at in hidden.items()}
+        self._open = {
+            partition: offset_and_time if offset_and_time[0] == hidden[partition] else (hidden[partition], now)
+            for partition, offset_and_time in since_by_partition.items()
+        }
+        open_transactions = {
+            partition: at for partition, (at, since) in self._open.items() if now - since >= OPEN_TRANSACTION_S
+        }
         lags = {
             topic: _sum(max(0, ends[topic, p] - at) if (topic, p) in ends else None for p, at in parts.items())
             for topic, parts in offsets.items()
@@ -116,7 +121,7 @@ class StreamMetrics:
             topic: {
                 "lag": lags[topic],
                 "offsets": {str(p): at for p, at in parts.items()},
-                "open": {str(p): still[topic, p] for p in parts if (topic, p) in still},
+                "open": {str(p): open_transactions[topic, p] for p in parts if (topic, p) in open_transactions},
             }
             for topic, parts in offsets.items()
         }
@@ -144,8 +149,8 @@ class StreamMetrics:
 
 def _sum(parts: Iterable[int | None]) -> int | None:
     """The sum; None if a part is not known."""
-    known = list(parts)
-    return None if None in known else sum(part for part in known if part is not None)
+    values = list(parts)
+    return None if None in values else sum(part for part in values if part is not None)
 
 
 def epoch_ms(iso: str) -> int:

@@ -125,10 +125,10 @@ def files_of(parts: Mapping[str, PartManifest]) -> dict[str, ArrowFile]:
 
 def for_each(work: Callable[[str], T], keys: Iterable[str]) -> list[T]:
     """The results of some requests, in order; several are sent at once."""
-    if not (wanted := list(keys)):
+    if not (requested := list(keys)):
         return []
-    with ThreadPoolExecutor(min(AT_ONCE, len(wanted)), "folds") as pool:
-        return list(pool.map(work, wanted))
+    with ThreadPoolExecutor(min(AT_ONCE, len(requested)), "folds") as pool:
+        return list(pool.map(work, requested))
 
 
 @dataclass(frozen=True)
@@ -145,12 +145,12 @@ class LocalStateFiles(StateFiles):
         return f"{self.folder}/{key}"
 
     def sizes(self) -> dict[str, int]:
-        found = {}
+        sizes = {}
         for folder, _, names in os.walk(self.folder):
             for path in (Path(folder, name) for name in names):
                 with suppress(FileNotFoundError):
-                    found[str(path.relative_to(self.folder))] = path.stat().st_size
-        return found
+                    sizes[str(path.relative_to(self.folder))] = path.stat().st_size
+        return sizes
 
     def read(self, key: str) -> bytes:
         try:
@@ -238,9 +238,9 @@ class RemoteStateFiles(StateFiles):
 
     def check(self, files: Mapping[str, ArrowFile]) -> None:
         """Compare sizes only: whoever fetches a file verifies its checksum."""
-        there = self.sizes()
+        sizes = self.sizes()
         for key, file in files.items():
-            if there.get(key) != file.size:
+            if sizes.get(key) != file.size:
                 raise DamagedState("a file of a stream's state is missing or changed", got=self.location(key))
 
     def fetch(self, part: int, files: Iterable[ArrowFile]) -> Path:

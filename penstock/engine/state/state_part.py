@@ -50,8 +50,8 @@ class PartManifest:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> PartManifest:
-        found = dict(content)
-        return cls(tuple(ArrowFile(**file) for file in found.pop("files")), **found)
+        fields = dict(content)
+        return cls(tuple(ArrowFile(**file) for file in fields.pop("files")), **fields)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -86,63 +86,63 @@ class StatePart:
 
     def find(self, hashes: Hashes) -> pa.Table:
         """The rows of some hashes, which are sorted and unique."""
-        found = []
+        tables = []
         for file in reversed(self._before.files):
             table = self._read(file)
-            known = _hashes(table)
-            first, behind = (np.searchsorted(known, hashes, side) for side in ("left", "right"))
-            counts = behind - first
-            if (hit := counts > 0).any():
-                found.append(table.take(_ranges(first[hit], counts[hit])))
-                hashes = hashes[~hit]
-        rows = pa.concat_tables(found) if found else self._layout.empty_table()
+            file_hashes = _hashes(table)
+            first, last = (np.searchsorted(file_hashes, hashes, side) for side in ("left", "right"))
+            counts = last - first
+            if (is_hit := counts > 0).any():
+                tables.append(table.take(_ranges(first[is_hit], counts[is_hit])))
+                hashes = hashes[~is_hit]
+        rows = pa.concat_tables(tables) if tables else self._layout.empty_table()
         return rows.filter(pc.invert(rows[DELETED])).drop_columns([DELETED])
 
     def due(self, field: str, moment: int) -> pa.Table:
         """The rows whose timer field is up to a time, epoch ms."""
-        found: list[pa.Table] = []
+        tables: list[pa.Table] = []
         newer: list[pa.Table] = []
         for file in reversed(self._before.files):
             table = self._read(file)
             rows = table.filter(pc.less_equal(table[field], pa.scalar(moment, pa.int64())))
             for other in newer if len(rows) else ():
                 rows = rows.filter(pa.array(~_among(rows, other)))
-            found.append(rows)
+            tables.append(rows)
             newer.append(table)
-        return pa.concat_tables(found or [self._layout.empty_table()]).drop_columns([DELETED])
+        return pa.concat_tables(tables or [self._layout.empty_table()]).drop_columns([DELETED])
 
     def change(
-        self, rows: pa.Table, gone: Hashes, was: int, late: int, ended: Callable[[pa.Table], pa.Table]
+        self, rows: pa.Table, deleted: Hashes, was: int, late: int, drop_expired: Callable[[pa.Table], pa.Table]
     ) -> PartManifest:
         """Write the new state of some hashes.
 
         Args:
             rows: The rows of all keys of these hashes.
-            gone: Those of the hashes that have no rows any more.
+            deleted: Those of the hashes that have no rows any more.
             was: How many keys these hashes had.
             late: How many rows of the batch were late.
-            ended: Removes the rows of expired keys.
+            drop_expired: Removes the rows of expired keys.
 
         Returns:
             The part after the batch.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         alive = rows.append_column(DELETED, pa.array(np.zeros(len(rows), np.bool_))).cast(self._layout)
-        none = {name: pa.nulls(len(gone), self._layout.field(name).type) for name in self._layout.names}
-        none |= {HASH: pa.array(gone), DELETED: pa.array(np.ones(len(gone), np.bool_))}
-        fresh = sort_by_hash(pa.concat_tables([alive, pa.table(none, schema=self._layout)]))
+        none = {name: pa.nulls(len(deleted), self._layout.field(name).type) for name in self._layout.names}
+        none |= {HASH: pa.array(deleted), DELETED: pa.array(np.ones(len(deleted), np.bool_))}
+        changed = sort_by_hash(pa.concat_tables([alive, pa.table(none, schema=self._layout)]))
         keys = self._before.keys + len(rows) - was
-        files = [*self._before.files, *([self._written(fresh)] if len(fresh) else [])]
+        files = [*self._before.files, *([self._written(changed)] if len(changed) else [])]
         written = set(files) - set(self._before.files)
         while len(files) > 1 and files[-2].rows < 2 * files[-1].rows:
             older, newer = (self._read(file) for file in files[-2:])
-            both = sort_by_hash(pa.concat_tables([older.filter(pa.array(~_among(older, newer))), newer]))
+            merged_rows = sort_by_hash(pa.concat_tables([older.filter(pa.array(~_among(older, newer))), newer]))
             if len(files) == 2:
                 # No older file is left that deletions must hide.
-                kept = both.filter(pc.invert(both[DELETED]))
-                both = sort_by_hash(ended(kept))
-                keys -= len(kept) - len(both)
-            files[-2:] = [self._written(both)]
+                not_deleted = merged_rows.filter(pc.invert(merged_rows[DELETED]))
+                merged_rows = sort_by_hash(drop_expired(not_deleted))
+                keys -= len(not_deleted) - len(merged_rows)
+            files[-2:] = [self._written(merged_rows)]
             written.add(files[-1])
         for merged in written - set(files):
             (self._folder / merged.name).unlink()
@@ -153,8 +153,8 @@ class StatePart:
         table = read_mapped(self._folder / file.name)
         if table.schema.names == self._layout.names:
             return table
-        there = set(table.schema.names)
-        columns = [table[f.name] if f.name in there else pa.nulls(len(table), f.type) for f in self._layout]
+        existing = set(table.schema.names)
+        columns = [table[f.name] if f.name in existing else pa.nulls(len(table), f.type) for f in self._layout]
         return pa.table(columns, names=self._layout.names)
 
     def _written(self, rows: pa.Table) -> ArrowFile:
@@ -199,12 +199,12 @@ def _ranges(first: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[An
 
 def _among(older: pa.Table, newer: pa.Table) -> npt.NDArray[np.bool_]:
     """Which rows of the older table have a hash of the newer one; both are sorted."""
-    of, known = _hashes(older), _hashes(newer)
-    if not len(known):
-        return np.zeros(len(of), np.bool_)
-    places = np.minimum(np.searchsorted(known, of), len(known) - 1)
-    found: npt.NDArray[np.bool_] = known[places] == of
-    return found
+    hashes, newer_hashes = _hashes(older), _hashes(newer)
+    if not len(newer_hashes):
+        return np.zeros(len(hashes), np.bool_)
+    positions = np.minimum(np.searchsorted(newer_hashes, hashes), len(newer_hashes) - 1)
+    is_contained: npt.NDArray[np.bool_] = newer_hashes[positions] == hashes
+    return is_contained
 
 
 def sort_by_hash(rows: pa.Table) -> pa.Table:

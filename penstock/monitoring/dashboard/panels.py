@@ -131,7 +131,7 @@ def _query(control: Control, view: str, what: str, body: Mapping[str, Any]) -> O
 
 def _request(control: Control, view: str, path: str, body: Mapping[str, Any] | None) -> Object:
     try:
-        answer = client.asked(control, path, body, TIMEOUT)
+        answer = client.request(control, path, body, TIMEOUT)
     except client.ViewsTimeout as e:
         return _trouble("slow", view, e)
     except client.ViewsUnavailable as e:

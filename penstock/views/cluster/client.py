@@ -40,7 +40,7 @@ def key_path(view: str, key: str) -> str:
     return path_of(view, f"rows/{quote(key, safe='').replace('.', '%2E')}")
 
 
-def asked(control: Control, path: str, body: Any = None, patience: float = PATIENCE) -> httpx.Response:
+def request(control: Control, path: str, body: Any = None, patience: float = PATIENCE) -> httpx.Response:
     """What the first instance says that can answer now; if none can, what the last one says against it.
 
     body: sent as JSON. patience: seconds, of all of it. ViewsUnavailable; ControlError.
@@ -53,17 +53,17 @@ def asked(control: Control, path: str, body: Any = None, patience: float = PATIE
     now, instances = ViewInstances(control).read()
     with httpx.Client(headers=headers, trust_env=False) as client:
         for row in sorted(instances, key=lambda row: now - row.alive_at > SILENT_MS):
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 break
-            timeout = httpx.Timeout(left + GRACE, connect=min(CONNECT, left))
-            said = {DEADLINE: str(max(1, int(left * 1000)))}
+            timeout = httpx.Timeout(remaining + GRACE, connect=min(CONNECT, remaining))
+            deadline_header = {DEADLINE: str(max(1, int(remaining * 1000)))}
             method = "GET" if body is None else "POST"
             try:
-                answer = client.request(method, row.url + path, json=body, headers=said, timeout=timeout)
+                answer = client.request(method, row.url + path, json=body, headers=deadline_header, timeout=timeout)
             except httpx.ReadTimeout:
                 failure = ViewsTimeout(
-                    "the views do not answer in time", got=f"{row.name}: nothing within {left:.0f} s"
+                    "the views do not answer in time", got=f"{row.name}: nothing within {remaining:.0f} s"
                 )
             except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
                 got = f"{row.name} at {row.url}: {type(e).__name__}"

@@ -19,13 +19,13 @@ def murmur2(key: bytes) -> int:
     """The hash by which Kafka's Java clients place a key, as Penstock's own writers do; positive."""
     length = len(key)
     h = (SEED ^ length) & MASK
-    whole = length & ~3
-    for at in range(0, whole, 4):
+    aligned = length & ~3
+    for at in range(0, aligned, 4):
         k = int.from_bytes(key[at : at + 4], "little") * M & MASK
         k = (k ^ k >> 24) * M & MASK
         h = h * M & MASK ^ k
-    if rest := key[whole:]:
-        h = (h ^ int.from_bytes(rest, "little")) * M & MASK
+    if tail := key[aligned:]:
+        h = (h ^ int.from_bytes(tail, "little")) * M & MASK
     h = (h ^ h >> 13) * M & MASK
     return (h ^ h >> 15) & 0x7FFFFFFF
 
@@ -36,18 +36,18 @@ def partition_of(key: str, count: int) -> int:
 
 def partitions_of(keys: pa.Array[Any] | pa.ChunkedArray[Any], count: int) -> npt.NDArray[np.int64]:
     """The partitions of many keys, in columns."""
-    found = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
-    found = found.cast(pa.large_binary())
-    _, ends, text = found.buffers()
+    binary = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+    binary = binary.cast(pa.large_binary())
+    _, ends, text = binary.buffers()
     assert ends is not None
-    offsets = np.frombuffer(memoryview(ends), np.int64, len(found) + 1, found.offset * 8)
+    offsets = np.frombuffer(memoryview(ends), np.int64, len(binary) + 1, binary.offset * 8)
     data = np.frombuffer(memoryview(text) if text is not None else b"", np.uint8)
     lengths = offsets[1:] - offsets[:-1]
-    hashes = np.empty(len(found), np.int64)
+    hashes = np.empty(len(binary), np.int64)
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
         if length > LONG:
-            hashes[rows] = [murmur2(found[row].as_py()) for row in rows.tolist()]
+            hashes[rows] = [murmur2(binary[row].as_py()) for row in rows.tolist()]
         else:
             hashes[rows] = _hashed(data[offsets[rows][:, None] + np.arange(length)], length)
     return hashes % count
@@ -55,17 +55,17 @@ def partitions_of(keys: pa.Array[Any] | pa.ChunkedArray[Any], count: int) -> npt
 
 def _hashed(keys: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.int64]:
     """`murmur2` of keys of one length, a row each."""
-    m, whole = np.uint32(M), length & ~3
+    m, aligned = np.uint32(M), length & ~3
     h = np.full(len(keys), (SEED ^ length) & MASK, np.uint32)
-    words = np.ascontiguousarray(keys[:, :whole]).view("<u4") if whole else np.empty((len(keys), 0), np.uint32)
+    words = np.ascontiguousarray(keys[:, :aligned]).view("<u4") if aligned else np.empty((len(keys), 0), np.uint32)
     for column in range(words.shape[1]):
         k = words[:, column] * m
         k = (k ^ k >> np.uint32(24)) * m
         h = h * m ^ k
-    if rest := length - whole:
+    if tail := length - aligned:
         last = np.zeros(len(keys), np.uint32)
-        for n in range(rest):
-            last |= keys[:, whole + n].astype(np.uint32) << np.uint32(8 * n)
+        for n in range(tail):
+            last |= keys[:, aligned + n].astype(np.uint32) << np.uint32(8 * n)
         h = (h ^ last) * m
     h = (h ^ h >> np.uint32(13)) * m
     return ((h ^ h >> np.uint32(15)) & np.uint32(0x7FFFFFFF)).astype(np.int64)
@@ -73,8 +73,8 @@ def _hashed(keys: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.int64]:
 
 def smaller_count(keys: Sequence[tuple[str, int]], count: int) -> int | None:
     """Fewer partitions than `count` with which each of these keys would belong to the partition beside it, or None."""
-    found = [(murmur2(key.encode()), partition) for key, partition in keys]
-    return next((c for c in range(count - 1, 0, -1) if all(p < c and h % c == p for h, p in found)), None)
+    hashes = [(murmur2(key.encode()), partition) for key, partition in keys]
+    return next((c for c in range(count - 1, 0, -1) if all(p < c and h % c == p for h, p in hashes)), None)
 
 
 def assigned_partitions(instance: int, count: int, instances: int, standby: int) -> list[int]:

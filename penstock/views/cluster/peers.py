@@ -53,10 +53,10 @@ class InstanceDirectory:
         instances: ViewInstances,
         own: ViewInstanceRow,
         holds: Callable[[], dict[str, ViewPartitions]],
-        asked: Callable[[], list[Sample]] = list,
+        samples: Callable[[], list[Sample]] = list,
     ) -> None:
         self.own = own
-        self._instances, self._holds, self._asked = instances, holds, asked
+        self._instances, self._holds, self._samples = instances, holds, samples
         self._asked_at = float("-inf")
         self._rows: dict[int, ViewInstanceRow] = {}
         self._silent: set[int] = set()
@@ -91,19 +91,19 @@ class InstanceDirectory:
 
     def instances_with(self, view: str, partition: int) -> list[int]:
         """The other instances that have a partition, in the order in which they own it, the doubtful ones last."""
-        found = [
+        numbers = [
             number
             for number, row in self._rows.items()
             if number != self.own.number and view in row.partitions and partition in self._set(row, view)
         ]
-        return sorted(owner_order(partition, found, max(1, settings().views_instances)), key=self.is_suspect)
+        return sorted(owner_order(partition, numbers, max(1, settings().views_instances)), key=self.is_suspect)
 
     def _set(self, row: ViewInstanceRow, view: str) -> frozenset[int]:
-        said = row.partitions[view]["loaded"]
-        known = self._loaded.get((row.number, view))
-        if known is None or known[0] is not said:
-            known = self._loaded[row.number, view] = said, frozenset(said)
-        return known[1]
+        loaded = row.partitions[view]["loaded"]
+        cached = self._loaded.get((row.number, view))
+        if cached is None or cached[0] is not loaded:
+            cached = self._loaded[row.number, view] = loaded, frozenset(loaded)
+        return cached[1]
 
     def is_suspect(self, number: int) -> bool:
         return number in self._silent or self._suspects.get(number, 0.0) > time.monotonic()
@@ -120,7 +120,7 @@ class InstanceDirectory:
         self._silent = {row.number for row in rows if now - row.alive_at > SILENT_MS}
         self._rows = {row.number: row for row in rows}
         if time.monotonic() - self._asked_at > COUNT_EVERY:
-            self._instances.report_request_metrics(self.own.name, self._asked())
+            self._instances.report_request_metrics(self.own.name, self._samples())
             self._asked_at = time.monotonic()
 
     def _look_on(self) -> None:
@@ -164,10 +164,10 @@ class PeerClient:
         """What another instance answers. path: with what follows the `?`; deadline: monotonic; last: of a query that
         nobody else can answer. PeerUnavailable; QueryTimeout if there is no time left."""
         async with self._turn(number, deadline - time.monotonic()):
-            left = deadline - time.monotonic()
-            whole = last or left <= PATIENCE
-            left = left if whole else PATIENCE
-            headers = {FORWARDED: self._directory.own.name, DEADLINE: str(max(1, int(left * 1000)))}
+            remaining = deadline - time.monotonic()
+            is_last = last or remaining <= PATIENCE
+            remaining = remaining if is_last else PATIENCE
+            headers = {FORWARDED: self._directory.own.name, DEADLINE: str(max(1, int(remaining * 1000)))}
             if content is not None:
                 headers["content-type"] = "application/json"
             try:
@@ -175,12 +175,12 @@ class PeerClient:
                 url = URL(self._directory.url(number) + path, encoded=True)
                 async with self._session.request(
                     method, url, data=content, headers=headers, allow_redirects=False,
-                    timeout=ClientTimeout(total=max(0.001, left)),
-                ) as found:  # fmt: skip
-                    answer = PeerResponse(found.status, await found.read(), found.headers)
+                    timeout=ClientTimeout(total=max(0.001, remaining)),
+                ) as response:  # fmt: skip
+                    answer = PeerResponse(response.status, await response.read(), response.headers)
             except (ClientError, KeyError, OSError, ValueError) as e:
                 self._directory.suspect(number)
-                if whole and isinstance(e, TimeoutError):
+                if is_last and isinstance(e, TimeoutError):
                     hint = "ask again, or give it more time"
                     raise QueryTimeout(
                         "another instance did not answer in time", got=f"views-{number}", hint=hint
@@ -195,9 +195,9 @@ class PeerClient:
         return answer
 
     @asynccontextmanager
-    async def _turn(self, number: int, left: float) -> AsyncIterator[None]:
+    async def _turn(self, number: int, remaining: float) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(max(0.001, min(left, QUEUE))):
+            async with asyncio.timeout(max(0.001, min(remaining, QUEUE))):
                 await self._free.acquire()
         except TimeoutError as e:
             raise PeerUnavailable("too many requests wait for another instance", got=f"views-{number}") from e

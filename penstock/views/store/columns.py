@@ -57,22 +57,22 @@ class Column:
     @property
     def sql(self) -> str:
         """DuckDB's, of the field as it was decoded."""
-        given = json_sql.quote_name(self.field.name)
+        column = json_sql.quote_name(self.field.name)
         if self.is_map:
             each = f"{_escaped('e.key')} || chr(31) || {_escaped('CAST(e.value AS VARCHAR)')}"
-            there = f"list_filter(map_entries({given}), lambda e: e.value IS NOT NULL)"
-            return f"chr(30) || array_to_string(list_transform({there}, lambda e: {each}), chr(30)) || chr(30)"
+            entries = f"list_filter(map_entries({column}), lambda e: e.value IS NOT NULL)"
+            return f"chr(30) || array_to_string(list_transform({entries}, lambda e: {each}), chr(30)) || chr(30)"
         match self.kind:
             case "boolean":
-                return f"CAST({given} AS INTEGER)"
+                return f"CAST({column} AS INTEGER)"
             case "timestamp":
-                return f"epoch_us({given})"
+                return f"epoch_us({column})"
             case "date":
-                return f"CAST({given} AS VARCHAR)"
+                return f"CAST({column} AS VARCHAR)"
             case "float" | "double":
                 # What comes first or last without being a number has no place in an order.
-                return f"CASE WHEN isfinite({given}) THEN {_told(given, self.field.type)} END"
-        return given
+                return f"CASE WHEN isfinite({column}) THEN {_json_sql(column, self.field.type)} END"
+        return column
 
     def step(self, wide: int) -> int:
         """A step of counts as it is in the column. wide: of times, milliseconds."""
@@ -98,16 +98,18 @@ class ViewLayout:
     @cached_property
     def version(self) -> str:
         """Of what instances must have in common to put their parts together."""
-        known = f"{VERSION} {self.view.schema} {' '.join(self.view.query_fields)}"
-        return hashlib.sha256(known.encode()).hexdigest()[:16]
+        text = f"{VERSION} {self.view.schema} {' '.join(self.view.query_fields)}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @cached_property
     def _sql(self) -> str:
         names = [json_sql.quote_name(f.name) for f in self.view.fields]
-        packed = ", ".join(f"{name} := {_told(name, f.type)}" for name, f in zip(names, self.view.fields, strict=True))
-        asked = "".join(f", {column.sql} AS {column.name}" for column in self.columns)
+        packed = ", ".join(
+            f"{name} := {_json_sql(name, f.type)}" for name, f in zip(names, self.view.fields, strict=True)
+        )
+        columns = "".join(f", {column.sql} AS {column.name}" for column in self.columns)
         value = f"CAST(to_json(struct_pack({packed})) AS VARCHAR)"
-        return f"SELECT key, {value} AS value{asked} FROM rows_in WHERE NOT {DELETED}"
+        return f"SELECT key, {value} AS value{columns} FROM rows_in WHERE NOT {DELETED}"
 
     def rows(self, decoded: pa.Table) -> list[tuple[Any, ...]]:
         """The rows of a table as the store takes them: key, value, columns. What is gone is left out."""
@@ -115,18 +117,18 @@ class ViewLayout:
             con = connection()
             con.register("rows_in", decoded)
             try:
-                found: pa.Table = con.sql(self._sql).to_arrow_table()
+                result: pa.Table = con.sql(self._sql).to_arrow_table()
             finally:
                 con.unregister("rows_in")
-        values = found["value"]
+        values = result["value"]
         if pc.any(pc.match_substring_regex(values, "NaN|Infinity")).as_py():
-            found = found.set_column(
+            result = result.set_column(
                 1, "value", pa.array([_sound(str(value)) for value in values.to_pylist()], pa.string())
             )
-        return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+        return list(zip(*(column.to_pylist() for column in result.columns), strict=True))
 
 
-def _told(of: str, kind: Type, depth: int = 0) -> str:
+def _json_sql(of: str, kind: Type, depth: int = 0) -> str:
     """SQL of a value whose JSON by DuckDB is the one that a view answers: times as ISO 8601 in UTC, a FLOAT as it is
     written."""
     e = f"e{depth}"
@@ -135,16 +137,16 @@ def _told(of: str, kind: Type, depth: int = 0) -> str:
             return f"strftime(make_timestamp(epoch_us({of})), '%Y-%m-%dT%H:%M:%S.%fZ')"
         case "float":
             return f"CAST(CAST({of} AS VARCHAR) AS DOUBLE)"
-        case "array" if kind.element and (each := _told(e, kind.element, depth + 1)) != e:
+        case "array" if kind.element and (each := _json_sql(e, kind.element, depth + 1)) != e:
             return f"list_transform({of}, lambda {e}: {each})"
-        case "map" if kind.element and (each := _told(f"{e}.value", kind.element, depth + 1)) != f"{e}.value":
+        case "map" if kind.element and (each := _json_sql(f"{e}.value", kind.element, depth + 1)) != f"{e}.value":
             pairs = f"list_transform(map_entries({of}), lambda {e}: struct_pack(k := {e}.key, v := {each}))"
             return f"map_from_entries({pairs})"
         case "struct":
             parts = [(json_sql.quote_name(f.name), f.type) for f in kind.fields]
-            told = [_told(f"({of}).{name}", part, depth) for name, part in parts]
-            if told != [f"({of}).{name}" for name, _ in parts]:
-                packed = ", ".join(f"{name} := {one}" for (name, _), one in zip(parts, told, strict=True))
+            converted = [_json_sql(f"({of}).{name}", part, depth) for name, part in parts]
+            if converted != [f"({of}).{name}" for name, _ in parts]:
+                packed = ", ".join(f"{name} := {sql}" for (name, _), sql in zip(parts, converted, strict=True))
                 return f"CASE WHEN {of} IS NOT NULL THEN struct_pack({packed}) END"
     return of
 

@@ -84,7 +84,7 @@ class ViewStore:
 
     def __init__(self, layout: ViewLayout, path: Path) -> None:
         self.layout, self.path = layout, path
-        self.meta = self._fitting("", 0)
+        self.meta = self._new_meta("", 0)
         self.next: dict[int, int] = {}
         # Raised whenever the file is another one.
         self.generation = 0
@@ -92,45 +92,45 @@ class ViewStore:
         self._of_thread = threading.local()
         self._columns = [column.name for column in layout.columns]
 
-    # The one that writes
+    # Writing
 
     def open(self) -> None:
-        """Take up what is there; StoreDamaged if it is not whole, or of something else."""
+        """Open the existing store; StoreDamaged if it is damaged or has another schema."""
         self.close()
         if not self.path.exists():
             raise StoreDamaged("there is no store yet")
         try:
-            with self._judged():
-                self._writer = self._connected()
-                self._take_up(self._writer)
+            with self._translate_errors():
+                self._writer = self._connect()
+                self._load(self._writer)
         except PenstockError:
             self.close()
             raise
         self.generation += 1
 
-    def _take_up(self, c: sqlite3.Connection) -> None:
+    def _load(self, c: sqlite3.Connection) -> None:
         (problem,) = c.execute("PRAGMA quick_check(1)").fetchone()
         if problem != "ok":
             raise StoreDamaged("the store is damaged", got=problem)
         try:
             (text,) = c.execute("SELECT meta FROM meta").fetchone()
-            known = orjson.loads(text)
-            meta = StoreMeta(**{**known, "by": tuple(known["by"])})
+            fields = orjson.loads(text)
+            meta = StoreMeta(**{**fields, "by": tuple(fields["by"])})
         except (sqlite3.OperationalError, TypeError, ValueError, KeyError) as e:
-            raise StoreDamaged("the store is of another version, or of something else", got=e) from e
-        own = self._fitting("", 0)
-        if (meta.version, meta.schema, meta.by) != (own.version, own.schema, own.by):
-            raise StoreDamaged("the store is of another schema, or is asked by other fields")
+            raise StoreDamaged("the store has another version or is no store", got=e) from e
+        expected = self._new_meta("", 0)
+        if (meta.version, meta.schema, meta.by) != (expected.version, expected.schema, expected.by):
+            raise StoreDamaged("the store has another schema or other query fields")
         self.meta, self.next = meta, dict(c.execute("SELECT partition, next FROM offsets"))
 
     def begin(self, topic: str, count: int, at: int, starts: Mapping[int, int]) -> None:
-        """Make it an empty store."""
+        """Create an empty store."""
         self.close()
-        with self._judged():
+        with self._translate_errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             for suffix in ("", "-wal", "-shm"):
                 Path(f"{self.path}{suffix}").unlink(missing_ok=True)
-            self._writer = self._connected()
+            self._writer = self._connect()
             columns = "".join(f", {c.name} {c.affinity}" for c in self.layout.columns)
             with self._transaction() as c:
                 c.execute("CREATE TABLE meta (meta TEXT)")
@@ -138,8 +138,8 @@ class ViewStore:
                 c.execute(f"CREATE TABLE rows (key TEXT UNIQUE NOT NULL, partition INTEGER, value TEXT{columns})")
                 # Records in another partition than the one their key belongs to.
                 c.execute("CREATE TABLE misplaced (key TEXT, partition INTEGER, PRIMARY KEY (key, partition))")
-                self.meta = replace(self._fitting(topic, count), at=at)
-                self._put(c, starts)
+                self.meta = replace(self._new_meta(topic, count), at=at)
+                self._write_offsets(c, starts)
         self.generation += 1
 
     def apply(
@@ -155,7 +155,7 @@ class ViewStore:
         misplaced: those whose keys belong to other partitions; they answer nothing, and are remembered until their
         tombstones come.
         """
-        with self._judged(), self._transaction() as c:
+        with self._translate_errors(), self._transaction() as c:
             for partition, table in misplaced.items():
                 for key, gone in zip(table["key"].to_pylist(), table[DELETED].to_pylist(), strict=True):
                     forget = "DELETE FROM misplaced WHERE key = ? AND partition = ?"
@@ -169,23 +169,23 @@ class ViewStore:
             if dead:
                 self.meta = replace(self.meta, dead=self.meta.dead + dead, reason=reason)
             self.meta = replace(self.meta, whole=False)
-            self._put(c, following)
+            self._write_offsets(c, following)
 
     def reached(self, at: int, fresh: int = 0) -> None:
         """Note that it was read to the end that was asked for then; the first time it is made ready for queries.
 
         at, fresh: as of `StoreMeta`.
         """
-        with self._judged(), self._transaction() as c:
+        with self._translate_errors(), self._transaction() as c:
             loaded, self.meta = self.meta.loaded, replace(self.meta, at=at, whole=True, fresh=fresh, loaded=True)
             if not loaded and self._columns:
                 named = ", ".join([*self._columns, "partition", "key"])
                 c.execute(f"CREATE INDEX IF NOT EXISTS {CRITERIA} ON rows ({named})")
-            self._put(c, {})
+            self._write_offsets(c, {})
 
     def without(self, partitions: Iterable[int]) -> None:
-        """Forget partitions that are others' now."""
-        with self._judged(), self._transaction() as c:
+        """Delete partitions that other instances have now."""
+        with self._translate_errors(), self._transaction() as c:
             for partition in partitions:
                 c.execute("DELETE FROM rows WHERE partition = ?", (partition,))
                 c.execute("DELETE FROM offsets WHERE partition = ?", (partition,))
@@ -205,26 +205,26 @@ class ViewStore:
     def bytes(self) -> int:
         return sum(p.stat().st_size for p in (self.path, Path(f"{self.path}-wal")) if p.exists())
 
-    def _fitting(self, topic: str, count: int) -> StoreMeta:
+    def _new_meta(self, topic: str, count: int) -> StoreMeta:
         return StoreMeta(VERSION, self.layout.view.schema, tuple(self.layout.view.query_fields), topic, count)
 
     def _upsert(self, partition: int) -> str:
-        taken = ["value", *self._columns]
-        given = ", ".join(["?"] * (len(taken) + 1))
-        changed = ", ".join(f"{name} = excluded.{name}" for name in ("partition", *taken))
-        columns = ", ".join(["key", *taken])
+        columns_written = ["value", *self._columns]
+        placeholders = ", ".join(["?"] * (len(columns_written) + 1))
+        changed = ", ".join(f"{name} = excluded.{name}" for name in ("partition", *columns_written))
+        columns = ", ".join(["key", *columns_written])
         return (
-            f"INSERT INTO rows (partition, {columns}) VALUES ({partition:d}, {given}) "
+            f"INSERT INTO rows (partition, {columns}) VALUES ({partition:d}, {placeholders}) "
             f"ON CONFLICT (key) DO UPDATE SET {changed}"
         )
 
-    def _put(self, c: sqlite3.Connection, following: Mapping[int, int]) -> None:
+    def _write_offsets(self, c: sqlite3.Connection, following: Mapping[int, int]) -> None:
         c.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?)", following.items())
         c.execute("DELETE FROM meta")
         c.execute("INSERT INTO meta VALUES (?)", (orjson.dumps(self.meta).decode(),))
         self.next = {**self.next, **following}
 
-    def _connected(self, *, reads: bool = False) -> sqlite3.Connection:
+    def _connect(self, *, reads: bool = False) -> sqlite3.Connection:
         c = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=30.0)
         c.execute(f"PRAGMA cache_size = -{CACHE}")
         c.execute(f"PRAGMA mmap_size = {MAPPED}")
@@ -242,92 +242,94 @@ class ViewStore:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         if self._writer is None:
             raise StoreClosed("the store is closed")
-        known, meta = self.next, self.meta
+        offsets, meta = self.next, self.meta
         self._writer.execute("BEGIN IMMEDIATE")
         try:
             yield self._writer
             self._writer.execute("COMMIT")
         except BaseException:
-            self.next, self.meta = known, meta
+            self.next, self.meta = offsets, meta
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
             raise
 
     @contextmanager
-    def _judged(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as e:
-            raise self._told(e) from e
+            raise self._to_penstock_error(e) from e
 
-    def _told(self, e: sqlite3.Error | OSError) -> PenstockError:
+    def _to_penstock_error(self, e: sqlite3.Error | OSError) -> PenstockError:
         code = getattr(e, "sqlite_errorcode", 0) & 0xFF
         if code in DAMAGES:
-            hint = "nothing: it is made anew from its topic"
+            hint = "nothing: it is created again from its topic"
             return StoreDamaged("the store is damaged", got=f"{self.path}: {e}", hint=hint)
         if isinstance(e, OSError) or code in NOT_NOW:
             return StoreNotWritable(
-                "the store of a view cannot be kept on disk",
+                "the store of a view cannot be written",
                 got=f"{self.path}: {e}",
-                hint="see that its folder can be written and its disk has room; it is tried again by itself",
+                hint="check permissions and free space of its folder; it is tried again",
             )
         return StoreDamaged("the store of a view cannot be used", got=f"{self.path}: {e}")
 
-    # Those that read
+    # Reading
 
-    def read(self, sql: str, given: Iterable[Any] = (), deadline: float | None = None, most: int = 0) -> QueryResult:
+    def read(
+        self, sql: str, parameters: Iterable[Any] = (), deadline: float | None = None, max_bytes: int = 0
+    ) -> QueryResult:
         """The rows of a query, read in one transaction.
 
         Args:
-            sql: The statement; its first two columns are the key and the value where `most` is given.
-            given: Parameters of the statement.
+            sql: The statement; with `max_bytes` its first two columns are the key and the value.
+            parameters: Parameters of the statement.
             deadline: Monotonic seconds.
-            most: Bytes of keys and values after which the result is cut; 0 for no limit.
+            max_bytes: Bytes of keys and values after which the result is cut; 0 for no limit.
 
         Raises:
             QueryTimeout: The query did not end before the deadline.
         """
         c = self._reader()
         if deadline is not None:
-            until = deadline
-            c.set_progress_handler(lambda: time.monotonic() > until, INSTRUCTIONS)
+            limit = deadline
+            c.set_progress_handler(lambda: time.monotonic() > limit, INSTRUCTIONS)
         try:
-            cursor = c.execute(sql, tuple(given))
-            return _bounded(cursor, most) if most else QueryResult(cursor.fetchall())
+            cursor = c.execute(sql, tuple(parameters))
+            return _bounded(cursor, max_bytes) if max_bytes else QueryResult(cursor.fetchall())
         except sqlite3.OperationalError as e:
             if e.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
                 raise QueryTimeout("the query did not end in time", hint="ask for less, or give it more time") from e
-            raise self._told(e) from e
+            raise self._to_penstock_error(e) from e
         except sqlite3.Error as e:
-            raise self._told(e) from e
+            raise self._to_penstock_error(e) from e
         finally:
             if deadline is not None:
                 c.set_progress_handler(None, 0)
 
     def _reader(self) -> sqlite3.Connection:
-        """This thread's, of the file that is there now."""
-        generation, found = getattr(self._of_thread, "held", (-1, None))
-        if found is not None and generation == self.generation:
-            return found  # type: ignore[no-any-return]
-        if found is not None:
-            found.close()
+        """This thread's connection to the present file."""
+        generation, connection = getattr(self._of_thread, "held", (-1, None))
+        if connection is not None and generation == self.generation:
+            return connection  # type: ignore[no-any-return]
+        if connection is not None:
+            connection.close()
             self._of_thread.held = (-1, None)
         if self._writer is None:
-            raise StoreClosed("the store is being made anew")
+            raise StoreClosed("the store is being created")
         generation = self.generation
-        with self._judged():
-            made = self._connected(reads=True)
-        self._of_thread.held = (generation, made)
-        return made
+        with self._translate_errors():
+            connection = self._connect(reads=True)
+        self._of_thread.held = (generation, connection)
+        return connection
 
 
-def _bounded(cursor: sqlite3.Cursor, most: int) -> QueryResult:
-    found, size = QueryResult(), 0
+def _bounded(cursor: sqlite3.Cursor, max_bytes: int) -> QueryResult:
+    result, size = QueryResult(), 0
     for row in cursor:
-        found.append(row)
+        result.append(row)
         size += len(row[0]) + len(row[1])
-        if size > most:
-            found.cut = True
+        if size > max_bytes:
+            result.cut = True
             cursor.close()
             break
-    return found
+    return result

@@ -303,9 +303,9 @@ def test_a_query_ends_at_its_deadline(store: ViewStore) -> None:
 
 def test_rows_end_behind_so_many_bytes_of_keys_and_values(store: ViewStore) -> None:
     store.apply({0: rows(*({"key": f"{n}" * 2000} for n in range(1, 9)))}, {0: 8})
-    found = store.read("SELECT key, value FROM rows ORDER BY key", most=5000)
+    found = store.read("SELECT key, value FROM rows ORDER BY key", max_bytes=5000)
     assert (len(found), found.cut) == (3, True)
-    assert not store.read("SELECT key, value FROM rows", most=20_000).cut
+    assert not store.read("SELECT key, value FROM rows", max_bytes=20_000).cut
 
 
 def test_a_reader_goes_over_to_a_store_that_is_made_anew(store: ViewStore) -> None:

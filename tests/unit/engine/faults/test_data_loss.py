@@ -144,7 +144,7 @@ def test_going_on_is_one_command(blocked: Control) -> None:
     assert re.search(r"^accepted by \S+: t\[0\]: offsets 5 to 11", run("go-on", "s"))
     assert [action["verb"] for action in blocked.actions()] == ["go-on"]
     blocked.pass_data_loss("s", [REMOVED])
-    assert "there is no gap for s to go on behind" in run("go-on", "s", code=1)
+    assert "stream s is not blocked by a gap" in run("go-on", "s", code=1)
     shown = run("show", "s")
     assert "accepted" in shown
     assert [line.split()[-1] for line in shown.splitlines() if line.startswith("lost")] == ["7"]

@@ -262,6 +262,6 @@ def test_an_output_that_is_read_for_longer_than_its_tombstones_are_kept_is_not_t
     )
     given = cast("tuple[Any, ...]", (None, None, "", SimpleNamespace(topic="totals"), None, None))
     with pytest.raises(BrokerError, match=r"longer than its tombstones are kept.*rebuild it again"):
-        rebuild._restored(*given)
+        rebuild._parts_from_output(*given)
     clock.takes = 59
-    assert rebuild._restored(*given) == ({}, 4)
+    assert rebuild._parts_from_output(*given) == ({}, 4)

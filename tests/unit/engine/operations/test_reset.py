@@ -114,8 +114,8 @@ def test_where_to_begin(text: str, found: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "t=5", "t:0=", "t:a=1"])
-def test_what_is_no_place_to_begin(text: str) -> None:
-    with pytest.raises(PenstockError, match="no place to start"):
+def test_an_invalid_reset_target_is_refused(text: str) -> None:
+    with pytest.raises(PenstockError, match="not a position to start"):
         parse_target(text)
 
 
