@@ -31,19 +31,22 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Objects that are asked for at once: most of the time is the way to the store.
+# Concurrent requests to the store.
 CONCURRENT_READS = 8
-# Seconds between two looks at how far an archive is, for which it may stand still, and that it is waited for in all.
+# Seconds between two reads of the state, without progress of the archive, and for all of the wait.
 POLL_INTERVAL, STALL_TIMEOUT, CATCH_UP_TIMEOUT = 1.0, 30.0, 600.0
 
 
 class ArchiveSource:
-    """An archive's records of an interval, and others of its hours. InputNotReady if the archive has not come to where
-    its topic ends now, BackfillError if it has only a part of what is asked for.
+    """An archive's records of an interval, and other records of the same hours.
 
-    Hours are those of the archive's event time. A stream that goes by its records' own timestamps is given each hour
-    that holds one of the interval, wherever it lies; another one's event time must be the archive's, which is seen when
-    its windows are computed (`penstock.engine.operations.recompute`).
+    Hours are those of the archive's event time. A stream that uses the records' timestamps gets every hour with such a
+    record of the interval. Any other stream must have the archive's event time, which is checked when its windows are
+    computed (`penstock.engine.operations.recompute`).
+
+    Raises:
+        InputNotReady: The archive has not reached the present end of its topic.
+        BackfillError: The archive has only a part of the records.
     """
 
     def __init__(self, job: BackfillJob, bootstrap: str, waits: OnWait) -> None:
@@ -51,47 +54,51 @@ class ArchiveSource:
         assert archive is not None
         self._job, self._waits = job, waits
         self._store = archive_bucket(archive.bucket, archive.prefix)
-        state, known = self._state(), False
+        state, has_topic = self._state(), False
         if not job.unclosed:
-            state, known = self._come_to(state, bootstrap)
-        inside = reader.hours_between(state, job.begin, job.end)
+            state, has_topic = self._wait_for_topic_end(state, bootstrap)
+        names_in_interval = reader.hours_between(state, job.begin, job.end)
         # Where an archive begins only all of its manifests say.
-        whole = not job.unclosed and (bool(job.streams) or job.begin is None)
-        names = state.hours if whole or job.uses_record_timestamp else inside
-        every = self._each(lambda name: reader.read_consistent_hour(self._store, state, name), names)
-        if whole:
-            self._begins(every, state)
+        needs_all = not job.unclosed and (bool(job.streams) or job.begin is None)
+        names = state.hours if needs_all or job.uses_record_timestamp else names_in_interval
+        hours = self._map(lambda name: reader.read_consistent_hour(self._store, state, name), names)
+        if needs_all:
+            self._check_begin(hours, state)
         if job.uses_record_timestamp:
-            self._hours = [hour for hour, has in zip(every, self._each(self._has, every), strict=True) if has]
+            self._hours = [
+                hour
+                for hour, overlaps in zip(hours, self._map(self._overlaps_interval, hours), strict=True)
+                if overlaps
+            ]
         else:
-            self._hours = [hour for hour in every if hour.name in inside]
+            self._hours = [hour for hour in hours if hour.name in names_in_interval]
         files = [file for hour in self._hours for file in hour.files]
         self.files, self.rows = len(files), sum(file.rows for file in files)
         self.spans: Mapping[str, Span] = merge_spans(file.spans for file in files)
-        self.ids, self.left_out = state.ids, SkippedRecords()
+        self.ids, self.skipped_records = state.ids, SkippedRecords()
         topic = archive.reads[0].name
-        self.nothing = f"nothing is in archive {archive.name} for this interval: topic {topic} had no record then"
+        self.empty_text = f"nothing is in archive {archive.name} for this interval: topic {topic} had no record then"
         if not job.unclosed:
-            _check_closed(job, [hour for hour in every if hour.name in inside])
+            _check_closed(job, [hour for hour in hours if hour.name in names_in_interval])
             if not files:
-                _check_coverage(job, state, known=known)
+                _check_coverage(job, state, has_topic=has_topic)
 
-    def fetch(self, folder: Path, told: OnFile) -> list[Path]:
-        found = []
+    def fetch(self, folder: Path, on_file: OnFile) -> list[Path]:
+        paths = []
         for name, file in ((hour.name, file) for hour in self._hours for file in hour.files):
             path = folder / file.key.replace("/", "_")
             if not path.exists():
-                write_file(path, self._asked(partial(self._table, name, file)))
-            found.append(path)
-            told(file.rows)
-        return found
+                write_file(path, self._retry(partial(self._table, name, file)))
+            paths.append(path)
+            on_file(file.rows)
+        return paths
 
     def _table(self, hour: str, file: ArchiveFile) -> pa.Table:
         try:
             return reader.read_file(self._store, file)
         except ObjectNotFound as e:
             now = reader.read_hour(self._store, latest_state(self._store), hour)
-            if file.key in {one.key for one in now.files}:
+            if file.key in {current.key for current in now.files}:
                 raise
             raise InputNotReady(
                 f"backfill {self._job.name}: a file of the archive was joined with others while it was read",
@@ -99,14 +106,18 @@ class ArchiveSource:
             ) from e  # fmt: skip
 
     def _state(self) -> ArchiveState:
-        return self._asked(lambda: latest_state(self._store))
+        return self._retry(lambda: latest_state(self._store))
 
-    def _come_to(self, state: ArchiveState, bootstrap: str) -> tuple[ArchiveState, bool]:
-        """The state once all is archived that the topic holds now, and whether the topic is there.
+    def _wait_for_topic_end(self, state: ArchiveState, bootstrap: str) -> tuple[ArchiveState, bool]:
+        """Wait until all records that the topic has now are archived.
 
-        InputNotReady if that does not come.
+        Timestamps cannot show where the topic was at the end of the interval, since producers set them.
 
-        Timestamps do not tell where a topic was at the interval's end: a producer may stamp a record ahead or behind.
+        Returns:
+            The state, and whether the topic exists.
+
+        Raises:
+            InputNotReady: The archive does not reach that end.
         """
         archive = self._job.archive
         assert archive is not None
@@ -120,110 +131,116 @@ class ArchiveSource:
                 got=f"{self._job.end:%Y-%m-%dT%H:%M}",
                 hint="let it end in the past, or take what is there: --unclosed",
             )
-        still = max(STALL_TIMEOUT, 3 * archive.every.total_seconds())
-        began = moved = time.monotonic()
-        while short := unarchived(state, ends):
-            if (now := time.monotonic()) - moved >= still or now - began >= CATCH_UP_TIMEOUT:
+        stall_timeout = max(STALL_TIMEOUT, 3 * archive.every.total_seconds())
+        started = moved = time.monotonic()
+        while gaps := unarchived(state, ends):
+            if (now := time.monotonic()) - moved >= stall_timeout or now - started >= CATCH_UP_TIMEOUT:
                 break
-            self._waits(f"the archive comes to where its topic is: {', '.join(short[:5])}")
+            self._waits(f"the archive comes to where its topic is: {', '.join(gaps[:5])}")
             time.sleep(POLL_INTERVAL)
-            before, state = state, self._state()
-            moved = time.monotonic() if state.positions != before.positions else moved
+            previous, state = state, self._state()
+            moved = time.monotonic() if state.positions != previous.positions else moved
         else:
             return state, True
         raise InputNotReady(
             f"backfill {self._job.name}: archive {archive.name} has not come to the end of its topic",
-            got=", ".join(short[:5]),
+            got=", ".join(gaps[:5]),
             hint=f"see that it runs and wait: penstock streams show {archive.name}; or take what is there: --unclosed",
         )
 
-    def _begins(self, every: Sequence[ArchiveHour], state: ArchiveState) -> None:
-        """See that no window or sum is of a part of the records that there were, because the archive began later or has
-        a gap: it would replace that of all."""
-        files = [file for hour in every for file in hour.files]
-        firsts = {place: span.first for place, span in merge_spans(file.spans for file in files).items()}
-        begins = firsts | {f"{topic}/{p}": at for topic, parts in state.begins.items() for p, at in parts.items()}
-        for place, start in sorted(begins.items()):
+    def _check_begin(self, hours: Sequence[ArchiveHour], state: ArchiveState) -> None:
+        """Refuse an archive that lacks records of the interval, because it began later or has a gap.
+
+        A window of a part of its records would replace that of all.
+        """
+        files = [file for hour in hours for file in hour.files]
+        firsts = {partition: span.first for partition, span in merge_spans(file.spans for file in files).items()}
+        begins = firsts | {
+            f"{topic}/{p}": offset for topic, partitions in state.begins.items() for p, offset in partitions.items()
+        }
+        for partition, start in sorted(begins.items()):
             if not start:
                 continue
-            topic = place.rpartition("/")[0]
+            topic = partition.rpartition("/")[0]
             if self._job.begin is None:
                 raise BackfillError(
                     f"backfill {self._job.name}: the archive does not have all records of {topic} from its first on, "
                     "and what is made of a part of them would be taken for the whole",
-                    got=f"{place} without a gap from offset {start} on",
+                    got=f"{partition} without a gap from offset {start} on",
                     hint="count what is missing from elsewhere, or take what is there: --unclosed",
                 )
-            if (found := self._first(place, start, files)) is None:
+            if (first := self._first_record(partition, start, files)) is None:
                 continue
-            file, offset = found
+            file, offset = first
             # What was sent before lies no further ahead than the stream takes.
             begin = self._job.begin - (ahead := self._job.max_ahead)
-            bounds = self._asked(partial(reader.timestamp_range, self._store, file))
+            bounds = self._retry(partial(reader.timestamp_range, self._store, file))
             if bounds is not None and bounds[1] <= begin:
                 continue
-            if (at := self._at(file, place, offset)) > begin:
+            if (first_time := self._timestamp_of(file, partition, offset)) > begin:
                 raise BackfillError(
                     f"backfill {self._job.name}: the archive began in the middle of {topic}, and "
                     "windows of a part of their records would replace those of all",
-                    got=f"{place} from offset {offset} on, at {utc_text(at)}, in {self._store.url(file.key)}",
-                    hint=f"let the interval begin at {utc_text(_first_hour_after(at, ahead))}, or take what is there: "
-                    "--unclosed",
+                    got=f"{partition} from offset {offset} on, at {utc_text(first_time)}, "
+                    f"in {self._store.url(file.key)}",
+                    hint=f"let the interval begin at {utc_text(_first_whole_hour(first_time, ahead))}, or take the "
+                    "present records: --unclosed",
                 )
 
-    def _first(self, place: str, start: int, files: Sequence[ArchiveFile]) -> tuple[ArchiveFile, int] | None:
+    def _first_record(self, partition: str, start: int, files: Sequence[ArchiveFile]) -> tuple[ArchiveFile, int] | None:
         """The first record of a partition from an offset on, and the file it lies in; None if there is none."""
-        found: tuple[ArchiveFile, int] | None = None
-        for file in sorted((f for f in files if place in f.spans), key=lambda f: f.spans[place].first):
-            span = file.spans[place]
-            if span.last < start or (found and span.first >= found[1]):
+        first: tuple[ArchiveFile, int] | None = None
+        for file in sorted((f for f in files if partition in f.spans), key=lambda f: f.spans[partition].first):
+            span = file.spans[partition]
+            if span.last < start or (first and span.first >= first[1]):
                 continue
             offset = span.first
             if offset < start:
-                offset = min(n for n in self._of(file, place)["offset"].to_pylist() if n is not None and n >= start)
-            found = (file, offset) if found is None or offset < found[1] else found
-        return found
+                offset = min(
+                    n for n in self._records_of(file, partition)["offset"].to_pylist() if n is not None and n >= start
+                )
+            first = (file, offset) if first is None or offset < first[1] else first
+        return first
 
-    def _at(self, file: ArchiveFile, place: str, offset: int) -> datetime:
+    def _timestamp_of(self, file: ArchiveFile, partition: str, offset: int) -> datetime:
         """The timestamp of a record."""
-        rows = self._of(file, place)
+        rows = self._records_of(file, partition)
         [at] = rows.filter(pc.field("offset") == offset)["timestamp"].cast(pa.int64()).to_pylist()
         return parquet.clamped_time(at or 0)
 
-    def _of(self, file: ArchiveFile, place: str) -> pa.Table:
+    def _records_of(self, file: ArchiveFile, partition: str) -> pa.Table:
         """The records of a file that are of one partition."""
-        topic, _, partition = place.rpartition("/")
-        rows = self._asked(partial(reader.read_file, self._store, file))
+        topic, _, partition = partition.rpartition("/")
+        rows = self._retry(partial(reader.read_file, self._store, file))
         return rows.filter((pc.field("topic") == topic) & (pc.field("partition") == int(partition)))
 
-    def _has(self, hour: ArchiveHour) -> bool:
-        """Whether one of its records may have a timestamp within the interval. By whole hours: which files they are in
-        changes when they are joined."""
+    def _overlaps_interval(self, hour: ArchiveHour) -> bool:
+        """Whether a record of an hour may have a timestamp in the interval."""
         begin, end = self._job.begin, self._job.end
         for file in hour.files:
-            found = reader.timestamp_range(self._store, file)
-            if found is None or (found[0] < end and (begin is None or begin <= found[1])):
+            timestamps = reader.timestamp_range(self._store, file)
+            if timestamps is None or (timestamps[0] < end and (begin is None or begin <= timestamps[1])):
                 return True
         return False
 
-    def _asked(self, ask: Callable[[], T]) -> T:
+    def _retry(self, ask: Callable[[], T]) -> T:
         return retry_while_away(ask, self._waits)
 
-    def _each(self, ask: Callable[[U], T], given: Sequence[U]) -> list[T]:
-        """The answer to each, in order."""
-        pool, ended = ThreadPoolExecutor(CONCURRENT_READS), Event()
+    def _map(self, ask: Callable[[U], T], items: Sequence[U]) -> list[T]:
+        """The results for all items, in order."""
+        pool, stop = ThreadPoolExecutor(CONCURRENT_READS), Event()
         try:
-            return list(pool.map(lambda one: retry_while_away(partial(ask, one), self._waits, ended), given))
+            return list(pool.map(lambda item: retry_while_away(partial(ask, item), self._waits, stop), items))
         finally:
-            # Who is asked to end, or met an error, waits for none of the others.
-            ended.set()
+            # After an error or a signal the other calls are not waited for.
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _first_hour_after(at: datetime, ahead: timedelta) -> datetime:
-    """The first whole hour that begins so long behind a time; the last of the calendar if there is none."""
-    whole = -((EPOCH - at - ahead) // HOUR * HOUR)
-    return EPOCH + min(whole, hour_start("9999-12-31T23") - EPOCH)
+def _first_whole_hour(at: datetime, ahead: timedelta) -> datetime:
+    """The first whole hour at least `ahead` after a time; the last hour of the calendar if there is none."""
+    from_epoch = -((EPOCH - at - ahead) // HOUR * HOUR)
+    return EPOCH + min(from_epoch, hour_start("9999-12-31T23") - EPOCH)
 
 
 def _check_closed(job: BackfillJob, hours: Sequence[ArchiveHour]) -> None:
@@ -237,9 +254,14 @@ def _check_closed(job: BackfillJob, hours: Sequence[ArchiveHour]) -> None:
         )
 
 
-def _check_coverage(job: BackfillJob, state: ArchiveState, *, known: bool) -> None:
-    """See that an archive that has nothing of an interval would have, if there had been something. known: whether its
-    topic is there, up to whose end it has come."""
+def _check_coverage(job: BackfillJob, state: ArchiveState, *, has_topic: bool) -> None:
+    """Refuse an interval outside of the archive: it may have had records that were not archived.
+
+    Args:
+        job: The job.
+        state: The state of the archive.
+        has_topic: Whether the topic exists, up to whose end it is archived.
+    """
     archive = job.archive
     assert archive is not None
     if not state.hours:
@@ -249,11 +271,11 @@ def _check_coverage(job: BackfillJob, state: ArchiveState, *, known: bool) -> No
             hint=f"see that it runs: penstock streams show {archive.name}; or that it lies there",
         )
     first, last = state.hours[0], state.hours[-1]
-    before, behind = job.end <= hour_start(first), job.begin is not None and job.begin > hour_end(last)
-    if before or (behind and not known):
+    is_before, is_after = job.end <= hour_start(first), job.begin is not None and job.begin > hour_end(last)
+    if is_before or (is_after and not has_topic):
         raise BackfillError(
             f"backfill {job.name}: nothing is in archive {archive.name} for this interval: "
-            + ("it begins later" if before else "it ended before, and its topic is not there"),
+            + ("it begins later" if is_before else "it ended before, and its topic is not there"),
             got=f"{utc_text(job.begin) if job.begin else ''}..{utc_text(job.end)}; it has hours from {first} to {last}",
             hint="take an interval within, or what is there: --unclosed",
         )

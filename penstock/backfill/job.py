@@ -15,6 +15,7 @@ from penstock.model.archive import Archive
 from penstock.model.backfill import Backfill
 from penstock.model.input import Input
 from penstock.model.stream import Stream
+from penstock.model.topic import COMMITS
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Fields of a marker that are written as they are.
@@ -146,10 +147,10 @@ class BackfillMarker:
 
     @property
     def run(self) -> str:
-        """Names what is written, in a header of each record."""
+        """Identifies the written rows, in a header of each record."""
         of = [_spans_to_json(self.source_spans), dict(self.after_offsets), self.code, self.again, self.job]
-        made = json.dumps([*of, self.generation] if self.generation else of, sort_keys=True)
-        return hashlib.sha256(made.encode()).hexdigest()[:12]
+        identity = json.dumps([*of, self.generation] if self.generation else of, sort_keys=True)
+        return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
     def with_written(self, written: int) -> BackfillMarker:
         return replace(self, written=written)
@@ -159,21 +160,33 @@ class BackfillMarker:
 
     @classmethod
     def read(cls, data: bytes | None) -> BackfillMarker | None:
+        """Parse a marker; None if there is none.
+
+        Raises:
+            BackfillError: The marker is invalid.
+        """
         if data is None:
             return None
-        found: dict[str, Any] = json.loads(data)
-        return cls(
-            {place: Span(*numbers) for place, numbers in found["source_spans"].items()},
-            found["after_offsets"],
-            found["topic_ids"],
-            found["code"],
-            {int(p): at for p, at in found["first_offsets"].items()},
-            **{name: found[name] for name in MARKER_FIELDS},
-        )
+        try:
+            fields: dict[str, Any] = json.loads(data)
+            return cls(
+                {partition: Span(*numbers) for partition, numbers in fields["source_spans"].items()},
+                fields["after_offsets"],
+                fields["topic_ids"],
+                fields["code"],
+                {int(p): offset for p, offset in fields["first_offsets"].items()},
+                **{name: fields[name] for name in MARKER_FIELDS},
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise BackfillError(
+                f"a commit marker of a backfill in topic {COMMITS.name} cannot be read",
+                got=f"{type(e).__name__}: {e} in {data[:200].decode(errors='replace')}",
+                hint="it was written by another version of Penstock; to write all rows once more: --again",
+            ) from e
 
 
 def _spans_to_json(spans: Mapping[str, Span]) -> dict[str, list[int]]:
-    return {place: [s.rows, s.first, s.last, s.sum] for place, s in spans.items()}
+    return {partition: [s.rows, s.first, s.last, s.sum] for partition, s in spans.items()}
 
 
 def utc_text(at: datetime) -> str:

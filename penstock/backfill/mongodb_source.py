@@ -50,87 +50,95 @@ NOT_FINITE_BYTES = re.compile(rb"[\xf0-\xff][\x7f\xff]")
 
 
 class MongoDBSource:
-    """A collection's documents in order of their ids, as records: key the id as text, value the document as JSON.
+    """A collection's documents in order of their ids, as records: the key is the id as text, the value JSON.
 
-    integers: fields of the documents that are to be whole numbers. left_out: documents that cannot be written as JSON.
+    Args:
+        collection: The collection.
+        integers: Fields of the documents whose values become whole numbers.
+        waits: Called with the reason before each wait.
+
+    Attributes:
+        skipped_records: Documents that cannot be written as JSON.
     """
 
     def __init__(self, collection: Collection, integers: NameCollection[str], waits: OnWait) -> None:
         self._collection, self._integers, self._waits = collection, integers, waits
-        self.left_out = SkippedRecords()
+        self.skipped_records = SkippedRecords()
         self.files = self.rows = 0
         self.spans: Mapping[str, Span] = {}
         self.ids: Mapping[str, str] = {}
-        self.nothing = f"nothing is in {collection.path}"
+        self.empty_text = f"nothing is in {collection.path}"
 
-    def fetch(self, folder: Path, told: OnFile) -> list[Path]:
+    def fetch(self, folder: Path, on_file: OnFile) -> list[Path]:
         if not (url := connections.url("mongodb")):
             raise SinkError(
-                "nobody has said where MongoDB is",
+                "no MongoDB is configured",
                 got=self._collection.path,
-                hint='set PENSTOCK_MONGODB_URL, or start one here: make up STORES="mongodb"',
+                hint='set PENSTOCK_MONGODB_URL, or start a server on this machine with `make up STORES="mongodb"`',
             )
-        found = retry_while_away(partial(self._read, url, folder, told), self._waits)
-        self.files, self.rows = len(found), sum(span.rows for span in self.spans.values())
-        return found
+        paths = retry_while_away(partial(self._read, url, folder, on_file), self._waits)
+        self.files, self.rows = len(paths), sum(span.rows for span in self.spans.values())
+        return paths
 
-    def _read(self, url: str, folder: Path, told: OnFile) -> list[Path]:
-        """All of it. Nothing says what a document was when it was read before, so each try reads all anew."""
-        place = self._collection.path
-        found, self.spans, self.left_out = list[Path](), {}, SkippedRecords()
+    def _read(self, url: str, folder: Path, on_file: OnFile) -> list[Path]:
+        """Read the whole collection: each attempt starts again, since documents may have changed."""
+        path_of_collection = self._collection.path
+        paths, self.spans, self.skipped_records = list[Path](), {}, SkippedRecords()
         try:
-            made: MongoClient[dict[str, Any]] = MongoClient(url, serverSelectionTimeoutMS=SERVER_SELECTION_MS)
-            with closing(made) as client:
+            mongo_client: MongoClient[dict[str, Any]] = MongoClient(url, serverSelectionTimeoutMS=SERVER_SELECTION_MS)
+            with closing(mongo_client) as client:
                 database = client[self._collection.database]
                 if self._collection.name not in database.list_collection_names():
                     raise SinkError(
-                        "there is no such collection in MongoDB", got=place,
-                        hint="see how the Collection is written, and where PENSTOCK_MONGODB_URL leads to",
+                        "the collection does not exist in MongoDB", got=path_of_collection,
+                        hint="check the name of the Collection, and PENSTOCK_MONGODB_URL",
                     )  # fmt: skip
                 self.rows = database[self._collection.name].estimated_document_count()
                 for number, rows in enumerate(self._tables(client)):
                     path = folder / f"{number:06}.parquet"
                     write_file(path, rows)
                     self.spans = merge_spans([self.spans, parquet.spans_of(rows)])
-                    found.append(path)
-                    told(rows.num_rows)
+                    paths.append(path)
+                    on_file(rows.num_rows)
         except ConnectionFailure as e:
-            raise Wait(f"MongoDB does not answer for {place}", got=str(e)[:300], seconds=1.0) from e
+            raise Wait(f"MongoDB does not answer for {path_of_collection}", got=str(e)[:300], seconds=1.0) from e
         except PyMongoError as e:
             raise SinkError(
-                f"MongoDB does not give {place}",
+                f"MongoDB refused to read {path_of_collection}",
                 got=str(e)[:300],
-                hint="see that the user may read the collection; then run it again",
+                hint="allow the user to read the collection, then run it again",
             ) from e
-        return found
+        return paths
 
     def _tables(self, client: MongoClient[dict[str, Any]]) -> Iterator[pa.Table]:
         collection: Any = client[self._collection.database].get_collection(self._collection.name, RAW_OPTIONS)
-        at, held = 0, list[tuple[bytes, bytes]]()
+        offset, batch = 0, list[tuple[bytes, bytes]]()
         document: RawBSONDocument
         for document in collection.find().sort("_id", 1):
             try:
-                held.append(to_record(bytes(document.raw), self._integers))
+                batch.append(to_record(bytes(document.raw), self._integers))
             except (BSONError, TypeError, ValueError, RecursionError) as e:
-                self.left_out.add(f"document {_id_text(bytes(document.raw))}", f"{type(e).__name__}: {e}")
+                self.skipped_records.add(f"document {_id_text(bytes(document.raw))}", f"{type(e).__name__}: {e}")
                 continue
-            if len(held) == DOCUMENTS_PER_FILE:
-                yield self._table(held, at)
-                at, held = at + len(held), []
-        if held:
-            yield self._table(held, at)
+            if len(batch) == DOCUMENTS_PER_FILE:
+                yield self._table(batch, offset)
+                offset, batch = offset + len(batch), []
+        if batch:
+            yield self._table(batch, offset)
 
-    def _table(self, documents: list[tuple[bytes, bytes]], at: int) -> pa.Table:
+    def _table(self, documents: list[tuple[bytes, bytes]], offset: int) -> pa.Table:
         count = len(documents)
-        given: dict[str, Any] = {
+        columns_by_name: dict[str, Any] = {
             "topic": pa.repeat(self._collection.path, count),
             "partition": pa.repeat(pa.scalar(0, pa.int32()), count),
-            "offset": pa.array(range(at, at + count)),
+            "offset": pa.array(range(offset, offset + count)),
             "key": pa.array([key for key, _ in documents]),
             "value": pa.array([value for _, value in documents]),
         }
         columns = [
-            given[field.name].cast(field.type) if field.name in given else pa.nulls(count, field.type)
+            columns_by_name[field.name].cast(field.type)
+            if field.name in columns_by_name
+            else pa.nulls(count, field.type)
             for field in parquet.SCHEMA
         ]
         return pa.Table.from_arrays(columns, schema=parquet.SCHEMA)
@@ -143,13 +151,13 @@ def to_record(document: bytes, integers: NameCollection[str]) -> tuple[bytes, by
     whole number is one. Types that JSON has nothing for are objects, as MongoDB's Extended JSON has them. An error of
     bson, TypeError or ValueError if it cannot be read or written.
     """
-    found = bson.decode(document, DECODE_OPTIONS)
+    fields = bson.decode(document, DECODE_OPTIONS)
     for name in integers:
-        if isinstance(found.get(name), float | str | bson.Decimal128):
-            found[name] = _to_integer(found[name])
+        if isinstance(fields.get(name), float | str | bson.Decimal128):
+            fields[name] = _to_integer(fields[name])
     if NOT_FINITE_BYTES.search(document):
-        found = _non_finite_as_text(found)
-    return str(found.get("_id")).encode(), orjson.dumps(found, default=_to_json_type, option=JSON_OPTIONS)
+        fields = _non_finite_as_text(fields)
+    return str(fields.get("_id")).encode(), orjson.dumps(fields, default=_to_json_type, option=JSON_OPTIONS)
 
 
 def _to_integer(value: float | str | bson.Decimal128) -> object:
@@ -169,8 +177,8 @@ def _non_finite_as_text(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {name: _non_finite_as_text(one) for name, one in value.items()}
-    return [_non_finite_as_text(one) for one in value] if isinstance(value, list) else value
+        return {name: _non_finite_as_text(item) for name, item in value.items()}
+    return [_non_finite_as_text(item) for item in value] if isinstance(value, list) else value
 
 
 def _id_text(document: bytes) -> str:

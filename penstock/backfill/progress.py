@@ -45,40 +45,40 @@ class BackfillStatus:
     verified: str = ""
 
     def summary(self) -> str:
-        found = f"{self.files_done:,} of {self.files:,} files, {self.rows_done:,} of {self.rows:,} rows"
-        found += f", {self.rate:,.0f} rows/s" if self.rate else ""
-        found += f", {self.seconds_left:,.0f} s left" if self.seconds_left is not None else ""
-        return f"{found}: {self.why}" if self.why else found
+        text = f"{self.files_done:,} of {self.files:,} files, {self.rows_done:,} of {self.rows:,} rows"
+        text += f", {self.rate:,.0f} rows/s" if self.rate else ""
+        text += f", {self.seconds_left:,.0f} s left" if self.seconds_left is not None else ""
+        return f"{text}: {self.why}" if self.why else text
 
 
 class BackfillProgress:
     """Tracks a run; calls `report` periodically and at each change of state."""
 
     def __init__(
-        self, what: str, report: Callable[[BackfillStatus], None], clock: Callable[[], float] = time.monotonic
+        self, label: str, report: Callable[[BackfillStatus], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.status = BackfillStatus()
-        self._what, self._report, self._clock = what, report, clock
+        self._label, self._report, self._clock = label, report, clock
         self._samples: deque[tuple[float, int]] = deque()
-        self._line = self._sent = float("-inf")
+        self._logged_at = self._reported_at = float("-inf")
         self._lock = threading.RLock()
 
     @contextmanager
     def keepalive(self, why: str) -> Iterator[None]:
         """Reports periodically during a step without figures."""
-        began, ended = self._clock(), threading.Event()
+        started, done = self._clock(), threading.Event()
 
-        def tell() -> None:
-            while not ended.wait(LOG_INTERVAL):
-                self.update(why=f"{why}, for {self._clock() - began:,.0f} s by now")
+        def report_periodically() -> None:
+            while not done.wait(LOG_INTERVAL):
+                self.update(why=f"{why}, for {self._clock() - started:,.0f} s by now")
 
         self.update(why=why)
-        thread = threading.Thread(target=tell, name=why, daemon=True)
+        thread = threading.Thread(target=report_periodically, name=why, daemon=True)
         thread.start()
         try:
             yield
         finally:
-            ended.set()
+            done.set()
             thread.join()
 
     def update(
@@ -86,29 +86,31 @@ class BackfillProgress:
         rows: int | None = None, rows_done: int | None = None, verified: str = "",
     ) -> None:  # fmt: skip
         """Changes the status."""
-        given = {"files": files, "files_done": files_done, "rows": rows, "rows_done": rows_done}
-        numbers: dict[str, Any] = {name: number for name, number in given.items() if number is not None}
+        figures = {"files": files, "files_done": files_done, "rows": rows, "rows_done": rows_done}
+        numbers: dict[str, Any] = {name: number for name, number in figures.items() if number is not None}
         with self._lock:
-            was = self.status
-            self.status = replace(was, state=state or was.state, why=why, verified=verified or was.verified, **numbers)
+            previous = self.status
+            self.status = replace(
+                previous, state=state or previous.state, why=why, verified=verified or previous.verified, **numbers
+            )
             if rows_done is not None:
                 self._measure_rate(rows_done)
-            at, changed = self._clock(), self.status.state != was.state
-            if changed or at >= self._line + LOG_INTERVAL:
-                self._line = at
-                log.info("%s: %s: %s", self._what, self.status.state, self.status.summary())
-            if changed or at >= self._sent + REPORT_INTERVAL:
-                self._sent = at
+            now, changed = self._clock(), self.status.state != previous.state
+            if changed or now >= self._logged_at + LOG_INTERVAL:
+                self._logged_at = now
+                log.info("%s: %s: %s", self._label, self.status.state, self.status.summary())
+            if changed or now >= self._reported_at + REPORT_INTERVAL:
+                self._reported_at = now
                 self._report(self.status)
 
     def _measure_rate(self, rows_done: int) -> None:
-        at = self._clock()
+        now = self._clock()
         if self._samples and rows_done < self._samples[-1][1]:
             self._samples.clear()
-        self._samples.append((at, rows_done))
-        while len(self._samples) > 2 and self._samples[0][0] < at - RATE_WINDOW:
+        self._samples.append((now, rows_done))
+        while len(self._samples) > 2 and self._samples[0][0] < now - RATE_WINDOW:
             self._samples.popleft()
-        (begun, first), (ended, last) = self._samples[0], self._samples[-1]
-        rate = (last - first) / (ended - begun) if ended > begun else 0.0
-        left = (self.status.rows - rows_done) / rate if rate and self.status.rows else None
-        self.status = replace(self.status, rate=rate, seconds_left=left)
+        (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
+        rate = (last - first) / (last_at - first_at) if last_at > first_at else 0.0
+        seconds_left = (self.status.rows - rows_done) / rate if rate and self.status.rows else None
+        self.status = replace(self.status, rate=rate, seconds_left=seconds_left)

@@ -1,4 +1,4 @@
-"""Tells the control database of a run, for the operator page."""
+"""Reports a run to the control database, for the operator page."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable
 
 from penstock.backfill.job import BackfillJob, epoch_ms
 from penstock.backfill.progress import BackfillStatus
-from penstock.control.repositories.backfills import BackfillRepository
+from penstock.control.repositories.backfills import BackfillCounts, BackfillRepository
 from penstock.errors import ControlError
 
 log = logging.getLogger(__name__)
 
 
 def control_reporter(control: BackfillRepository, job: BackfillJob, owner: str) -> Callable[[BackfillStatus], None]:
-    """What a run tells its figures. A control database that is away keeps no run from going on."""
-    begun = False
+    """Returns the function that reports the status of a run; a control database that fails does not stop the run."""
+    started = False
 
-    def tell(now: BackfillStatus) -> None:
-        nonlocal begun
-        left = None if now.seconds_left is None else int(now.seconds_left * 1000)
+    def report(status: BackfillStatus) -> None:
+        nonlocal started
+        remaining_ms = None if status.seconds_left is None else int(status.seconds_left * 1000)
         try:
-            if not begun:
+            if not started:
                 begin = None if job.begin is None else epoch_ms(job.begin)
                 control.begin_backfill(
                     job.status_key,
@@ -32,18 +32,23 @@ def control_reporter(control: BackfillRepository, job: BackfillJob, owner: str) 
                     end=epoch_ms(job.end),
                     dry=job.dry_run,
                 )
-                begun = True
-            if now.state == "done" or now.state == "failed" or now.state == "stopped":
-                control.end_backfill(
-                    job.status_key, now.state, now.why, files=now.files, files_done=now.files_done, rows=now.rows,
-                    rows_done=now.rows_done, verified=now.verified,
-                )  # fmt: skip
+                started = True
+            counts: BackfillCounts = {
+                "files": status.files, "files_done": status.files_done, "rows": status.rows,
+                "rows_done": status.rows_done, "verified": status.verified,
+            }  # fmt: skip
+            if status.state == "done" or status.state == "failed" or status.state == "stopped":
+                control.end_backfill(job.status_key, status.state, status.why, **counts)
                 return
             control.report_backfill(
-                job.status_key, state=now.state, why=now.why, files=now.files, files_done=now.files_done, rows=now.rows,
-                rows_done=now.rows_done, verified=now.verified, rate=now.rate, remaining_ms=left,
-            )  # fmt: skip
+                job.status_key,
+                state=status.state,
+                why=status.why,
+                rate=status.rate,
+                remaining_ms=remaining_ms,
+                **counts,
+            )
         except ControlError as e:
-            log.warning("backfill %s: the control database is not told of it: %s", job.id, e)
+            log.warning("backfill %s: its progress could not be reported: %s", job.id, e)
 
-    return tell
+    return report

@@ -14,17 +14,17 @@ DRY_RUN_CHARS = 300
 """Characters shown of the key and of the value of a row."""
 
 
-def unchanged_text(source: BackfillSource, done: BackfillMarker) -> str:
-    if not done.rows:
+def unchanged_text(source: BackfillSource, marker: BackfillMarker) -> str:
+    if not marker.rows:
         return no_rows_text(source)
-    left_out = f"; {done.skipped:,} records of the source gave none" if done.skipped else ""
-    return f"nothing is new: {done.rows:,} rows were written and verified by an earlier run{left_out}"
+    suffix = f"; {marker.skipped:,} records of the source gave none" if marker.skipped else ""
+    return f"nothing is new: {marker.rows:,} rows were written and verified by an earlier run{suffix}"
 
 
 def no_rows_text(source: BackfillSource) -> str:
     """Why nothing is written."""
     if not (count := sum(span.rows for span in source.spans.values())):
-        return source.nothing
+        return source.empty_text
     return f"none of the {count:,} records of the source, or of its hours, gives a row of this interval"
 
 

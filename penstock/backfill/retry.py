@@ -26,7 +26,7 @@ OnWait = Callable[[str], None]
 RETRY_TIMEOUT, MAX_PAUSE = 120.0, 15.0
 
 
-def retry_while_away(ask: Callable[[], T], waits: OnWait, ended: Event | None = None) -> T:
+def retry_while_away(call: Callable[[], T], on_wait: OnWait, stop_event: Event | None = None) -> T:
     """Calls until the store answers.
 
     Args:
@@ -37,18 +37,18 @@ def retry_while_away(ask: Callable[[], T], waits: OnWait, ended: Event | None = 
     Raises:
         Wait: the store was unavailable for RETRY_TIMEOUT seconds.
     """
-    given_up = ended or Event()
+    stop = stop_event or Event()
 
-    def told(call: RetryCallState) -> None:
-        waits(str(call.outcome.exception() if call.outcome else ""))
+    def report_wait(state: RetryCallState) -> None:
+        on_wait(str(state.outcome.exception() if state.outcome else ""))
 
-    again = Retrying(
-        stop=stop_after_delay(RETRY_TIMEOUT) | stop_when_event_set(given_up), sleep=sleep_using_event(given_up),
+    retrying = Retrying(
+        stop=stop_after_delay(RETRY_TIMEOUT) | stop_when_event_set(stop), sleep=sleep_using_event(stop),
         wait=wait_exponential(multiplier=0.5, max=MAX_PAUSE), retry=retry_if_exception_type(Wait),
-        before_sleep=told, reraise=True,
+        before_sleep=report_wait, reraise=True,
     )  # fmt: skip
     try:
-        return again(ask)
+        return retrying(call)
     except Wait as e:
         e.restate(
             e.what,

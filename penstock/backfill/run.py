@@ -1,9 +1,9 @@
-"""A backfill from beginning to end: read, made into rows, written, verified.
+"""Runs a backfill: reads the source, computes rows, writes and verifies them.
 
-What is read and made lies in a folder of the job's own until it is written and verified; how many of the rows are
-written stands in the job's mark, in their own transactions. So a run that was cut off anywhere is taken up again where
-it was: the same records give the same rows in the same order, even if the archive has got more meanwhile, and those
-come with the next run. Who does the same job at the same time is fenced.
+Files and rows are in a folder of the job until they are written and verified. The job's commit marker has the number of
+written rows, in the transactions of the rows. So a run that failed anywhere is resumed: the same records give the same
+rows in the same order. Records that were archived in the meantime are written by the next run. A second process that
+runs the same job is fenced.
 """
 
 from __future__ import annotations
@@ -57,13 +57,12 @@ log = logging.getLogger(__name__)
 
 # Rows that a dry run shows.
 DRY_RUN_ROWS = 5
-# Types of whole numbers.
 INTEGER_TYPES = ("tinyint", "smallint", "int", "bigint")
-# Seconds between two looks at the readers' lag, and for which they may hold a run up without a pause.
+# Seconds between two reads of the readers' lag, and for which a run waits for them at most.
 LAG_INTERVAL, MAX_LAG_WAIT = 1.0, 3600.0
-STOPPED_REASON = "it was asked to end; run it again, and it goes on where it was"
+STOPPED_REASON = "it was stopped; run it again: it is resumed"
 UNREACHABLE_ERRNOS = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
-# As a shell has it of one that SIGTERM ended.
+# Exit status of a process that SIGTERM ended.
 SIGTERM_STATUS = 143
 
 ReaderLag = Callable[[], Mapping[str, float]]
@@ -83,17 +82,29 @@ def run(
     bootstrap: str,
     *,
     report: Callable[[BackfillStatus], None] = lambda _: None,
-    behind: ReaderLag = dict,
+    reader_lag: ReaderLag = dict,
     watermarks: Watermarks = dict,
     recompute: Recompute,
 ) -> BackfillResult:
-    """Do a job, or the rest of it. BackfillError if it is refused, or the target then holds other than the source."""
+    """Run a job, or resume it.
+
+    Args:
+        job: The job.
+        bootstrap: The brokers.
+        report: Called with the status.
+        reader_lag: Returns the lag of the target's readers.
+        watermarks: Returns the watermarks of streams.
+        recompute: Computes windows of streams.
+
+    Raises:
+        BackfillError: The job is refused, or the target does not contain the rows.
+    """
     progress = BackfillProgress(f"backfill {job.status_key}", report)
-    # A dry run is in nobody's way, and nobody in its.
+    # A dry run has its own folder and lock.
     folder = settings().home / "backfills" / f"{job.short_hash}{'.dry' if job.dry_run else ''}"
     try:
         with files.locked(folder.with_name(f"{folder.name}.lock")):
-            return _Run(job, bootstrap, folder, progress, behind, watermarks, recompute).done()
+            return _Run(job, bootstrap, folder, progress, reader_lag, watermarks, recompute).execute()
     except PenstockError as e:
         progress.update(state="failed", why=str(e))
         raise
@@ -106,7 +117,7 @@ def run(
         raise
     except Exception as e:
         if isinstance(e, RuntimeError) and "Query interrupted" in str(e):
-            # DuckDB says so instead of what a signal's handler raised within a query.
+            # DuckDB raises this in place of the exception of a signal handler.
             progress.update(state="stopped", why=STOPPED_REASON)
             raise SystemExit(SIGTERM_STATUS) from e
         progress.update(state="failed", why=f"{type(e).__name__}: {e}")
@@ -114,17 +125,17 @@ def run(
 
 
 def _os_error(job: BackfillJob, folder: Path, e: OSError) -> BackfillError:
-    """Of the disk, or of a connection: Python has one class for both."""
+    """The error for an OSError, which is either of the disk or of a connection."""
     if isinstance(e, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError) or e.errno in UNREACHABLE_ERRNOS:
         return InputNotReady(
-            f"backfill {job.id}: a connection was lost, or none came about",
+            f"backfill {job.id}: a connection failed",
             got=f"{type(e).__name__}: {e}",
-            hint="see that what it reads and the broker run: penstock doctor; then run it again, and it goes on",
+            hint="check the source and the broker with `penstock doctor`, then run it again: it is resumed",
         )
     return BackfillError(
-        f"backfill {job.id}: the disk does not take, or give, what was read",
+        f"backfill {job.id}: reading or writing a file failed",
         got=e,
-        hint=f"make room below {folder.parent}, or take shorter intervals; then run it again, and it goes on",
+        hint=f"free space below {folder.parent}, or use shorter intervals; then run it again: it is resumed",
     )
 
 
@@ -135,18 +146,18 @@ class _Run:
         bootstrap: str,
         folder: Path,
         progress: BackfillProgress,
-        behind: ReaderLag,
+        reader_lag: ReaderLag,
         watermarks: Watermarks,
         recompute: Recompute,
     ) -> None:
         self._job, self._bootstrap, self._folder = job, bootstrap, folder
-        self._progress, self._behind, self._recompute = progress, behind, recompute
+        self._progress, self._reader_lag, self._recompute = progress, reader_lag, recompute
         self._watermarks = watermarks
-        self._looked = float("-inf")
+        self._checked_at = float("-inf")
         self._fetched: list[Path] = []
-        self._said, self._target = "", TargetTopic(compacted=False, id="", settings={})
+        self._summary, self._target = "", TargetTopic(compacted=False, id="", settings={})
 
-    def done(self) -> BackfillResult:
+    def execute(self) -> BackfillResult:
         job = self._job
         check_watermark(job, self._watermarks)
         self._target = read_target(job, self._bootstrap)
@@ -160,17 +171,17 @@ class _Run:
             job.marker_key, f"penstock.backfill.{job.short_hash}", self._bootstrap, COMMITS, "backfill", [job.target]
         )
         try:
-            done = BackfillMarker.read(writer.read_marker())
-            while (plan := self._planned(source, done)) is not None:
-                done = self._ended(source, plan, writer)
-                rows += done.rows - plan.written
+            marker = BackfillMarker.read(writer.read_marker())
+            while (plan := self._plan(source, marker)) is not None:
+                marker = self._write_and_verify(source, plan, writer)
+                rows += marker.rows - plan.written
         finally:
             writer.close()
-        assert done is not None
+        assert marker is not None
         shutil.rmtree(self._folder, ignore_errors=True)
-        said = self._said or unchanged_text(source, done)
-        self._progress.update(state="done", rows=done.rows, rows_done=done.rows, verified=said)
-        return BackfillResult(rows, said)
+        summary = self._summary or unchanged_text(source, marker)
+        self._progress.update(state="done", rows=marker.rows, rows_done=marker.rows, verified=summary)
+        return BackfillResult(rows, summary)
 
     def _source(self) -> BackfillSource:
         def waits(why: str) -> None:
@@ -184,23 +195,25 @@ class _Run:
         fields = rows.fields(f"backfill {job.name}") if rows else ()
         return MongoDBSource(source, [field.name for field in fields if field.type.kind in INTEGER_TYPES], waits)
 
-    def _ended(self, source: BackfillSource, plan: BackfillMarker, writer: TransactionalWriter) -> BackfillMarker:
-        """Write what is not written of a plan, and verify it."""
+    def _write_and_verify(
+        self, source: BackfillSource, plan: BackfillMarker, writer: TransactionalWriter
+    ) -> BackfillMarker:
+        """Write the rest of a plan's rows, and verify them."""
         job = self._job
-        path = self._made(source, plan)
-        left_out = self._left_out(source)
-        plan = replace(self._counted(plan, path), skipped=left_out.count)
+        path = self._make_rows(source, plan)
+        skipped_records = self._skipped_records(source)
+        plan = replace(self._with_row_count(plan, path), skipped=skipped_records.count)
         if plan.written:
             log.info("backfill %s: goes on behind %d of %d rows", job.id, plan.written, plan.rows)
         if not plan.rows:
-            self._said = self._said or no_rows_text(source)
-            log.warning("backfill %s: %s", job.id, self._said)
-        self._keeps(plan, path)
+            self._summary = self._summary or no_rows_text(source)
+            log.warning("backfill %s: %s", job.id, self._summary)
+        self._check_retention(plan, path)
         self._progress.update(rows=plan.rows, rows_done=plan.written)
-        plan = write_rows(job, plan, path, writer, RateLimiter(job.rate), self._waited)
+        plan = write_rows(job, plan, path, writer, RateLimiter(job.rate), self._on_progress)
         if plan.rows:
             self._verify(plan, path)
-        self._said += left_out.summary
+        self._summary += skipped_records.summary
         plan = replace(plan, verified=True)
         writer.commit([], plan.value())
         return plan
@@ -217,56 +230,62 @@ class _Run:
                 f"backfill {job.id}: {verdict.summary}",
                 hint=f"see who else writes to {job.target} or cleans it; then do it once more: --again",
             )
-        self._said = verdict.summary
+        self._summary = verdict.summary
 
-    def _planned(self, source: BackfillSource, done: BackfillMarker | None) -> BackfillMarker | None:
-        """What is to be done; None if it was. Records that were begun with are ended as they were begun; rows that were
-        made of other records, or by other code, are made anew."""
+    def _plan(self, source: BackfillSource, previous: BackfillMarker | None) -> BackfillMarker | None:
+        """The rows to write; None if all are written and verified.
+
+        An unfinished plan of the same records and code is resumed; else the rows are computed again.
+        """
         job, code = self._job, self._code()
         spans = self._spans(source)
-        if done is not None and done.target_id not in ("", self._target.id):
-            log.warning("backfill %s: topic %s was made again since, and gets all of it once more", job.id, job.target)
-            done = None
-        again = job.again or (done.again if done else "")
-        fresh = BackfillMarker(
-            spans, {}, source.ids, code, self._first(), 0, again=again, job=job.id, target_id=self._target.id
+        if previous is not None and previous.target_id not in ("", self._target.id):
+            log.warning("backfill %s: topic %s was recreated since, and all rows are written again", job.id, job.target)
+            previous = None
+        request = job.again or (previous.again if previous else "")
+        new = BackfillMarker(
+            spans, {}, source.ids, code, self._first(), 0, again=request, job=job.id, target_id=self._target.id
         )
-        if done is None or fresh.again != done.again:
-            return fresh
-        same = job.replays or (done.code == code and dict(done.source_spans) == dict(spans))
-        if not same:
-            return fresh
-        if not done.verified:
-            # Those that are made once more may be others in the last digits of a sum.
-            if done.written and not job.replays and not self._has(done):
-                log.warning("backfill %s: the rows that it was writing are gone, and all are written anew", job.id)
-                return replace(fresh, generation=done.generation + 1)
-            return done
-        if dict(done.source_spans) == dict(spans):
+        if previous is None or new.again != previous.again:
+            return new
+        is_same = job.replays or (previous.code == code and dict(previous.source_spans) == dict(spans))
+        if not is_same:
+            return new
+        if not previous.verified:
+            # Rows that are computed again may differ in the last digits of a sum.
+            if previous.written and not job.replays and not self._has_rows(previous):
+                log.warning("backfill %s: the computed rows are lost; all are computed and written again", job.id)
+                return replace(new, generation=previous.generation + 1)
+            return previous
+        if dict(previous.source_spans) == dict(spans):
             return None
-        if changed := {topic for topic, given in done.topic_ids.items() if source.ids.get(topic, given) != given}:
+        if changed := {
+            topic for topic, topic_id in previous.topic_ids.items() if source.ids.get(topic, topic_id) != topic_id
+        }:
             raise BackfillError(
-                f"backfill {job.name}: the archived topic was deleted and made again since this interval was written",
+                f"backfill {job.name}: the archived topic was recreated since this interval was written",
                 got=", ".join(sorted(changed)),
-                hint="nothing tells old records from new ones any more; to write all of them once more: --again",
+                hint="old and new records cannot be told apart; to write all of them once more: --again",
             )
-        return replace(fresh, after_offsets={place: span.last + 1 for place, span in done.source_spans.items()})
+        return replace(
+            new, after_offsets={partition: span.last + 1 for partition, span in previous.source_spans.items()}
+        )
 
     def _spans(self, source: BackfillSource) -> Mapping[str, Span]:
-        """What is read; of documents this is known only once they are."""
+        """The records of the source; for a collection they are read first."""
         if self._job.archive is None and not self._fetched:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._fetched = self._fetch(source)
         return source.spans
 
     def _code(self) -> str:
-        """What makes the rows: a change of it makes others."""
+        """Hash of all that determines the rows."""
         backfill = self._job.backfill
         if isinstance(backfill.target, Stream):
             return spec_hash()
         output = backfill.target
-        made = [repr(backfill.rows), repr((output.key, output.value)) if isinstance(output, TopicOutput) else ""]
-        return sha256(json.dumps(made).encode()).hexdigest()
+        parts = [repr(backfill.rows), repr((output.key, output.value)) if isinstance(output, TopicOutput) else ""]
+        return sha256(json.dumps(parts).encode()).hexdigest()
 
     def _first(self) -> dict[int, int]:
         client, topic = admin(self._bootstrap), self._job.target
@@ -280,50 +299,50 @@ class _Run:
             )
         return {p: at for (_, p), at in ends.items()}
 
-    def _has(self, plan: BackfillMarker) -> bool:
-        """Whether the rows of a plan lie here, as they were made."""
+    def _has_rows(self, plan: BackfillMarker) -> bool:
+        """Whether the computed rows of a plan exist on this machine."""
         folder = self._folder.with_name(self._job.short_hash)
         return (folder / "rows.parquet").exists() and (folder / "plan").read_text() == plan.run
 
-    def _made(self, source: BackfillSource, plan: BackfillMarker) -> Path:
-        """The rows of a plan; what an earlier run of the same plan has fetched and made is taken."""
-        said, rows = self._folder / "plan", self._folder / "rows.parquet"
-        if not (said.exists() and said.read_text() == plan.run):
+    def _make_rows(self, source: BackfillSource, plan: BackfillMarker) -> Path:
+        """The file of a plan's rows; uses what an earlier run of the same plan has fetched and computed."""
+        plan_file, rows = self._folder / "plan", self._folder / "rows.parquet"
+        if not (plan_file.exists() and plan_file.read_text() == plan.run):
             rows.unlink(missing_ok=True)
         self._folder.mkdir(parents=True, exist_ok=True)
-        said.write_text(plan.run)
+        plan_file.write_text(plan.run)
         if not rows.exists():
             self._fetched = self._fetched or self._fetch(source)
             with self._progress.keepalive("the rows are made"):
                 making.make_rows(self._job, self._fetched, plan, self._folder, self._recompute)
         return rows
 
-    def _left_out(self, source: BackfillSource) -> SkippedRecords:
-        """What of the source gives no row, once the rows are made."""
-        return source.left_out + SkippedRecords.load(self._folder / making.SKIPPED_FILE)
+    def _skipped_records(self, source: BackfillSource) -> SkippedRecords:
+        """The records that give no row, known once the rows are computed."""
+        return source.skipped_records + SkippedRecords.load(self._folder / making.SKIPPED_FILE)
 
     def _fetch(self, source: BackfillSource) -> list[Path]:
-        count = rows = 0
+        file_count = row_count = 0
 
-        def told(of: int) -> None:
-            nonlocal count, rows
-            count, rows = count + 1, rows + of
+        def on_file(count_of_file: int) -> None:
+            nonlocal file_count, row_count
+            file_count, row_count = file_count + 1, row_count + count_of_file
             self._progress.update(
-                state="running", files=source.files, files_done=count, rows_done=rows, why="files are read"
+                state="running", files=source.files, files_done=file_count, rows_done=row_count, why="files are read"
             )
 
         folder = self._folder / "files"
         folder.mkdir(parents=True, exist_ok=True)
-        return source.fetch(folder, told)
+        return source.fetch(folder, on_file)
 
-    def _counted(self, plan: BackfillMarker, path: Path) -> BackfillMarker:
-        """BackfillError if the rows are others than those that are partly written."""
+    def _with_row_count(self, plan: BackfillMarker, path: Path) -> BackfillMarker:
+        """Add the number of rows to a plan; BackfillError if it differs from that of the rows partly written."""
         count = making.count_rows(path)
-        # Rows that were made all have a key.
-        if self._target.compacted and self._job.replays and (nameless := making.count_null_keys(path)):
+        # Computed rows always have a key.
+        if self._target.compacted and self._job.replays and (without_key := making.count_null_keys(path)):
             raise BackfillError(
                 f"backfill {self._job.id}: the topic is compacted, and takes no record without a key",
-                got=f"{nameless:,} of {count:,} have none",
+                got=f"{without_key:,} of {count:,} have none",
                 hint="take another topic: --target",
             )
         if plan.written and count != plan.rows:
@@ -334,53 +353,53 @@ class _Run:
             )
         return replace(plan, rows=count)
 
-    def _keeps(self, plan: BackfillMarker, path: Path) -> None:
+    def _check_retention(self, plan: BackfillMarker, path: Path) -> None:
         job = self._job
         stamped = job.replays and job.timestamps == "original"
         check_retention(job, self._target, row_extent(path, plan.written, stamped=stamped))
 
-    def _waited(self, written: int) -> None:
-        """Note what is written; return when no reader is further behind than it may be."""
+    def _on_progress(self, written: int) -> None:
+        """Report the number of written rows, and wait while a reader lags more than `max_lag`."""
         self._progress.update(state="running", rows_done=written)
         bound = self._job.backfill.max_lag.total_seconds()
-        began = time.monotonic()
-        while time.monotonic() >= self._looked + LAG_INTERVAL:
-            self._looked = time.monotonic()
-            late = {name: s for name, s in self._behind().items() if s > bound}
-            if not late:
+        started = time.monotonic()
+        while time.monotonic() >= self._checked_at + LAG_INTERVAL:
+            self._checked_at = time.monotonic()
+            lagging = {name: s for name, s in self._reader_lag().items() if s > bound}
+            if not lagging:
                 return
-            said = ", ".join(f"{name} is {s:,.0f} s behind" for name, s in sorted(late.items()))
-            said = f"{said}; at most {bound:,.0f} s are declared"
-            if time.monotonic() >= began + MAX_LAG_WAIT:
+            lag_text = ", ".join(f"{name} is {s:,.0f} s behind" for name, s in sorted(lagging.items()))
+            lag_text = f"{lag_text}; at most {bound:,.0f} s are declared"
+            if time.monotonic() >= started + MAX_LAG_WAIT:
                 raise InputNotReady(
                     f"backfill {self._job.id}: for {MAX_LAG_WAIT:,.0f} s its readers had too much lag",
-                    got=f"{said}; {written:,} rows are written",
+                    got=f"{lag_text}; {written:,} rows are written",
                     hint="see what holds them up: penstock streams show; then run it again: it goes on where it was",
                 )
-            self._progress.update(state="waiting", why=said)
+            self._progress.update(state="waiting", why=lag_text)
             time.sleep(LAG_INTERVAL)
 
     def _dry(self, source: BackfillSource) -> BackfillResult:
-        """As the run itself would go on from here; the mark is read beside whoever writes it."""
+        """Show what the run would do; the marker is read without fencing a run."""
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
-            done = BackfillMarker.read(read_marker_value(self._job.marker_key, self._bootstrap))
-            if (plan := self._planned(source, done)) is None:
-                assert done is not None
-                count, said = done.rows, unchanged_text(source, done)
+            marker = BackfillMarker.read(read_marker_value(self._job.marker_key, self._bootstrap))
+            if (plan := self._plan(source, marker)) is None:
+                assert marker is not None
+                count, summary = marker.rows, unchanged_text(source, marker)
             else:
-                path = self._made(source, plan)
+                path = self._make_rows(source, plan)
                 count = making.count_rows(path)
-                self._keeps(plan, path)
-                said = f"{count - plan.written:,} rows would be written to {self._job.target}; nothing was"
-                said = f"{said}; {plan.written:,} of {count:,} are there already" if plan.written else said
-                said = f"{said}: {no_rows_text(source)}" if not count else said
-                said += self._left_out(source).summary
+                self._check_retention(plan, path)
+                summary = f"{count - plan.written:,} rows would be written to {self._job.target}; nothing was"
+                summary = f"{summary}; {plan.written:,} of {count:,} are there already" if plan.written else summary
+                summary = f"{summary}: {no_rows_text(source)}" if not count else summary
+                summary += self._skipped_records(source).summary
                 self._show(path, plan.written)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._progress.update(state="done", rows=count, rows_done=0, verified=said)
-        return BackfillResult(0, said)
+        self._progress.update(state="done", rows=count, rows_done=0, verified=summary)
+        return BackfillResult(0, summary)
 
     def _show(self, path: Path, skip: int) -> None:
         for row in next(making.read_rows(path, skip, DRY_RUN_ROWS), parquet.SCHEMA.empty_table()).to_pylist():

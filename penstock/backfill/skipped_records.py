@@ -20,17 +20,17 @@ class SkippedRecords:
     count: int = 0
     examples: list[tuple[str, str]] = field(default_factory=list)
 
-    def add(self, place: str, reason: str) -> None:
+    def add(self, location: str, reason: str) -> None:
         """Count a record, and write its place and the reason to the log."""
-        self.add_many(1, place, reason)
+        self.add_many(1, location, reason)
         if self.count <= MAX_LOGGED:
-            log.warning("%s is left out: %s", place, reason[:MAX_CHARS])
+            log.warning("%s is left out: %s", location, reason[:MAX_CHARS])
 
-    def add_many(self, count: int, place: str, reason: str) -> None:
+    def add_many(self, count: int, location: str, reason: str) -> None:
         """Count records, of which one is named."""
         self.count += count
         if len(self.examples) < MAX_NAMED:
-            self.examples.append((place[:MAX_CHARS], reason[:MAX_CHARS]))
+            self.examples.append((location[:MAX_CHARS], reason[:MAX_CHARS]))
 
     def __add__(self, other: SkippedRecords) -> SkippedRecords:
         return SkippedRecords(self.count + other.count, [*self.examples, *other.examples][:MAX_NAMED])
@@ -40,10 +40,9 @@ class SkippedRecords:
         """The suffix of a run's result; empty if there are none."""
         if not self.count:
             return ""
-        named = "; ".join(f"{place}: {reason}" for place, reason in self.examples)
-        return (
-            f"; {self.count:,} records of the source are left out: {named}{'; ...' if self.count > MAX_NAMED else ''}"
-        )
+        examples = "; ".join(f"{location}: {reason}" for location, reason in self.examples)
+        more = "; ..." if self.count > MAX_NAMED else ""
+        return f"; {self.count:,} records of the source are left out: {examples}{more}"
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))
@@ -53,5 +52,5 @@ class SkippedRecords:
         """Reads what `save` wrote; empty if there is no file."""
         if not path.exists():
             return cls()
-        found = json.loads(path.read_text())
-        return cls(found["count"], [(place, reason) for place, reason in found["examples"]])
+        fields = json.loads(path.read_text())
+        return cls(fields["count"], [(location, reason) for location, reason in fields["examples"]])

@@ -1,7 +1,7 @@
-"""What a backfill reads, brought to the disk file by file and held against what the source says of it.
+"""The sources of backfills: they fetch records into verified local files.
 
-Every file has the columns of an archive (`penstock.archive.parquet`). One that is there whole has its final name, so a
-run that is taken up again fetches only what is missing.
+Files have the columns of an archive (`penstock.archive.parquet`). A complete file has its final name, so a run that is
+resumed fetches only what is missing.
 """
 
 from __future__ import annotations
@@ -18,27 +18,34 @@ from penstock.archive.layout import Span
 from penstock.backfill.skipped_records import SkippedRecords
 
 OnFile = Callable[[int], None]
-"""Is told of each file that is there, with its records."""
+"""Called for each file with its number of records."""
 
 
 class BackfillSource(Protocol):
-    """files, rows: how many there are, 0 if that is not known before they are read. spans: what is read, by place; the
-    whole of it, or nothing before `fetch`. ids: the broker's ids of the topics that were archived. nothing: what to say
-    if there is no record. left_out: what cannot be read, known behind `fetch`."""
+    """The source of a backfill.
+
+    Attributes:
+        files: Number of files; 0 if unknown before `fetch`.
+        rows: Number of records; 0 if unknown before `fetch`.
+        spans: The records by `topic/partition`; may be empty before `fetch`.
+        ids: Ids of the archived topics.
+        empty_text: The message if there are no records.
+        skipped_records: Records that cannot be read, known after `fetch`.
+    """
 
     files: int
     rows: int
     spans: Mapping[str, Span]
     ids: Mapping[str, str]
-    nothing: str
-    left_out: SkippedRecords
+    empty_text: str
+    skipped_records: SkippedRecords
 
-    def fetch(self, folder: Path, told: OnFile) -> list[Path]:
-        """Bring it to the disk."""
+    def fetch(self, folder: Path, on_file: OnFile) -> list[Path]:
+        """Write the records to files of a folder, and return these."""
 
 
 def write_file(path: Path, rows: pa.Table) -> None:
-    """Write a file, which has its name only once it is whole."""
-    made = path.with_suffix(".part")
-    pq.write_table(rows, made, compression="lz4", row_group_size=parquet.ROW_GROUP_ROWS)
-    made.replace(path)
+    """Write a file, which gets its name when it is complete."""
+    part = path.with_suffix(".part")
+    pq.write_table(rows, part, compression="lz4", row_group_size=parquet.ROW_GROUP_ROWS)
+    part.replace(path)

@@ -67,7 +67,7 @@ def make_rows(
         rows = folder / "made.parquet"
         given = _RecomputedTables(recompute(chain, [str(path) for path in files], job.begin, job.end))
         _write_tables(rows, given)
-        given.left_out.save(folder / SKIPPED_FILE)
+        given.skipped_records.save(folder / SKIPPED_FILE)
         source = f"SELECT key, value FROM {files_as_table([rows])}"
         with open_duckdb(folder) as connection:
             _sort_by_key(connection, job, source, target)
@@ -174,14 +174,14 @@ def _run_query(
             got=rows.event_time,
             hint="write timestamp_millis(column), timestamp_micros(column), timestamp_seconds(column) or a column",
         )
-    left_out = SkippedRecords()
+    skipped_records = SkippedRecords()
     with open_duckdb(folder) as connection:
         paths = []
         for number, path in enumerate(files):
             decoded = folder / f"decoded-{number:06}.parquet"
-            pq.write_table(_decode_file(reading, job, connection, path, left_out), decoded, compression="lz4")
+            pq.write_table(_decode_file(reading, job, connection, path, skipped_records), decoded, compression="lz4")
             paths.append(decoded)
-        left_out.save(folder / SKIPPED_FILE)
+        skipped_records.save(folder / SKIPPED_FILE)
         connection.execute("SET VARIABLE begin = ?", [epoch_ms(job.begin) if job.begin else 0])
         connection.execute('SET VARIABLE "end" = ?', [epoch_ms(job.end)])
         connection.execute(
@@ -220,9 +220,9 @@ def _decode_file(
     job: BackfillJob,
     connection: duckdb.DuckDBPyConnection,
     path: Path,
-    left_out: SkippedRecords,
+    skipped_records: SkippedRecords,
 ) -> pa.Table:
-    """The good records, in the columns of the schema, and their event time. left_out: is told of the others."""
+    """The good records, in the columns of the schema, and their event time. skipped_records: is told of the others."""
     given = _read_interval(connection, job, path)
     found = pa.Table.from_batches(list(reading(iter(given.to_batches()))), reading.output_schema)
     record: dict[str, Any]
@@ -231,7 +231,7 @@ def _decode_file(
             place = f"document {bytes(record['key']).decode(errors='replace')}"
         else:
             place = f"{job.archive.reads[0].name}[{record['partition']}]@{record['offset']}"
-        left_out.add(place, record["reason"])
+        skipped_records.add(place, record["reason"])
     return found.filter(pc.invert(found[BAD_COLUMN])).select(_decoded_schema(reading).names)
 
 
@@ -313,16 +313,16 @@ def _check_keys(job: BackfillJob, path: Path) -> None:
 
 
 class _RecomputedTables:
-    """The tables of a recompute. left_out: what it returns at its end."""
+    """The tables of a recompute. skipped_records: what it returns at its end."""
 
     def __init__(self, tables: Iterator[pa.Table]) -> None:
         self._tables = cast("Generator[pa.Table, None, tuple[int, str] | None]", tables)
-        self.left_out = SkippedRecords()
+        self.skipped_records = SkippedRecords()
 
     def __iter__(self) -> Iterator[pa.Table]:
         found = yield from self._tables
         if found and found[0]:
-            self.left_out.add_many(found[0], "the first of them", found[1])
+            self.skipped_records.add_many(found[0], "the first of them", found[1])
 
 
 def _write_tables(path: Path, given: Iterable[pa.Table]) -> None:

@@ -52,54 +52,57 @@ class RateLimiter:
 
 def write_rows(
     job: BackfillJob,
-    done: BackfillMarker,
+    marker: BackfillMarker,
     path: Path,
     writer: TransactionalWriter,
-    pace: RateLimiter,
-    told: Callable[[int], None],
+    limiter: RateLimiter,
+    on_progress: Callable[[int], None],
 ) -> BackfillMarker:
     """Write the rows that are not written; told: is asked before each transaction, and may wait, and told how many are.
 
     LeaseLost if somebody else does the same job meanwhile.
     """
-    for table in given.read_rows(path, done.written, pace.batch_rows):
-        told(done.written)
-        pace.acquire(table.num_rows)
-        after = done.with_written(done.written + table.num_rows)
-        writer.commit(_producer_batch(job, done.run, table), after.value())
-        done = after
-    told(done.written)
-    return done
+    for table in given.read_rows(path, marker.written, limiter.batch_rows):
+        on_progress(marker.written)
+        limiter.acquire(table.num_rows)
+        next_marker = marker.with_written(marker.written + table.num_rows)
+        writer.commit(_producer_batch(job, marker.run, table), next_marker.value())
+        marker = next_marker
+    on_progress(marker.written)
+    return marker
 
 
 def _producer_batch(job: BackfillJob, run: str, rows: pa.Table) -> ProducerBatch:
-    part, number = (rows[name].cast(pa.string()) for name in ("partition", "offset"))
+    partitions, offsets = (rows[name].cast(pa.string()) for name in ("partition", "offset"))
     runs: Any = pa.chunked_array([pa.repeat(run, rows.num_rows)])
-    said: Any = pc.binary_join_element_wise(runs, rows["topic"], part, number, "/").cast(pa.binary())
-    places = said.to_pylist()
+    row_ids: Any = pc.binary_join_element_wise(runs, rows["topic"], partitions, offsets, "/").cast(pa.binary())
+    row_id_texts = row_ids.to_pylist()
     sizes = (
         _byte_lengths(rows["key"])
         + _byte_lengths(rows["value"])
-        + _byte_lengths(said)
+        + _byte_lengths(row_ids)
         + RECORD_OVERHEAD
         + len(ROW_HEADER)
         + HEADER_OVERHEAD
     )
-    own = None
+    record_headers = None
     if rows["headers"].null_count < rows.num_rows:
-        own, more = _record_headers(rows["headers"])
-        sizes = sizes + more
+        record_headers, header_sizes = _record_headers(rows["headers"])
+        sizes = sizes + header_sizes
 
     def headers() -> Iterator[Headers]:
-        if own is None:
-            return ([(ROW_HEADER, place)] for place in places)
-        return ([*kept, (ROW_HEADER, place)] for kept, place in zip(own(), places, strict=True))
+        if record_headers is None:
+            return ([(ROW_HEADER, row_id)] for row_id in row_id_texts)
+        return (
+            [*headers_of_record, (ROW_HEADER, row_id)]
+            for headers_of_record, row_id in zip(record_headers(), row_id_texts, strict=True)
+        )
 
     times = [0] * rows.num_rows
     if job.replays and job.timestamps == "original":
         stamps: Any = rows["timestamp"].cast(pa.int64())
         micros = pc.fill_null(stamps, -1)
-        times = [producer_timestamp(at) for at in (_to_int64(micros) // 1000).tolist()]
+        times = [producer_timestamp(micros_of_row) for micros_of_row in (_to_int64(micros) // 1000).tolist()]
     return ProducerBatch(job.target, rows["key"].to_pylist(), rows["value"].to_pylist(), headers, times, sizes)
 
 
@@ -107,19 +110,19 @@ def _record_headers(column: Any) -> tuple[Callable[[], Iterator[Headers]], npt.N
     """The headers that records have themselves, and what they add to their sizes."""
     lists = column.combine_chunks()
     names, values = lists.flatten().flatten()
-    bounds, held = (
+    bounds, sizes = (
         _prefix_sums(_to_int64(pc.list_value_length(lists))),
         _prefix_sums(_byte_lengths(names) + _byte_lengths(values) + HEADER_OVERHEAD),
     )
     firsts, lasts = bounds[:-1].tolist(), bounds[1:].tolist()
     names, values = names.to_pylist(), values.to_pylist()
 
-    def each() -> Iterator[Headers]:
+    def headers_of_records() -> Iterator[Headers]:
         for first, last in zip(firsts, lasts, strict=True):
             pairs = zip(names[first:last], values[first:last], strict=True)
-            yield [one for one in pairs if one[0] != ROW_HEADER]
+            yield [pair for pair in pairs if pair[0] != ROW_HEADER]
 
-    return each, held[bounds[1:]] - held[bounds[:-1]]
+    return headers_of_records, sizes[bounds[1:]] - sizes[bounds[:-1]]
 
 
 def _byte_lengths(column: Any) -> npt.NDArray[np.int64]:

@@ -115,7 +115,7 @@ def run(
         report = control_reporter(control, job, owner or f"{getpass.getuser()}@{socket.gethostname()}")
         with _sigterm() as terminated:
             result = run_job(
-                job, settings().bootstrap, report=report, behind=reader_lag(catalog, job.target, control),
+                job, settings().bootstrap, report=report, reader_lag=reader_lag(catalog, job.target, control),
                 watermarks=stream_watermarks(control), recompute=partial(_recompute, terminated),
             )  # fmt: skip
     # One line, which Airflow stores as the result of the task.

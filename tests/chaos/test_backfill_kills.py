@@ -232,7 +232,7 @@ def test_asked_to_end_within_a_query(filling: Filling) -> None:
         assert running.wait(120) == 143, filling.said()
     [row] = filling.control.backfill_runs()
     assert row.state == "stopped"
-    assert row.why.startswith("it was asked to end")
+    assert row.why.startswith("it was stopped")
 
 
 @pytest.mark.parametrize("filling", ["through-a-stream"], indirect=True)
@@ -257,7 +257,7 @@ def test_asked_to_end_while_spark_works(filling: Filling, works: str) -> None:
     wait_until(lambda: not any(child.is_running() and child.status() != "zombie" for child in below), 60)
     assert read(filling.bootstrap, TOPICS[filling.name].name) == []
     [row] = filling.control.backfill_runs()
-    assert (row.state, row.why[:19]) == ("stopped", "it was asked to end")
+    assert (row.state, row.why[:14]) == ("stopped", "it was stopped")
     filling.done()
     ORACLES[filling.name](read(filling.bootstrap, TOPICS[filling.name].name))
 

@@ -102,7 +102,7 @@ def test_a_topic_that_the_broker_has_cleaned_meanwhile_is_right(kept: Archive, f
             wait_until(few, every=1.0)
         return {}
 
-    done = do(job(again(kept)), fresh_broker, behind=cleaned)
+    done = do(job(again(kept)), fresh_broker, reader_lag=cleaned)
     assert done.rows == len(ALL)
     assert "the topic keeps a newer record of their keys" in done.summary
 
@@ -123,12 +123,12 @@ def test_a_target_that_was_made_again_gets_all_of_it(
 
     if at < 10:
         with pytest.raises(KeyboardInterrupt):
-            do(job(again(kept)), fresh_broker, behind=cut)
+            do(job(again(kept)), fresh_broker, reader_lag=cut)
     else:
         do(job(again(kept)), fresh_broker)
     remade(fresh_broker, AGAIN)
     assert do(job(again(kept)), fresh_broker).rows == len(ALL)
-    assert "topic again was made again since" in caplog.text
+    assert "topic again was recreated since" in caplog.text
     assert sorted(places(fresh_broker)) == ALL
     assert do(job(again(kept)), fresh_broker).rows == 0
 
@@ -163,7 +163,7 @@ def test_readers_do_not_hold_it_up_for_ever(
     with pytest.raises(
         InputNotReady, match=r"its readers had too much lag.*counts is 90 s behind.*goes on where it was"
     ):
-        do(job(again(kept)), fresh_broker, told, behind=lambda: {"counts": 90.0})
+        do(job(again(kept)), fresh_broker, told, reader_lag=lambda: {"counts": 90.0})
     assert {f.state for f in told} >= {"waiting", "failed"}
     assert do(job(again(kept)), fresh_broker).rows == len(ALL)
 
@@ -179,7 +179,7 @@ def test_a_dry_run_goes_on_from_the_mark_and_is_in_nobodys_way(kept: Archive, fr
         return {}
 
     # Three transactions later the run itself is not fenced.
-    assert do(job(again(kept)), fresh_broker, behind=beside).rows == len(ALL)
+    assert do(job(again(kept)), fresh_broker, reader_lag=beside).rows == len(ALL)
     assert said == [
         "80 rows would be written to again; nothing was",
         *(f"{80 - n} rows would be written to again; nothing was; {n} of 80 are there already" for n in (10, 20, 30)),

@@ -251,11 +251,11 @@ def test_a_lost_connection_is_not_taken_for_a_full_disk(home: Path, error: OSErr
 
 def test_the_hour_behind_a_time() -> None:
     hour, last = timedelta(hours=1), datetime(9999, 12, 31, 23, tzinfo=UTC)
-    assert archive_source._first_hour_after(AT.replace(minute=0, second=0, microsecond=0), timedelta(0)).minute == 0
+    assert archive_source._first_whole_hour(AT.replace(minute=0, second=0, microsecond=0), timedelta(0)).minute == 0
     for at in (datetime(2026, 1, 1, 10, 0, 1, tzinfo=UTC), datetime(2026, 1, 1, 11, tzinfo=UTC)):
-        assert archive_source._first_hour_after(at, hour) == datetime(2026, 1, 1, 12, tzinfo=UTC)
+        assert archive_source._first_whole_hour(at, hour) == datetime(2026, 1, 1, 12, tzinfo=UTC)
     for at in (last, last - hour, last + (hour - timedelta.resolution)):
-        assert archive_source._first_hour_after(at, timedelta(days=1)) == last
+        assert archive_source._first_whole_hour(at, timedelta(days=1)) == last
 
 
 def test_it_says_that_it_lives_while_there_are_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,3 +377,12 @@ def test_a_signal_ends_a_query_of_hours_whichever_thread_works(tmp_path: Path) -
         [sys.executable, "-c", ENDS, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )
     assert ran.stdout == "Query interrupted\n" * 20, ran.stderr
+
+
+def test_an_invalid_marker_is_an_error_with_a_hint() -> None:
+    marker = BackfillMarker({"t/0": Span(7, 0, 6, 0)}, {}, {}, "code", {0: 3}, 7)
+    assert BackfillMarker.read(marker.value()) == marker
+    assert BackfillMarker.read(None) is None
+    for data in (b"", b"[]", b"{}", b'{"source_spans": 1}'):
+        with pytest.raises(BackfillError, match=r"a commit marker .* cannot be read; got: .*; hint: .*--again"):
+            BackfillMarker.read(data)

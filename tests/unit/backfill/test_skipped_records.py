@@ -83,8 +83,8 @@ def test_what_a_recompute_leaves_out_is_what_it_returns() -> None:
     given = transform._RecomputedTables(recompute())
     assert len(list(given)) == 1
     assert (
-        given.left_out.summary
+        given.skipped_records.summary
         == "; 7 records of the source are left out: the first of them: field n is missing or null; ..."
     )
     none = transform._RecomputedTables(iter(()))
-    assert (list(none), none.left_out.summary) == ([], "")
+    assert (list(none), none.skipped_records.summary) == ([], "")
