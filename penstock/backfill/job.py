@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,8 @@ from penstock.model.backfill import Backfill
 from penstock.model.input import Input
 from penstock.model.stream import Stream
 from penstock.model.topic import COMMITS
+
+log = logging.getLogger(__name__)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Fields of a marker that are written as they are.
@@ -104,6 +107,16 @@ class BackfillJob:
     @property
     def marker_key(self) -> str:
         return f"backfill {self.id}"
+
+    def parse_marker(self, data: bytes | None) -> BackfillMarker | None:
+        """As `BackfillMarker.read`; an invalid marker counts as none if all rows are to be written again."""
+        try:
+            return BackfillMarker.read(data)
+        except BackfillError as e:
+            if not self.again:
+                raise
+            log.warning("backfill %s: %s", self.id, e)
+            return None
 
     @property
     def short_hash(self) -> str:

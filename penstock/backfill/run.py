@@ -8,12 +8,9 @@ runs the same job is fenced.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import shutil
-import socket
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +23,7 @@ from penstock.backfill import transform as making
 from penstock.backfill.archive_source import ArchiveSource
 from penstock.backfill.job import BackfillJob, BackfillMarker
 from penstock.backfill.mongodb_source import MongoDBSource
+from penstock.backfill.os_errors import os_error
 from penstock.backfill.preflight import (
     TargetTopic,
     Watermarks,
@@ -61,7 +59,6 @@ INTEGER_TYPES = ("tinyint", "smallint", "int", "bigint")
 # Seconds between two reads of the readers' lag, and for which a run waits for them at most.
 LAG_INTERVAL, MAX_LAG_WAIT = 1.0, 3600.0
 STOPPED_REASON = "it was stopped; run it again: it is resumed"
-UNREACHABLE_ERRNOS = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
 # Exit status of a process that SIGTERM ended.
 SIGTERM_STATUS = 143
 
@@ -109,7 +106,7 @@ def run(
         progress.update(state="failed", why=str(e))
         raise
     except OSError as e:
-        error = _os_error(job, folder, e)
+        error = os_error(job, folder, e)
         progress.update(state="failed", why=str(error))
         raise error from e
     except (KeyboardInterrupt, SystemExit):
@@ -122,21 +119,6 @@ def run(
             raise SystemExit(SIGTERM_STATUS) from e
         progress.update(state="failed", why=f"{type(e).__name__}: {e}")
         raise
-
-
-def _os_error(job: BackfillJob, folder: Path, e: OSError) -> BackfillError:
-    """The error for an OSError, which is either of the disk or of a connection."""
-    if isinstance(e, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError) or e.errno in UNREACHABLE_ERRNOS:
-        return InputNotReady(
-            f"backfill {job.id}: a connection failed",
-            got=f"{type(e).__name__}: {e}",
-            hint="check the source and the broker with `penstock doctor`, then run it again: it is resumed",
-        )
-    return BackfillError(
-        f"backfill {job.id}: reading or writing a file failed",
-        got=e,
-        hint=f"free space below {folder.parent}, or use shorter intervals; then run it again: it is resumed",
-    )
 
 
 class _Run:
@@ -171,7 +153,7 @@ class _Run:
             job.marker_key, f"penstock.backfill.{job.short_hash}", self._bootstrap, COMMITS, "backfill", [job.target]
         )
         try:
-            marker = BackfillMarker.read(writer.read_marker())
+            marker = self._job.parse_marker(writer.read_marker())
             while (plan := self._plan(source, marker)) is not None:
                 marker = self._write_and_verify(source, plan, writer)
                 rows += marker.rows - plan.written
@@ -383,7 +365,7 @@ class _Run:
         """Show what the run would do; the marker is read without fencing a run."""
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
-            marker = BackfillMarker.read(read_marker_value(self._job.marker_key, self._bootstrap))
+            marker = self._job.parse_marker(read_marker_value(self._job.marker_key, self._bootstrap))
             if (plan := self._plan(source, marker)) is None:
                 assert marker is not None
                 count, summary = marker.rows, unchanged_text(source, marker)

@@ -1,12 +1,8 @@
 """Decodes and combines records in columns, by DuckDB, without a loop over rows in Python.
 
-It runs in Spark's Python workers and does not use Spark. Input are the columns `RecordDecoder.input_columns`, out of:
-
-- key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT
-- beat INT: the partition of a record that has the key of heartbeats, else NULL
-- clock BIGINT, epoch microseconds: the time of a raw record, else the latest event time that is allowed
-
-Output are the columns `RecordDecoder.output_schema`.
+It runs in Spark's Python workers and does not use Spark. The input is `RecordDecoder.input_columns` of `key BINARY,
+value BINARY, topic STRING, partition INT, offset BIGINT`; `beat INT`, the partition of a record that has the key of
+heartbeats; and `clock BIGINT`, in epoch microseconds the time of a raw record, else the latest event time allowed.
 """
 
 from __future__ import annotations
@@ -56,17 +52,13 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
-RECORD_TYPE = pa.struct(
-    [
-        ("topic", ARROW_TYPES["string"]),
-        ("partition", ARROW_TYPES["int"]),
-        ("offset", ARROW_TYPES["bigint"]),
-        ("key", ARROW_TYPES["binary"]),
-        ("value", ARROW_TYPES["binary"]),
-        ("reason", ARROW_TYPES["string"]),
-    ]
-)
-RECORD_METADATA_TYPE = pa.struct([("timestamp", ARROW_TYPES["timestamp"]), ("headers", ARROW_TYPES["string"])])
+
+
+def _struct_type(ddl: str) -> pa.StructType:
+    return pa.struct([(name, ARROW_TYPES[kind.lower()]) for name, kind in map(str.split, ddl.split(", "))])
+
+
+RECORD_TYPE, RECORD_METADATA_TYPE = _struct_type(RECORD), _struct_type(RECORD_METADATA)
 ADDED_COLUMNS = pa.schema(
     [(EVENT_TIME, ARROW_TYPES["timestamp"]), (HEARTBEAT_COLUMN, pa.bool_()), (BAD_COLUMN, pa.bool_())]
 )

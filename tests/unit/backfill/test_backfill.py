@@ -228,10 +228,10 @@ def test_a_target_that_would_not_keep_what_it_is_given_is_refused(
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ConnectionResetError(104, "reset"), "InputNotReady: .*a connection was lost"),
-        (TimeoutError("timed out"), "InputNotReady: .*a connection was lost"),
-        (OSError(errno.EHOSTUNREACH, "No route to host"), "InputNotReady: .*a connection was lost"),
-        (OSError(errno.ENOSPC, "No space left on device"), "BackfillError: .*the disk does not take"),
+        (ConnectionResetError(104, "reset"), "InputNotReady: .*a connection failed"),
+        (TimeoutError("timed out"), "InputNotReady: .*a connection failed"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "InputNotReady: .*a connection failed"),
+        (OSError(errno.ENOSPC, "No space left on device"), "BackfillError: .*reading or writing a file failed"),
     ],
 )
 def test_a_lost_connection_is_not_taken_for_a_full_disk(home: Path, error: OSError, said: str) -> None:
