@@ -141,13 +141,8 @@ class RecordDecoder:
         if self.ddl or not self.combine:
             metadata = ("timestamp", "headers") if self.whole_record else ()
             return ("key", "value", "partition", "offset", "clock", *topic, *metadata)
-        return (
-            "value",
-            "clock",
-            "beat",
-            *topic,
-            *(n for n in ("key", "partition", "offset") if n in self.combine.reads),
-        )
+        records = (name for name in ("key", "partition", "offset") if name in self.combine.reads)
+        return ("value", "clock", "beat", *topic, *records)
 
     @property
     def output_fields(self) -> tuple[Field, ...]:
