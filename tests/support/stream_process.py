@@ -29,7 +29,7 @@ from penstock.errors import PenstockError
 from penstock.settings import PROJECT, settings
 from penstock.streams import F, Fold, KeyedState, Stream, Topic, TopicOutput
 from penstock.testing import read, send
-from tests.integration.engine.checkpoint.test_recovery import COUNTS, EACH, GIVEN, OUT, events
+from tests.support.recovered_streams import COUNTS, EACH, GIVEN, OUT, events
 from tests.support.wait import tended, wait_until
 
 if TYPE_CHECKING:

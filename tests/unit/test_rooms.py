@@ -126,3 +126,16 @@ def test_every_module_can_be_read_at_a_sitting() -> None:
     ]
     assert len(files) > 200
     assert [str(path) for path in files if len(path.read_text().splitlines()) > 400] == []
+
+
+def test_no_test_imports_from_a_test_file() -> None:
+    """What several tests need lies in tests/support or beside them, under a name that says what it is."""
+    imports = re.compile(r"^ *from (tests\.(?:\w+\.)*test_\w+)", re.MULTILINE)
+    # A program of another process may import the file that has its text.
+    found = {
+        str(path.relative_to(PROJECT)): module
+        for path in (PROJECT / "tests").rglob("*.py")
+        for module in imports.findall(path.read_text())
+        if module != name_of(path)
+    }
+    assert found == {}

@@ -35,8 +35,8 @@ from penstock.streams import (
     View,
 )
 from tests.chaos.projects import other_project
+from tests.support.declared_project import DECLARED
 
-DECLARED = PROJECT / "tests" / "browser" / "project"
 MINUTE = timedelta(minutes=1)
 ORDERS, SHOPS = Topic("orders"), Topic("shops", compacted=True)
 POINTS = InfluxDB(sink="s", database="shop", measurement="m")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from itertools import combinations, pairwise
 from typing import get_args
 
@@ -16,7 +17,7 @@ from penstock.catalog.listing import catalog_rows, document, format_duration
 from penstock.model.declaration import CatalogNode, Kind
 from penstock.model.output_mode import millis
 from tests.chaos.projects import other_project
-from tests.unit.catalog.test_catalog import DECLARED, MINUTE
+from tests.support.declared_project import DECLARED
 
 
 @pytest.fixture(scope="module")
@@ -201,5 +202,5 @@ def test_rows_say_what_runs_and_what_is_promised(catalog: Catalog) -> None:
     [(0, "0 s"), (0.25, "250 ms"), (1.5, "1500 ms"), (60, "1 min"), (90, "90 s"), (7200, "2 h"), (86400, "1 d")],
 )
 def test_lengths_of_time_are_said_in_whole_units(length: float, said: str) -> None:
-    assert format_duration(MINUTE / 60 * length) == said
-    assert millis(MINUTE / 60 * length) == length * 1000
+    assert format_duration(timedelta(seconds=length)) == said
+    assert millis(timedelta(seconds=length)) == length * 1000

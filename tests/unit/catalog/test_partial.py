@@ -19,7 +19,7 @@ from penstock.cli import catalog
 from penstock.errors import DeclarationError
 from penstock.settings import PROJECT
 from tests.chaos.projects import other_project
-from tests.unit.catalog.test_catalog import DECLARED
+from tests.support.declared_project import DECLARED
 
 STREAM = """
 from datetime import timedelta

@@ -9,8 +9,6 @@ import socket
 import subprocess
 import sys
 from collections import namedtuple
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -30,6 +28,7 @@ from penstock.settings import PROJECT, settings
 from penstock.sinks.core import connections
 from penstock.supervision import launch
 from tests.chaos.projects import other_project
+from tests.support.reports import Silent
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.processes
@@ -40,22 +39,6 @@ STREAM = Stream("{name}", "{app}", {{"rows": Input(Topic("in"))}}, lambda rows: 
                 TopicOutput(Topic("{name}-out"), value="value"), Stateless())
 """
 Usage = namedtuple("Usage", "total used free")
-
-
-class Silent:
-    """A report that keeps the titles of its steps."""
-
-    def __init__(self) -> None:
-        self.titles: list[str] = []
-
-    def tick(self, done: int, total: int) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    @contextmanager
-    def step(self, title: str) -> Iterator[Silent]:
-        self.titles.append(title)
-        yield self
 
 
 @pytest.fixture(autouse=True)

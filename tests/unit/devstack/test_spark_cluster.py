@@ -22,8 +22,8 @@ from penstock.monitoring.dashboard.states import STATES, StateLimits, driver_sta
 from penstock.monitoring.health import FAILING_STATES
 from penstock.settings import CLUSTER_MARK, ExecutorResources, settings
 from tests.support.meter_control import APP, filled
+from tests.support.reports import Silent
 from tests.support.wait import wait_until
-from tests.unit.devstack.test_platform import Silent
 
 pytestmark = pytest.mark.processes
 

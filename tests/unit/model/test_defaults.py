@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.errors import DeclarationError
-from penstock.model.output import CommitMarker, Delivery, Output
+from penstock.model.output import CommitMarker
 from penstock.model.output_mode import HeartbeatSchedule, OutputMode, millis
 from penstock.streams import EmitChanges, EmitFinal, Input, Stateless, Stream, StreamJoin, Table, Timers, Topic
+from tests.support.outputs import Heap
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    pass
 
 MINUTE, TEN = timedelta(minutes=1), timedelta(seconds=10)
 EVENTS = Topic("events")
@@ -76,28 +75,6 @@ def test_broker_settings_that_are_declared_overrule() -> None:
 def test_a_mark_is_read_as_it_was_written() -> None:
     mark = CommitMarker("q", 3, {"events": {0: 5, 11: 7}}, {"events": "AAA"})
     assert CommitMarker.read(mark.value()) == mark
-
-
-@dataclass(frozen=True)
-class Heap(Output):
-    """A store that takes a batch again and tells no row by a key."""
-
-    delivery: ClassVar[Delivery] = "upsert"
-
-    @property
-    def name(self) -> str:
-        return "heap"
-
-    @property
-    def keyed(self) -> bool:
-        return False
-
-    @property
-    def store(self) -> Hashable:
-        return self.name
-
-    def columns(self) -> list[Column]:
-        return []
 
 
 def test_a_store_that_is_written_again_needs_keys() -> None:

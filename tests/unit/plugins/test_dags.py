@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from penstock.errors import BrokerError, ControlError, DeclarationError
 from penstock.settings import PROJECT
 from penstock.supervision import launch, release
 from tests.support import captures
+from tests.support.airflow_tasks import context, first, operator
 from tests.support.caches import clear_caches, unload_jobs
 from tests.support.supervised_platform import airflow_says
 
@@ -87,27 +87,6 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_home: None)
     made.engine.dispose()
     unload_jobs()
     clear_caches()
-
-
-def context(run: str = "r1", user: str | None = None, **params: Any) -> Any:
-    ti = SimpleNamespace(dag_id="streams_chaos", run_id=run, task_id="supervise", try_number=1)
-    return {"ti": ti, "params": params, "dag_run": SimpleNamespace(run_id=run, triggering_user_name=user)}
-
-
-async def first(trigger: Any, seconds: float = 10.0) -> Any:
-    async with asyncio.timeout(seconds):
-        async for event in trigger.run():
-            return event.payload
-    return None
-
-
-def operator(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from penstock_operators import SuperviseStreams
-
-    made = SuperviseStreams(task_id="supervise", app="chaos")
-    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-    monkeypatch.setattr(made, "_command", lambda incarnation: [*sleep, incarnation])
-    return made
 
 
 def test_a_run_starts_waits_and_acts_and_the_next_run_adopts(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.control import Control
+from tests.support.airflow_tasks import context, first, operator
 from tests.support.supervised_platform import airflow_says, chaos_project
-from tests.unit.plugins.test_dags import context, first, operator
 
 
 @pytest.fixture

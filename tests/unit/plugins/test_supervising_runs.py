@@ -19,8 +19,8 @@ from penstock.monitoring.health import UNKNOWN_STATES, state_is_known
 from penstock.supervision import supervisor
 from penstock.supervision.decision.facts import Evidence, facts_of
 from penstock.supervision.decision.watch import AppWatch
+from tests.support.airflow_tasks import context, first
 from tests.support.supervised_platform import Platform, chaos_project
-from tests.unit.plugins.test_dags import context, first
 
 ME = Actor("me", "cli")
 

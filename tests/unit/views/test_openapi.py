@@ -11,7 +11,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from penstock.views.api.openapi import ANSWERS
 from tests.support.random_cases import FULL
-from tests.unit.views.test_api import KEYS, Doors
+from tests.support.view_api import KEYS, Doors
 
 TOKEN = "open-sesame"
 AUTHORIZED = {"authorization": f"Bearer {TOKEN}"}

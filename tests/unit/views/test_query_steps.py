@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.views.api import query as view_query
 from penstock.views.api.query import Counts, Search
-from tests.unit.views.test_store import found, kept
+from tests.support.view_stores import found, kept
 
 
 def test_a_step_that_begins_before_the_calendar_is_named_by_its_first_moment(tmp_path: Path) -> None:

@@ -27,10 +27,8 @@ from penstock.views.api.query import BadQuery, Counts, Search
 from penstock.views.api.query_pool import QueryPool
 from penstock.views.store.columns import ViewLayout
 from penstock.views.store.sqlite import QueryTimeout, StoreDamaged, ViewStore
+from tests.support.view_stores import BY, SCHEMA, VIEW, found, kept
 
-SCHEMA = "town STRING, n INT, open BOOLEAN, at TIMESTAMP, day DATE, tags MAP<STRING,STRING>, x STRUCT<y: INT>"
-BY = ("town", "n", "open", "day", "tags", "at")
-VIEW = View("shops", Topic("shops", compacted=True), SCHEMA, query_by=BY)
 MAPS: list[dict[str, str]] = [
     {}, {"a": "b"}, {"a": "b", "c": "d"}, {"aa": "b"}, {"a": "bb"}, {"a\x1fb": ""}, {"a": "b\x1ec\x1fd"},
     {"\x1c1": "b"},    {"\x1e": "b"}, {"a": ""}, {"": "b"}, {'"': "\\"}, {"é": "😀"}, {"a\0": "b"}, {"%": "_"},
@@ -51,12 +49,6 @@ def store(tmp_path: Path) -> ViewStore:
 
 def parsed(store: ViewStore, *parameters: tuple[str, str]) -> dict[str, Any]:
     return view_query.from_query_string(store.layout, parameters)
-
-
-def found(store: ViewStore, where: dict[str, Any], **given: Any) -> list[str]:
-    asked = Search(where=where, **given)
-    query = view_query.search_sql(store.layout, asked)
-    return [key for key, *_ in store.read(query.sql(), query.parameters)]
 
 
 def test_the_newest_rows_are_kept_with_the_offsets_behind_them(store: ViewStore) -> None:
@@ -136,20 +128,6 @@ def test_values_of_each_type_are_compared(store: ViewStore) -> None:
     ):  # fmt: skip
         with pytest.raises(BadQuery):
             found(store, where)
-
-
-def kept(tmp_path: Path, schema: str, by: tuple[str, ...], *values: dict[str, Any]) -> ViewStore:
-    """A store of records, whose keys are numbers."""
-    view = View("v", VIEW.topic, schema, query_by=by)
-    records: list[tuple[bytes | None, bytes | None, int, int]] = []
-    records += [(str(n).encode(), json.dumps(one).encode(), 0, n) for n, one in enumerate(values)]
-    taken = TableDecoder(Table(Topic("shops", compacted=True), schema=schema)).decode(records, {0: len(values)})
-    assert len(taken.bad_records) == 0
-    made = ViewStore(ViewLayout(view), tmp_path / "v.db")
-    made.begin("id", 1, 5, {0: 0})
-    made.apply(taken.rows, {0: len(values)})
-    made.reached(6)
-    return made
 
 
 def test_a_float_is_found_and_told_as_it_was_written(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from penstock.kafka.admin import admin
 from penstock.model.topic import COMMITS
 from penstock.object_store.bucket import Bucket
 from penstock.testing import create, send
-from tests.integration.engine.checkpoint.test_recovery import EVENTS, OUT, events, values
+from tests.support.recovered_streams import EVENTS, OUT, events, values
 from tests.support.s3_store import server, where
 from tests.support.stream_process import Far, far
 from tests.support.wait import wait_until

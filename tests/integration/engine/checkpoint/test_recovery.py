@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,51 +22,21 @@ from penstock.kafka.admin import admin
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
-from penstock.streams import EmitChanges, F, Input, Stateless, Stream, Topic, TopicOutput
-from penstock.testing import Record, create, read, running, send
+from penstock.streams import Stream
+from penstock.testing import create, running, send
+from tests.support.recovered_streams import COUNTS, EACH, EVENTS, OUT, events, values
 from tests.support.wait import tended, wait_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 pytestmark = pytest.mark.integration
-
-MINUTE = 1_700_000_400_000
-EVENTS = Topic("events", partitions=1)
-OUT = Topic("out", partitions=1)
-GIVEN = Input(
-    EVENTS, schema="n BIGINT NOT NULL, at BIGINT NOT NULL", event_time="timestamp_millis(at)", dead_letters="count"
-)
-
-
-def each(events: DataFrame) -> DataFrame:
-    return events.select(F.col("n").cast("string").alias("key"), "n")
-
-
-def counted(events: DataFrame) -> DataFrame:
-    rows = events.groupBy(F.window("event_time", "1 minute").alias("w")).agg(F.count("*").alias("n"))
-    return rows.select(F.unix_millis("w.start").alias("key"), "n")
-
-
-EACH = Stream("each", "tests", {"events": GIVEN}, each, TopicOutput(OUT, key="key", value="n"), Stateless())
-COUNTS = Stream(
-    "counts", "tests", {"events": GIVEN}, counted, TopicOutput(OUT, key="key", value="n"),
-    EmitChanges(window=timedelta(minutes=1), grace=timedelta(minutes=5)),
-)  # fmt: skip
 
 
 @pytest.fixture
 def bootstrap(fresh_broker: Broker) -> str:
     create(fresh_broker.bootstrap, EVENTS, OUT, COMMITS)
     return fresh_broker.bootstrap
-
-
-def events(*numbers: int) -> list[Record]:
-    return [Record("events", None, json.dumps({"n": n, "at": MINUTE})) for n in numbers]
-
-
-def values(bootstrap: str) -> list[int]:
-    return [int(r.value or 0) for r in read(bootstrap, OUT.name)]
 
 
 def three_batches(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> Path:

@@ -14,8 +14,8 @@ from penstock.engine.commit import async_writer
 from penstock.engine.commit.async_writer import AsyncStoreWriter, writer_counts
 from penstock.errors import LeaseLost, SinkError, Wait
 from penstock.model.output import NO_COMMIT, CommitMarker, WriterOwner
+from tests.support.outputs import Heap
 from tests.support.wait import wait_until
-from tests.unit.model.test_defaults import Heap
 
 ROWS = {"heap": pa.table({"n": [1, 2]})}
 FIRST, SECOND = (CommitMarker("q", n, {}) for n in (1, 2))

@@ -16,7 +16,7 @@ from penstock.errors import Blocked, Refused, Wait
 from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.model.topic import DEAD_LETTERS
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
-from tests.unit.model.test_defaults import Heap
+from tests.support.outputs import Heap
 
 OUT = TopicOutput(Topic("out"), value="value")
 MARK = CommitMarker("q", 1, {})

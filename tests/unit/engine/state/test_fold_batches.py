@@ -27,15 +27,14 @@ from penstock import catalog
 from penstock.model.fold import Fold
 from penstock.settings import PROJECT
 from tests.support import presence_model as model
+from tests.support.agent_records import ASSIGNED, CHECK_IN, T, check_in
 from tests.support.agents_model import AFTER, GRACE, MINUTE
+from tests.support.alert_records import LENGTH
+from tests.support.alert_records import SESSION as LOOKED_AT
+from tests.support.alert_records import T as BEGAN
 from tests.support.fold_runner import Folding
+from tests.support.presence_records import CONTACT, COUNTED, NAMED, PROBE, strong
 from tests.support.random_cases import FULL, seeds
-from tests.unit.jobs.agents.test_active import CHECK_IN, T, check_in
-from tests.unit.jobs.agents.test_alerts import LENGTH
-from tests.unit.jobs.agents.test_alerts import SESSION as LOOKED_AT
-from tests.unit.jobs.agents.test_alerts import T as BEGAN
-from tests.unit.jobs.agents.test_assignments import ASSIGNED
-from tests.unit.jobs.presence.test_folds import CONTACT, COUNTED, NAMED, PROBE, strong
 
 Row = dict[str, Any]
 # A row, or a beat's clock, epoch ms.

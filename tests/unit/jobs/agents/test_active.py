@@ -12,21 +12,10 @@ import pytest
 
 from jobs.agents import active, agents_settings
 from tests.support import agents_model as model
+from tests.support.agent_records import CHECK_IN, T, check_in, state
 from tests.support.agents_model import AFTER, FORGET, GRACE, MINUTE
 from tests.support.fold_runner import Folding, cut
 from tests.support.random_cases import seeds
-
-T = 1_700_000_000_000
-CHECK_IN = (
-    "agent STRING, account STRING, platform STRING, version STRING, labels MAP<STRING,STRING>, timestamp BIGINT, "
-    "written_at BIGINT, record_offset BIGINT"
-)
-
-
-def check_in(agent: str, at: int, account: str = "1", **labels: str) -> dict[str, Any]:
-    """at: ms after T."""
-    said = {"agent": agent, "account": account, "platform": "linux", "version": "1.2", "labels": labels or None}
-    return {**said, "timestamp": T + at}
 
 
 def told(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -34,12 +23,6 @@ def told(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     names = ("agent", "account", "last_seen", "timestamp")
     found = [{name: r[name] for name in names} for r in rows if r["output"] == "offline"]
     return sorted(found, key=lambda r: (r["agent"], r["timestamp"]))
-
-
-def state(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("agent", "account", "platform", "version", "labels", "timestamp", "online", "since")
-    labels = row["labels"]
-    return {name: row[name] for name in names} | {"labels": None if labels is None else dict(labels)}
 
 
 @pytest.fixture

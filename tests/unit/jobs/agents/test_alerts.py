@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 
 from jobs.agents import alerts
+from tests.support.alert_records import LATE, LENGTH, SESSION, T
 from tests.support.fold_runner import Folding
-
-SESSION = (
-    "account STRING, active_rules ARRAY<STRUCT<rule: BIGINT, selection: BIGINT>>, rule BIGINT, selection BIGINT, "
-    "enabled BOOLEAN, window_start BIGINT, window_end BIGINT, value DOUBLE, timestamp BIGINT"
-)
-T, LENGTH, LATE = 1_700_000_040_000, 60_000, 500
 
 
 def session(at: int, value: float, selection: int = 1, *, enabled: bool = True, there: bool = True) -> dict[str, Any]:

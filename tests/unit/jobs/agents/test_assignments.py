@@ -19,18 +19,14 @@ import pytest
 
 from jobs.agents import active, assignments, recheck
 from tests.support import agents_model as model
+from tests.support.agent_records import ASSIGNED, CHECK_IN, T, check_in, state
 from tests.support.agents_model import AFTER, FORGET, GRACE, MINUTE
 from tests.support.fold_runner import Folding
 from tests.support.random_cases import seeds
-from tests.unit.jobs.agents.test_active import CHECK_IN, T, check_in, state
 
 BEAT = "beat"
 Rows = list[dict[str, Any]]
 AGENT = f"{CHECK_IN}, online BOOLEAN, since BIGINT"
-ASSIGNED = (
-    "agent STRING, account STRING, online BOOLEAN, tests ARRAY<STRUCT<id: BIGINT, name: STRING, kind: STRING, "
-    "target: STRING, every_seconds: BIGINT>>, version BIGINT, digest STRING, record_offset BIGINT, timestamp BIGINT"
-)
 LABELS = {"region": ["eu", "us"], "os": ["linux", "mac"]}
 NAMES = ("account", "online", "tests", "version", "digest")
 

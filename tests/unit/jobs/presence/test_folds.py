@@ -18,6 +18,7 @@ from penstock.engine.state import fold_query
 from penstock.model.fold import Fold
 from tests.support import presence_model as model
 from tests.support.fold_runner import Folding, cut
+from tests.support.presence_records import CONTACT, COUNTED, NAMED, PROBE, strong
 from tests.support.random_cases import seeds
 
 SEEDS = seeds(3, 8)
@@ -27,16 +28,8 @@ LATE = walk_ins.LATE
 Pair = tuple[str, str]
 
 
-def strong(history: model.History) -> list[dict[str, Any]]:
-    known = history.thresholds
-    return [p for p in history.probes if p["business"] in known and p["signal"] >= known[p["business"]]]
-
-
 def told(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted((r["device"], r["business"], r["since"], r["timestamp"]) for r in rows)
-
-
-PROBE = "device STRING, business STRING, timestamp BIGINT"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -113,9 +106,6 @@ def test_what_may_be_forgotten_by_itself_is_what_nothing_more_comes_to() -> None
     assert left(device_contacts.CONTACTS, [{"device": "a", "removed": 0}]) == ["a"]
 
 
-CONTACT = "device STRING, contact STRING, business STRING, type STRING, timestamp BIGINT"
-
-
 @pytest.mark.parametrize("seed", MORE)
 def test_contacts_in_any_order(seed: int, tmp_path: Path) -> None:
     history = model.histories(seed)
@@ -125,9 +115,6 @@ def test_contacts_in_any_order(seed: int, tmp_path: Path) -> None:
     for batch in cut(history.events, [chance.choice([1, 2, 3, 10]) for _ in range(3)]):
         last |= {row["device"]: row for row in contacts.take(batch, again=chance.random() < 0.2)}
     assert last == model.device_contacts(history.events)
-
-
-NAMED = "device STRING, business STRING, since BIGINT, timestamp BIGINT, contact STRING, record_offset BIGINT"
 
 
 @pytest.mark.parametrize("seed", MORE)
@@ -146,9 +133,6 @@ def test_walk_ins_get_the_contact_of_their_time(seed: int, tmp_path: Path) -> No
     for batch in cut(sorted(arrivals, key=lambda r: r["timestamp"]), [chance.choice([1, 2, 7]) for _ in range(3)]):
         found += names.take(batch, again=chance.random() < 0.2)
     assert sorted(found, key=lambda r: (r["device"], r["business"], r["timestamp"])) == model.enriched(walks, events)
-
-
-COUNTED = "business STRING, contact STRING, device STRING, timestamp BIGINT, count BIGINT"
 
 
 @pytest.mark.parametrize("seed", MORE)
