@@ -39,11 +39,11 @@ from penstock.logs import printable
 from penstock.model.capture import APP as CAPTURES
 from penstock.monitoring.dashboard import dead_letters, declarations, sink_actions
 from penstock.monitoring.dashboard.backfills import RUN_REMEDIES, RUN_STATES
-from penstock.monitoring.dashboard.dashboard_json import answer
 from penstock.monitoring.dashboard.history import HISTORY_MS, downsample
+from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.panels import PanelCounts, read_cards
-from penstock.monitoring.dashboard.remediation import REMEDIES
-from penstock.monitoring.dashboard.states import STATES, StateLimits
+from penstock.monitoring.dashboard.snapshot import read
+from penstock.monitoring.dashboard.states import REMEDIES, STATES, StateLimits
 from penstock.settings import settings
 from penstock.supervision import launch, release
 from penstock.web import access, json_body
@@ -199,8 +199,8 @@ def get_overview(request: Request, user: GetUserDep) -> Response:
         allowed = False
     viewer: dict[str, Any] = {"name": user.get_name(), "may_act": allowed}
     texts = {"states": STATES, "remedies": REMEDIES, "run_states": RUN_STATES, "run_remedies": RUN_REMEDIES}
-    content = answer(connect(), StateLimits.of(settings()), viewer=viewer, disk_hash=_disk_hash(), **texts)
-    return Response(content, media_type="application/json")
+    view = overview(read(connect()), StateLimits.of(settings()))
+    return Response(view.as_json(viewer=viewer, disk_hash=_disk_hash(), **texts), media_type="application/json")
 
 
 def _disk_hash() -> str:

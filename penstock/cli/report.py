@@ -1,4 +1,4 @@
-"""Shows the steps of a long command: bars on a terminal, a line per step elsewhere."""
+"""Progress of the steps of a long command: bars on a terminal, a line per step elsewhere."""
 
 from __future__ import annotations
 
@@ -15,19 +15,15 @@ from rich.text import Text
 DONE, FAILED = ("✓", "green"), ("✗", "red")
 
 
-class Bar(BarColumn):
-    """A bar for what has a known size; a pulse while something is waited for."""
-
-
 class Size(DownloadColumn):
-    """Bytes, where bytes are counted."""
+    """Bytes of a step that has a size."""
 
     def render(self, task: Task) -> Text:
         return super().render(task) if task.total else Text("")
 
 
 class Seconds(ProgressColumn):
-    """Time since the step began."""
+    """Time since the start of the step."""
 
     def render(self, task: Task) -> Text:
         return Text(f"{task.elapsed or 0:.0f} s", style="dim")
@@ -38,11 +34,11 @@ BETWEEN_LINES = 5.0
 
 
 class StepDisplay:
-    """One step as it is shown: in a bar on a terminal, else in lines on the console."""
+    """One step: a bar on a terminal, otherwise lines on the console."""
 
     def __init__(self, progress: Progress | None, console: Console) -> None:
-        self.progress, self.said = progress, ""
-        self.task = progress.add_task("", total=None, said="") if progress else None
+        self.progress, self.detail = progress, ""
+        self.task = progress.add_task("", total=None, detail="") if progress else None
         self._console, self._ended = console, Event()
 
     def tick(self, done: int, total: int) -> None:
@@ -50,13 +46,13 @@ class StepDisplay:
             self.progress.update(self.task, completed=done, total=total)
 
     def say(self, text: str) -> None:
-        self.said = text
+        self.detail = text
         if self.progress and self.task is not None:
-            self.progress.update(self.task, said=escape(text[:60]))
+            self.progress.update(self.task, detail=escape(text[:60]))
 
     @contextmanager
     def printed(self) -> Iterator[None]:
-        """Print now and then what the step waits for, while the block runs."""
+        """Print what the step waits for every few seconds, while the block runs."""
         thread = Thread(target=self._print, name="steps", daemon=True)
         thread.start()
         try:
@@ -68,8 +64,8 @@ class StepDisplay:
     def _print(self) -> None:
         printed = ""
         while not self._ended.wait(BETWEEN_LINES):
-            if self.said not in ("", printed):
-                printed = self.said
+            if self.detail not in ("", printed):
+                printed = self.detail
                 self._console.print(f"    {printed}")
 
 
@@ -81,33 +77,33 @@ class Steps:
 
     @contextmanager
     def step(self, title: str) -> Iterator[StepDisplay]:
-        began = time.monotonic()
-        shown: StepDisplay | None = None
+        start = time.monotonic()
+        display: StepDisplay | None = None
         mark = FAILED
         try:
             if self.console.is_terminal:
                 with self._bars(title) as progress:
-                    shown = StepDisplay(progress, self.console)
-                    yield shown
+                    display = StepDisplay(progress, self.console)
+                    yield display
             else:
                 self.console.print(f"  {title} …")
-                shown = StepDisplay(None, self.console)
-                with shown.printed():
-                    yield shown
+                display = StepDisplay(None, self.console)
+                with display.printed():
+                    yield display
             mark = DONE
         finally:
-            took = time.monotonic() - began
-            said = f": {shown.said}" if shown and shown.said and mark == DONE else ""
-            self.console.print(Text.assemble(mark, f" {title}{said} ", (f"{took:.1f} s", "dim")))
+            seconds = time.monotonic() - start
+            detail = f": {display.detail}" if display and display.detail and mark == DONE else ""
+            self.console.print(Text.assemble(mark, f" {title}{detail} ", (f"{seconds:.1f} s", "dim")))
 
     def _bars(self, title: str) -> Progress:
         return Progress(
             SpinnerColumn(),
             TextColumn(escape(title)),
-            Bar(bar_width=24),
+            BarColumn(bar_width=24),
             Size(binary_units=True),
             Seconds(),
-            TextColumn("[dim]{task.fields[said]}[/]"),
+            TextColumn("[dim]{task.fields[detail]}[/]"),
             console=self.console,
             transient=True,
         )

@@ -15,13 +15,14 @@ from prometheus_client import CollectorRegistry, ProcessCollector, start_http_se
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from penstock.control.repositories.view_instances import Sample as RequestSample
 from penstock.control.repositories.view_instances import ViewInstances
 from penstock.errors import ControlError, HostError
 from penstock.monitoring.collect.delays import NAME as DELAYS
 from penstock.monitoring.collect.samples import MIB, Sample, now_ms
 from penstock.monitoring.dashboard.platform_status import PlatformStatus, PlatformStatusCache
 from penstock.monitoring.metrics import GROUPS, Group, Reading
-from penstock.monitoring.view_metrics import REQUESTS, requests
+from penstock.views.api.request_metrics import COUNT, HELP, SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ SAMPLED_GAUGES: dict[str, SampledGauge] = {
     "probeErrors": SampledGauge("penstock_probe_failed", 1, "1 if the meter's probe failed last time.", "probe"),
 }
 CONTROL_UP = "penstock_control_up"
+REQUESTS = (COUNT, *(f"{SECONDS}_{kind}" for kind in ("bucket", "sum", "count")))
 
 
 def exported() -> set[str]:
@@ -110,7 +112,7 @@ class PlatformCollector(Collector):
         if status:
             for group in GROUPS:
                 yield from _collected(group, status)
-            yield from requests(request_samples)
+            yield from _view_requests(request_samples)
         yield from self._samples()
 
     def _samples(self) -> Iterator[Metric]:
@@ -124,6 +126,15 @@ class PlatformCollector(Collector):
                 family = families.setdefault(gauge.name, _family(gauge.name, gauge.help, labels))
                 family.add_metric((part,) if part else (), sample.value * gauge.factor)  # type: ignore[attr-defined]
         yield from families.values()
+
+
+def _view_requests(samples_by_app: Mapping[str, Sequence[RequestSample]]) -> Iterator[Metric]:
+    """Requests as the instances of the views have counted them."""
+    families = {COUNT: Metric(COUNT, HELP[COUNT], "counter"), SECONDS: Metric(SECONDS, HELP[SECONDS], "histogram")}
+    for app, samples in samples_by_app.items():
+        for name, labels, value in samples:
+            families[COUNT if name == COUNT else SECONDS].add_sample(name, {**labels, "app": app}, value)
+    return (family for family in families.values() if family.samples)
 
 
 def _family(name: str, text: str, labels: tuple[str, ...]) -> Metric:

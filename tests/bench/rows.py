@@ -25,7 +25,7 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host import session
 from penstock.host.ports import free_port
 from penstock.monitoring.dashboard.alarms import LATELY_MS
-from penstock.monitoring.dashboard.dashboard_json import answer
+from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.snapshot import read
 from penstock.monitoring.dashboard.states import StateLimits
 from penstock.settings import settings
@@ -122,10 +122,13 @@ def main(count: int) -> None:
         limits = StateLimits.of(settings())
         watch, supervisor = AppWatch(control, app), Supervisor(control, app, "bench", lambda _: ["false"])
         rows = [
-            ["the page's data: read, made, written as JSON", f"{took(lambda: answer(control, limits)):.0f} ms"],
+            [
+                "the page's data: read, made, written as JSON",
+                f"{took(lambda: overview(read(control), limits).as_json()):.0f} ms",
+            ],
             ["the reading alone", f"{took(lambda: read(control)):.0f} ms"],
             ["of it the counts of ten minutes", f"{took(lambda: control.counts(control.now() - LATELY_MS)):.0f} ms"],
-            ["its size", f"{len(answer(control, limits)) / 2**20:.1f} MiB"],
+            ["its size", f"{len(overview(read(control), limits).as_json()) / 2**20:.1f} MiB"],
             ["a look of one app's watch", f"{took(watch.look):.1f} ms"],
             ["a tick of one app's supervisor", f"{took(supervisor.tick):.1f} ms"],
             [f"a driver's report of {PER_APP} streams", f"{took(lambda: control.report(mine, keep=False)):.1f} ms"],

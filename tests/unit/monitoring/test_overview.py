@@ -15,9 +15,8 @@ from penstock.errors import ControlError
 from penstock.monitoring.dashboard.history import POINTS, downsample
 from penstock.monitoring.dashboard.model import CaptureView
 from penstock.monitoring.dashboard.overview import overview
-from penstock.monitoring.dashboard.remediation import REMEDIES
 from penstock.monitoring.dashboard.snapshot import Snapshot, read
-from penstock.monitoring.dashboard.states import STATES, State, StateLimits
+from penstock.monitoring.dashboard.states import REMEDIES, STATES, State, StateLimits
 from penstock.monitoring.humanize import duration, first_line
 from penstock.settings import PROJECT, Settings
 from penstock.supervision.decision.decide import START_TIMEOUT
