@@ -30,7 +30,7 @@ class ExecutorWatch:
         self._id = str(spark.sparkContext.applicationId)
         self._end = threading.Event()
         self.missing: str | None = None
-        """None if there are executors; empty while they start; else what the app waits for."""
+        """None if there are executors, empty while they start, otherwise what the app waits for."""
         if not self._master.startswith("local"):
             self.missing = ""
             # In a thread: a master that hangs answers after minutes.

@@ -199,7 +199,7 @@ def _of_pods(request: ExecutorResources) -> dict[str, str]:
 
 
 def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSession:
-    """The session of this process; under spark-submit, and in a cluster, the JVM is there already, else it is started.
+    """The session of this process. Under spark-submit, and in a cluster, the JVM exists; otherwise it is started.
 
     The process's local time is UTC from then on, as in Spark and in its Python workers.
 

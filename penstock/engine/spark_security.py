@@ -11,7 +11,7 @@ from penstock.supervision import launch
 
 
 def security_conf(master: str, home: Path | None = None) -> dict[str, str]:
-    """Spark settings that let nobody else talk to a driver's executors; none for a local master.
+    """Spark settings that protect the connections between a driver and its executors; none for a local master.
 
     They belong in a file, never on a command line: those of a standalone cluster have its secret. All its daemons need
     the same settings, in the file of `--properties-file`; YARN and Kubernetes make a secret for each application.

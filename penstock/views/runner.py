@@ -66,7 +66,7 @@ class PartitionState(NamedTuple):
 class EndOffsets:
     """When an end of a partition's log was asked for that is reached since. at: monotonic, None for never.
 
-    Ends of the log, not where a committed reader comes: an open transaction hides what others have committed behind it.
+    Ends of the log, not of a committed reader: an open transaction hides later records that are committed.
     """
 
     def __init__(self, at: float | None = None) -> None:
@@ -86,14 +86,14 @@ class EndOffsets:
 
 @dataclass
 class ViewStatistics:
-    """What a view says of itself beside its row of progress."""
+    """Figures of a view that are not in its row of progress."""
 
     keys: int = 0
     bytes: int = 0
     dead: int = 0
     reason: str = ""
     rebuilt: str = ""
-    """Why the store was made anew, the last time it was in this process."""
+    """Why the store was last created again in this process."""
 
 
 class ViewRun:
@@ -211,7 +211,7 @@ class ViewRun:
             except LeaseLost:
                 break  # it is stopped
             except StoreDamaged as e:
-                # It is found to be so again when it is opened, and made anew.
+                # The next open finds no store and creates it.
                 self._failed(e)
                 self.store.path.unlink(missing_ok=True)
                 self.statistics.rebuilt = str(e)
@@ -220,7 +220,7 @@ class ViewRun:
                 self._failed(e)
                 stopping.wait(BACKOFF[min(self._failures, len(BACKOFF)) - 1])
             except Exception as e:
-                # What nobody thought of must show as a view that fails, not as a thread that is gone.
+                # An unexpected error must show as a failing view, not as a thread that has ended.
                 log.exception("view %s", self.view.name)
                 self._failed(e)
                 stopping.wait(BACKOFF[-1])
@@ -243,7 +243,7 @@ class ViewRun:
                     asked_at, now = time.monotonic(), take_snapshot(self._topic.name, self._bootstrap, "view")
 
     def _open(self, now: TopicSnapshot) -> list[int]:
-        """Take up the store, or make it anew; the partitions that are this instance's."""
+        """Open the store or create it; returns the partitions of this instance."""
         s = settings()
         partitions = assigned_partitions(self._instance, len(now.ends), s.views_instances, s.views_standby)
         self.served, self._assigned, self.count = {}, partitions, len(now.ends)
@@ -353,7 +353,7 @@ class ViewRun:
 
     def _update_progress(self, ends: dict[int, int]) -> None:
         following, topic = self.store.next, self._topic.name
-        # What a partition that is answered for has become is told at once; the others are not answered for.
+        # Update the partitions that are served; others are not added here.
         self.served = {p: h._replace(next=following[p], end=max(ends[p], following[p])) for p, h in self.served.items()}
         lag = sum(max(0, end - following[p]) for p, end in ends.items())
         self.statistics.dead, self.statistics.reason = self.store.meta.dead, self.store.meta.reason

@@ -42,7 +42,7 @@ class PlannedBatch:
         at_ms: Its processing time, epoch ms.
         watermark_ms: The watermark by which it drops late records, epoch ms.
         starts: The first offsets that it reads.
-        ends: The next offsets behind it.
+        ends: The next offsets after it.
         plan: Its entry of the offset log.
         before: The entry of the batch before; None for the first batch.
     """
@@ -210,7 +210,7 @@ class Checkpoint:
         return query == mark.query
 
     def pending_offsets(self) -> tuple[TopicOffsets, TopicOffsets]:
-        """Next offsets of its inputs: behind the last committed batch, and behind the one that is planned since.
+        """Next offsets of its inputs: after the last committed batch, and after the one that is planned since.
 
         Both are empty if the log cannot be read.
         """
@@ -254,7 +254,7 @@ class Checkpoint:
         self._last = None
 
     def _last_batches(self) -> tuple[int, int | None]:
-        """The last batch that is committed, -1 for none; and the one that is planned behind it, None for none."""
+        """The last batch that is committed, -1 for none; and the one that is planned after it, None for none."""
         done = max(self._folder.list_numbers("commits"), default=-1)
         return done, done + 1 if done + 1 in self._folder.list_numbers("offsets") else None
 

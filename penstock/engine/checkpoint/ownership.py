@@ -1,8 +1,8 @@
 """Decides which of several copies of a checkpoint may continue.
 
-A checkpoint that was moved, or copied to be continued elsewhere, is claimed by whoever starts from it in its new
-location. The copy that was left behind finds the other's id in the commit marker, and stops instead of fencing it again
-and again.
+A checkpoint that was moved, or copied to be continued elsewhere, is claimed by the driver that starts from it in its
+new location. The copy that was left behind finds the other's id in the commit marker, and stops instead of fencing it
+again and again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def claim(stream: str, folder: HadoopFolder, mark: CommitMarker) -> str:
 
 
 def inherit(folder: HadoopFolder, path: str, mark: CommitMarker) -> None:
-    """Let a folder, which will be moved to a path, go on behind the batches that another copy has written."""
+    """Let a folder, which will be moved to a path, continue after the batches that another copy has written."""
     _write_claim(folder, location(path), mark.checkpoint)
 
 

@@ -113,7 +113,7 @@ def empty_tables(stream: Stream, spark: SparkSession) -> dict[str, DataFrame]:
 def fingerprint_lines(stream: Stream, frame: DataFrame, context: FoldContext | None = None) -> list[str]:
     """The fingerprint of a stream: its state, and which share of a topic it reads.
 
-    With another share it would go on behind records that another stream has not written yet.
+    With another share it would skip records that another stream has not written yet.
 
     Args:
         stream: The stream.
@@ -141,7 +141,7 @@ class PlanFingerprint:
             can_rebuild: Whether the state can be rebuilt.
 
         Raises:
-            Blocked: The checkpoint has batches of another plan, and nobody accepted this one.
+            Blocked: The checkpoint has batches of another plan, and this one was not accepted.
         """
         if self._reset.list_names("."):
             return  # the next start begins with a reset

@@ -33,7 +33,7 @@ RESET_HINT = "`penstock streams reset {name} --to ...` says where to begin inste
 
 
 class UnmarkedBatches(Blocked):
-    """Batches are committed that no marker tells of. ended: the last one."""
+    """Batches are committed without a marker. ended: the last one."""
 
     def __init__(self, what: str, *, got: str, hint: str, ended: int) -> None:
         super().__init__(what, got=got, hint=hint)
@@ -278,7 +278,7 @@ class CheckpointRecovery:
 def is_unreadable_state(error: BaseException) -> bool:
     """Whether a batch failed because its state cannot be read.
 
-    Of each cause only the first error condition counts, which is Spark's own: the text behind it may be a record's.
+    Of each cause only the first error condition counts, which is Spark's own: later text may be a record's.
     """
     firsts = (ERROR_CONDITION.search(text) for _, text in bridge.error_chain(error))
     return any(first and STATE_ERROR.match(first[1]) for first in firsts)

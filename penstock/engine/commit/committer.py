@@ -253,7 +253,7 @@ class BatchCommitter:
             batch, execution, has_late_rows=self.folds.has_late_rows(), upstream_inputs=fed_inputs
         )
         rejected += self._poison.dead_letters(batch, self._rejects.index)
-        # If the store that takes dead letters has this batch already, nobody takes them.
+        # If the store that takes dead letters already has this batch, its dead letters are written.
         takes_dead_letters = any(map(self._takes_dead_letters, pending))
         table_letters, table_dead, first_reason = (
             self._tables.unwritten_dead_letters() if takes_dead_letters else ({}, 0, "")
@@ -347,7 +347,7 @@ class BatchCommitter:
             self._checkpoint.recover(marker, stateful=stateful)
 
     def _skip_lost_offsets(self) -> Mapping[str, str]:
-        """Continue behind data loss that was accepted, and return the broker's ids of the present topics.
+        """Continue after data loss that was accepted, and return the broker's ids of the present topics.
 
         Offsets go into the markers first, and topic ids last: a driver that dies in between finds the loss again.
         """
@@ -365,7 +365,7 @@ class BatchCommitter:
         return changes.ids
 
     def _skip_corrupt_offsets(self, corrupt: CorruptOffsets) -> None:
-        """Continue behind offsets that are corrupt in the log; their dead letters go with the marker that says so.
+        """Continue after corrupt offsets; the marker that says so is written with their dead letters.
 
         A batch that begins before them is shortened to end there.
         """
@@ -382,7 +382,7 @@ class BatchCommitter:
             if not store.keeps_markers:
                 continue
             marker = store.marker if store.marker.query == query else first
-            # A driver that died behind this finds the offsets passed already.
+            # A driver that dies after this finds the offsets already skipped.
             if (passed := replace(corrupt.skip_marker(marker), plans={})).offsets != marker.offsets:
                 self._delivery.deliver(store, {}, letters.tables, passed, index)
         self._checkpoint.replace_offsets(corrupt.skip)

@@ -55,7 +55,7 @@ class DeadLetterIndex:
         letters: dict[tuple[str, str, int, int], set[str]] = {}
         topics = [*self._stream.side_outputs, DEAD_LETTERS.name]
         counts = partition_counts(admin(self._bootstrap), self._bootstrap)
-        # Another stream's open transaction may hide letters behind it.
+        # Another stream's open transaction may hide later dead letters.
         stable_end_offsets(
             [(t, p) for t in topics for p in range(counts.get(t, 0))], self._bootstrap, "what was put aside"
         )

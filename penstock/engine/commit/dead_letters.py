@@ -98,7 +98,7 @@ def _records(positions: Iterable[RecordLocation], bootstrap: str) -> Iterator[tu
     with open_consumer(bootstrap) as reader:
         for part, offsets in parts.items():
             # They belong to one batch: reading everything between them is quicker than seeking each. A record removed
-            # meanwhile ends the reading early, so each missing one is then sought by itself.
+            # meanwhile ends the reading early, so each missing one is then read alone.
             spans = [(max(min(offsets), first.get(part, 0)), max(offsets) + 1)]
             for message in _read(reader, part, spans):
                 if message.offset() in offsets:

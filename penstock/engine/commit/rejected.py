@@ -158,7 +158,7 @@ class RejectFinder:
             batch = self._unprocessed(batch)
         output_mode, micros = self._stream.output_mode, timedelta(microseconds=1)
         size, phase = output_mode.window_length // micros, output_mode.window_phase // micros
-        # Times are finer than the watermark: a record of the same millisecond may lie behind it.
+        # Event times are finer than the watermark: a record of the same millisecond may be later.
         at, passed = F.unix_micros(columnar.EVENT_TIME), batch.watermark_ms * 1000
         end = at + size - F.pmod(at - phase, F.lit(size)) if size else at + output_mode.record_retention // micros
         upto = F.lit(passed)

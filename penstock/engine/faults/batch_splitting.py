@@ -138,7 +138,7 @@ class BatchSplitter:
         out_of_memory: Whether the last driver ran out of memory.
 
     Attributes:
-        unreadable_record: A record that memory does not hold even to leave it out: the next query begins behind it.
+        unreadable_record: A record that memory does not hold even to skip it: the next query begins after it.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class BatchSplitter:
 
     @property
     def _why(self) -> str:
-        return f"the driver's memory ({self._state.heap >> 20} MiB) does not hold what is made of it, even by itself"
+        return f"the driver's memory ({self._state.heap >> 20} MiB) does not hold its rows, even in a batch of its own"
 
     def shorten(self, batch: PlannedBatch, topic: str, partition: int, at: int) -> None:
         """Let a planned batch, of which nothing is written, end earlier in one partition."""

@@ -62,7 +62,7 @@ class Bisection:
         return culprits, True
 
     def _next(self, passes: int, without: frozenset[int]) -> tuple[int, str]:
-        """The first record that fails behind those that pass; bad records are often neighbours."""
+        """The first record that fails after those that pass; bad records are often neighbours."""
         step = 1
         while not self.fails(high := min(passes + step, self.total), without):
             if high == self.total:

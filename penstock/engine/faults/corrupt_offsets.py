@@ -1,4 +1,4 @@
-"""Offsets of a log that cannot be read: reading goes on behind them, and their records become dead letters."""
+"""Corrupt offsets of a log: reading continues after them, and their records become dead letters."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class CorruptOffsets:
     why: str
 
     def skip(self, topic: str, partition: int, at: int) -> int:
-        """An offset; if it is one of these, the first behind them."""
+        """An offset; if it is corrupt, the first one after the corrupt range."""
         is_corrupt = (topic, partition) == (self.topic, self.partition) and at in self.offsets
         return self.offsets.stop if is_corrupt else at
 
     def skip_marker(self, mark: CommitMarker) -> CommitMarker:
-        """A marker as if reading had gone on behind them."""
+        """A marker as if reading had continued after them."""
         offsets = {t: {p: self.skip(t, p, at) for p, at in parts.items()} for t, parts in mark.offsets.items()}
         return replace(mark, offsets=offsets)
 
@@ -82,7 +82,7 @@ def find_corrupt_offsets(
         written: Whether a store has the batch: then it must be read as it was, for its state.
 
     Raises:
-        Blocked: The log is corrupt, and nobody can say which offsets to pass over.
+        Blocked: The log is corrupt, and it is unknown which offsets to skip.
     """
     texts = [text for name, text in bridge.error_chain(error) if name.startswith("org.apache.kafka.")]
     if not (match := next(filter(None, map(CORRUPT_LOG.search, texts)), None)):

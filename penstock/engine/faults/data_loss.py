@@ -1,8 +1,8 @@
 """Data loss: whether the records that a stream reads next exist, checked at each start and in each batch.
 
 Spark goes on silently where records are missing (`failOnDataLoss=false`): it does not recognise a topic that was
-recreated, and offers no way to go on behind a loss. Here every gap is found, reported, counted, and passed only as the
-input declares: by itself, or once somebody has accepted exactly this gap.
+recreated, and offers no way to continue after a loss. Here every gap is found, reported and counted. It is skipped only
+as the input declares: at once, or after an operator has accepted exactly this gap.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BrokerLogs:
 
 @dataclass(frozen=True)
 class InputChanges:
-    """What must change before a query goes on behind gaps.
+    """What must change before a query continues after gaps.
 
     Attributes:
         gone: Topics that are deleted or recreated.
@@ -96,7 +96,7 @@ class InputCheck:
         )
 
     def check_at_start(self, mark: CommitMarker) -> InputChanges:
-        """How to go on behind the gaps before what is read next; Blocked if one may not be passed."""
+        """How to continue after the gaps before the next offsets; Blocked if a gap may not be skipped."""
         starts, ends = self._checkpoint.pending_offsets()
         known_ids = mark.topic_ids if mark.query == self._checkpoint.query_id else {}
         # The marker may name a topic that the checkpoint has forgotten.

@@ -45,7 +45,7 @@ class PoisonRecords:
     Attributes:
         stream: The stream.
         search: Finds them.
-        report: Is told why the stream stands still.
+        report: Called with the reason why the stream makes no progress.
         left_out: The records that the query is not to read, with the reason.
     """
 
@@ -71,7 +71,7 @@ class PoisonRecords:
             unreadable: a record too large to be read.
 
         Returns:
-            Offsets that the query must begin behind: those of that record, else corrupt ones that the last query found.
+            Offsets after which the query must begin: of that record, or corrupt ones that the last query found.
         """
         self._reset = reset
         self.left_out |= excluded

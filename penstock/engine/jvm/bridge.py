@@ -1,4 +1,4 @@
-"""What Penstock asks of Spark's JVM behind the public API. Tried on Spark 4.2.0.
+"""Access to Spark's JVM beyond the public API. Tested with Spark 4.2.0.
 
 `_jvm`, `_jsc`, `_jsq`, `_jdf` and `_gateway` are PySpark's own and may change with any version:
 tests/integration/engine/jvm/test_bridge.py calls each function here, so that a new Spark shows at once what

@@ -20,7 +20,7 @@ PARALLEL_COPIES = 8
 
 
 class HadoopFolder:
-    """A folder on any file system that Hadoop supports. On a disk each file has Hadoop's checksum beside it.
+    """A folder on any file system that Hadoop supports. On a disk each file has a checksum file of Hadoop.
 
     In an object store a file is there whole or not at all, and nothing is renamed: that would be a copy.
     """

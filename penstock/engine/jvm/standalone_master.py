@@ -43,7 +43,7 @@ RPC_TIMEOUTS = {
     "spark.rpc.io.connectionCreationTimeout": "10s",
     "spark.rpc.numRetries": "1",
 }
-# A worker gives a driver ten seconds to end by itself before it kills it.
+# A worker waits ten seconds for a driver to end before it kills it.
 KILL_TIMEOUT_S = 20.0
 # States of drivers that have ended; a lost worker's drivers have ERROR too.
 ENDED_STATES = ("FINISHED", "FAILED", "KILLED", "ERROR")

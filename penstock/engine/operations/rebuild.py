@@ -197,7 +197,7 @@ def _parts_from_output(
     stream: Stream, spark: SparkSession, bootstrap: str, query: RestoreQuery, writer: PartWriter, context: FoldContext
 ) -> tuple[dict[str, PartManifest], int]:
     """The parts written from an output, and how many records were read."""
-    # The records of the marker are before these ends; that none is behind them is checked at the end.
+    # The records of the marker are before these ends. Afterwards it is checked that none came later.
     began, ends = int(time.time() * 1000), _output_ends(query.topic, bootstrap)
     starts = first_offsets(admin(bootstrap), ends, bootstrap)
     records = sum(end - starts[partition] for partition, end in ends.items())
@@ -284,7 +284,7 @@ def _no_reset_waits(stream: str, home: Path) -> None:
         waits = True
     if waits:
         raise PenstockError(
-            f"stream {stream} was reset, and has not begun anew yet",
+            f"stream {stream} was reset, and has not started since",
             got=path.parent,
             hint=f"`penstock streams start {stream}`; or remove that folder, if it is not to begin anew",
         )
@@ -312,7 +312,7 @@ def _by_topic(offsets: dict[TopicAndPartition, int]) -> TopicOffsets:
 
 
 def _last_plan(stream: Stream, mark: CommitMarker) -> BatchPlan:
-    """The plan of the last batch that is written; PenstockError if the query cannot go on behind it."""
+    """The plan of the last batch that is written; PenstockError if the query cannot continue after it."""
     reset_hint = RESET_HINT.format(name=stream.name)
     if mark.batch < 0:
         raise PenstockError(

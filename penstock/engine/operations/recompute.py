@@ -1,7 +1,7 @@
 """Recompute of a stream's windows from archived records, as a batch, by its own decoding, transform and encoding.
 
 There is no watermark, so records that were late for the stream count. A window is returned if all of it is in the
-interval asked for, so whoever keeps rows by key may write it over what the stream wrote.
+interval asked for, so in a store by key it may replace what the stream wrote.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def check_chain(streams: Sequence[Stream], topic: str = "") -> None:
     Each stream reads one topic or pattern and no table, whole; its output mode is `EmitChanges` or `EmitFinal` of
     windows, in one step; and it writes one topic, by key. Each next one reads the topic of the one before, with a
     schema; its windows are some whole windows of that one. Windows that overlap, and streams of a pattern that do
-    not group by topic, are refused by `recomputed`, for only the plan tells.
+    not group by topic, are refused by `recompute_rows`, because only the plan shows them.
     """
     if not streams:
         raise DeclarationError("a recompute has no stream", hint="name the stream whose rows are wanted")
@@ -139,7 +139,7 @@ def recompute_rows(
 
     The event time that the first stream gives a record decides which window it is in, not the archive's. What a stream
     cannot read is counted and left out. A record is too far ahead if its event time is later than its own timestamp, or
-    than the present time if that is earlier, by more than the input's `max_ahead`: nobody knows when the stream read
+    than the present time if that is earlier, by more than the input's `max_ahead`: it is unknown when the stream read
     it, and a stream that keeps up reads it as it comes. So a record that was ahead is refused here too, however long
     ago that was. Rows come in tables of a bounded size, and nothing is held in memory as a whole.
 
@@ -341,7 +341,7 @@ def _check_plan(spark: SparkSession, stream: Stream) -> None:
         raise _refused(stream, "does not group by windows of event time", ", ".join(by), hint)
     if overlap := [window for window in windows if window.length != window.slide]:
         got = f"windows of {overlap[0].length}, one every {overlap[0].slide}"
-        raise _refused(stream, "groups by windows that overlap", got, "take windows one behind the other")
+        raise _refused(stream, "groups by windows that overlap", got, "use windows that follow each other")
     if _input(stream).pattern and "topic: string" not in by:
         hint = "group by the column topic as well"
         raise _refused(stream, "puts records of several topics together, and one is archived", ", ".join(by), hint)

@@ -1,4 +1,4 @@
-"""Removal of what a stream leaves behind once it is no longer declared: checkpoint, consumer group and topics."""
+"""Removal of the checkpoint, consumer group and topics of a stream that is no longer declared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TopicUse:
     Attributes:
         name: of the topic.
         was_read: whether the stream's consumer group has offsets of it. What the stream wrote is not recorded: such
-            topics are among those that nobody uses.
+            topics are among the unused ones.
         users: the declarations that read or write it.
     """
 
@@ -43,7 +43,7 @@ class TopicUse:
 
 
 class Removal:
-    """What a stream has left behind.
+    """The remains of a stream that is no longer declared.
 
     Raises:
         PenstockError: the checkpoints are in a store that Penstock does not read.
@@ -68,7 +68,7 @@ class Removal:
         return list(self._folders)
 
     def check_unused(self, topics: set[str]) -> None:
-        """Raises PenstockError if topics do not exist, or somebody uses them."""
+        """Raises PenstockError if topics do not exist, or are used."""
         if missing := sorted(topics - self.users.keys()):
             raise PenstockError("the broker does not have these topics", got=", ".join(missing), hint="leave them out")
         if used := [f"{topic} ({', '.join(self.users[topic])})" for topic in sorted(topics) if self.users[topic]]:

@@ -1,6 +1,6 @@
 """Reset of a stream: it starts again from other offsets, and its output stays correct.
 
-A pending reset is a file in a folder beside the checkpoint, written while the stream is stopped. The next start
+A pending reset is a file in a folder next to the checkpoint, written while the stream is stopped. The next start
 activates it: the checkpoint is moved to `<stream>.before`, and the folder takes its place. If the driver dies in
 between, the next start completes it.
 """
@@ -100,7 +100,7 @@ def processed_offsets(before: Reset | None, mark: CommitMarker, ids: Mapping[str
     """The offsets below which all records were processed, of topics that are still the same.
 
     Args:
-        before: The active reset: records that it skipped were not processed, and then nothing behind them counts.
+        before: The active reset: records that it skipped were not processed, so later offsets do not count either.
         mark: The commit marker.
         ids: The present ids of the topics.
     """

@@ -2,7 +2,7 @@
 
 A record's event time is taken to be at most its input's `max_ahead` later than its own timestamp. What was
 removed is taken to be no newer than what the topic now removes for its age, nor than the first record that is left by
-more than what the output mode allows; where it was removed for its size, nobody knows.
+more than what the output mode allows; if it was removed by size, that is unknown.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def plan_reset(
 
 
 def _read(checkpoint: Checkpoint, mark: CommitMarker, before: Reset | None, ids: Mapping[str, str]) -> TopicOffsets:
-    """The next offsets behind what is written. before: the active reset."""
+    """The next offsets after what is written. before: the active reset."""
     read, _ = checkpoint.pending_offsets()
     if not checkpoint.wrote_marker(mark):
         if before is None or checkpoint.has_commits:

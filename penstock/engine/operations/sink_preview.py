@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.model.stream import Stream
 
 HEADERS = pa.list_(pa.struct([("key", ARROW_TYPES["string"]), ("value", ARROW_TYPES["binary"])]))
-# A column of an encoded row beside those of the writer: the document as text.
+# A further column of an encoded row: the document as text.
 DOCUMENT_COLUMN = "_document"
 
 

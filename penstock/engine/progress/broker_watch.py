@@ -11,7 +11,7 @@ MAX_UNANSWERED_TICKS = 6
 
 
 class BrokerWatch:
-    """Counts the ticks since the broker last told the ends of all partitions that a stream reads."""
+    """Counts the ticks since the broker last returned the ends of all partitions that a stream reads."""
 
     def __init__(self) -> None:
         self._answered_at = time.monotonic()
@@ -22,7 +22,7 @@ class BrokerWatch:
         self._ticks += 1
 
     def answered(self) -> None:
-        """The broker told the ends of all partitions."""
+        """The broker has returned the ends of all partitions."""
         self._answered_at, self._ticks = time.monotonic(), 0
 
     def is_silent(self, last_commit: float) -> bool:

@@ -55,7 +55,7 @@ class RunEvent(Enum):
     STARTED = auto()
     """Its query runs."""
     LOADING = auto()
-    """Its tables lag behind their topics."""
+    """Its tables are not up to date."""
     LOADED = auto()
     """Its tables are read to their ends."""
     BATCH_ENDED = auto()

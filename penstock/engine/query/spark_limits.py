@@ -26,7 +26,10 @@ GROUP_BY_TIME = (
 TWO_STREAMS = "make two streams with a topic between: the first writes absolute values by key, the second reads them"
 # By a pattern of Spark's message: what is not supported, and a hint.
 REFUSALS = {
-    "correctness' issue": ("a stateful step behind one that Spark cannot follow", f"use EmitFinal, or {TWO_STREAMS}"),
+    "correctness' issue": (
+        "a stateful step after one that Spark does not support before it",
+        f"use EmitFinal, or {TWO_STREAMS}",
+    ),
     "aggregations without watermark": (
         "an aggregate that never ends, as its groups have no event time",
         GROUP_BY_TIME,
@@ -88,7 +91,7 @@ def check_windows(stream: Stream, windows: Sequence[EventTimeWindows]) -> None:
                 f"window={output_mode.window_length!r}, phase={output_mode.window_phase!r}",
             )
             raise DeclarationError(
-                f"the windows of stream {stream.name} differ from those of its output mode",
+                f"stream {stream.name} has other windows than its output mode declares",
                 got=f"windows of {window.length}, every {window.slide}, from {window.start} on, and {kind}({declared})",
                 hint=f"use {kind}(window={window.slide!r}, phase={window.phase!r}, ...), or take other windows",
             )

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 # Seconds until a blocked stream, which only time or an operator mends, is tried again.
 BLOCKED_RETRY_S = 30.0
-# Seconds after which the batch that closes windows is planned, behind the batch that moved the watermark.
+# Seconds after which the batch that closes windows is planned, after the batch that moved the watermark.
 NEXT_BATCH_S = 1.0
 
 
@@ -164,7 +164,7 @@ class StreamRun:
         while self._committer.started_batch not in (None, self.figures.batch_id):
             time.sleep(0.01)
             self._read_progress()
-            # A batch may have begun behind the last: if it failed, this says so.
+            # Another batch may have begun: if it failed, this raises its error.
             self._query.processAllAvailable()
 
     def lag(

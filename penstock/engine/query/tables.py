@@ -46,7 +46,7 @@ ReportLoading = Callable[[dict[str, PartitionOffsets], dict[tuple[str, int], int
 
 
 def tables_folder(root: str, stream: str) -> Path:
-    """The folder of a stream's tables: beside its checkpoint, or at home if that is on no local disk."""
+    """The folder of a stream's tables: next to its checkpoint, or in the home if that is not on a local disk."""
     url = urlparse(root)
     if url.scheme in ("", "file"):
         return Path(url.path) / f"{stream}.tables"
@@ -87,7 +87,7 @@ class StreamTable:
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The rows as they are when a batch is executed: the plan has the folder, not its content."""
-        # A task costs some 20 ms of CPU, and the exchanges behind it more: no more tasks than can run at once.
+        # A task costs some 20 ms of CPU, and its exchanges more: so no more tasks than can run at once.
         count = min(len(self.next), spark.sparkContext.defaultParallelism)
         rows = TableScan(str(self._files.folder), count)
         return spark.range(0, count, 1, count).mapInArrow(rows, table_ddl(self._table.fields))

@@ -5,8 +5,8 @@ A worker reads the files of its part, folds, writes new files and a manifest of 
 creates one file, `<batch>.json`, which names the files of all parts: that is the commit of the state. It is created
 only where there is none, as the entries of Spark's logs are: of two drivers the first one commits, and the other's
 batch fails. No file is overwritten by another attempt, so what an attempt left that was not committed is named by
-nothing. It is removed by whoever opens the state or commits a batch. Who opens the state writes an owner file first: so
-a driver that was paused sees that another one has opened the state and may have removed parts.
+nothing. It is removed when the state is opened or a batch is committed. A driver that opens the state first writes an
+owner file: so a driver that was paused sees that another one has opened the state and may have removed parts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.engine.checkpoint.layout import PlannedBatch
     from penstock.engine.state.fold import FoldContext
 
-# The local property by which the driver tells the tasks of a batch what they need, as JSON.
+# The local property with which the driver passes `FoldBatch` to the tasks of a batch, as JSON.
 BATCH_PROPERTY = "penstock.folds"
 # How many batches back a state stays readable: a checkpoint is at most one older than its marker.
 BATCHES_KEPT = 3

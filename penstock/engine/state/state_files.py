@@ -199,7 +199,7 @@ class LocalStateFiles(StateFiles):
 
 @dataclass(frozen=True)
 class RemoteStateFiles(StateFiles):
-    """State in an object store. cache: a folder for its files on the disk of whoever reads them."""
+    """State in an object store. cache: a folder for its files on the disk of the reader."""
 
     endpoint: Endpoint
     bucket: str
@@ -237,7 +237,7 @@ class RemoteStateFiles(StateFiles):
         self.store.delete(key)
 
     def check(self, files: Mapping[str, ArrowFile]) -> None:
-        """Compare sizes only: whoever fetches a file verifies its checksum."""
+        """Compare sizes only: `fetch` verifies checksums."""
         sizes = self.sizes()
         for key, file in files.items():
             if sizes.get(key) != file.size:

@@ -13,7 +13,7 @@ STALE_MS = 10_000
 
 
 class AnswerFreshness(NamedTuple):
-    """How fresh an answer is. lag: records that were behind the offsets it was made of; age_ms: since an end of the
+    """How fresh an answer is. lag: records after the offsets it was made of; age_ms: since an end of the
     topic was asked for that all of it reaches."""
 
     lag: int

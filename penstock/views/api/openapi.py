@@ -17,7 +17,7 @@ REF = "#/components/schemas/{model}"
 
 
 class Freshness(BaseModel):
-    """lag: records behind the answer's offsets; age_ms: since an end of the topic was asked for that it reaches; stale:
+    """lag: records after the answer's offsets; age_ms: since an end of the topic was asked for that it reaches; stale:
     whether that is too long."""
 
     lag: int
@@ -79,7 +79,7 @@ class Partition(BaseModel):
 
 class Statistics(BaseModel):
     """A view as an instance knows it. dead: records that were none, reason: why the last one was none; rebuilt: why the
-    store was made anew; partitions: those that the instance answers for; owners: who answers, by partition."""
+    store was created again; partitions: those that the instance answers for; owners: who answers, by partition."""
 
     name: str
     topic: str
@@ -147,12 +147,12 @@ WHY = {
     415: "The body is not declared as application/json.",
     421: "This server is not known by that name, or was sent on what it does not answer for.",
     422: "A parameter or the body is not of its schema.",
-    500: "An error that nobody foresaw; the instance's log has it.",
+    500: "An unexpected error; see the instance's log.",
     503: "Not ready, or too much is asked at once: ask again after `Retry-After`.",
     504: "It did not end before its deadline.",
 }
 HEADERS = {
-    "Penstock-Lag": {"description": "Records behind the answer's offsets.", "schema": {"type": "integer"}},
+    "Penstock-Lag": {"description": "Records after the answer's offsets.", "schema": {"type": "integer"}},
     "Penstock-Age-Ms": {
         "description": "Milliseconds since an end of the topic was asked for that all of the answer reaches.",
         "schema": {"type": "integer"},
@@ -217,7 +217,7 @@ def _responses(name: str, token: bool) -> dict[str, Any]:
 
 
 def _statuses(name: str, token: bool) -> list[int]:
-    """What may be said against a request."""
+    """Statuses of errors that a route may return."""
     if name in OPEN_TO_ALL:
         return [500, 503]
     statuses = [*([401] if token else []), 400, 421, 500, 503]

@@ -21,7 +21,7 @@ class Missing(PenstockError):
 
 
 class NotReady(PenstockError):
-    """Nothing can be said of it now without being wrong."""
+    """The view cannot be answered correctly now."""
 
 
 class Misdirected(PenstockError):

@@ -104,7 +104,7 @@ class KeyLookup(BaseModel):
 
 @dataclass
 class Condition:
-    """What stands behind WHERE, and its parameters."""
+    """The condition of a WHERE clause, and its parameters."""
 
     sql: str = "true"
     parameters: list[Any] = field(default_factory=list)

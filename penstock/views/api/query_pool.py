@@ -1,4 +1,4 @@
-"""A few threads for queries: a queue that is short, and a clock that tells when one is stuck.
+"""A few threads for queries, with a short queue, and detection of stuck threads.
 
 Whatever reads the disk is a query, also a look for one key: one slow page of the disk would hold up all callers.
 """
@@ -20,12 +20,12 @@ T = TypeVar("T")
 # Each reads a file that the machine's cores read: more threads would not be quicker.
 THREADS = 2
 WAITING = 16
-# A query ends itself at its deadline; one that is at work so long behind it will not end.
+# A query ends at its deadline; one that runs so much longer will not end.
 STUCK = 15.0
 
 
 class QueryPool:
-    """Queries beside the loop that answers. stuck_after: seconds behind its deadline."""
+    """Runs queries in threads. stuck_after: seconds after its deadline when a query counts as stuck."""
 
     def __init__(self, threads: int = THREADS, waiting: int = WAITING, stuck_after: float = STUCK) -> None:
         self._threads = ThreadPoolExecutor(threads, "query")

@@ -109,7 +109,7 @@ def create_app(service: ViewsService, token: str) -> FastAPI:
     app.openapi = lambda: openapi.document(app, token, LONGEST, PATIENCE)  # type: ignore[method-assign]
 
     async def body_of(request: Request, model: type[M]) -> M:
-        # What one instance takes must not be too much for the next, which gets it written anew and with partitions.
+        # A forwarded request is larger than the original: it has the partitions too.
         limit = BODY_LIMIT * (4 if FORWARDED in request.headers else 1)
         return await read_json(request, model, limit, BODY_TIMEOUT)
 
@@ -173,7 +173,7 @@ def create_app(service: ViewsService, token: str) -> FastAPI:
     async def live() -> Response:
         """Fails when a thread that queries is stuck; without a token."""
         if service.stuck:
-            return problems.problem(503, "a query does not end: the instance is to be started anew")
+            return problems.problem(503, "a query does not end: restart the instance")
         return Response(b'{"live":true}', media_type="application/json")
 
     @app.get("/v1/ready")

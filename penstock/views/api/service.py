@@ -56,7 +56,7 @@ class ViewsService:
         declared: Names of the declared views.
         directory: The partitions of all instances.
         pool: Threads for queries.
-        keys: Threads for lookups of one key, which do not wait behind queries.
+        keys: Threads for lookups of one key, which do not wait for queries.
 
     Attributes:
         runs: The views by name, once they are opened.

@@ -1,6 +1,6 @@
-"""How rows of a view lie in its store: one column for each field that it is asked by, and the value as JSON beside.
+"""The columns of a view's store: one for each field of `query_by`, and the value as JSON.
 
-A map lies in its column as text, each entry `RS name US value` and one RS behind the last, so that an entry is found
+A map is stored as text, each entry as `RS name US value` and one RS after the last, so that an entry is found
 by looking for it; the three characters that would be mistaken are written as others.
 """
 

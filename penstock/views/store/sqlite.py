@@ -1,7 +1,7 @@
-"""A view on disk: its rows in SQLite, with the offsets behind them in the same transaction.
+"""A view on disk: its rows in SQLite, with the next offsets in the same transaction.
 
 One thread writes; readers have connections of their own and see whole transactions. What a store was made of (topic,
-schema, what it is asked by) lies in it: one that does not fit, or is damaged, is removed and made anew from the topic.
+schema, query fields) is in it: a store that does not fit, or is damaged, is removed and created again from the topic.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class ViewStore:
         reason: str = "",
         misplaced: Mapping[int, pa.Table] = MappingProxyType({}),
     ) -> None:
-        """Take in the newest rows of some partitions, each key once, and the offsets behind them.
+        """Write the newest rows of some partitions, each key once, and the next offsets.
 
         misplaced: those whose keys belong to other partitions; they answer nothing, and are remembered until their
         tombstones come.

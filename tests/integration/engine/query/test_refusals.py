@@ -115,11 +115,11 @@ REFUSED: dict[str, tuple[OutputMode, Any, str]] = {
         FINAL, lambda one: one.groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("n")),
         "as the event time of the input"),
     "a watermark of its own, of a second time": (
-        UPDATES, lambda one: by_minute(one.withWatermark("at", "1 hour")), "leave withWatermark out"),
+        UPDATES, lambda one: by_minute(one.withWatermark("at", "1 hour")), "remove withWatermark"),
     "a watermark of its own, once more": (
-        FINAL, lambda one: by_minute(one.withWatermark("event_time", "1 hour")), "leave withWatermark out"),
+        FINAL, lambda one: by_minute(one.withWatermark("event_time", "1 hour")), "remove withWatermark"),
     "a watermark of its own without state": (
-        Stateless(), lambda one: one.withWatermark("at", "1 hour").select("n"), "leave withWatermark out"),
+        Stateless(), lambda one: one.withWatermark("at", "1 hour").select("n"), "remove withWatermark"),
     "an outer join without time": (
         JOINED, lambda one, other: one.join(other, "n", "left").select("n"), "how far apart"),
     "an anti join of streams": (JOINED, lambda one, other: one.alias("a").join(
