@@ -65,13 +65,13 @@ class Mutant:
 
 AGENTS = "tests/chaos/test_agents_kills.py"
 COMMIT = "self._producer.commit_transaction(TIMEOUT)"
-SENT = "yield ProducerRecord(topic, as_bytes(key), as_bytes(value), tuple(more))"
+SENT = "yield ProducerRecord(topic, as_bytes(key), as_bytes(value), tuple(record_headers))"
 MUTANTS = [
     Mutant("no change"),
     Mutant(
         "a mark is not compared",
         OUTPUT,
-        "return NO_COMMIT if found is None else CommitMarker.read(found)",
+        "return NO_COMMIT if value is None else CommitMarker.read(value)",
         "return NO_COMMIT",
         kills=4,
         kinds="aimed",
