@@ -188,14 +188,14 @@ def _emit_new(name: str, path: Path, start: int) -> int:
     return 0
 
 
-def _logs(wanted: list[str], known: Mapping[str, Path] | None = None) -> dict[str, Path]:
+def _logs(names: list[str], earlier: Mapping[str, Path] | None = None) -> dict[str, Path]:
     """Log files by server; of each app the newest driver's."""
-    found = {server.name: server.log for server in Platform().servers}
+    logs = {server.name: server.log for server in Platform().servers}
     for path in sorted(settings().logs.glob("driver-*-2*.log")):
-        found["driver-" + path.stem.removeprefix("driver-").rsplit("-", 1)[0]] = path
-    if lacking := [name for name in wanted if name not in found and name not in (known or {})]:
-        raise HostError("there is no such server", got=", ".join(lacking), hint=f"take one of: {', '.join(found)}")
-    return {name: path for name, path in found.items() if not wanted or name in wanted}
+        logs["driver-" + path.stem.removeprefix("driver-").rsplit("-", 1)[0]] = path
+    if missing := [name for name in names if name not in logs and name not in (earlier or {})]:
+        raise HostError("there is no such server", got=", ".join(missing), hint=f"take one of: {', '.join(logs)}")
+    return {name: path for name, path in logs.items() if not names or name in names}
 
 
 def down() -> None:

@@ -92,10 +92,10 @@ def show(name: Name, as_json: AsJson = False) -> None:
         out.print(topics)
     if stream.gaps:
         out.print()
-        gaps = table(["gap", "records", "found", "goes on"], right=["records"])
+        gaps = table(["gap", "records", "found", "accepted"], right=["records"])
         for g in stream.gaps:
-            by = f"accepted by {g.accepted_by}" if g.accepted_by else f"no: `penstock streams go-on {stream.name}`"
-            gaps.add_row(g.said, "unknown" if g.records is None else f"{g.records:,}", f"{duration(g.age_ms)} ago", by)
+            by = f"by {g.accepted_by}" if g.accepted_by else f"no: `penstock streams go-on {stream.name}`"
+            gaps.add_row(g.text, "unknown" if g.records is None else f"{g.records:,}", f"{duration(g.age_ms)} ago", by)
         out.print(gaps)
     if stream.error:
         since = "" if stream.error_age_ms is None else f", {duration(stream.error_age_ms)} ago"

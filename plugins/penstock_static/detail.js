@@ -131,7 +131,7 @@ export class Detail {
         h(
           "tr",
           {},
-          h("th", { scope: "row" }, gap.said),
+          h("th", { scope: "row" }, gap.text),
           h("td", { class: "n" }, gap.records == null ? "unknown" : f.exact(gap.records)),
           h("td", {}, `${f.age(gap.age_ms)} ago`),
           h("td", {}, ...(gap.accepted_by ? [`by ${gap.accepted_by}`] : marked(`no: \`penstock streams go-on ${this.name}\``))),

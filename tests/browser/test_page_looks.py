@@ -40,7 +40,7 @@ def test_captures_show_their_state_and_accept_requests(visit: Visit, control: Co
     expect(view.frame.get_by_role("button", name="Continue tests")).to_have_count(0)
     view.frame.get_by_role("button", name="Reconcile accounts").click()
     dialog = view.frame.get_by_role("dialog")
-    expect(dialog).to_contain_text("That reads the whole table.")
+    expect(dialog).to_contain_text("This reads the whole table.")
     dialog.get_by_label("Note").fill("rows were mended by hand")
     view.page.keyboard.press("Enter")
     expect(view.frame.locator("#toast")).to_have_text("Reconcile of accounts is requested.")
@@ -128,7 +128,12 @@ def test_backfills_show_progress_and_link_to_their_dags(visit: Visit, screenshot
             "attempt 2",
         ),
         WAITS: ("waiting", "until 2026-01-01 00:00 UTC", "for order-minutes to be stopped", "2 of 400", "tomas@pond"),
-        SILENT: ("silent", "since 2026-01-02 00:00 UTC", "its process has not reported for", "it goes on where it was"),
+        SILENT: (
+            "silent",
+            "since 2026-01-02 00:00 UTC",
+            "its process has not reported for",
+            "it continues where it was",
+        ),
         FAILED: ("failed", "everything · to order-minutes", "dry run", "<img src=x onerror=alert(1)>"),
         DONE: ("done", "24 of 24", "100 %", "took 1h 00m", "812,000 records, each as in the archive"),
     }

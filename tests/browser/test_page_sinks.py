@@ -51,7 +51,7 @@ def test_sinks_show_their_metrics_and_the_health_of_their_stores(visit: Visit) -
     expect(well).to_contain_text("influxdb:shop.names · sinks")
     store, *figures = cells(well)
     assert re.fullmatch(r"reachable [0-9]+ s ago", store)
-    assert figures == ["1.24k 41.2M in all", "336", "12", "613", "0"]
+    assert figures == ["1.24k 41.2M in total", "336", "12", "613", "0"]
     away = sink(view, "shop-search")
     expect(away.locator(".pill")).to_have_text("waiting")
     expect(away.locator("td.n").first).to_contain_text(re.compile("^awayfor [0-9]+m "))

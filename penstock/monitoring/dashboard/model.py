@@ -30,7 +30,7 @@ class DataLossView:
         accepted_by: who accepted it, or `its declaration`; None while the stream is blocked.
     """
 
-    said: str
+    text: str
     topic: str
     what: str
     partition: int
