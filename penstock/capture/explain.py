@@ -1,4 +1,4 @@
-"""What a capture will do, said before it does it: its queries, the indexes that serve them, what nobody can promise."""
+"""Explains a capture before it runs: its queries, the indexes that they use, and the limits of its guarantees."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.capture.source.base import SourceDatabase, SourceError
 from penstock.model.capture import Capture
 from penstock.model.topic import DEAD_LETTERS
 
-# What drivers say when nobody answers.
+# Messages of drivers that cannot connect.
 UNREACHED = re.compile(
     r"can't connect|connection refused|timed? ?out|timeout expired|could not translate|no route|name or service|"
     r"failed to resolve|unreachable",
@@ -31,7 +31,7 @@ UNREACHED = re.compile(
 
 @dataclass(frozen=True)
 class ExplainedQuery:
-    """A query as it is sent. plan: (table, index), index empty for a full scan."""
+    """A query as it is sent. `plan` has (table, index) pairs; the index is empty for a full scan."""
 
     what: str
     sql: str
@@ -40,7 +40,7 @@ class ExplainedQuery:
 
 @dataclass
 class Explanation:
-    """warnings: which promise is weakened by what, a sentence each."""
+    """What a capture does. `warnings` are sentences about limits of its guarantees."""
 
     facts: list[str] = field(default_factory=list)
     queries: list[ExplainedQuery] = field(default_factory=list)
@@ -48,7 +48,11 @@ class Explanation:
 
 
 def explain(capture: Capture) -> Explanation:
-    """Ask the database how it would serve each kind of query. SourceError if it does not answer."""
+    """Ask the database for the plan of each kind of query.
+
+    Raises:
+        SourceError: The database does not answer.
+    """
     with with_source_location(capture):
         database = factory.database(capture)
         try:
@@ -73,7 +77,7 @@ def _explained(capture: Capture, database: SourceDatabase, pages: PageQueries) -
         f"pages of {page_rows} rows and {PageSize.BYTES >> 20} MB at most",
         f"transactions hold it back for {capture.hold.total_seconds():g} s at most",
         _compared(capture),
-        f"a row whose record is larger than {capture.max_record_bytes:,} bytes is put aside in {DEAD_LETTERS.name}",
+        f"a row whose record is larger than {capture.max_record_bytes:,} bytes is a dead letter in {DEAD_LETTERS.name}",
     ]
     if problem := database.visibility_problem:
         delay = capture.delay.total_seconds()
@@ -97,7 +101,7 @@ def _explained(capture: Capture, database: SourceDatabase, pages: PageQueries) -
     counted = kinds[-1][1].sql
     for what, query in kinds:
         plan = database.plan(query)
-        explanation.queries.append(ExplainedQuery(what, query.shown, plan))
+        explanation.queries.append(ExplainedQuery(what, query.display_sql, plan))
         scanned = sorted({table or "its rows" for table, index in plan if not index})
         if scanned and query.sql != counted:
             explanation.warnings.append(f"{COST}: no index serves {', '.join(scanned)} in `{what}`; all of it is read")
@@ -122,7 +126,7 @@ def _compared(capture: Capture) -> str:
 
 
 def unreachable_reason(capture: Capture) -> str:
-    """Why the database cannot be reached; empty if somebody answers there, be it with a refusal."""
+    """Why the database cannot be reached; empty if it answers, even with a refusal."""
     with with_source_location(capture):
         database = factory.database(capture)
         try:
@@ -135,7 +139,11 @@ def unreachable_reason(capture: Capture) -> str:
 
 
 def first_row(capture: Capture) -> str:
-    """One row, read and encoded as a poll would; what came of it. PenstockError says why it cannot be captured."""
+    """Read and encode one row as a poll would; returns the topic, the columns and notes.
+
+    Raises:
+        PenstockError: The capture cannot run.
+    """
     with with_source_location(capture):
         database = factory.database(capture)
         try:

@@ -1,4 +1,4 @@
-"""Puts a capture together: its database, its topic, its output, and the position it goes on from."""
+"""Opens a capture: its database, topic, output and position."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Decision = Literal["", "continue", "snapshot"]
 
 
 class PositionRefused(PenstockError):
-    """The position kept for a capture belongs to another statement or topic; somebody has to decide."""
+    """The position of a capture belongs to another statement or topic; an operator has to decide."""
 
 
 def database(capture: Capture) -> SourceDatabase:
-    """The capture's database, not yet asked anything."""
+    """The capture's database, not connected yet."""
     return ENGINES[capture.dialect](connections.url(capture.connection, capture.dialect), capture.delay)
 
 
 def group(capture: Capture) -> str:
-    """The transactional id of a capture: who opens it last shuts all others out."""
+    """The transactional id of a capture, by which the newest writer fences all others."""
     return f"penstock.capture.{capture.name}"
 
 
@@ -47,10 +47,15 @@ def reconcile_file(capture: Capture) -> Path:
 
 
 def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Poller:
-    """A capture ready to go on where it stopped; any other poller of it is fenced from now on.
+    """Open a capture where it stopped; fences any other poller of it.
 
-    decision: what to do with a position of another statement or topic: `continue` to take its cursor over, `snapshot`
-    to begin again. PositionRefused if there is such a position and no decision.
+    Args:
+        capture: The capture.
+        bootstrap: The brokers.
+        decision: For a position of another statement or topic: `continue` keeps its cursor, `snapshot` starts again.
+
+    Raises:
+        PositionRefused: There is such a position and no decision, or the topic has other partitions.
     """
     ensure_topics([capture.topic, POSITIONS], bootstrap)
     topic_id, count = _topic(capture, bootstrap)
@@ -58,8 +63,8 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
         raise PositionRefused(
             f"topic {capture.topic.name} has another number of partitions than capture {capture.name} declares",
             got=f"{count}, declared {capture.topic.partitions}",
-            hint=f"declare PARTITIONS {count}, if that is what the topic always had; else its keys have moved and left "
-            "their last values behind: name a new topic behind INTO, or delete this one, and take a snapshot",
+            hint=f"declare PARTITIONS {count} if the topic always had them; else keys have moved to other partitions, "
+            "so use a new topic in INTO, or delete this one, and take a snapshot",
         )
     with ExitStack() as undo:
         output = TransactionalWriter(
@@ -75,7 +80,7 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
         if stored is not None and decision != "snapshot":
             position = _resumed(capture, new, stored, decision)
         else:
-            # What is in the topic and no longer selected must leave it.
+            # Keys in the topic that are no longer selected must be removed.
             ends = log_end_offsets(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
             position = replace(
                 new,
@@ -103,12 +108,12 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             position = replace(position, reconcile=f"another server, {server}")
             index.restart()
         if position.fingerprint != capture.fingerprint:
-            # It may say another thing of rows that do not change by themselves.
+            # Rows that do not change may have other values by the new statement.
             position = replace(position, fingerprint=capture.fingerprint, reconcile="the statement was changed")
             index.restart()
         position = replace(position, server=server)
         if decision or stored is None:
-            # Decided once: whoever opens it next finds it so.
+            # The decision is stored, so it holds when the capture is opened again.
             output.commit([], position.value())
         poller = Poller(CaptureSession(capture, source, output, position, index, proof))
         undo.pop_all()
@@ -116,25 +121,25 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
 
 
 def check_topic(capture: Capture, position: Position, bootstrap: str) -> None:
-    """PositionRefused if the topic was made anew or given other partitions since the capture was opened."""
+    """Raises PositionRefused if the topic was recreated or given partitions since the capture was opened."""
     actual = _topic(capture, bootstrap)
     if actual != (position.topic_id, position.partitions):
         raise PositionRefused(
             f"topic {capture.topic.name} was changed while capture {capture.name} ran",
             got=f"id and partitions {actual}, before {(position.topic_id, position.partitions)}",
-            hint="a topic that was made anew takes a new snapshot; one that was given partitions has kept old values "
-            "in them: delete it, or name a new one behind INTO",
+            hint="a recreated topic needs a new snapshot; one with added partitions has old values in the others: "
+            "delete it, or use a new one in INTO",
         )
 
 
 def _topic(capture: Capture, bootstrap: str) -> tuple[str, int]:
-    """The topic's id, empty if it is not there, and its number of partitions."""
+    """The topic's id, empty if it does not exist, and its number of partitions."""
     client, name = admin(bootstrap), capture.topic.name
     return topic_ids(client, [name], bootstrap).get(name, ""), partition_counts(client, bootstrap).get(name, 0)
 
 
 def _stored_position(output: TransactionalWriter, decision: Decision) -> Position | None:
-    """The position of whoever captured before; None if there is none, or none that can be read, for a new snapshot."""
+    """The stored position; None if there is none, or if it is invalid and a new snapshot was decided."""
     marker = output.read_marker()
     try:
         return None if marker is None else Position.read(marker)
@@ -147,17 +152,17 @@ def _stored_position(output: TransactionalWriter, decision: Decision) -> Positio
 
 
 def _snapshot_hint(name: str) -> str:
-    """How somebody says that a snapshot is to be taken."""
+    """The commands that take a snapshot."""
     return f"`penstock capture ask {name} snapshot`, or in the foreground `penstock capture run {name} --snapshot`"
 
 
 def _check_partitions(capture: Capture, new: Position, stored: Position) -> None:
-    """Nor does a snapshot mend it: what the keys left behind in the partitions of before stays there."""
+    """Refuse a topic whose partitions changed, even for a snapshot: old values of keys that moved would stay."""
     if stored.topic_id == new.topic_id and stored.partitions != new.partitions:
         raise PositionRefused(
-            f"topic {capture.topic.name} was given other partitions, so its keys have moved",
+            f"the number of partitions of topic {capture.topic.name} changed, so its keys have moved",
             got=f"{new.partitions}, position of {stored.partitions}",
-            hint="name a new topic behind INTO, or delete this one, and take a snapshot",
+            hint="use a new topic in INTO, or delete this one, and take a snapshot",
         )
 
 

@@ -21,21 +21,25 @@ from penstock.model.capture import Capture
 
 log = logging.getLogger(__name__)
 
-# Seconds until a capture that failed is tried again.
+# Seconds until a capture that failed is started again.
 BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0)
-# Seconds between two looks at whether the topic is still the one that was opened.
+# Seconds between two checks that the topic is still the one that was opened.
 TOPIC_CHECK_SECONDS = 10.0
-# No step takes longer than a query may: then something hangs that has no limit of its own.
+# A step that takes longer than a query may hangs in a call without a limit of its own.
 STEP_TIMEOUT = 2.0 * READ_TIMEOUT
 STOP_TIMEOUT = READ_TIMEOUT + 30.0
 
 
 class CaptureRun:
-    """Runs one capture in a thread of its own. figures: its row of progress, with what is known from before.
+    """Runs one capture in a thread of its own.
 
-    In that row, rows in are those that were new to it (some are read again at each poll), the dead ones were put aside,
-    the batch is a poll, the watermark the moment before which every commit is in the topic, and the state rows those
-    whose last value is remembered.
+    Args:
+        capture: The capture.
+        captures: Its part of the control database.
+        bootstrap: The brokers.
+        figures: Its progress as a stream, continued from the last report. There `rows_in` counts changed rows, `dead`
+            dead letters, a batch is a poll, `watermark` is the time before which every commit is in the topic, and
+            `state_rows` are the rows whose last value is cached.
     """
 
     def __init__(self, capture: Capture, captures: Captures, bootstrap: str, figures: ProgressRow) -> None:
@@ -45,17 +49,15 @@ class CaptureRun:
         self._thread: threading.Thread | None = None
         self._stopping, self._wake = threading.Event(), threading.Event()
         self._request: tuple[str, str] | None = None
-        # The request at work, and how many polls there were when it began.
+        # The request that is being done, and the number of polls when it began.
         self._current_request, self._polls = "", 0
         self._failures = 0
         self._retry_at = 0.0
         self._stepped_at = 0.0
         self._rate = (time.monotonic(), figures.rows_in)
-        # When a poll began that has ended: what was committed until then is in the topic.
+        # When the last finished poll began: all commits before it are in the topic.
         self._caught_up_at = None if figures.behind_ms is None else time.monotonic() - figures.behind_ms / 1000
         self._earlier_counts = (figures.rows_in, figures.rows_out, figures.dead)
-
-    # Life, as the driver sees it
 
     @property
     def running(self) -> bool:
@@ -66,9 +68,9 @@ class CaptureRun:
         return self._thread is not None and self._thread.is_alive()
 
     def reconcile(self) -> None:
-        """Start it if it does not run, and take in what is asked of it."""
+        """Start the thread if it does not run, and read the request of an operator."""
         if not self.active and time.monotonic() >= self._retry_at:
-            # One of its own: a thread that was told to stop and comes back late must find that it was.
+            # A new event: a stopped thread that is still in a call must find its own event set.
             self._stopping = threading.Event()
             self.figures.state = "starting"
             name, self._stepped_at = f"capture-{self.capture.name}", time.monotonic()
@@ -77,7 +79,7 @@ class CaptureRun:
         try:
             request = self._captures.requests().get(self.capture.name)
         except ControlError:
-            return  # the driver says that the database is away
+            return  # the driver reports it
         if request and not self._request:
             self._request = request
             self._wake.set()
@@ -91,7 +93,7 @@ class CaptureRun:
         self.figures.state, self.figures.rows_per_s = "stopped", 0.0
 
     def write_seconds(self) -> float:
-        """A write ends by itself: every call of its producer has a limit."""
+        """Always 0: every call of the producer has a time limit."""
         return 0.0
 
     def lag(
@@ -113,11 +115,9 @@ class CaptureRun:
             self.figures.behind_ms = int((now - caught_up_at) * 1000)
         try:
             self._captures.report(self.row)
-        except Exception as e:  # its figures as a stream are reported all the same
+        except Exception as e:  # its progress is reported all the same
             log.warning("capture %s could not report: %s", self.capture.name, e)
         return replace(self.figures)
-
-    # The thread
 
     def _work(self, stopping: threading.Event) -> None:
         decision: Decision = ""
@@ -130,14 +130,14 @@ class CaptureRun:
                 self.row.phase, self.row.why = "refused", str(e)
                 decision = self._decided(stopping)
             except LeaseLost as e:
-                # Somebody else captures now. The driver sees whether it still owns this before it starts it again.
+                # Another process has fenced this one. The driver checks its lease before it starts the capture again.
                 self._failed(e)
                 self._retry_at = time.monotonic() + BACKOFF[-1]
                 return
             except PenstockError as e:
                 self._gave_up(e, stopping)
             except Exception as e:
-                # What nobody thought of must show as a capture that fails, not as a thread that is gone.
+                # An unexpected error must show as a failing capture, not as a dead thread.
                 log.exception("capture %s", self.capture.name)
                 self._gave_up(e, stopping)
 
@@ -147,7 +147,7 @@ class CaptureRun:
         stopping.wait(BACKOFF[min(self._failures, len(BACKOFF)) - 1])
 
     def _opened(self, decision: Decision, stopping: threading.Event) -> Decision:
-        """Open it and work until it is stopped or to begin anew."""
+        """Open the capture and poll until it is stopped; returns a decision if it must be opened again."""
         with with_source_location(self.capture):
             poller = open_poller(self.capture, self._bootstrap, decision)
             try:
@@ -167,7 +167,7 @@ class CaptureRun:
                 checked_at = time.monotonic()
             name, interval = self.capture.name, self.capture.reconcile
             busy = (poller.position.reconcile and not poller.pending_since) or poller.position.snapshot
-            # One that waits for a decision looks again when it is time: what hid rows may have been mended.
+            # A reconcile that waits for a decision is repeated when due, since the cause may be repaired.
             compared_at = max(poller.session.index.in_sync_at, poller.pending_since)
             if interval and not busy and time.time() >= due(name, interval, compared_at, opened_at):
                 poller.compare(poller.position.reconcile or SCHEDULED)
@@ -188,7 +188,7 @@ class CaptureRun:
         return ""
 
     def _begin(self, poller: Poller, request: tuple[str, str]) -> bool:
-        """Begin what is asked; True if the capture must be opened anew for it."""
+        """Start a request; True if the capture must be opened again for it."""
         kind, self._current_request = request
         self._polls = poller.metrics.polls
         if kind == "snapshot":
@@ -227,7 +227,7 @@ class CaptureRun:
             figures.batch_id, figures.batch_at, figures.batch_ms = f.polls, int(time.time() * 1000), int(took * 1000)
         figures.state = "idle" if f.state == "polling" and not figures.rows_per_s else "running"
         if poller.pending_decision:
-            # It polls on, and not all is done that is due.
+            # Polls continue, but the reconcile waits for the decision.
             if figures.error != poller.pending_decision:
                 figures.error, figures.error_at = poller.pending_decision, int(time.time() * 1000)
             figures.state = "failing"
@@ -240,7 +240,7 @@ class CaptureRun:
         log.error("capture %s failed: %s", self.capture.name, e)
 
     def _decided(self, stopping: threading.Event) -> Decision:
-        """Wait until somebody says what to do with a position that does not fit."""
+        """Wait until an operator decides about a position of another statement or topic."""
         while not stopping.is_set():
             self._wake.wait(1.0)
             self._wake.clear()
@@ -252,14 +252,14 @@ class CaptureRun:
                 self._polls = 0
                 if kind in ("snapshot", "continue"):
                     return "snapshot" if kind == "snapshot" else "continue"
-                self._answer("refused: say first what is to become of its position, `snapshot` or `continue`")
+                self._answer("refused: decide first about its position, `snapshot` or `continue`")
         return ""
 
     def _answer(self, why_not: str) -> None:
         request, self._request = self._request, None
         if request:
             try:
-                # Who asked looks at the figures next.
+                # The operator reads the report after the answer.
                 self._captures.report(self.row)
                 self._captures.answer(self.capture.name, request[1], why_not)
             except ControlError as e:

@@ -1,4 +1,4 @@
-"""What polls, snapshot and reconcile of one capture share: reading pages, writing records and the position."""
+"""The parts that polls, snapshot and reconcile of a capture share: reading pages, writing records and the position."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CaptureSession:
     Records and position are written in one Kafka transaction. The broker fences an older writer of the same capture.
 
     Attributes:
-        position: From where the capture goes on.
+        position: Where the capture resumes.
         index: The topic's last digest of each key, in a file.
         verifier: Checks that pages are ordered by key and cursor.
         hook: Called with the name of each step; for tests.
@@ -98,7 +98,7 @@ class CaptureSession:
         return page
 
     def _handle_type_change(self) -> None:
-        """Key or cursor are of another type: what was kept of them is no parameter any more."""
+        """Key or cursor have another type: stored values of them are no valid parameters any more."""
         reason = "the type of key or cursor changed"
         log.warning("capture %s: %s; table and topic are compared", self.capture.name, reason)
         fitting = self.verifier.drop_mistyped(self.position)
@@ -112,17 +112,17 @@ class CaptureSession:
         self.index.restart()
 
     def to_records(self, page: SourcePage) -> PageRecords:
-        """A page's rows as keys and values, after its columns were taken in."""
+        """A page's rows as keys and values; also stores the page's columns in the position."""
         records_of_page = self.without_oversized(records(self.capture, page))
         self.set_columns(columns_of(page))
         return records_of_page
 
     def without_oversized(self, made: PageRecords) -> PageRecords:
-        """What the topic takes of a page's records; the others are put aside, at the next commit."""
+        """The records of a page; those that the topic cannot take become tombstones and dead letters."""
         return self.oversized.filter(made, self.index.scan)
 
     def set_columns(self, columns: tuple[tuple[str, str], ...]) -> None:
-        """Take other columns over. Rows that do not change themselves are brought up by a reconcile."""
+        """Store the columns. If they changed, a reconcile updates the rows that do not change themselves."""
         if columns == self.position.columns:
             return
         old, new = dict(self.position.columns), dict(columns)

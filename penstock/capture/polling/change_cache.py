@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from itertools import islice
 
-# Of rows that may be read again, how many are known not to have changed; the others are written again, unchanged.
+# Keys in the cache; unchanged rows of other keys are written again if they are read again.
 MOST_KEYS = 500_000
 
 
 class LastValueCache:
     """The last value of each key, for the newest keys only.
 
-    It keeps hashes of both: a wrong match needs both to collide. They take a tenth of the memory of the bytes, which
-    also hold the buffers that they were made in.
+    It stores hashes of both, with a tenth of the memory; a wrong match would need both to collide.
     """
 
     def __init__(self) -> None:
@@ -33,10 +32,10 @@ class LastValueCache:
 
     @property
     def room(self) -> int:
-        """How many keys more may be noted."""
+        """The number of keys that may be added."""
         return max(0, MOST_KEYS - len(self._last))
 
     def trim(self) -> None:
-        """Forget the keys that were noted first, if there are too many."""
+        """Remove the oldest keys above the limit."""
         for key in list(islice(self._last, max(0, len(self._last) - MOST_KEYS))):
             del self._last[key]

@@ -1,4 +1,4 @@
-"""From which cursor a capture's polls read, and up to which one a cursor can be true."""
+"""The cursor from which a capture's polls read, and the greatest plausible cursor at a time."""
 
 from __future__ import annotations
 
@@ -17,38 +17,42 @@ from penstock.model.capture import Capture
 
 log = logging.getLogger(__name__)
 
-# What a database shows of its transactions may be a moment old, and MariaDB's has whole seconds.
+# A server's list of transactions may be slightly old, and MariaDB's has whole seconds.
 LEAST_OVERLAP = timedelta(seconds=1.5)
-# Local times differ from UTC by so much at most.
+# The greatest difference of a local time from UTC.
 WIDEST_ZONE = timedelta(hours=14)
 
 
 def _subtract(at: datetime, step: timedelta) -> datetime:
-    """A time that lies so much earlier, or the first of the calendar."""
+    """A time minus a duration; the first time of the calendar if that is earlier."""
     first = datetime.min.replace(tzinfo=at.tzinfo)
     return at - step if at - first > step else first
 
 
 class CursorTracker:
-    """The cursors of one capture: its low watermark (`mark`), and which cursors can be true at the database's clock."""
+    """The cursors of one capture.
+
+    Attributes:
+        mark: The low watermark.
+        blind: Whether all sessions were visible once and are not any more.
+    """
 
     def __init__(self, capture: Capture, low: Any) -> None:
         self._capture = capture
         self._overlap = max(capture.overlap, LEAST_OVERLAP)
         self.mark = LowWatermark(self._overlap.total_seconds(), low)
-        # The database's clock when it was last read, and this process's monotonic time behind that.
+        # The database's clock when it was last read, and this process's monotonic time after that.
         self._read: tuple[float, float] | None = None
-        # What both the clock and the highest cursor were before it was set back.
+        # The clock and the highest cursor before the clock was set back.
         self._ahead: tuple[float, Any] | None = None
         self._opened = True
-        # The last look that saw all sessions.
+        # The last snapshot with all sessions.
         self._complete: TransactionSnapshot | None = None
-        # Whether the looks saw all sessions once, and do not any more.
         self.blind = False
 
     @property
     def spent(self) -> bool:
-        """Whether rows of the low watermark itself need not be read again: a number or a day may be drawn for long."""
+        """Whether rows of the low watermark itself need not be read again; never for numbers and days."""
         return self.mark.spent and isinstance(self.mark.value, datetime)
 
     def will_be_polled(self, cursor: Any) -> bool:
@@ -57,9 +61,9 @@ class CursorTracker:
         return low is None or cursor is None or (cursor > low if self.spent else cursor >= low)
 
     def highest(self, page: SourcePage, now: float) -> Any:
-        """The highest cursor of a page, None if it has none. A time that is yet to come counts for nothing.
+        """The highest cursor of a page that is not in the future; None if there is none.
 
-        A row that says so would hide all others until then. It is read again at each poll.
+        A cursor in the future would hide all other rows until then; its row is read again at each poll.
         """
         at = column_index(self._capture, page, self._capture.cursor)
         limit = self.limit(page.rows[-1][at], page.columns[at][1], now) if page.rows else None
@@ -69,27 +73,27 @@ class CursorTracker:
         return None
 
     def limit(self, sample: Any, kind: str, now: float) -> Any:
-        """The last time a cursor may truly have, in the form of a sample; None for cursors that are no times."""
+        """The latest plausible cursor, in the type of a sample; None for cursors that are no times."""
         if not isinstance(sample, date):
             return None
         limit = datetime.fromtimestamp(now, UTC) + self._overlap
         if isinstance(sample, datetime) and kind.startswith(ZONED):
             return limit if sample.tzinfo else limit.replace(tzinfo=None)
-        # Without a zone it may be anybody's local time.
+        # Without a zone it may be any local time.
         plain = (limit + WIDEST_ZONE).replace(tzinfo=None)
         if not isinstance(sample, datetime):
             return plain.date()
         clock, top = self._ahead or (now, None)
-        # It is known which was the highest at which time, so what it is now that the clock is behind.
+        # The highest cursor before the clock was set back bounds the present one.
         return min(plain, top - timedelta(seconds=clock - now)) if now < clock and isinstance(top, datetime) else plain
 
     def check_clock_at_start(self, now: float, kind: str, previous: float) -> str:
-        """Lower a low watermark that lies in the future, because the clock was set back while nobody polled.
+        """Lower a low watermark that is in the future, since the clock was set back while the capture did not run.
 
         Args:
             now: The database's clock, epoch seconds.
             kind: Type of the cursor's column.
-            before: The clock when the position was written; 0 if that is unknown.
+            previous: The clock when the position was written; 0 if that is unknown.
 
         Returns:
             A message that says so; empty if the clock was not set back.
@@ -101,7 +105,7 @@ class CursorTracker:
             step = timedelta(seconds=previous - now)
             if self._read or step <= self._overlap:
                 return ""
-            # What a number stands for nobody knows, and a day is too long.
+            # The time of a number is unknown, and a day is too coarse.
             self.mark.reset_to(_subtract(low, step + self._overlap) if isinstance(low, datetime) else low)
             return self._clock_message(step)
         clock = datetime.fromtimestamp(now, UTC).replace(tzinfo=UTC if low.tzinfo else None)
@@ -121,7 +125,7 @@ class CursorTracker:
         previous, self._read = self._read, (now, time.monotonic())
         if previous is None:
             return now, ""
-        # What passed here and not there. How long the answers took is not known: it counts for nothing.
+        # The time that passed here and not there, without the unknown duration of the requests.
         step = timedelta(seconds=asked_at - previous[1] - (now - previous[0]))
         if step <= self._overlap:
             return now, ""
@@ -140,15 +144,18 @@ class CursorTracker:
     def check_visibility(
         self, transactions: TransactionSnapshot, position: Position
     ) -> tuple[TransactionSnapshot, Position]:
-        """A look as polls may take it, and the position with whether looks see all sessions.
+        """Correct a snapshot of transactions in which not all sessions are visible.
 
-        Where they did once and do not any more, e.g. as a right was taken away, whatever was open at the last look that
-        did, or began behind it, may be open still.
+        If all were visible before, e.g. until a privilege was revoked, all transactions that were open then or began
+        later may still be open.
+
+        Returns:
+            The snapshot for the poll, and the position with whether all sessions are visible.
         """
         was_blind, self.blind = self.blind, position.sees_all and not transactions.complete
         if transactions.complete:
             if was_blind:
-                # Polls that ended meanwhile had no look behind them.
+                # Polls that ended in the meantime had no complete snapshot after them.
                 self.mark.reset_to(self.mark.value)
             self._complete = transactions
             return transactions, replace(position, sees_all=True)
@@ -160,12 +167,12 @@ class CursorTracker:
         return replace(transactions, oldest=min(at for at in starts if at is not None)), position
 
     def apply_hold(self, transactions: TransactionSnapshot, position: Position) -> tuple[float | None, Position]:
-        """The oldest transaction to wait for, and the position with what is owed to those no longer waited for."""
-        # Polls that are far apart see it late.
+        """The start of the oldest transaction to wait for, and the position with the skipped transactions."""
+        # With a long interval a poll sees a transaction late.
         bound = transactions.now - (self._capture.hold + self._capture.every).total_seconds()
         skipped = position.skipped
         if skipped and self._opened:
-            # What was known of transactions open now went with the process before: what began until now is waited for.
+            # The starts of open transactions are lost with the process before: all that began until now are skipped.
             skipped = replace(skipped, until=max(skipped.until, transactions.now))
             position = replace(position, skipped=skipped)
         self._opened = False
@@ -174,8 +181,8 @@ class CursorTracker:
         if skipped is None:
             if not self.blind:
                 log.warning(
-                    "capture %s: a transaction is open for %.0f s; it is no longer waited for, and what lies behind "
-                    "its beginning is read again when it has ended. hint: end the transaction",
+                    "capture %s: a transaction is open for %.0f s; polls no longer wait for it, and rows since its "
+                    "start are read again when it has ended. hint: end the transaction",
                     self._capture.name,
                     transactions.now - transactions.oldest,
                 )

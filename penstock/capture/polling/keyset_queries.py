@@ -1,13 +1,12 @@
-"""The queries of a capture: its SELECT as a derived table, and around it the conditions that make one page of it.
+"""The queries of a capture: its SELECT as a derived table, with conditions for one page.
 
-The SELECT is sent as its author wrote it; conditions and order name its columns as they come out of it. So nothing
-depends on how its text is understood here, and no alias can stand for a column of the table. The engines merge such a
-derived table into the query around it, so the index that would serve the plain SELECT serves each page; but not
-PostgreSQL if a column calls a VOLATILE function.
+The SELECT is sent as its author wrote it; conditions and order use the names of its result columns. So nothing depends
+on parsing its text, and an alias cannot be mistaken for a column of the table. The engines merge such a derived table
+into the outer query, so each page uses the index of the plain SELECT, except in PostgreSQL if a column calls a VOLATILE
+function.
 
-Paging is by keyset (cursor and key of the last row read), never by OFFSET: rows that change between two pages neither
-hide others nor come twice by themselves. Every query is ordered by what it pages on, so a row that is read once stands
-before all that are read later.
+Paging is by keyset (cursor and key of the last row), never by OFFSET: rows that change between two pages neither hide
+others nor repeat them. Every query is ordered by the columns that it pages on.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from sqlalchemy import TextClause, text
 
 from penstock.model.capture import Capture
 
-# The column of a page that says whether its row is deleted; always the last.
+# The last column of a page: whether its row is deleted.
 DELETED = "penstock_deleted"
-# Words of the query that become parameters when it is text: a SELECT may hold colons, which SQLAlchemy would take.
+# Prefix of parameters in the SQL. A colon would be ambiguous, since a SELECT may contain colons.
 PARAMETER = "penstock_parameter_"
 
 # The SELECT's name in the queries around it.
@@ -34,7 +33,7 @@ Kind = Literal["since", "behind", "all with cursor", "without cursor", "by key",
 
 @dataclass(frozen=True)
 class SourceQuery:
-    """A query of one page, with its parameters. limit: rows that it gives at most; 0: as many as there are."""
+    """A query of one page, with its parameters. `limit` is its LIMIT; 0 if it has none."""
 
     sql: str
     values: Mapping[str, Any]
@@ -46,8 +45,8 @@ class SourceQuery:
         return _clause(self.sql)
 
     @property
-    def shown(self) -> str:
-        """As it is sent, for people: parameters by name."""
+    def display_sql(self) -> str:
+        """The SQL with named parameters, for people."""
         return self.sql.replace(PARAMETER, ":")
 
 
@@ -57,7 +56,7 @@ def _clause(sql: str) -> TextClause:
 
 
 class PageQueries:
-    """Makes the queries of one capture; each kind is put together once."""
+    """Builds the queries of one capture; the SQL of each kind is cached."""
 
     def __init__(self, capture: Capture) -> None:
         quote = "`" if capture.dialect == "mysql" else '"'
@@ -68,39 +67,40 @@ class PageQueries:
         self._from = f"FROM ({capture.sql}) AS {DERIVED_TABLE}"
         self._columns = f"{DERIVED_TABLE}.*"
         if condition := capture.deleted_sql:
-            # By the database's own truth: '0' and a BIT of 0 are false to it, and true to Python.
+            # The database decides what is true: '0' and a BIT of 0 are false there, and true in Python.
             self._columns += f", CASE WHEN {condition} THEN 1 ELSE 0 END AS {DELETED}"
         self._sql = cache(self._build)
 
     def since(self, low: Any, behind: Sequence[Any] | None, limit: int, *, itself: bool = True) -> SourceQuery:
-        """Rows whose cursor is `low` or more, in order of cursor and key; behind: (cursor, *key) of the last row.
+        """Rows whose cursor is at least `low`, in order of cursor and key.
 
-        itself: rows of that very cursor too; low None: all rows that have a cursor.
+        Args:
+            low: The cursor; None for all rows that have one.
+            behind: Cursor and key of the last row of the page before.
+            limit: Rows of the page.
+            itself: Whether rows with the cursor `low` are included.
         """
         if low is None:
             return self._query("all with cursor", behind, limit)
         return self._query("since" if itself else "behind", behind, limit, low=low)
 
     def without_cursor(self, behind: Sequence[Any] | None, limit: int) -> SourceQuery:
-        """Rows whose cursor is NULL, in order of key; behind: the key of the last row."""
+        """Rows whose cursor is NULL, in order of key, after the key `behind`."""
         return self._query("without cursor", behind, limit)
 
     def by_key(self, behind: Sequence[Any] | None, limit: int, *, upto: Sequence[Any] | None = None) -> SourceQuery:
-        """All rows in order of key, for a snapshot and for the reconcile.
-
-        behind: the key of the last row; upto: the last key of a range.
-        """
+        """All rows in order of key, after the key `behind` and up to the key `upto`."""
         if upto is None:
             return self._query("by key", behind, limit)
         return self._query("by key upto", behind, limit, **{f"u{i}": value for i, value in enumerate(upto)})
 
     def key_at(self, number: int) -> SourceQuery:
-        """The key that so many rows come before, in order of key."""
+        """The key with this number of rows before it, in order of key."""
         key = ", ".join(self._key)
         return SourceQuery(f"SELECT {key} {self._from} ORDER BY {key} LIMIT 1 OFFSET {number}", {})
 
     def rows_with_keys(self, keys: Sequence[Sequence[Any]]) -> SourceQuery:
-        """The rows of these keys, as many as there still are."""
+        """The rows that have one of these keys."""
         values: dict[str, Any] = {}
         conditions = []
         for number, key in enumerate(keys):
@@ -110,20 +110,20 @@ class PageQueries:
         return SourceQuery(f"SELECT {self._columns} {self._from} WHERE ({') OR ('.join(conditions)})", values)
 
     def has(self, key: Sequence[Any]) -> SourceQuery:
-        """How many rows have a key: no other column is looked at."""
+        """The number of rows with a key, without reading other columns."""
         names = [f"k{i}" for i in range(len(key))]
         condition = " AND ".join(_is(column, "=", name) for column, name in zip(self._key, names, strict=True))
         return SourceQuery(f"SELECT COUNT(*) {self._from} WHERE {condition}", dict(zip(names, key, strict=True)))
 
     def highest(self, upto: Any = None) -> SourceQuery:
-        """The highest cursor there is, or up to a value; NULL if there is none."""
+        """The highest cursor, optionally up to a value; NULL if there is none."""
         sql = f"SELECT MAX({self._cursor}) {self._from}"
         if upto is None:
             return SourceQuery(sql, {})
         return SourceQuery(f"{sql} WHERE {_is(self._cursor, '<=', 'upto')}", {"upto": upto})
 
     def count(self) -> SourceQuery:
-        """How many rows there are."""
+        """The number of rows."""
         return SourceQuery(f"SELECT COUNT(*) {self._from}", {})
 
     def _query(self, kind: Kind, behind: Sequence[Any] | None, limit: int, **values: Any) -> SourceQuery:
@@ -147,14 +147,14 @@ class PageQueries:
 
 
 def _after(columns: Sequence[str]) -> str:
-    """(a, b) > (x, y), written as a >= x AND (a > x OR (a = x AND b > y)): so MariaDB takes an index on (a, b)."""
+    """(a, b) > (x, y), as a >= x AND (a > x OR (a = x AND b > y)), for which MariaDB uses an index on (a, b)."""
     if len(columns) == 1:
         return _is(columns[0], ">", "p0")
     return f"{_is(columns[0], '>=', 'p0')} AND ({_tail(columns, 0, '>', '>', 'p')})"
 
 
 def _upto(columns: Sequence[str]) -> str:
-    """(a, b) <= (x, y), in the same way."""
+    """(a, b) <= (x, y), in the same form."""
     if len(columns) == 1:
         return _is(columns[0], "<=", "u0")
     return f"{_is(columns[0], '<=', 'u0')} AND ({_tail(columns, 0, '<', '<=', 'u')})"

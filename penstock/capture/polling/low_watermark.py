@@ -1,26 +1,28 @@
-"""From where a poll must read so that no commit is missed, whatever order transactions commit in.
+"""The cursor from which a poll must read so that no commit is missed, in whatever order transactions commit.
 
-A row gets its cursor while its transaction is open, and is seen when that commits: rows that are seen later may lie
-before rows that were seen already. A poller that goes on behind the last cursor it saw loses them.
+A row gets its cursor while its transaction is open, and becomes visible when that commits. So a row that becomes
+visible later may have a smaller cursor than rows that were read before. A poller that continues after the last cursor
+it read loses such rows.
 
-The rule: of the polls that had **ended `overlap` before the oldest transaction now open began**, and `overlap` before
-now, take the newest; the highest cursor it saw is the low watermark, and the next poll reads from there, that value
-included. Why it holds: a row that is still unseen belongs to a transaction that is open now, or began later. Either
-began behind the end of that poll, so its cursor was drawn behind every cursor that poll saw. A transaction that began
-while a poll read is no exception, for it is the poll's end that counts.
+The rule: take the newest poll that **ended at least `overlap` before the oldest open transaction began**, and `overlap`
+before now. The highest cursor that it read is the low watermark, and the next poll reads from that value on, the value
+included. Proof: a row that was not read yet belongs to a transaction that is open now or begins later. In both cases
+the transaction began after the end of that poll, so its cursor is greater than all cursors that the poll read. This
+also holds for a transaction that began during the poll, since only the end of the poll counts.
 
-When a transaction began is known from looks at the server, and some engines show only when it touched its first row: a
-statement that waited before that has an older time. So a poll counts only if there was a look **within `overlap` behind
-its end**. Whoever had drawn a cursor by that end either ran the statement still, and the look has it; or had touched a
-row, so is shown to have begun less than `overlap` behind that end; or was done, and is read by the next poll.
+The start of a transaction is known from queries of the server's transactions. Some engines report only when it touched
+its first row, and the statement may have begun before. So a poll counts only if there was a query **within `overlap`
+after its end**. A transaction that had assigned a cursor by that end then either still ran the statement, and the query
+shows it; or had touched a row, so its reported start is less than `overlap` after that end; or had ended, and the next
+poll reads its rows.
 
-It asks of cursors only that later draws give greater values; `overlap` makes up for clocks that differ or step back by
-less. All times are those of the database's clock, in seconds since the epoch.
+The only requirement for cursors is that later ones are greater; `overlap` compensates for clocks that differ or step
+back by less. All times are epoch seconds of the database's clock.
 
-Rows of the low watermark itself are read at each poll, for another draw may give the same value: of a time, as long as
-its clocks and its whole seconds allow. When all transactions that began until then have ended before a poll, that poll
-was the last that had to read them: the mark is `spent`. Else a table whose rows were all changed by one statement, so
-with one cursor, would be read whole at each poll for ever.
+Rows of the low watermark itself are read at each poll, since another row may get the same value: for a time, within the
+resolution and the differences of the clocks. If all transactions that began until then have ended before a poll, that
+poll was the last one that must read them: the low watermark is `spent`. Otherwise a table whose rows were all changed
+by one statement, and so have one cursor, would be read completely at each poll.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-# A time may be kept in whole seconds.
+# A column may store times in whole seconds.
 WHOLE_SECOND = 1.0
 
 
@@ -47,15 +49,15 @@ class LowWatermark:
     value: Any = None
     spent: bool = False
     needs_look: bool = True
-    # (end, highest cursor) of polls: those with a look behind them, and those that may have one yet.
+    # (end, highest cursor) of polls: those with a query of transactions after them, and those still without.
     _ended: deque[tuple[float, Any]] = field(default_factory=deque)
     _waiting: deque[tuple[float, Any]] = field(default_factory=deque)
-    # When a poll that saw `value` had first ended.
+    # End of the first poll that read `value`.
     _since: float | None = None
 
     @property
     def has_candidates(self) -> bool:
-        """Whether there is a poll that may qualify yet."""
+        """Whether there is a poll that may still qualify."""
         return bool(self._ended or self._waiting)
 
     @property
@@ -65,23 +67,26 @@ class LowWatermark:
         return polls[-1][1] if polls else self.value
 
     def observed(self, at: float) -> None:
-        """Take a look at the server in: when it began."""
+        """Record a query of the server's transactions by its start."""
         while self._waiting and self._waiting[0][0] <= at:
             end, value = self._waiting.popleft()
             if at <= end + self.overlap:
                 self._ended.append((end, value))
 
     def poll_ended(self, began: float, oldest: float | None, ended: float, high: Any) -> None:
-        """Take a poll's end in.
+        """Record the end of a poll.
 
-        began: when the look before it began, which saw the oldest transaction open begin at `oldest`, None if none was;
-        ended: after its last row was read; high: the highest cursor it saw, None if it saw none.
+        Args:
+            began: Start of the query of transactions before the poll.
+            oldest: Start of the oldest open transaction by that query; None if there was none.
+            ended: The time after the last row was read.
+            high: The highest cursor read; None if there was none.
         """
         polls = self._waiting or self._ended
         if polls:
             self.needs_look = began - polls[-1][0] > self.overlap / 2
             if ended < polls[-1][0]:
-                # The clock was set back: what was written by it since then may lie before everything seen.
+                # The clock was set back: rows written since then may have smaller cursors than those read.
                 self.reset_to(self.value)
         self.observed(began)
         bound = (began if oldest is None else min(oldest, began)) - self.overlap
@@ -90,14 +95,14 @@ class LowWatermark:
             if self._since is None or value != self.value:
                 self.value, self._since = value, end
         self.spent = self._since is not None and self._since + self.overlap + WHOLE_SECOND < bound
-        # A poll that saw nothing new knows as much as the one before it.
+        # A poll without new rows has the highest cursor of the one before it.
         previous_top = self.top
         top = high if previous_top is None or (high is not None and high > previous_top) else previous_top
         if top is not None:
             self._waiting.append((ended, top))
 
     def reset_to(self, value: Any) -> None:
-        """Read from here, and wait again for polls that qualify."""
+        """Set the value, and wait again for polls that qualify."""
         self._ended.clear()
         self._waiting.clear()
         self.value, self.spent, self._since = value, False, None

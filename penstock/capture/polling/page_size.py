@@ -1,4 +1,4 @@
-"""How many rows a page has, so that it fits into memory whatever they weigh."""
+"""The number of rows of a page, so that it fits into memory whatever their size."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from penstock.capture.source.base import SourceDatabase, SourcePage
 
 
 class PageSize:
-    """most: rows of a page, if they are light; rows: of the next one.
+    """Adapts the number of rows to their size.
 
-    A page that is too heavy ends with the last row that fits, and what follows has fewer rows until they are lighter:
-    an engine sends what is asked for, wanted or not. Rows are halves of `most` or powers of two, for each makes a query
-    of its own.
+    A page that is too large ends with the last row that fits, and the next pages have fewer rows until rows get small,
+    since an engine sends all rows of a query. Numbers are halves of `most` or powers of two, to keep the number of
+    different queries small.
+
+    Attributes:
+        most: Rows of a page of small rows.
+        rows: Rows of the next page.
     """
 
-    # Bytes of a page at most; a row that is heavier is a page. All that is made of a page weighs some times as much.
+    # Maximum bytes of a page; a larger row is a page of its own. The records of a page need a multiple of it.
     BYTES: ClassVar[int] = 16 * 1024 * 1024
 
     def __init__(self, most: int) -> None:
         self.most = self.rows = most
 
     def read(self, database: SourceDatabase, query: SourceQuery) -> SourcePage:
-        """A page, or its first rows. What it weighs decides how many the next one has."""
+        """Read a page, or its first rows, and adapt the size of the next one."""
         page = database.page(query, None if query.limit == 1 else self.BYTES)
         if page.cut:
             self.rows = 1 << (len(page.rows).bit_length() - 1)

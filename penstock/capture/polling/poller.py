@@ -1,6 +1,6 @@
 """Runs one capture step by step in one thread: its snapshot, its polls and its reconcile.
 
-One thread proves that no older row ever overwrites a newer one: what is read is written before anything else is read.
+With one thread no older row can overwrite a newer one: each page is written before the next one is read.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Row = tuple[Any, ...]
 
 
 class Poller:
-    """A capture from its position on. `step` does the next piece of work."""
+    """Runs a capture from its position on. `step` does the next piece of work."""
 
     # Seconds between two checks of the tables' structure.
     TABLE_CHECK_SECONDS: ClassVar[float] = 10.0
-    # Seconds of reading the topic for what its last records say, before the first poll.
+    # Seconds for which the topic is read before the first poll, to know the last record of each key.
     TOPIC_READ_SECONDS: ClassVar[float] = 10.0
 
     def __init__(self, session: CaptureSession) -> None:
@@ -50,7 +50,7 @@ class Poller:
         self._next_poll = 0.0
         self._next_chunk = 0.0
         self._statement: StatementInfo | None = None
-        # Whether the topic is asked for the last records of rows that this process has not written yet.
+        # Whether rows that this process has not written yet are compared with the topic's last records.
         self._asks_topic = self.position.snapshot != SnapshotProgress()
 
     @property
@@ -66,7 +66,7 @@ class Poller:
         return self.session.metrics
 
     def step(self) -> float:
-        """Do the next piece of work; seconds until the next one is due."""
+        """Do the next piece of work; returns the seconds until the next one is due."""
         if time.monotonic() >= self.session.next_table_check:
             self._check_tables()
         if self.position.snapshot is not None:
@@ -77,7 +77,7 @@ class Poller:
             self._next_poll = began + self.capture.every.total_seconds()
         if self.position.reconcile:
             self.metrics.state = "reconciling"
-            # Polls that come more often than chunks are due do not hurry them.
+            # Frequent polls do not make the reconcile faster than its rate.
             if time.monotonic() >= self._next_chunk:
                 if self._comparison.step():
                     self.session.commit([], replace(self.position, reconcile=""))
@@ -87,18 +87,18 @@ class Poller:
         return max(0.0, self._next_poll - time.monotonic())
 
     def compare(self, why: str) -> None:
-        """Compare all of table and topic, from the next step on."""
+        """Start a reconcile with the next step."""
         self.session.index.restart()
         self._comparison.pending_decision, self._next_chunk = "", 0.0
         self.session.commit([], replace(self.position, reconcile=why))
 
     def _check_tables(self) -> None:
-        """Compare all if rows that do not change by themselves may look different now, or fit into the topic."""
+        """Start a reconcile if the tables were altered, or if the topic takes larger records now."""
         if self._statement is None:
             self._inspect_statement()
         fingerprint, reason = self._table_fingerprint(), ""
         if self.position.table_fingerprint not in ("", fingerprint):
-            # What it refuses at its start it refuses now, before it takes rows for gone that a view leaves out.
+            # A view that now hides rows must be refused before its rows count as deleted.
             self._inspect_statement()
             fingerprint = self._table_fingerprint()
             reason = "its tables were altered"
@@ -109,15 +109,15 @@ class Poller:
         if reason:
             log.warning("capture %s: %s; table and topic are compared", self.capture.name, reason)
             self.session.index.restart()
-            # Its last row may have a key that the table can no longer be asked for.
+            # The table may not accept the key of the last row any more.
             position = replace(position, catch_up=None)
-            # Columns that are others say more.
+            # Changed columns are the better explanation.
             position = replace(position, reconcile=reason if position.reconcile in UNEXPLAINED else position.reconcile)
         if position != self.position:
             self.session.commit([], position)
 
     def _inspect_statement(self) -> None:
-        """Ask what is behind the names of the statement. SourceError if pages would not be rows of its tables."""
+        """Inspect tables, views and functions of the statement; SourceError if it cannot be paged."""
         info = self._statement = inspect_statement(self.capture, self.session.database)
         sentences = list(table_caveats(self.capture, info))
         for ask in (foreign_key_caveats, trigger_caveats):
@@ -130,22 +130,22 @@ class Poller:
 
     @property
     def pending_decision(self) -> str:
-        """What somebody has to decide before all is done that is due; empty if nothing is."""
+        """What an operator has to decide; empty if nothing."""
         if self._cursors.blind:
             return (
-                "looks at the server do not see all transactions any more, so polls read from where they did: "
-                f"{self.session.database.WHY_NOT_VISIBLE}. hint: give the right back; or `penstock capture ask "
-                f"{self.capture.name} continue`, and DELAY stands in for what is not seen"
+                "not all transactions of the server are visible any more, so polls read from the last point "
+                f"at which they were: {self.session.database.WHY_NOT_VISIBLE}. hint: restore the privilege; or `penstock capture "
+                f"ask {self.capture.name} continue`, and DELAY replaces what is not visible"
             )
         return self._comparison.pending_decision if self.position.reconcile else ""
 
     @property
     def pending_since(self) -> float:
-        """Since when a comparison has waited for a decision, epoch seconds; 0 if it does not."""
+        """Since when a reconcile waits for a decision, in epoch seconds; 0 if it does not."""
         return self._comparison.pending_since if self.position.reconcile and self._comparison.pending_decision else 0.0
 
     def continue_pending(self) -> None:
-        """Do what awaits a decision: see `pending_decision`."""
+        """Continue after a decision: see `pending_decision`."""
         if self._cursors.blind:
             self._cursors.blind = False
             self.session.commit([], replace(self.position, sees_all=False))
@@ -154,7 +154,7 @@ class Poller:
             self._comparison.pending_decision, self._next_chunk = "", 0.0
 
     def poll_now(self) -> None:
-        """Let the next step poll, whatever the interval says."""
+        """Poll with the next step."""
         self._next_poll = 0.0
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class Poller:
             written += self._write(page, values_of_poll, CatchUp(low, self._last(page), high) if continues else None)
         ended, reason = self._cursors.clock(session.database)
         if reason:
-            # What it saw may lie ahead of the clock.
+            # The cursors read may be ahead of the clock.
             high = None
             self.compare(reason)
         observed_at = session.database.transactions(ended).now if mark.needs_look else None
@@ -213,16 +213,16 @@ class Poller:
         )
         if position_after != self.position:
             session.commit([], replace(position_after, clock=ended))
-        # A poll that goes on has not met the rows that were written before it.
+        # A resumed poll has not read the rows that were written before it.
         session.last_values, self._asks_topic = values_of_poll, self._asks_topic and behind_at is not None
         self.metrics.current, self.metrics.oldest = transactions.now, transactions.oldest
         self.metrics.polls += 1
         return written
 
     def _read_topic(self) -> bool:
-        """Read on in the topic for a while; True if its end was reached, so that it tells the last record of each key.
+        """Read the topic for a limited time; True if its end was reached, so the last record of each key is known.
 
-        More than is read in that time is written again as fast.
+        Writing unchanged rows again is as fast as reading more of the topic.
         """
         end = time.monotonic() + self.TOPIC_READ_SECONDS
         while time.monotonic() < end:
@@ -233,7 +233,7 @@ class Poller:
     def _pages_after(
         self, query: Callable[[Row | None], SourceQuery], behind: Row | None = None, *, with_cursor: bool = True
     ) -> Iterator[SourcePage]:
-        """All pages behind a row, one after the other."""
+        """Read all pages after a row."""
         while True:
             page = self.session.read_page(query(behind))
             yield page
@@ -246,11 +246,11 @@ class Poller:
         return last(self.capture, page, names)
 
     def _write(self, page: SourcePage, values_of_poll: LastValueCache, catch_up: CatchUp | None = None) -> int:
-        """Write what of a page is not known to be in the topic already; a poll with more to come goes on behind it."""
+        """Write the changed rows of a page, with the progress of the poll if it has more pages."""
         session = self.session
         records = session.to_records(page)
         changed = []
-        # A row may have left the memory when that is full, and the topic would then know less than was written.
+        # If the cache is full, a row that was written may be missing in it, and the index may be behind.
         asks_topic = self._asks_topic and session.last_values.room > 0
         topic = session.index.digests(records.keys) if asks_topic else {}
         for key, value in zip(records.keys, records.values, strict=True):
@@ -262,7 +262,7 @@ class Poller:
                 session.last_values.note(key, value)
             if not session.last_values.has(key, value):
                 changed.append((key, value))
-                # Read once more in this same poll, it is compared with this and not with what came before.
+                # If the row is read again in this poll, it is compared with this value.
                 session.last_values.note(key, value)
             values_of_poll.note(key, value)
         for cache in (values_of_poll, session.last_values):

@@ -113,7 +113,7 @@ def test_the_derived_table_is_merged_so_each_page_is_served_by_an_index(dialect:
         plan = database.plan(query)
         assert all("derived" not in table for table, _ in plan)
         # Another table may be so small that it is read whole.
-        assert {index for table, index in plan if table not in ("st_b", "b")} <= served, query.shown
+        assert {index for table, index in plan if table not in ("st_b", "b")} <= served, query.display_sql
     database.close()
 
 
