@@ -133,9 +133,9 @@ class Poller:
         """What an operator has to decide; empty if nothing."""
         if self._cursors.blind:
             return (
-                "not all transactions of the server are visible any more, so polls read from the last point "
-                f"at which they were: {self.session.database.WHY_NOT_VISIBLE}. hint: restore the privilege; or `penstock capture "
-                f"ask {self.capture.name} continue`, and DELAY replaces what is not visible"
+                "not all transactions of the server are visible any more, so polls read from where they last "
+                f"were: {self.session.database.WHY_NOT_VISIBLE}. hint: restore the privilege; or `penstock "
+                f"capture ask {self.capture.name} continue`, and DELAY replaces what is not visible"
             )
         return self._comparison.pending_decision if self.position.reconcile else ""
 
