@@ -118,9 +118,8 @@ def test_the_index_that_serves_is_named(table: SQLite) -> None:
 
 
 def test_what_is_shown_has_parameters_by_name() -> None:
-    shown = (
-        PageQueries(declared("SELECT a, b, c FROM t WHERE b <> ':x'", dialect="mysql")).since(1, (1, 2, 3), 10).display_sql
-    )
+    queries = PageQueries(declared("SELECT a, b, c FROM t WHERE b <> ':x'", dialect="mysql"))
+    shown = queries.since(1, (1, 2, 3), 10).display_sql
     assert ":low" in shown
     assert ":p2" in shown
     assert "':x'" in shown
