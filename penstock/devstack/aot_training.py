@@ -91,7 +91,7 @@ def readings(number: int) -> Iterator[str]:
 
 
 def _say(step: str) -> None:
-    """Tell whoever waits what is going on."""
+    """Report a step to the parent process."""
     print(f"{aot_cache.STEP}{step}", flush=True)
 
 
@@ -118,7 +118,7 @@ def main() -> int:
         for run in runs:
             run.stop()
         _say("writing the cache (4 of 4)")
-        # Java writes the cache when it ends by itself.
+        # Java writes the cache at a normal exit.
         return bridge.stop_jvm(spark)
 
 

@@ -332,12 +332,12 @@ class Platform:
                 step.say("" if any(ran) else "they did not run")
             with report.step("Draining the streams") as step:
                 step.say(self._stop_drivers(step.say))
-            # The streams' stores last of all: whoever drains still writes to them.
+            # The stores last, because draining drivers still write to them.
             if self.spark:
                 with report.step("Stopping the Spark cluster") as step:
                     step.say("" if self.spark.stop() else "it did not run")
             with report.step("Stopping Kafka, MariaDB and the stores") as step:
-                # Brokers at once: the last of a quorum has nobody to hand over to.
+                # Brokers at once: the last one of a quorum cannot hand over its partitions.
                 ran = [stop_together(self.brokers)]
                 ran += [server.stop() for server in (self.mariadb, *self.stores) if server]
                 ran += [process.stop_recorded(self.settings.home / "run")]

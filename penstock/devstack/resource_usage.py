@@ -66,7 +66,7 @@ def _cpu(one: psutil.Process) -> float:
 
 
 def memory(one: psutil.Process) -> int:
-    """Proportional set size in bytes, where the system tells it; 0 for a process that ended."""
+    """Proportional set size in bytes, if the system reports it; 0 for a process that ended."""
     with suppress(psutil.Error):
         return int(getattr(one.memory_full_info(), "pss", 0) or one.memory_info().rss)
     return 0

@@ -69,7 +69,7 @@ def write_private(path: Path, text: str) -> None:
 
 @contextmanager
 def publish(target: Path, is_current: Callable[[], bool] | None = None) -> Iterator[Path | None]:
-    """Fill a folder beside `target` and rename it into place when the block ends well.
+    """Fill a folder next to `target`, and rename it to `target` when the block ends without an error.
 
     Yields the folder to fill, or None when the target is there already (and `is_current` says it will do).
     """

@@ -44,7 +44,7 @@ def _bound(port: int) -> socket.socket:
 
 
 def port_holder(port: int) -> str | None:
-    """Who listens on a port, as far as this user may know; None if nobody does."""
+    """The process that listens on a port, as far as this user may know; None if there is none."""
     try:
         with _bound(port):
             pass

@@ -18,7 +18,7 @@ def process_folder(root: Path) -> Path:
     """A folder of this process's own in `root`. Those of processes that are gone are removed: a killed JVM leaves its
     shuffle files and unpacked libraries.
 
-    The lock that tells falls with the process; those it starts do not have it.
+    A folder is in use while its lock is held; the lock ends with the process, and child processes do not have it.
     """
     with locked(root / LOCK):
         for other in root.iterdir():

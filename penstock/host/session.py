@@ -58,7 +58,7 @@ def _read(pid: int | str) -> Member | None:
         text = (PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name, in parentheses, may hold blanks and parentheses itself: fields are counted behind it.
+    # The name, in parentheses, may hold blanks and parentheses itself: fields are counted after it.
     state, _ppid, _group, session, *rest = text[text.rindex(")") + 2 :].split()
     threads, ticks = int(rest[13]), int(rest[15])
     return Member(int(pid), int(session), ticks / os.sysconf("SC_CLK_TCK"), dead=state in "ZX" and threads <= 1)
@@ -77,7 +77,7 @@ def own() -> ProcessSession:
 
 
 def of_leader(pid: int) -> ProcessSession:
-    """The session that a process leads or led, whoever started it."""
+    """The session that a process leads or led, even if another process started it."""
     return ProcessSession(host(), pid, started(pid) or 0.0)
 
 
@@ -120,7 +120,7 @@ class ProcessSession:
             return
         leader = _read(self.pid)
         if leader and self.started and not self._same(leader.started):
-            # The number went to somebody else, which it can only when the whole session is gone.
+            # The pid belongs to another process, so the whole session has ended.
             return
         for entry in PROC.iterdir():
             m = _read(entry.name) if entry.name.isdecimal() else None

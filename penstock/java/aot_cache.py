@@ -25,7 +25,7 @@ SINCE = 25
 FILE = "driver.aot"
 # Java warns of a few calling conventions that it has to make anew; a cache it cannot take is an error.
 QUIET = "-Xlog:aot=error,aot+codecache+stubs=error"
-# Before what a training run says of itself; what else it writes is Java's.
+# Prefix of progress lines of a training run; its other output is Java's.
 STEP = "step: "
 # The run has a broker of its own and needs no cluster.
 ALONE = {
@@ -42,7 +42,7 @@ OWNER = "environment"
 def folder() -> Path:
     """The folder of the cache for this environment; another Java, pyspark or connector has another."""
     runtime, folder = java.find(), jars.pyspark_folder() / "jars"
-    # Java takes a jar for another if its time is another: so it is in an environment that was made anew.
+    # Java compares the modification times of jars, which change when an environment is created again.
     jars_with_times = sorted((jar.name, jar.stat().st_mtime_ns) for jar in folder.glob("*.jar"))
     parts = (runtime.command, runtime.release, folder, jars_with_times, jars.folder("connector"))
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:12]
@@ -101,7 +101,7 @@ def ensure(say: Callable[[str], None] = lambda _: None) -> None:
 
 
 def _prune(current: Path) -> None:
-    """Remove caches of environments that are gone or were made anew: each is some 200 MB."""
+    """Remove caches of environments that were removed or created again: each is some 200 MB."""
     for owner in current.parent.glob(f"*/{OWNER}"):
         prefix = Path(owner.read_text())
         if owner.parent != current and (not prefix.exists() or prefix == Path(sys.prefix)):

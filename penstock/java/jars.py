@@ -96,7 +96,7 @@ SETS = {
         ),
     ),
     "compiler": JarSet(3.5, ("org.eclipse.jdt:ecj:3.43.0",)),
-    # The engine with its REST; modules that are in its archive only (painless, reindex, ILM, ingest) are not to be had.
+    # The engine with its REST API; modules that are only in its archive (painless, reindex, ILM, ingest) are missing.
     "elasticsearch": JarSet(
         44,
         (
@@ -332,7 +332,7 @@ def _fetch(name: str, jar_set: JarSet, fresh: Path, tick: FetchProgress | None) 
     if tick:
         watcher.start()
     try:
-        # Ivy gives up at the first broken connection; what it has is in its cache, so another run goes on from there.
+        # Ivy gives up at the first broken connection. It has a cache, so another run continues from there.
         tries = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(3),
             wait=tenacity.wait_exponential(min=1, max=10),

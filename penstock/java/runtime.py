@@ -1,4 +1,4 @@
-"""Which Java runs the broker and Spark: what JAVA_HOME names, else the runtime that comes as a wheel.
+"""Finds the Java for the broker and Spark: that of JAVA_HOME, otherwise the runtime that comes as a wheel.
 
 The wheel's is preferred to a Java that merely lies on the path: it is the same everywhere, and new enough for the
 cache of `penstock.java.aot_cache`.
@@ -82,7 +82,7 @@ def release_of(home: Path) -> str | None:
 
 @cache
 def find() -> Java:
-    """The Java to run with: what JAVA_HOME names, else the wheel's, else the first on the path.
+    """The Java to run with: that of JAVA_HOME, otherwise the wheel's, otherwise the first on the path.
 
     HostError if there is none that fits.
     """

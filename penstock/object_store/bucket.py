@@ -1,7 +1,7 @@
 """An object store's bucket, as an archive uses it: whole objects under new names, lists, deletions.
 
-Every failure is one of three. `Wait`: the store is away, or slow, and asks to be left alone. `Gone`: there is no such
-object. `SinkError`: what a person mends, with the bucket and the key.
+There are three kinds of errors. `Wait`: the store is down, slow or asks to back off. `ObjectNotFound`: the object does
+not exist. `SinkError`: an operator must correct something; the error has the bucket and the key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ACCESS_DENIED = re.compile(
     "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID|MISSING_AUTHENTICATION_TOKEN"
     "|UNRECOGNIZED_CLIENT|INVALID_SIGNATURE|HTTP status 40[13]|REQUEST_TIME_TOO_SKEWED|InvalidAccessKeyId"
     "|ExpiredToken|InvalidToken|TokenRefreshRequired"
-    # A token that has run out; the client does not always read what else is said of it.
+    # An expired token; the client does not always read the rest of the answer.
     r"|HTTP status 400\) during (Head|Get)"
 )
 UNAVAILABLE = re.compile(

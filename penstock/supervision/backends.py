@@ -11,8 +11,8 @@ def alive(d: DriverRow, now: int | None = None, *, wait: bool = True) -> bool | 
     """Whether any process of a driver is alive; None if that is unknown.
 
     Args:
-        now: The database's clock; a master is not asked for a driver that has reported itself alive lately.
-        wait: Whether to wait for the answer of a master; else its last answer counts.
+        now: The database's clock; the master is not asked about a driver that has reported recently.
+        wait: Whether to wait for the answer of a master; otherwise its last answer is used.
     """
     if d.submission is None:
         return d.session.alive()
@@ -61,7 +61,7 @@ def kill(d: DriverRow) -> bool:
 
 
 def uncertainty(d: DriverRow) -> str:
-    """Why nobody knows whether anything of a cluster's driver is left; empty for others."""
+    """Why it is unknown whether a cluster's driver still has processes; empty for others."""
     if d.submission is None:
         return ""
     status = cluster_drivers.driver_state(d)

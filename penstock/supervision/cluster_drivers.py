@@ -25,7 +25,7 @@ from penstock.errors import ClusterError, SettingError
 from penstock.settings import executors_here
 from penstock.supervision import launch
 
-# A JVM must start to ask; a driver that is killed gets ten seconds to end by itself.
+# A JVM must start for the request; a driver that is killed has ten seconds to end.
 TIMEOUT = 60.0
 # How long an answer of the master is used.
 LOOK_EVERY = 5.0
@@ -36,7 +36,7 @@ PASSED_ON = re.compile(
 )
 # Of the supervisor's own host.
 NOT_PASSED_ON = ("PENSTOCK_DRIVER_HOST", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
-# Its worker saw that it ended: nothing of it is left. ERROR is also said of all drivers of a worker that is lost.
+# Its worker saw it end, so no process is left. The drivers of a lost worker have ERROR too.
 ENDED = ("FINISHED", "FAILED", "KILLED")
 LOST = ("ERROR", "MISSING")
 
@@ -96,7 +96,7 @@ class ClusterDriverState:
     """The state of a driver, as its master reports it.
 
     Attributes:
-        state: As Spark names it; MISSING if it knows none of that id, empty if the master is away.
+        state: As Spark names it; MISSING if the master does not know the id, empty if the master does not answer.
         why: Why the master could not be asked.
         free: What workers have left, if the driver waits for one.
     """

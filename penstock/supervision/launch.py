@@ -33,7 +33,7 @@ DRIVER = PROJECT / "penstock" / "engine" / "driver.py"
 
 
 def driver_arguments(app: str, incarnation: str) -> list[str]:
-    """What the driver is told, behind the name of its file."""
+    """The arguments of a driver."""
     return ["--app", app, INCARNATION, incarnation]
 
 
@@ -49,7 +49,7 @@ def spec_hash() -> str:
     """A hash of all code and declarations a driver is made of, as they lie on the disk now."""
     digest = hashlib.sha256()
     for path in _spec():
-        # An editor may take it away meanwhile.
+        # An editor may remove it meanwhile.
         with suppress(FileNotFoundError):
             content = path.read_bytes()
             digest.update(str(path).encode())

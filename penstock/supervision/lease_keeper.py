@@ -12,7 +12,7 @@ from penstock.supervision import backends
 
 
 class LeaseHolder:
-    """HeartbeatGate the leases of the named streams or captures for one incarnation."""
+    """Holds the leases of the named streams or captures for one incarnation."""
 
     def __init__(self, control: Control, names: Sequence[str], incarnation: str) -> None:
         self._control, self._names, self._incarnation = control, names, incarnation
@@ -29,7 +29,7 @@ class LeaseHolder:
             if backends.alive(row) is False:
                 dead.append(holder)
             elif self._expired(holder, leases) and backends.kill(row):
-                # It missed its lease, so it was hung or paused: it must not wake up beside this driver.
+                # It missed its lease, so it was hung or paused: it must not resume while this driver runs.
                 dead.append(holder)
         for holder in dead:
             self._control.end_driver(holder, f"gone; its leases went to {self._incarnation}", "lost")
@@ -41,7 +41,7 @@ class LeaseHolder:
         return all(lease.expires_at < now for lease in leases.values() if lease.holder == holder)
 
     def renew(self) -> None:
-        """LeaseLost if another driver has one of them, ControlError while the control database is away."""
+        """LeaseLost if another driver has one of them, ControlError while the control database is down."""
         self._control.renew_leases(self._names, self._incarnation, settings().lease_ttl)
         self._renewed_at = time.monotonic()
 

@@ -38,7 +38,7 @@ LAG_EVERY = 5.0
 HISTORY_EVERY = 15.0
 # A client that does not come back from a call cannot be stopped, only left: several times what each call may take.
 STUCK_WRITE = 5 * TIMEOUT
-# Exit codes, for the log's reader: 0 told to leave, 75 (EX_TEMPFAIL) another driver has the leases, 78 nothing to run.
+# Exit codes, for the log's reader: 0 asked to exit, 75 (EX_TEMPFAIL) another driver has the leases, 78 nothing to run.
 LEASES_ELSEWHERE = 75
 NOTHING_TO_RUN = 78  # EX_CONFIG
 
@@ -103,7 +103,7 @@ class Driver(ABC):
         # What was reported last of what it lacks: that all is on its way is what a launch says already.
         self._reported_resources: str | None = ""
         self._unreported: dict[str, str] = {}
-        # Runs that have been told the ends of their topics since they were started.
+        # Runs whose lag was measured since they were started.
         self._measured: set[str] = set()
         self._leases = LeaseHolder(control, self._names, incarnation)
 
@@ -112,7 +112,7 @@ class Driver(ABC):
         return not self._broken_files or self._control.app_of(name) in (None, self.app)
 
     def open(self) -> None:
-        """Make ready what all runs share; nothing else runs under the leases yet."""
+        """Open what all runs share, before any of them starts."""
         return
 
     @abstractmethod
@@ -152,7 +152,7 @@ class Driver(ABC):
         return driver.run()
 
     def run(self) -> int:
-        """Until told to leave; the process's exit code."""
+        """Run until asked to exit; returns the exit code."""
         row = self._control.driver(self.incarnation)
         if row is None:
             log.error("driver %s is not known to the control database: it was not launched by Penstock", self.app)
@@ -243,7 +243,7 @@ class Driver(ABC):
             self._leaving.wait(LOOK_EVERY)
 
     def _report_on(self) -> None:
-        """Report every few seconds, also while the main loop waits for a broker that is away."""
+        """Report every few seconds, also while the main loop waits for a broker that is down."""
         history_at = 0.0
         while not self._leaving.wait(settings().progress_every):
             keep = time.monotonic() >= history_at
@@ -252,7 +252,7 @@ class Driver(ABC):
                 history_at = time.monotonic() + HISTORY_EVERY
 
     def _look(self) -> None:
-        """Do what the desired state says; without the database, go on as before."""
+        """Apply the desired state; without the database, continue as before."""
         try:
             desired = self._control.desired(self.app)
             app = self._control.app(self.app)
@@ -305,7 +305,7 @@ class Driver(ABC):
     def _figures(self, name: str, run: DriverRun) -> ProgressRow | None:
         try:
             row = run.report()
-            # Of one that has not heard yet how far its topics reach nobody knows whether there is nothing to read.
+            # A run whose lag was not measured yet may have records to read.
             return replace(row, state="starting") if row.state == "idle" and name not in self._measured else row
         except Exception as e:
             self._note(name, f"{type(e).__name__}: {e}")
@@ -355,7 +355,7 @@ class Driver(ABC):
                     return
                 self._die(str(e), LEASES_ELSEWHERE)
             except ControlError as e:
-                # Nobody can take the leases meanwhile, and the broker fences whoever is not the newest writer.
+                # No driver can take the leases meanwhile, and the broker fences older writers.
                 log.warning("leases cannot be renewed, going on: %s", e)
             except Exception as e:
                 if self._leaving.is_set():

@@ -1,4 +1,4 @@
-"""Ends drivers: those that are due, those whose owner gives them up, and those that nobody owns."""
+"""Ends drivers: by decision of the supervisor, on request of their owner, and orphaned ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def clear(control: Control, d: DriverRow, why: str, actor: Actor, code: EndCode = "lost") -> bool:
     """End a driver: kill what is left of its session, mark it ended, record it. False if its processes do not go.
 
-    On another host, and in a cluster whose master is away, nothing can be killed: the lease and the fencing of its
+    On another host, and in a cluster whose master is down, nothing can be killed: the lease and the fencing of its
     transactions keep it harmless.
     """
     is_alive = backends.alive(d)
@@ -39,7 +39,8 @@ def clear(control: Control, d: DriverRow, why: str, actor: Actor, code: EndCode 
 def stop(control: Control, app: str, owner: str, why: str, timeout: float = 20.0) -> bool:
     """End an app's driver if `owner` still answers for it: ask it to drain, kill it after `timeout` seconds.
 
-    True if this owner ended it. Ownership is looked at again before the kill: somebody may have adopted it meanwhile.
+    True if this owner ended it. Ownership is checked again before the kill: another owner may have adopted it
+    meanwhile.
     """
 
     def owned_driver() -> DriverRow | None:
@@ -62,9 +63,9 @@ def stop(control: Control, app: str, owner: str, why: str, timeout: float = 20.0
 
 
 def reap(control: Control, declared: set[str], actor: Actor) -> Iterator[str]:
-    """End what nobody owns and mark the dead as ended; yields a line for each.
+    """End orphaned drivers and mark dead ones as ended; yields a line for each.
 
-    declared: names of the declared apps. A driver that should drain by itself gets the time to do so.
+    declared: names of the declared apps. A driver that should drain gets the time to do so.
     """
     for d in control.drivers():
         why, code = _ownerless(control, d, declared)
@@ -73,7 +74,7 @@ def reap(control: Control, declared: set[str], actor: Actor) -> Iterator[str]:
 
 
 def _ownerless(control: Control, d: DriverRow, declared: set[str]) -> tuple[str, EndCode]:
-    # Read behind the driver, which its app may have been given just now.
+    # Read after the drivers, because an app may have launched one just now.
     app, s, now = control.app(d.app), settings(), control.now()
     alive = backends.alive(d, now)
     silence = (now - d.alive_at) / 1000

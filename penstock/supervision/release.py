@@ -1,6 +1,6 @@
 """Asks for a release, if the code as it lies on the disk would run: what would not is refused before anything drains.
 
-A project's code is read by processes of their own, as who asks may be Airflow's api-server.
+A project's code is imported by separate processes, because the caller may be Airflow's API server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def release(
     """Ask for a new driver of an app, and return the release. ReleaseRefused if its code does not load, or cannot go
     on with the state that its streams have; the second may be accepted, which is recorded.
 
-    request: its id; a release that was asked for under it is not asked for again.
+    request: id of the request; a release that was already requested with it is not requested again.
     """
     # Whoever asks on this host waits for the others: several JVMs at once take so long that all are given up.
     with files.locked(settings().home / "run" / "release.lock"):

@@ -110,7 +110,7 @@ class Supervisor:
         """Start a driver; a row that says no more than where it is."""
         what = self.command(incarnation)
         if isinstance(what, ClusterSubmission):
-            # A cluster takes longer to be asked: whoever looks meanwhile shall not take the launcher for dead.
+            # A submission to a cluster takes longer: meanwhile the launcher must not count as dead.
             self.control.update_driver(incarnation, master=what.master)
             return replace(self._row(incarnation), master=what.master, submission=what.submit(log))
         pid, started = launch.start(what, log=log)

@@ -15,7 +15,7 @@ class UnreadableRun:
     def __init__(self, figures: ProgressRow, why: str) -> None:
         self.offsets: dict[str, dict[int, int]] = {}
         self.running = False
-        # The lease of what cannot run is nobody's: it is not asked for before `reconcile`.
+        # An active run is reconciled without a check of its lease, which it does not need.
         self.active = True
         self._figures, self._why = figures, why
         self._since = time.monotonic()

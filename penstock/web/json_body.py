@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from penstock.web import access
 
 M = TypeVar("M", bound=BaseModel)
-# Of a body, that are told one by one.
+# Number of errors of a body that are listed.
 FAULTS = 100
 
 

@@ -31,7 +31,7 @@ SECRETS = (("core", "fernet_key"), ("api", "secret_key"), ("api_auth", "jwt_secr
 class AirflowLayout:
     """The folders and settings of Airflow.
 
-    project: holds jobs/ and sql/; its dags/ are used if it has any, else those of Penstock.
+    project: holds jobs/ and sql/; its dags/ are used if it has any, otherwise those of Penstock.
     """
 
     def __init__(self, home: Path, port: int, project: Path) -> None:

@@ -164,7 +164,7 @@ class ManagedServer(Lifecycle):
 
 
 class ServerGroup(Lifecycle):
-    """Several servers that are one thing to whoever uses it; each may be killed and started alone."""
+    """Several servers that are started and stopped together; each may also be killed and started alone."""
 
     @property
     @abstractmethod
@@ -203,7 +203,7 @@ def stop_together(servers: Sequence[ManagedServer], timeout: float = 15.0) -> bo
 
 
 def owner_option() -> list[str]:
-    """MariaDB refuses to run as root unless it is told that this is meant."""
+    """Options that let MariaDB run as root."""
     return ["--user=root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
 
 

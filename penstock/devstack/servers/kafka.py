@@ -99,7 +99,7 @@ class Broker(ManagedServer):
         controller = self.port + 1
         voters = [f"{n}@127.0.0.1:{port + 1}" for n, port in enumerate(self.all_ports, 1)]
         replicas = min(3, len(self.all_ports))
-        # Of three, one may be away, and what is acknowledged lies on two.
+        # One of three may be down; an acknowledged record is on at least two.
         written = max(1, replicas - 1)
         return {
             "process.roles": "broker,controller",

@@ -1,6 +1,6 @@
 """The embedded server of MongoDB's protocol: mongo-java-server from Maven Central, its data in one file.
 
-No mongod is to be had as a package of either kind; what this one lacks is in docs/compatibility.md.
+mongod is available neither from Maven Central nor from Debian; docs/compatibility.md lists what this one lacks.
 """
 
 from __future__ import annotations

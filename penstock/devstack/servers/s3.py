@@ -1,6 +1,6 @@
 """The embedded object store: s3proxy from Maven Central, its objects in files.
 
-It speaks S3 to one access key, and refuses whoever does not know the secret, which lies in the home.
+It has one access key, whose secret is in the home, and refuses other requests.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ OPTIONS = (
 )
 CONF = {
     "spark.master.rest.enabled": "false",
-    # Its pages ask nobody who he is.
+    # Its web pages have no authentication.
     "spark.ui.killEnabled": "false",
     "spark.master.ui.decommission.allow.mode": "DENY",
     # A worker that is silent for so many seconds, twice as many at worst, is given up, and its apps get executors
@@ -118,7 +118,7 @@ class Master(SparkServer):
         return ports.listens(self.master_port) and state(self.page).get("status") == "ALIVE"
 
     def forget(self) -> None:
-        """Let it begin anew: what it knew has ended with it, and would be waited for."""
+        """Delete its recovery state: applications that ended with it would be waited for."""
         shutil.rmtree(self._recovery_folder, ignore_errors=True)
 
 

@@ -14,7 +14,7 @@ RECORD_TIMEOUT = 20.0
 # A driver reports itself alive once its JVM answers: on an overloaded machine that took 100 s, and a kill makes it
 # worse.
 START_TIMEOUT = 180.0
-# After the database was away or the watcher slept, a driver gets this long to report again before it counts as hung.
+# After the database was down or the watcher suspended, a driver gets this long to report before it counts as hung.
 CONFIRM_SILENCE = 10.0
 # A driver that lived this long has worked: its end is no part of a crash loop.
 EARLY_DEATH = 30.0
@@ -26,7 +26,7 @@ UNKNOWN_STREAM_TIMEOUT = 20.0
 
 # A cluster is asked by a process that starts a JVM.
 SUBMIT_TIMEOUT = 80.0
-# How often the wait reason of a driver that waits for a worker is written anew.
+# How often the wait reason of a driver that waits for a worker is updated.
 WAIT_REASON_EVERY = 60.0
 
 SupervisionAction = Literal["rest", "wait", "clear", "launch", "request_release", "record_wait_reason"]
@@ -126,5 +126,5 @@ def _backoff(f: Facts) -> tuple[float, str]:
     if young > 1:
         why += f"; {young} in a row died young"
     ended = (f.now - (last.ended_at or f.now)) / 1000
-    # Behind a clock that was set back nobody knows how long ago it ended, and nobody waits until the clock is there.
+    # If the clock was set back, it is unknown how long ago the driver ended; then nothing waits.
     return BACKOFF[min(young, len(BACKOFF) - 1)] - ended if ended >= 0 else 0.0, why

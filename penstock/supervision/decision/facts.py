@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.control import AppRow, Control, Desired, DriverRow
 from penstock.supervision import backends
 
-# A release that the supervisor asked for by itself and that was refused is not asked for again for so many ms.
+# After a release that the supervisor requested was refused, it is not requested again for so many ms.
 REFUSED_FOR = 600_000
 
 

@@ -30,7 +30,7 @@ class AppWatch:
         self._silent_since = self._leaving_since = self._lacking_since = 0.0
 
     def look(self) -> Decision:
-        """The step that is due. ControlError while the database is away: nothing is known then."""
+        """The next decision. ControlError while the database is down, because then nothing is known."""
         try:
             # Whoever looks must look again soon, or what it saw before counts for nothing.
             facts = facts_of(self.control, self.app, wait=False)
@@ -50,7 +50,7 @@ class AppWatch:
         blind = self._last_look is None or now - self._last_look > max(GAP, 3 * settings().supervise_every)
         if blind or old.incarnation != incarnation or (d and old.alive_at != d.alive_at):
             self._silent_since = now
-        # A driver cannot leave in order while the database is away: its time to do so starts again.
+        # A driver cannot exit in order while the database is down, so its time to do so starts again.
         if blind or old.incarnation != incarnation or not f.leaving:
             self._leaving_since = now
         if blind or old.incarnation != incarnation or not f.unknown_streams:

@@ -1,11 +1,10 @@
-"""How far heartbeats may move the event time of a topic, by how far the streams are that feed it.
+"""How far heartbeats may advance the event time of a topic, by the progress of the streams that feed it.
 
-A heartbeat says that an event time is over. For a topic that streams write, it must not say so before they have
-passed that time: what they write afterwards would be late for the topic's readers. A stream counts as being at the
-clock while it is *healthy*; else it is where its last report says, and so is whatever it feeds. What a stream caught
-up with reaches the next topics only through the streams behind it: they follow once they have read what was there
-after it was healthy again. So do streams whose own windows stayed open because no heartbeats were sent: their rows
-are as old as the heartbeats before.
+A heartbeat says that no records before its time follow. For a topic that streams write it must not be sent before they
+have passed that time: their later rows would be late for the topic's readers. A stream counts as having reached the
+clock while it is *healthy*; otherwise it has reached what its last report says, and so have the streams that it feeds.
+After it is healthy again, those streams reach the clock once they have read what it had written by then. The same holds
+for streams whose windows stayed open because no heartbeats were sent: their rows are as old as the last heartbeats.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from penstock.model.output_mode import HeartbeatSchedule
 
 log = logging.getLogger(__name__)
 
-# How long what the control database said is used again: so many topics cost one query.
+# How long an answer of the control database is used, so that many topics cost one query.
 LOOK_EVERY = 1.0
-# One that hangs takes seconds to say nothing, which beats of other topics would wait for.
+# A database that hangs takes seconds to fail, and heartbeats of other topics would wait.
 RETRY_EVERY = 10.0
 # Drivers report every two seconds: one that misses a report is well, one that misses two is not.
 SILENT = 5.0
@@ -69,7 +68,7 @@ class HeartbeatGate:
         self._control, self._clock, self._windowed = control, clock, windowed
         self._named = any(reader.name for topic in windowed.values() for reader in topic.readers)
         self._writers = {name: writer for topic in windowed.values() for name, writer in topic.writers.items()}
-        # Of streams that feed each other, each would wait for what it said itself: there each counts alone.
+        # Streams that feed each other would wait for themselves, so among them each is considered alone.
         self._feeds = {
             name: [f for f in writer.feeds if name not in self._all_feeds(f)] for name, writer in self._writers.items()
         }
@@ -81,7 +80,7 @@ class HeartbeatGate:
         self._outage = ""
         self._reached: dict[str, tuple[int, str]] = {}
         self._history: dict[str, tuple[list[int], list[int]]] = {}
-        # By topic: its time while no beats were sent, and when they went on.
+        # By topic: its event time while no heartbeats were sent, and when they resumed.
         self._missed: dict[str, tuple[int, int]] = {}
 
     @property
@@ -90,7 +89,7 @@ class HeartbeatGate:
         return self._control is not None and (bool(self._writers) or self._named)
 
     def bound(self, name: str, now_ms: int) -> EventTimeBound:
-        """Of a topic, by what the last look found. now_ms: the caller's clock, in which the bound is told."""
+        """The bound of a topic, by the last look. now_ms: the caller's clock, in which the bound is given."""
         beaten = self._windowed[name]
         if not self.watches or not beaten.writers:
             return EventTimeBound(now_ms)
@@ -104,21 +103,21 @@ class HeartbeatGate:
         return EventTimeBound(now_ms - age if at else None, why)
 
     def due(self, name: str) -> list[HeartbeatSchedule]:
-        """When the readers of a topic that are not stopped need beats of it, by what the last look found."""
+        """The heartbeat schedules of a topic's readers that are not stopped, by the last look."""
         rows = self._rows
         return [
             due for due, reader in self._windowed[name].readers if reader not in rows or rows[reader].desired != "off"
         ]
 
     def sent(self, topic: str) -> None:
-        """Take in that beats of a topic go on."""
+        """Note that heartbeats of a topic are sent again."""
         if self._missing(topic):
             self._missed[topic] = (self._missed[topic][0], self._database_now())
 
     def look(self, overdue: Mapping[str, int] = NONE) -> None:
         """See how far the streams are, every second at most; without the database, what was known last counts.
 
-        overdue: topics whose beats were not sent when they were due, with the age of the last one in ms.
+        overdue: topics whose heartbeats were not sent when they were due, with the age of the last one in ms.
         """
         new = [topic for topic in overdue if not self._missing(topic)]
         if self._control is None or not self.watches or (self._clock() < self._look_at and not (new and self._now)):

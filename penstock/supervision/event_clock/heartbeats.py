@@ -1,11 +1,10 @@
-"""Heartbeats: records that carry clock time, so that windows close when nobody sends.
+"""Heartbeats: records that carry clock time, so that windows close if no other records arrive.
 
 A heartbeat goes to every partition of a topic that a stream with final windows reads, when a window of one of its
 readers is due (end plus grace), and at the topic's slow interval otherwise. It carries the sender's clock of that
-moment, never a later time, and is written behind all that the partition holds, so it overtakes nothing written before
-it. For a topic that streams write it carries no later time than they have passed, and is held while they are behind:
-`gating.py`. It is signed: `codec/heartbeat.py`. A topic whose readers are all stopped gets none, as a stream that
-reads all topics would read them for nobody.
+moment, never a later time, and is appended to the partition, so it overtakes no earlier record. For a topic that
+streams write it carries no later time than they have passed, and is held while they are behind: see `gating.py`. It is
+signed: see `codec/heartbeat.py`. A topic whose readers are all stopped gets no heartbeats.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ DELIVERY_TIMEOUT = 10.0
 LONGEST_WAIT = 30.0
 # A held topic is looked at so often; streams that feed topics, so often that none is ill in between unseen.
 HELD_EVERY, WATCH_EVERY = 1.0, 10.0
-# Of a topic that nobody waits for.
+# The bound of a topic that no reader waits for.
 NOBODY = EventTimeBound(None)
-# A beat that is so late was not sent in time: a broker, this program or its host was away.
+# A heartbeat that is so late was not sent in time: a broker, this program or its host was down.
 OVERDUE = 5.0
 
 
@@ -81,7 +80,7 @@ class HeartbeatSender:
             {
                 **client_config(bootstrap),
                 "enable.idempotence": True,
-                # All partitions' beats in one request, so that a reader meets them in one batch.
+                # The heartbeats of all partitions in one request, so that a reader gets them in one batch.
                 "linger.ms": 5,
                 "delivery.timeout.ms": int(DELIVERY_TIMEOUT * 1000),
                 "client.id": "penstock.heartbeat",

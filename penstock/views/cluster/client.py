@@ -17,7 +17,7 @@ from penstock.views.cluster.protocol import DEADLINE, SILENT_MS
 PATIENCE = 10.0
 # Seconds in which an instance that is there lets one in.
 CONNECT = 2.0
-# What an instance says behind its deadline is still waited for.
+# Seconds to wait for the answer after the deadline of a request.
 GRACE = 0.5
 FIX = "see `penstock streams list`, apps views-1 and on"
 
@@ -78,7 +78,7 @@ def request(control: Control, path: str, body: Any = None, patience: float = PAT
 
 
 def detail_of(answer: httpx.Response) -> str:
-    """What is said against a request."""
+    """The error message of an answer."""
     try:
         return str(answer.json()["detail"])
     except (ValueError, KeyError, TypeError):

@@ -72,19 +72,19 @@ def _hashed(keys: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.int64]:
 
 
 def smaller_count(keys: Sequence[tuple[str, int]], count: int) -> int | None:
-    """Fewer partitions than `count` with which each of these keys would belong to the partition beside it, or None."""
+    """Fewer partitions than `count` with which each of these keys would be in its partition; None if there is none."""
     hashes = [(murmur2(key.encode()), partition) for key, partition in keys]
     return next((c for c in range(count - 1, 0, -1) if all(p < c and h % c == p for h, p in hashes)), None)
 
 
 def assigned_partitions(instance: int, count: int, instances: int, standby: int) -> list[int]:
-    """The partitions, of so many, that an instance keeps a copy of. instance: from 1; standby: copies beside one."""
+    """The partitions that an instance has a copy of. instance: from 1; standby: number of standby copies."""
     copies = min(standby + 1, instances)
     return [p for p in range(count) if _rank(instance, p, instances) < copies]
 
 
 def owner_order(partition: int, having: Iterable[int], instances: int) -> list[int]:
-    """Of the instances that have a partition: who owns it, then who is next, and so on."""
+    """The instances that have a partition, in the order in which they own it."""
     return sorted(having, key=lambda instance: (_rank(instance, partition, instances), instance))
 
 

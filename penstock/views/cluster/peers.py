@@ -1,4 +1,4 @@
-"""The other instances: who has what, by the control database, and how they are asked."""
+"""The other instances: which partitions they have, by the control database, and requests to them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class InstanceDirectory:
         self._rows: dict[int, ViewInstanceRow] = {}
         self._silent: set[int] = set()
         self._suspects: dict[int, float] = {}
-        # What an instance has loaded of a view, as it said it and as a set.
+        # The loaded partitions of a view in an instance, as it reported them and as a set.
         self._loaded: dict[tuple[int, str], tuple[list[int], frozenset[int]]] = {}
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="instances", daemon=True)
