@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], deadline: float = 180.0, *, every: float = 0.1, what: str = "") -> T:
+def wait_until(condition: Callable[[], T], deadline: float = 180.0, *, every: float = 0.2, what: str = "") -> T:
     """Wait until a condition gives something true, and return that; AssertionError after `deadline` seconds.
 
     what: what was waited for, for the message.
