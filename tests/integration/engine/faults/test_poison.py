@@ -53,17 +53,18 @@ def bootstrap(fresh_broker: Broker) -> str:
 def test_records_that_make_a_batch_fail_are_put_aside_and_all_others_count(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    good = [order(n, partition=n % 2) for n in range(1, 9)]
-    send(bootstrap, [*good[:4], order(70, 0, 1), *good[4:], order(80, 0, 1)])
+    # Each try of the search is a batch: unit tests find records among many.
+    good = [order(n, partition=n % 2) for n in range(1, 5)]
+    send(bootstrap, [*good[:2], order(70, 0, 1), order(80, 0, 1), *good[2:]])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         until(run, dead=2)
         run.process_all_available()
         send(bootstrap, [order(100)])
         run.process_all_available()
         assert run.figures.dead == 2
-    assert sums(bootstrap) == {str(MINUTE): "136"}
+    assert sums(bootstrap) == {str(MINUTE): "110"}
     letters = read(bootstrap, DEAD.name)
-    assert [place(one) for one in letters] == ["orders[1]@2", "orders[1]@5"]
+    assert [place(one) for one in letters] == ["orders[1]@1", "orders[1]@2"]
     assert [json.loads(one.value or "")["amount"] for one in letters] == [70, 80]
     assert all("Division by zero" in why(one) for one in letters)
     # As if the driver had died behind the first batch's transaction: it is run again, and finds its records anew.
