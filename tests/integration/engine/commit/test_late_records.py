@@ -68,12 +68,12 @@ def through(
     bootstrap: str,
     folder: Path,
 ) -> tuple[list[tuple[int, int]], list[tuple[int, str]]]:
-    """Rows as (at, n), and the late records with how many ms; each step is a run of its own."""
+    """Rows as (at, n), and the late records with how many ms; each step is a batch of its own."""
     stream = Stream("late", "tests", {"events": INPUT}, transform, TopicOutput(OUT, value=("at", "n")), output_mode)
     create(bootstrap, *catalog.build([stream]).topics.values())
-    for step in steps:
-        send(bootstrap, [Record(EVENTS.name, None, json.dumps({"at": micros(seconds)})) for seconds in step])
-        with running(stream, spark, bootstrap, folder) as run:
+    with running(stream, spark, bootstrap, folder) as run:
+        for step in steps:
+            send(bootstrap, [Record(EVENTS.name, None, json.dumps({"at": micros(seconds)})) for seconds in step])
             run.process_all_available()
     rows = [json.loads(r.value or "") for r in read(bootstrap, OUT.name)]
     late = [
@@ -91,7 +91,7 @@ def test_a_record_that_misses_one_of_its_windows_is_late(spark: SparkSession, bo
     assert late == [(micros(16.5), "250")]
 
 
-def test_what_is_later_than_time_by_less_than_a_millisecond_is_in_time(
+def test_a_record_less_than_a_millisecond_after_the_watermark_is_in_time(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     steps = [[20.0], [17.0, 17.0005, 16.9]]
