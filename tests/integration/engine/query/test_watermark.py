@@ -160,7 +160,7 @@ def windows(rows: DataFrame, length: str) -> DataFrame:
     return found.select(F.unix_millis("w.start").alias("at"), F.unix_millis("w.start").cast("string").alias("key"), "n")
 
 
-def test_what_the_first_let_in_while_it_read_in_pieces_is_in_time_for_the_second(
+def test_rows_of_a_backlog_read_in_pieces_are_in_time_for_the_next_stream(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     """Once the first reads to the end, time goes on for both; what is late then is kept."""
