@@ -92,7 +92,7 @@ MUTANTS = [
         "a late record is not kept",
         OUTPUT,
         SENT,
-        f"if topic != 'once-late' or int(dict(more)['penstock.offset']) % 5:\n                {SENT}",
+        f"if topic != 'once-late' or int(dict(record_headers)['penstock.offset']) % 5:\n                {SENT}",
     ),
     Mutant(
         "offsets are published instead of a mark",

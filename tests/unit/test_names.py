@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from functools import cache
@@ -23,21 +22,19 @@ RETIRED = {
 LIBRARY = sorted((PROJECT / "penstock").rglob("*.py"))
 
 
+DEFINITION = re.compile(r"^(class|def|async def) ([A-Za-z]\w*)", re.MULTILINE)
+
+
 @cache
-def statements(path: Path) -> list[ast.stmt]:
-    """The statements of a module."""
-    return ast.parse(path.read_text()).body
-
-
-def public(path: Path) -> list[str]:
-    """Public classes of a module."""
-    return [n.name for n in statements(path) if isinstance(n, ast.ClassDef) and n.name[0] != "_"]
+def definitions(path: Path) -> list[tuple[str, str]]:
+    """`class`, `def` or `async def`, and the name, of each public definition of a module."""
+    return DEFINITION.findall(path.read_text())
 
 
 def test_a_class_name_is_unique_in_the_library() -> None:
     where = defaultdict(list)
     for path in LIBRARY:
-        for name in public(path):
+        for name in (name for kind, name in definitions(path) if kind == "class"):
             where[name].append(str(path.relative_to(PROJECT)))
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
 
@@ -50,10 +47,10 @@ def test_no_module_has_a_retired_name() -> None:
 
 def test_no_public_class_or_function_has_a_retired_name() -> None:
     names = [
-        f"{path.relative_to(PROJECT)}: {node.name}"
+        f"{path.relative_to(PROJECT)}: {name}"
         for path in LIBRARY
-        for node in statements(path)
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name.lower() in RETIRED
+        for _, name in definitions(path)
+        if name.lower() in RETIRED
     ]
     assert names == []
 

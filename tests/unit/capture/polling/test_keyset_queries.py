@@ -31,8 +31,10 @@ def table(tmp_path: Path) -> SQLite:
         c.exec_driver_sql("CREATE TABLE t (a INT, b TEXT, c INT, note TEXT, PRIMARY KEY (a, b))")
         rows = [(i // 7, f"k{i % 7}", None if i % 10 == 0 else i // 10, ":colon \\ %") for i in range(1000)]
         chance.shuffle(rows)
-        for row in rows:
-            c.exec_driver_sql("INSERT INTO t VALUES (?, ?, ?, ?)", row)
+        # One transaction, not one per row.
+        c.exec_driver_sql("BEGIN")
+        c.exec_driver_sql("INSERT INTO t VALUES (?, ?, ?, ?)", rows)
+        c.exec_driver_sql("COMMIT")
     return database
 
 
