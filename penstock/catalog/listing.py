@@ -57,21 +57,21 @@ def catalog_rows(catalog: Catalog) -> list[CatalogRow]:
         name: described_mode(stream.output_mode) for name, stream in {**catalog.streams, **catalog.disabled}.items()
     }
     output_modes |= {name: _captured(capture) for name, capture in catalog.captures.items()}
-    behind = {
+    delays = {
         name: stream.output_mode.watermark_delay // timedelta(milliseconds=1)
         for name, stream in catalog.streams.items()
     }
-    described = {name: backfill.description for name, backfill in catalog.backfills.items()}
-    found = sorted(catalog.declared.values(), key=lambda one: (_rank(one), one.name))
-    run = catalog.supervised.keys() | {name for name, one in catalog.backfills.items() if one.runnable}
-    run |= {served.view.name for served in catalog.served_views.values()}
-    run |= {name for name, panel in catalog.panels.items() if all(view.name in run for view in panel.views)}
+    descriptions = {name: backfill.description for name, backfill in catalog.backfills.items()}
+    declarations = sorted(catalog.declared.values(), key=lambda declared: (_rank(declared), declared.name))
+    runnable = catalog.supervised.keys() | {name for name, b in catalog.backfills.items() if b.runnable}
+    runnable |= {served_view.view.name for served_view in catalog.served_views.values()}
+    runnable |= {name for name, panel in catalog.panels.items() if all(view.name in runnable for view in panel.views)}
     return [
         CatalogRow(
-            one.kind, one.name, one.app, one.reads, one.writes, output_modes.get(one.name, ""), one.name in run,
-            one.location.removeprefix(f"{settings().project}/"), described.get(one.name, ""), behind.get(one.name, 0),
+            d.kind, d.name, d.app, d.reads, d.writes, output_modes.get(d.name, ""), d.name in runnable,
+            d.location.removeprefix(f"{settings().project}/"), descriptions.get(d.name, ""), delays.get(d.name, 0),
         )
-        for one in found
+        for d in declarations
     ]  # fmt: skip
 
 
@@ -121,15 +121,15 @@ def _drawn(drawn: Graph) -> dict[str, Any]:
     }
 
 
-def _rank(one: Declared) -> int:
-    return ("capture", "stream", "sink", "view", "panel", "archive", "backfill").index(one.kind)
+def _rank(declaration: Declared) -> int:
+    return ("capture", "stream", "sink", "view", "panel", "archive", "backfill").index(declaration.kind)
 
 
-def described_mode(given: OutputMode) -> str:
+def described_mode(mode: OutputMode) -> str:
     """E.g. `EmitFinal: window 5 min, grace 1 min`."""
-    chosen = [f.name for f in fields(given) if getattr(given, f.name) != f.default]
-    said = ", ".join(f"{name.replace('_', ' ')} {format_duration(getattr(given, name))}" for name in chosen)
-    return type(given).__name__ + (f": {said}" if said else "")
+    chosen = [f.name for f in fields(mode) if getattr(mode, f.name) != f.default]
+    settings = ", ".join(f"{name.replace('_', ' ')} {format_duration(getattr(mode, name))}" for name in chosen)
+    return type(mode).__name__ + (f": {settings}" if settings else "")
 
 
 def _captured(capture: Capture) -> str:

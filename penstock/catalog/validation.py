@@ -31,37 +31,37 @@ Topics = dict[str, Topic]
 
 def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sinks: Iterable[Sink] = ()) -> Catalog:
     """A validated catalog of what is given, with the topics it names."""
-    found, captured, sunk = list(declared), list(captures), list(sinks)
-    everything: list[Declared] = [*found, *captured]
-    _differently_named(everything)
-    streams = [one for one in found if isinstance(one, Stream)]
-    views = [one for one in found if isinstance(one, View)]
-    panels = [one for one in found if isinstance(one, Panel)]
-    archives = [one for one in found if isinstance(one, Archive)]
-    backfills = [one for one in found if isinstance(one, Backfill)]
+    declarations, all_captures, all_sinks = list(declared), list(captures), list(sinks)
+    named: list[Declared] = [*declarations, *all_captures]
+    _check_names_are_unique(named)
+    streams = [declaration for declaration in declarations if isinstance(declaration, Stream)]
+    views = [declaration for declaration in declarations if isinstance(declaration, View)]
+    panels = [declaration for declaration in declarations if isinstance(declaration, Panel)]
+    archives = [declaration for declaration in declarations if isinstance(declaration, Archive)]
+    backfills = [declaration for declaration in declarations if isinstance(declaration, Backfill)]
     topics: Topics = {}
     for stream in streams:
         for topic in stream.topics():
             _declare(topic, stream, topics)
-    for capture in captured:
+    for capture in all_captures:
         for topic in (capture.topic, POSITIONS):
             _declare(topic, capture, topics, f"let the stream that reads it declare {topic!r}")
-    kept: list[View | Archive] = [*views, *archives]
-    for one in kept:
-        if isinstance(one.topic, Topic):
-            _declare(one.topic, one, topics)
+    with_topic: list[View | Archive] = [*views, *archives]
+    for declaration in with_topic:
+        if isinstance(declaration.topic, Topic):
+            _declare(declaration.topic, declaration, topics)
     for backfill in backfills:
         target = backfill.target.topic if isinstance(backfill.target, TopicOutput) else backfill.target
         if isinstance(target, Topic):
             _declare(target, backfill, topics)
-    made = [sink_stream(sink, topics) for sink in sunk]
-    _differently_named([*everything, *made])
-    for stream in made:
+    sink_streams = [sink_stream(sink, topics) for sink in all_sinks]
+    _check_names_are_unique([*named, *sink_streams])
+    for stream in sink_streams:
         # A topic that only sinks read is another's, and stays as it is.
         for topic in stream.topics():
             if topic.name in topics or not stream.reads_topic(topic.name):
                 _declare(topic, stream, topics)
-    _one_writer_each([*streams, *made], captured, archives)
+    _check_one_writer([*streams, *sink_streams], all_captures, archives)
     for view in views:
         topic = _topic(view.topic, view, topics)
         try:
@@ -76,98 +76,101 @@ def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sin
             _stream(archive.source, archive, streams)
     for backfill in backfills:
         _backfill(backfill, archives, streams, topics)
-    filed = [archiving.archive_stream(archive, topics) for archive in archives]
-    for stream in filed:
+    archive_streams = [archiving.archive_stream(archive, topics) for archive in archives]
+    for stream in archive_streams:
         for topic in stream.topics():
             _declare(topic, stream, topics)
-    _apps([*streams, *made, *filed], captured)
-    idle = [stream for stream, sink in zip(made, sunk, strict=True) if not is_configured(sink)]
-    idle += filed if filed and not archiving.is_configured() else []
-    every = [*streams, *made, *filed]
-    idle += [stream for stream in streams if not stream.enabled]
-    run = [stream for stream in every if not any(stream is other for other in idle)]
+    _apps([*streams, *sink_streams, *archive_streams], all_captures)
+    not_run = [stream for stream, sink in zip(sink_streams, all_sinks, strict=True) if not is_configured(sink)]
+    not_run += archive_streams if archive_streams and not archiving.is_configured() else []
+    all_streams = [*streams, *sink_streams, *archive_streams]
+    not_run += [stream for stream in streams if not stream.enabled]
+    runnable = [stream for stream in all_streams if not any(stream is disabled for disabled in not_run)]
     return Catalog(
-        _by_name(run), topics, _by_name(captured), _by_name(views), _by_name(archives), _by_name(backfills),
-        {sink.name: sink for sink in sunk}, _by_name(idle), _by_name(panels),
+        _by_name(runnable), topics, _by_name(all_captures), _by_name(views), _by_name(archives), _by_name(backfills),
+        {sink.name: sink for sink in all_sinks}, _by_name(not_run), _by_name(panels),
     )  # fmt: skip
 
 
-def _by_name(found: Iterable[T]) -> dict[str, T]:
-    return {one.name: one for one in found}
+def _by_name(declarations: Iterable[T]) -> dict[str, T]:
+    return {declaration.name: declaration for declaration in declarations}
 
 
-def _wrong(one: Declared, what: str, got: object = None, hint: str = "") -> DeclarationError:
-    return DeclarationError(f"{one.location}: {what}", got=got, hint=hint)
+def _wrong(declaration: Declared, what: str, got: object = None, hint: str = "") -> DeclarationError:
+    return DeclarationError(f"{declaration.location}: {what}", got=got, hint=hint)
 
 
-def _differently_named(found: Iterable[Declared]) -> None:
+def _check_names_are_unique(declarations: Iterable[Declared]) -> None:
     by_name: dict[str, Declared] = {}
-    for one in found:
-        other = by_name.setdefault(one.name, one)
-        if other is not one:
+    for declaration in declarations:
+        first = by_name.setdefault(declaration.name, declaration)
+        if first is not declaration:
             raise _wrong(
-                one,
-                f"this {one.kind} and the {other.kind} of {other.location} have one name",
-                got=one.name,
+                declaration,
+                f"this {declaration.kind} and the {first.kind} of {first.location} have one name",
+                got=declaration.name,
                 hint="rename one of them; a capture and a sink have their files' names",
             )
 
 
 def _declare(topic: Topic, by: Declared, topics: Topics, hint: str = "declare it in one place and import it") -> None:
-    known = topics.setdefault(topic.name, topic)
+    declared = topics.setdefault(topic.name, topic)
     # Who says nothing of a setting takes it as it is said elsewhere: readers need not know how large a row may be.
-    both = {**topic.config, **known.config}
-    agreed = replace(known, config=both)
-    if agreed != replace(topic, config={**both, **topic.config}):
+    config = {**topic.config, **declared.config}
+    agreed = replace(declared, config=config)
+    if agreed != replace(topic, config={**config, **topic.config}):
         raise _wrong(by, "one topic is declared twice, differently", got=topic.name, hint=hint)
     topics[topic.name] = agreed
 
 
 def incomplete_shares(catalog: Catalog) -> Iterator[tuple[Sink, DeclarationError]]:
     """Sinks that share a topic where nobody takes the rest of it."""
-    for (place, topic), shares in _shares(catalog.sinks.values()).items():
-        sink, of = shares[0][0], shares[0][2]
-        if sorted((n, of) for _, n, of in shares) != [(n, of) for n in range(1, of + 1)]:
-            there = ", ".join(f"{n} OF {of} ({sink.name})" for sink, n, of in shares)
-            what = f"{sink.at(f'SHARE {topic}')}: not all of topic {topic} goes to {place}, or some goes twice"
-            hint = f"let one sink have each share, SHARE 1 OF {of} and so on"
-            yield sink, DeclarationError(what, got=there, hint=hint)
+    for (target, topic), shares in _shares(catalog.sinks.values()).items():
+        sink, total = shares[0][0], shares[0][2]
+        if sorted((n, total) for _, n, total in shares) != [(n, total) for n in range(1, total + 1)]:
+            present = ", ".join(f"{n} OF {total} ({sink.name})" for sink, n, total in shares)
+            what = f"{sink.at(f'SHARE {topic}')}: not all of topic {topic} goes to {target}, or some goes twice"
+            hint = f"let one sink have each share, SHARE 1 OF {total} and so on"
+            yield sink, DeclarationError(what, got=present, hint=hint)
 
 
 def _shares(sinks: Iterable[Sink]) -> dict[tuple[str, str], list[tuple[Sink, int, int]]]:
     """By place and topic, the sinks that share it: which share of how many each has."""
-    found: dict[tuple[str, str], list[tuple[Sink, int, int]]] = defaultdict(list)
+    shares: dict[tuple[str, str], list[tuple[Sink, int, int]]] = defaultdict(list)
     for sink in sinks:
         for read in sink.reads:
             if read.share != (1, 1):
-                found[".".join((sink.store, *sink.target)), read.topic].append((sink, *read.share))
-    return found
+                shares[".".join((sink.store, *sink.target)), read.topic].append((sink, *read.share))
+    return shares
 
 
-def _one_writer_each(streams: Sequence[Stream], captures: Sequence[Capture], archives: Sequence[Archive]) -> None:
+def _check_one_writer(streams: Sequence[Stream], captures: Sequence[Capture], archives: Sequence[Archive]) -> None:
     writers: dict[str, tuple[Declared, str]] = {}
     written: list[tuple[Declared, str, str]] = [
         (s, output.name, s.location) for s in streams for output in s.outputs.values()
     ]
     written += [(capture, capture.topic.name, capture.at("topic")) for capture in captures]
-    written += [(archive, place.name, archive.location) for archive in archives for place in archive.writes]
-    for one, name, where in written:
-        other, there = writers.setdefault(name, (one, where))
-        if other is not one and not (_takes_a_share(one) and _takes_a_share(other)):
-            what = f"{one.kind} {one.name} and {other.kind} {other.name} of {there} write to one place"
-            raise DeclarationError(f"{where}: {what}", got=name, hint="give each its own")
+    written += [(archive, node.name, archive.location) for archive in archives for node in archive.writes]
+    for declaration, name, location in written:
+        first, first_location = writers.setdefault(name, (declaration, location))
+        if first is not declaration and not (_takes_a_share(declaration) and _takes_a_share(first)):
+            message = (
+                f"{declaration.kind} {declaration.name} and {first.kind} {first.name} of {first_location} "
+                "write to one place"
+            )
+            raise DeclarationError(f"{location}: {message}", got=name, hint="give each its own")
     for stream in streams:
         for name in stream.side_outputs.keys() & writers.keys():
-            other, _ = writers[name]
-            what = f"{stream.kind} {stream.name} puts aside where {other.kind} {other.name} writes its rows"
-            raise _wrong(stream, what, got=name, hint="give the rows, or what is put aside, another topic")
+            first, _ = writers[name]
+            message = f"{stream.kind} {stream.name} puts aside where {first.kind} {first.name} writes its rows"
+            raise _wrong(stream, message, got=name, hint="give the rows, or what is put aside, another topic")
 
 
-def _takes_a_share(one: Declared) -> bool:
+def _takes_a_share(declaration: Declared) -> bool:
     """Whether it is a sink with only a share of each of its topics: others write the rest to the same place."""
-    if not isinstance(one, Stream) or one.kind != "sink":
+    if not isinstance(declaration, Stream) or declaration.kind != "sink":
         return False
-    return all(given.share != (1, 1) for given in one.sources.values())
+    return all(input_.share != (1, 1) for input_ in declaration.sources.values())
 
 
 def _apps(streams: Sequence[Stream], captures: Sequence[Capture]) -> None:
@@ -182,8 +185,8 @@ def _topic(topic: Topic | str, by: Declared, topics: Topics) -> Topic:
     """The topic as the project declares it."""
     name = topic_name(topic)
     if name not in topics:
-        known = ", ".join(sorted(topics)) or "none"
-        hint = f"declare the topic, or take one of: {known}"
+        names = ", ".join(sorted(topics)) or "none"
+        hint = f"declare the topic, or take one of: {names}"
         raise _wrong(by, f"{by.kind} {by.name} names a topic that nothing declares", got=name, hint=hint)
     if isinstance(topic, Topic):
         _declare(topic, by, topics)
@@ -192,9 +195,9 @@ def _topic(topic: Topic | str, by: Declared, topics: Topics) -> Topic:
 
 def _stream(stream: Stream, by: Declared, streams: Sequence[Stream]) -> None:
     if not any(stream is other for other in streams):
-        known = ", ".join(sorted(other.name for other in streams)) or "none"
+        names = ", ".join(sorted(other.name for other in streams)) or "none"
         what = f"{by.kind} {by.name} names a stream that is not in the catalog"
-        raise _wrong(by, what, got=stream.name, hint=f"take a STREAM of the project: {known}")
+        raise _wrong(by, what, got=stream.name, hint=f"take a STREAM of the project: {names}")
 
 
 def _panel(panel: Panel, views: Sequence[View]) -> None:

@@ -45,7 +45,7 @@ from penstock.model.checks import capture_checks
 from penstock.model.declaration import CAPTURES_APP, CatalogNode, Kind, list_files
 from penstock.model.sql.capture_clauses import MB, CaptureClauses
 from penstock.model.sql.capture_lexer import tokens
-from penstock.model.sql.lexer import normalized_sql, place, read_sql_file
+from penstock.model.sql.lexer import line_and_column, normalized_sql, read_sql_file
 from penstock.model.topic import Topic
 
 # The app whose driver holds all captures.
@@ -140,8 +140,8 @@ def read(path: Path) -> Capture:
 def parse(text: str, path: Path) -> Capture:
     """As `read`, from the file's text."""
     clauses = CaptureClauses(text, path, tokens(text, path))
-    given = clauses.read()
-    name, partitions = given.pop("topic"), given.pop("partitions")
+    clause_values = clauses.read()
+    name, partitions = clause_values.pop("topic"), clause_values.pop("partitions")
     try:
         topic = Topic(
             name,
@@ -149,13 +149,15 @@ def parse(text: str, path: Path) -> Capture:
             compacted=True,
             heartbeat_every=0,
             may_add_partitions=False,
-            config={"max.message.bytes": str(given.get("max_record_bytes", Capture.max_record_bytes))},
+            config={"max.message.bytes": str(clause_values.get("max_record_bytes", Capture.max_record_bytes))},
         )
     except DeclarationError as e:
         raise clauses.error(e.what, str(e.got), e.hint, clauses.found["CAPTURE"]) from e
-    select, sql = clauses.select(given["dialect"])
-    locations = {clause: place(text, token.start) for clause, token in clauses.found.items()}
-    locations |= {"topic": place(text, clauses.topic), "SELECT": place(text, clauses.begins)}
-    made = Capture(name=path.stem, path=path, topic=topic, select=select, sql=sql, locations=locations, **given)
-    capture_checks.check(made, clauses)
-    return made
+    select, sql = clauses.select(clause_values["dialect"])
+    locations = {clause: line_and_column(text, token.start) for clause, token in clauses.found.items()}
+    locations |= {"topic": line_and_column(text, clauses.topic), "SELECT": line_and_column(text, clauses.begins)}
+    capture = Capture(
+        name=path.stem, path=path, topic=topic, select=select, sql=sql, locations=locations, **clause_values
+    )
+    capture_checks.check(capture, clauses)
+    return capture

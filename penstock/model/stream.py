@@ -91,11 +91,11 @@ class Stream:
         if not self.sources:
             hint = "give inputs={'name': Input(...)}: tables alone make no batch" if self.inputs else ""
             raise DeclarationError(f"stream {self.name} has no input", hint=hint or "give inputs={'name': Input(...)}")
-        wanted = list(inspect.signature(self.transform).parameters)
-        if wanted != list(self.inputs):
+        parameters = list(inspect.signature(self.transform).parameters)
+        if parameters != list(self.inputs):
             raise DeclarationError(
                 f"stream {self.name}: the transform's parameters are not its inputs",
-                got=f"transform({', '.join(wanted)}) with inputs {', '.join(self.inputs)}",
+                got=f"transform({', '.join(parameters)}) with inputs {', '.join(self.inputs)}",
                 hint="name and order both alike",
             )
         if self.max_records and self.output_mode.heartbeat_schedule:
@@ -105,7 +105,7 @@ class Stream:
                 hint="leave it out",
             )
         if self.output_mode.heartbeat_schedule and (
-            patterns := [given.pattern for given in self.sources.values() if given.pattern]
+            patterns := [input_.pattern for input_ in self.sources.values() if input_.pattern]
         ):
             raise DeclarationError(
                 f"stream {self.name} waits for the clock, and topics of a pattern get no heartbeats, so what was last "
@@ -114,18 +114,18 @@ class Stream:
                 hint="name each topic in an input of its own and unite them, or use EmitChanges",
             )
         if not isinstance(self.output_mode, Stateless) and (
-            far := [i.source for i in self.sources.values() if i.max_ahead is None]
+            unbounded := [i.source for i in self.sources.values() if i.max_ahead is None]
         ):
             raise DeclarationError(
                 f"stream {self.name} accepts every event time, and has state that event time ends",
-                got=f"max_ahead=None for {', '.join(far)}",
+                got=f"max_ahead=None for {', '.join(unbounded)}",
                 hint="say how far an event time may lie in the future: max_ahead=timedelta(minutes=5)",
             )
-        read = [given.source for given in self.inputs.values()]
-        if twice := sorted(table.source for table in self.tables.values() if read.count(table.source) > 1):
+        read = [input_.source for input_ in self.inputs.values()]
+        if duplicates := sorted(table.source for table in self.tables.values() if read.count(table.source) > 1):
             raise DeclarationError(
                 f"stream {self.name} has a table of a topic that it reads once more",
-                got=", ".join(dict.fromkeys(twice)),
+                got=", ".join(dict.fromkeys(duplicates)),
                 hint="give the table once and join it as often as is needed; of a topic's own records the newest value "
                 "is the record itself",
             )
@@ -171,37 +171,39 @@ class Stream:
                 )
         topics = {topic.name for output in self.outputs.values() for topic in output.topics()}
         topics |= {output.dead_letter_topic.name for output in self.outputs.values()} - {DEAD_LETTERS.name}
-        read = {given.source for given in self.inputs.values()}
-        if taken := sorted((topics | read) & {COMMITS.name, POSITIONS.name}):
+        read = {input_.source for input_ in self.inputs.values()}
+        if conflicts := sorted((topics | read) & {COMMITS.name, POSITIONS.name}):
             raise DeclarationError(
-                f"stream {self.name} takes a topic of Penstock's own", got=", ".join(taken), hint="take another"
+                f"stream {self.name} takes a topic of Penstock's own", got=", ".join(conflicts), hint="take another"
             )
         topics |= {self.late_topic} if self.keeps_late_records else set()
         no_loop(self, topics)
-        if own := sorted(topics & {given.source for given in self.inputs.values()}):
+        if own_outputs := sorted(topics & {input_.source for input_ in self.inputs.values()}):
             raise DeclarationError(
                 f"stream {self.name} reads its own output",
-                got=", ".join(own),
+                got=", ".join(own_outputs),
                 hint="write another topic; what a stream must remember of its own rows is state: EmitChanges or Timers",
             )
-        if taken := sorted({output.name for output in self.outputs.values()} & self.side_outputs.keys()):
+        if conflicts := sorted({output.name for output in self.outputs.values()} & self.side_outputs.keys()):
             raise DeclarationError(
                 f"stream {self.name} writes its rows where its dead letters or late records go",
-                got=", ".join(taken),
+                got=", ".join(conflicts),
                 hint="write another topic",
             )
         names = [output.name for output in self.outputs.values()]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise DeclarationError(f"stream {self.name} has two outputs to one place", got=", ".join(sorted(twice)))
+        if duplicates := {name for name in names if names.count(name) > 1}:
+            raise DeclarationError(
+                f"stream {self.name} has two outputs to one place", got=", ".join(sorted(duplicates))
+            )
 
     @property
     def sources(self) -> dict[str, Input]:
         """The inputs whose records make batches."""
-        return {name: given for name, given in self.inputs.items() if isinstance(given, Input)}
+        return {name: input_ for name, input_ in self.inputs.items() if isinstance(input_, Input)}
 
     @property
     def tables(self) -> dict[str, Table]:
-        return {name: given for name, given in self.inputs.items() if isinstance(given, Table)}
+        return {name: input_ for name, input_ in self.inputs.items() if isinstance(input_, Table)}
 
     @property
     def outputs(self) -> dict[str, Output]:
@@ -230,8 +232,8 @@ class Stream:
 
     @property
     def reads(self) -> Sequence[CatalogNode]:
-        given = (CatalogNode("topic" if i.topic else "pattern", i.source) for i in self.inputs.values())
-        return tuple(dict.fromkeys(given))
+        nodes = (CatalogNode("topic" if i.topic else "pattern", i.source) for i in self.inputs.values())
+        return tuple(dict.fromkeys(nodes))
 
     @property
     def writes(self) -> Sequence[CatalogNode]:
@@ -244,7 +246,7 @@ class Stream:
     def side_outputs(self) -> dict[str, TopicOutput]:
         """Where records go that do not reach the transform, or whose rows an output never takes, by topic; not
         DEAD_LETTERS, which is everybody's."""
-        topics = [topic for given in self.inputs.values() if (topic := given.dead_letter_topic)]
+        topics = [topic for input_ in self.inputs.values() if (topic := input_.dead_letter_topic)]
         topics += [
             output.dead_letter_topic for output in self.outputs.values() if output.dead_letter_topic != DEAD_LETTERS
         ]
@@ -254,7 +256,7 @@ class Stream:
 
     @property
     def keeps_late_records(self) -> bool:
-        return any(given.late_records == "keep" for given in self.sources.values())
+        return any(input_.late_records == "keep" for input_ in self.sources.values())
 
     def reads_topic(self, topic: str) -> bool:
         """Whether it reads a topic, by name or by a pattern."""
@@ -262,8 +264,8 @@ class Stream:
 
     def has_input_topic(self, topic: str) -> bool:
         """Whether records of a topic make its batches."""
-        given = self.sources.values()
-        return any(i.topic.name == topic if i.topic else re.fullmatch(i.pattern, topic) for i in given)
+        inputs = self.sources.values()
+        return any(i.topic.name == topic if i.topic else re.fullmatch(i.pattern, topic) for i in inputs)
 
     @property
     def stateful_steps(self) -> int:
@@ -273,9 +275,9 @@ class Stream:
         """The topics that it reads and writes; a pattern names none."""
         for output in (*self.outputs.values(), *self.side_outputs.values()):
             yield from output.topics()
-        for given in self.inputs.values():
-            if given.topic:
-                yield given.topic
+        for input_ in self.inputs.values():
+            if input_.topic:
+                yield input_.topic
         yield COMMITS
 
     @property

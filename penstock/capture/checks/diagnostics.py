@@ -13,7 +13,7 @@ from penstock.capture.output.encode import EncodingError
 from penstock.capture.source.base import SourceError
 from penstock.errors import BrokerError, ControlError, DeclarationError, LeaseHeld, LeaseLost, PenstockError
 from penstock.model.capture import Capture
-from penstock.model.sql.lexer import place
+from penstock.model.sql.lexer import line_and_column
 
 # How the engines, and records here, name what they did not like.
 _NAMES = re.compile(
@@ -79,6 +79,6 @@ def _of_select(capture: Capture, names: list[str]) -> str:
     for name in names:
         for token in tokens:
             if token.text.lower() == name.lower() and token.token_type != TokenType.STRING:
-                token_line, token_column = map(int, place(capture.sql, token.start).split(":"))
+                token_line, token_column = map(int, line_and_column(capture.sql, token.start).split(":"))
                 return f"{capture.path}:{line + token_line - 1}:{token_column + (column - 1 if token_line == 1 else 0)}"
     return ""

@@ -43,36 +43,36 @@ class CaptureClauses(TokenReader):
 
     def read(self) -> dict[str, Any]:
         """Every clause up to AS: the fields of a Capture, but `topic` is a name and `partitions` a number."""
-        given: dict[str, Any] = {"partitions": 1, "dialect": ""}
+        values: dict[str, Any] = {"partitions": 1, "dialect": ""}
         while not self.is_word("AS"):
             clause = self._clause()
             match clause.text.upper():
                 case "CAPTURE":
                     self.word("INTO")
-                    given["topic"] = self._topic()
+                    values["topic"] = self._topic()
                     if self.is_word("PARTITIONS"):
                         self.at += 1
-                        given["partitions"] = self.number("the number of partitions")
+                        values["partitions"] = self.number("the number of partitions")
                 case "FROM":
-                    given["dialect"] = self.one_of(DIALECTS, "the engine")
-                    given["connection"] = self.name("the connection's name")
+                    values["dialect"] = self.one_of(DIALECTS, "the engine")
+                    values["connection"] = self.name("the connection's name")
                 case "KEY":
-                    given["key"] = self.names("the key's columns")
+                    values["key"] = self.names("the key's columns")
                 case "CURSOR":
-                    given["cursor"] = self.name("the cursor's column")
+                    values["cursor"] = self.name("the cursor's column")
                 case "DELETED":
                     self.word("WHEN")
-                    given |= self._condition(given["dialect"], clause)
+                    values |= self._condition(values["dialect"], clause)
                 case "RECONCILE":
-                    given |= self._reconcile()
+                    values |= self._reconcile()
                 case "LARGEST":
-                    given["max_record_bytes"] = self._size()
+                    values["max_record_bytes"] = self._size()
                 case other:
-                    given[other.lower()] = self.duration()
-        if lacking := [name for name in NEEDED if name not in self.found]:
-            there = ", ".join(self.found) or "none"
-            raise self.error(f"{', '.join(lacking)} is missing", there, "say it before AS", self.peek())
-        return given
+                    values[other.lower()] = self.duration()
+        if missing := [name for name in NEEDED if name not in self.found]:
+            present = ", ".join(self.found) or "none"
+            raise self.error(f"{', '.join(missing)} is missing", present, "say it before AS", self.peek())
+        return values
 
     def _clause(self) -> Token:
         token = self.next("a clause, or AS and the SELECT")
@@ -106,27 +106,27 @@ class CaptureClauses(TokenReader):
         if self.tokens[self.at - 2] is first:
             raise self.error("DELETED WHEN has no condition", "()", "e.g. DELETED WHEN (deleted = 1)", first)
         text, self.condition = self.text[first.start : self.tokens[self.at - 1].end + 1], first.start
-        made = self._sql(text, first, lambda: sqlglot.parse_one(text, into=exp.Condition, dialect=dialect))
+        condition = self._sql(text, first, lambda: sqlglot.parse_one(text, into=exp.Condition, dialect=dialect))
         # It knows the SELECT's columns alone, and those have no table.
-        for column in reversed(own_columns(made)):
+        for column in reversed(own_columns(condition)):
             start, end = (column.parts[i].meta.get("start", 0) for i in (0, -1))
             text = text[:start] + text[end:]
-        return {"deleted": made, "deleted_sql": text}
+        return {"deleted": condition, "deleted_sql": text}
 
     def _reconcile(self) -> dict[str, Any]:
         if self.is_word("NEVER"):
             self.at += 1
             return {"reconcile": None}
         self.word("EVERY")
-        given: dict[str, Any] = {"reconcile": self.duration()}
+        values: dict[str, Any] = {"reconcile": self.duration()}
         if self.is_word("RATE"):
             self.at += 1
-            given["reconcile_rate"] = self.number("the rows a second")
+            values["reconcile_rate"] = self.number("the rows a second")
         if self.is_word("REMOVES"):
             self.at += 1
-            given["max_removed_percent"] = self.number("the share of the topic's rows")
+            values["max_removed_percent"] = self.number("the share of the topic's rows")
             self.word("PERCENT")
-        return given
+        return values
 
     def _size(self) -> int:
         count = self.number("a size")
@@ -143,11 +143,11 @@ class CaptureClauses(TokenReader):
         """The SELECT as it is understood, and as it is written, but for comments and semicolons behind its end."""
         first, text = self.behind_as()
         self.begins = first.start
-        made = self._sql(text, first, lambda: sqlglot.parse(text, dialect=dialect))
-        if len(made) != 1 or not isinstance(made[0], exp.Select):
-            kind = "several statements" if len(made) > 1 else type(made[0]).__name__.upper()
+        statements = self._sql(text, first, lambda: sqlglot.parse(text, dialect=dialect))
+        if len(statements) != 1 or not isinstance(statements[0], exp.Select):
+            kind = "several statements" if len(statements) > 1 else type(statements[0]).__name__.upper()
             raise self.error("behind AS stands one SELECT", kind, "make it one plain SELECT", first)
-        return made[0], text
+        return statements[0], text
 
     def _sql(self, text: str, first: Token, parse: Callable[[], T]) -> T:
         try:
@@ -165,5 +165,5 @@ class CaptureClauses(TokenReader):
 
 def own_columns(condition: exp.Expr) -> list[exp.Column]:
     """The columns that a condition names, but for those of its subqueries; as they stand."""
-    found = (one for one in condition.find_all(exp.Column) if one.find_ancestor(exp.Select) is None)
-    return sorted(found, key=lambda column: int(column.parts[0].meta.get("start", 0)))
+    columns = (column for column in condition.find_all(exp.Column) if column.find_ancestor(exp.Select) is None)
+    return sorted(columns, key=lambda column: int(column.parts[0].meta.get("start", 0)))

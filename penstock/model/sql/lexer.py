@@ -80,10 +80,10 @@ class TokenReader:
     def peek(self) -> Token:
         return self.tokens[min(self.at, len(self.tokens) - 1)]
 
-    def next(self, wanted: str) -> Token:
+    def next(self, expected: str) -> Token:
         if self.at >= len(self.tokens):
             last = self.tokens[-1] if self.tokens else None
-            raise self.error("the file ends too soon", "its end", f"say {wanted}", last)
+            raise self.error("the file ends too soon", "its end", f"say {expected}", last)
         self.at += 1
         return self.tokens[self.at - 1]
 
@@ -98,10 +98,10 @@ class TokenReader:
         if token.token_type in QUOTED or token.text.upper() != word:
             raise self.error(f"here stands {word}", token.text, f"write {word}", token)
 
-    def one_of(self, words: tuple[str, ...], what: str) -> str:
+    def one_of(self, choices: tuple[str, ...], what: str) -> str:
         token = self.next(what)
-        if token.text.lower() not in words:
-            raise self.error(f"{what} is not known", token.text, f"take one of: {', '.join(words)}", token)
+        if token.text.lower() not in choices:
+            raise self.error(f"{what} is not known", token.text, f"take one of: {', '.join(choices)}", token)
         return token.text.lower()
 
     def name(self, what: str) -> str:
@@ -119,21 +119,21 @@ class TokenReader:
     def _joined(self) -> bool:
         if not 0 < self.at < len(self.tokens) - 1:
             return False
-        before, sign, behind = self.tokens[self.at - 1 : self.at + 2]
-        touching = before.end + 1 == sign.start and sign.end + 1 == behind.start
-        return sign.token_type in (TokenType.DASH, TokenType.DOT) and touching
+        left, separator, right = self.tokens[self.at - 1 : self.at + 2]
+        is_adjacent = left.end + 1 == separator.start and separator.end + 1 == right.start
+        return separator.token_type in (TokenType.DASH, TokenType.DOT) and is_adjacent
 
     def names(self, what: str) -> tuple[str, ...]:
         """One name, or several in parentheses."""
         if not self.is_word("("):
             return (self.name(what),)
         self.at += 1
-        found = [self.name(what)]
+        names = [self.name(what)]
         while not self.is_word(")"):
             self.word(",")
-            found.append(self.name(what))
+            names.append(self.name(what))
         self.at += 1
-        return tuple(found)
+        return tuple(names)
 
     def behind_as(self) -> tuple[Token, str]:
         """What stands behind AS, where it begins, without semicolons behind its end."""
@@ -159,8 +159,8 @@ class TokenReader:
         token = self.next("a unit of time")
         unit = UNITS.get(token.text.upper().removesuffix("S"))
         if unit is None:
-            known = ", ".join(f"{name}S" for name in UNITS)
-            raise self.error("this is no unit of time", token.text, f"take one of: {known}", token)
+            units = ", ".join(f"{name}S" for name in UNITS)
+            raise self.error("this is no unit of time", token.text, f"take one of: {units}", token)
         if count > MAX_DURATION // unit:
             raise self.error("this is longer than time is reckoned", str(count), "give fewer", token)
         return count * unit
@@ -175,14 +175,14 @@ class TokenReader:
 
 def _wrong(text: str, path: Path, at: int, what: str, got: str, hint: str, kind: str) -> DeclarationError:
     name = f"{kind} {path.stem}: " if kind else ""
-    return DeclarationError(f"{path}:{place(text, at)}: {name}{what}", got=got, hint=hint)
+    return DeclarationError(f"{path}:{line_and_column(text, at)}: {name}{what}", got=got, hint=hint)
 
 
 def excerpt(text: str) -> str:
     return " ".join(text.split())[:60]
 
 
-def place(text: str, at: int) -> str:
+def line_and_column(text: str, at: int) -> str:
     """Line and column of a character, both from 1."""
     return f"{text.count(chr(10), 0, at) + 1}:{at - text.rfind(chr(10), 0, at)}"
 

@@ -13,7 +13,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from penstock.errors import DeclarationError
 from penstock.model.schema import schema
 from penstock.model.sink import RECORD_COLUMN, Format, SinkRead, Store, Tombstones, Unit, Verb
-from penstock.model.sql.lexer import QUOTED, TokenReader, excerpt, place
+from penstock.model.sql.lexer import QUOTED, TokenReader, excerpt, line_and_column
 
 # Of a target's name: what may stand in it, and one part.
 NAMED = re.compile(r"[\w.-]")
@@ -306,7 +306,7 @@ class SinkClauses(TokenReader):
         try:
             yield
         except DeclarationError as e:
-            at = f"{self.path}:{place(self.text, self.found[clause].start)}"
+            at = f"{self.path}:{line_and_column(self.text, self.found[clause].start)}"
             raise DeclarationError(f"{at}: {e.what}", got=e.got, hint=e.hint) from e
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.model.declaration import list_files
 from penstock.model.sink import Sink
-from penstock.model.sql.lexer import place, read_sql_file, tokenize_sql
+from penstock.model.sql.lexer import line_and_column, read_sql_file, tokenize_sql
 from penstock.model.sql.sink_clauses import SinkClauses
 from penstock.model.sql.sink_select import rewrite_select
 
@@ -34,8 +34,8 @@ def parse(text: str, path: Path) -> Sink:
     _fits(clauses, given)
     sql = clauses.select()
     rewritten = rewrite_select(clauses, sql, [read.topic for read in given["reads"]])
-    locations = {clause: place(text, token.start) for clause, token in clauses.found.items()}
-    locations["SELECT"] = place(text, clauses.begins)
+    locations = {clause: line_and_column(text, token.start) for clause, token in clauses.found.items()}
+    locations["SELECT"] = line_and_column(text, clauses.begins)
     return Sink(name=path.stem, path=path, sql=sql, rewritten=rewritten, locations=locations, **given)
 
 
