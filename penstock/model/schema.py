@@ -25,7 +25,7 @@ PLAIN = {
     "TIMESTAMP": "timestamp",
     "TIMESTAMPTZ": "timestamp",
 }
-KEPT = (exp.NotNullColumnConstraint, exp.CommentColumnConstraint)
+IGNORED_CONSTRAINTS = (exp.NotNullColumnConstraint, exp.CommentColumnConstraint)
 KNOWN = (
     "STRING, BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DATE, TIMESTAMP, ARRAY, STRUCT and MAP<STRING, …>"
 )
@@ -119,7 +119,7 @@ def _fields(columns: list[exp.ColumnDef], what: str, of_json: bool) -> tuple[Fie
 
 def _field(column: exp.ColumnDef, what: str, of_json: bool) -> Field:
     constraints = [c.kind for c in column.args.get("constraints") or ()]
-    if other := [c for c in constraints if not isinstance(c, KEPT)]:
+    if other := [c for c in constraints if not isinstance(c, IGNORED_CONSTRAINTS)]:
         raise DeclarationError(
             f"the schema of {what}: field {column.name} says more than a type and NOT NULL",
             got=", ".join(c.sql("spark") for c in other),

@@ -1,4 +1,4 @@
-"""Which promise of a capture is weakened by what of its statement, in sentences for `capture explain`."""
+"""Sentences for `capture explain` about the limits of a capture's guarantees by its statement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNTIL = "until the next reconcile"
 
 
 def statement_caveats(capture: Capture) -> Iterator[str]:
-    """One sentence for each promise that the statement itself weakens."""
+    """Yields a sentence for each limit by the statement itself."""
     dialect = capture.dialect
     for table in _other_tables(capture):
         yield (
@@ -40,7 +40,7 @@ def statement_caveats(capture: Capture) -> Iterator[str]:
 
 
 def table_caveats(capture: Capture, info: StatementInfo) -> Iterator[str]:
-    """One sentence for each that what is behind its names weakens. told: by the database."""
+    """Yields a sentence for each limit by the views, columns and functions of the database."""
     for view, kind in info.views.items():
         if kind == "MATERIALIZED VIEW":
             yield (
@@ -71,7 +71,7 @@ def table_caveats(capture: Capture, info: StatementInfo) -> Iterator[str]:
 
 
 def _other_tables(capture: Capture) -> list[str]:
-    """The tables that the cursor is not of, as they are written; all of them but one if nobody can say."""
+    """The tables that do not have the cursor; all but the first if the cursor's table is unknown."""
     select = capture.select
     sources = {e.alias_or_name: e for e in select.expressions if not e.is_star}
     cursor = sources.get(capture.cursor)

@@ -1,7 +1,7 @@
-"""By which types a table can be paged: those whose values mean to the database what they were when they are sent back.
+"""The types by which a table can be paged: their values must be equal for the database when they are sent back.
 
-A key must be told apart and ordered by the database alone. A cursor is compared here too, so its order must also be
-Python's. What an engine says of a result's columns is turned into an `Order`; an unknown type has none.
+A key is compared by the database only. A cursor is compared by Python too, so both must have the same order. The type
+of a result's column becomes an `Ordering`; an unknown type cannot be used.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class Ordering:
 # What MySQL's metadata tell of a column: (type, flags, number of the character set).
 MySQLColumn = tuple[int, int, int]
 BINARY = 63
-# What makes text of a column without loss: PostgreSQL's CHAR is one character.
+# Casts to text without loss.
 AS_TEXT = {"mysql": "CAST({} AS CHAR)", "postgres": "CAST({} AS text)", "sqlite": "CAST({} AS TEXT)"}
-# What makes bytes of a text, where texts may be none.
+# Casts of text to bytes, for invalid text.
 AS_BYTES = {
     "mysql": "CAST({} AS BINARY)",
     "postgres": "convert_to({}, getdatabaseencoding())",
     "sqlite": "CAST({} AS BLOB)",
 }
-# Types that are text with a character set and bytes without; a server sends every TEXT and BLOB as BLOB.
+# Types that are text or bytes depending on the character set; a server sends TEXT as BLOB.
 TEXTS = {FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, FIELD_TYPE.BLOB}
-# Characters of a text that a server surely puts in order by all of it; no index of InnoDB holds more.
+# Characters up to which a server orders text by the whole value; no index of InnoDB has more.
 LONGEST = 3072
 _BY_NUMBER = "it is put in order by number and compared as text"
 _MYSQL: dict[int, Ordering] = {

@@ -15,7 +15,7 @@ from penstock.errors import BrokerError, ControlError, DeclarationError, LeaseHe
 from penstock.model.capture import Capture
 from penstock.model.sql.lexer import line_and_column
 
-# How the engines, and records here, name what they did not like.
+# Names of columns and tables in error messages.
 _NAMES = re.compile(
     r"""'([^'"]+)'|"([^"' ]+)"|no such \w+: (\S+)|column (\S+) (?:does not exist|has)|no column (\S+)|^(\w+)$""",
     re.MULTILINE,
@@ -23,7 +23,7 @@ _NAMES = re.compile(
 _UNREACHABLE = re.compile(
     r"connect|refused|denied|authentication|timed? ?out|gone away|unknown database", re.IGNORECASE
 )
-# They are about no declaration.
+# Errors that are not about the declaration.
 _WITHOUT_LOCATION = (BrokerError, ControlError, LeaseHeld, LeaseLost)
 
 
@@ -54,7 +54,7 @@ def _add_location(capture: Capture, e: PenstockError) -> None:
 
 
 def _clause(e: PenstockError) -> str:
-    """What an error is about that names no column and no table."""
+    """The clause that an error is about if it names no column and no table."""
     if match := re.search(r"\b(KEY|CURSOR)\b", e.what):
         return match[1]
     if isinstance(e, DeclarationError) or (isinstance(e, SourceError) and _UNREACHABLE.search(str(e.got))):
@@ -66,14 +66,14 @@ def _clause(e: PenstockError) -> str:
 
 def _names_in(e: PenstockError) -> Iterator[str]:
     yield from getattr(e, "columns", ())
-    # Behind it is where the database is.
+    # After ` at ` comes the URL of the database.
     text = f"{e.what}\n{str(e.got).partition(' at ')[0]}"
     for match in _NAMES.finditer(text):
         yield next(word for word in match.groups() if word).strip('"').rpartition(".")[2]
 
 
 def _of_select(capture: Capture, names: list[str]) -> str:
-    """Where the first of some names stands in the SELECT; empty if none does."""
+    """The location of the first of some names in the SELECT; empty if there is none."""
     line, column = map(int, capture.locations["SELECT"].split(":"))
     tokens = sqlglot.tokenize(capture.sql, capture.dialect)
     for name in names:

@@ -1,4 +1,4 @@
-"""What the database tells of a capture's statement: what its tables are, and which of its functions may be trusted."""
+"""Inspects a capture's statement in the database: its tables, views, generated columns and functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.model.capture import Capture
 from penstock.model.checks.capture_checks import LEAVE_OUT, MOMENT, check_query
 from penstock.model.sql.volatile_functions import NAMES, called, momentary
 
-# (kind, a view's own text) of a table.
+# (kind, text of a view) of a table.
 _TABLES = {
     "mysql": "SELECT t.TABLE_TYPE, v.VIEW_DEFINITION FROM information_schema.tables t"
     " LEFT JOIN information_schema.views v ON v.TABLE_SCHEMA = t.TABLE_SCHEMA AND v.TABLE_NAME = t.TABLE_NAME"
@@ -29,7 +29,7 @@ _TABLES = {
     "sqlite": "SELECT UPPER(type) AS kind, CASE type WHEN 'view' THEN sql END AS text FROM sqlite_master"
     " WHERE name = {m}name COLLATE NOCASE AND type IN ('table', 'view')",
 }
-# The generated columns of a table, and what they are made of where that is told.
+# The generated columns of a table, and their expressions if the database shows them.
 _GENERATED = {
     "mysql": "SELECT COLUMN_NAME, GENERATION_EXPRESSION FROM information_schema.columns WHERE TABLE_NAME = {m}name"
     " AND TABLE_SCHEMA = COALESCE({m}schema, DATABASE()) AND GENERATION_EXPRESSION <> ''",
@@ -37,7 +37,7 @@ _GENERATED = {
     " AND attgenerated <> '' AND NOT attisdropped",
     "sqlite": "SELECT name, NULL AS text FROM pragma_table_xinfo({m}name) WHERE hidden IN (2, 3)",
 }
-# Functions that may say another thing at each call, and whether they come with the engine.
+# Volatile functions, and whether they are built in.
 _VOLATILE = {
     "mysql": "SELECT ROUTINE_NAME, 0 AS built FROM information_schema.routines WHERE ROUTINE_SCHEMA = DATABASE()"
     " AND ROUTINE_TYPE = 'FUNCTION' AND IS_DETERMINISTIC = 'NO' AND ROUTINE_NAME IN ({names})",
@@ -75,10 +75,14 @@ class StatementInfo:
 
 
 def inspect_statement(capture: Capture, database: SourceDatabase) -> StatementInfo:
-    """Ask. SourceError if pages of the capture would not be rows of its tables."""
+    """Inspect a statement.
+
+    Raises:
+        SourceError: Pages of the capture would not be rows of its tables.
+    """
     info, dialect = StatementInfo(), capture.dialect
     _functions(capture, database, f"{capture.sql} {capture.deleted_sql}", info)
-    # With the view of the statement that leads to it.
+    # Each with the view of the statement that contains it.
     tables = [(table, "") for table in capture.select.find_all(exp.Table)]
     visited, used = set[str](), {column.name for column in capture.select.find_all(exp.Column)}
     while tables:
@@ -110,7 +114,7 @@ def inspect_statement(capture: Capture, database: SourceDatabase) -> StatementIn
 
 
 def _quoted(capture: Capture, database: SourceDatabase, tables: Iterable[exp.Table]) -> None:
-    """SQLite takes a name in double quotes that no column has (any more) for a text: each row would say that."""
+    """Refuse a quoted name that no column has, since SQLite takes it for a string, also after a column was dropped."""
     if not all(table.name for table in capture.select.find_all(exp.Table)):
         return  # the columns of a function's rows are not known
     known = {alias.alias.lower() for alias in capture.select.find_all(exp.Alias)} | ROW_IDS

@@ -1,8 +1,8 @@
-"""What makes paging right, asked of the database: that it orders and compares key and cursor as it is assumed here.
+"""Verifies in the database that a capture can be paged: that key and cursor are ordered and compared as expected.
 
-Proven are the types of the SELECT's real columns, wherever they come from; that some rows are found again by their own
-values, one behind the other; and that KEY tells all rows apart. It is asked at `capture check`, when a capture is
-opened, and again when a page has columns of other types. What is not proven is refused.
+Verified are the types of the SELECT's result columns; that sample rows are found by their own values, one after the
+other; and that KEY is unique. It runs at `capture check`, when a capture is opened, and when the types of a page's
+columns change. A capture that cannot be verified is refused.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from penstock.capture.source.base import SourceDatabase, SourceError, SourcePage
 from penstock.capture.source.statement_sql import columns, quoted, rows, single_table
 from penstock.model.capture import Capture
 
-# What stands for a character that has none in UTF-8, and those that two may become.
+# Characters that a conversion to UTF-8 may have replaced, or made equal.
 DOUBTFUL = re.compile(r"[^0-9A-Za-z _.:/@,;#=+-]")
-# Keys that are asked for at once.
+# Keys of one query.
 MANY = 500
-# Rows that are read at other times, how often at most, and how often they must differ by the time alone.
+# Rows read at other dates, attempts, and attempts that must differ only by the date.
 SAMPLE, TRIES, SURE = 50, 5, 2
-# Rows of each sample that are asked for by their own values.
+# Rows of each sample that are looked up by their own values.
 FEW = 3
 
 
@@ -41,7 +41,7 @@ class PagingVerifier:
         self._names = list(dict.fromkeys((*capture.key, capture.cursor)))
         self._orders: dict[str, Ordering] = {}
         self._descriptions: dict[str, Hashable] = {}
-        # Columns of the key of a character set that is no part of UTF-8, with its name.
+        # Key columns whose character set is not lossless in UTF-8, with its name.
         self._sets: dict[str, str] = {}
         # Whether there were rows to try it with.
         self._tried = False
@@ -49,12 +49,19 @@ class PagingVerifier:
 
     @property
     def types(self) -> dict[str, type]:
-        """Of the key's values; a column is left out whose values alone can tell, and there are none."""
+        """Types of the key's values; a column without a type of its own is left out while it has no values."""
         types_of_key = {name: self._orders[name].types for name in self._capture.key}
         return {name: types[0] for name, types in types_of_key.items() if types}
 
     def verify(self, *, ask_rows: bool = True) -> None:
-        """Ask all of it, and all rows for their keys if no index tells. Unproven says what is not as it must be."""
+        """Verify everything.
+
+        Args:
+            ask_rows: Whether all rows are checked for unique keys if no index guarantees it.
+
+        Raises:
+            PagingError: The capture cannot be paged.
+        """
         page = self._database.page(self._pages.by_key(None, FEW))
         found_orderings, self._descriptions = (
             orderings(self._capture, self._database.order, page),
@@ -69,7 +76,7 @@ class PagingVerifier:
         self._check_paging()
 
     def check_page(self, page: SourcePage) -> bool:
-        """See that a page is of the types that are proven, or prove what it is; True if it was another."""
+        """Check the types of a page, and verify again if they changed; returns whether they changed."""
         require(self._capture, page)
         previous, unchanged = self._orders, self._described(page) == self._descriptions
         if not unchanged or (page.rows and not self._tried) or not self._fits(page):
@@ -79,13 +86,13 @@ class PagingVerifier:
         return bool(previous) and (not unchanged or previous != self._orders)
 
     def matches_type(self, name: str, value: Any) -> bool:
-        """Whether a value that was kept of a column is of the type it has now."""
+        """Whether a stored value of a column has the column's present type."""
         order = self._orders[name]
         zoned = getattr(value, "tzinfo", None) is not None
         return value is None or not order.types or (type(value) in order.types and zoned == order.zoned)
 
     def can_be_key(self, key: tuple[Any, ...]) -> bool:
-        """Whether the database can be asked for a key, and a row may have it."""
+        """Whether a key can be sent to the database, and a row may have it."""
         longest = [self._orders[name].longest for name in self._capture.key]
         return all(
             self._database.can_send(value) and not (limit and len(value) > limit)
@@ -93,7 +100,7 @@ class PagingVerifier:
         )
 
     def drop_mistyped(self, position: Position) -> Position:
-        """A position without what it kept of columns that are of another type now."""
+        """A position without the values of columns whose type changed."""
         cursor, row = self._capture.cursor, (self._capture.cursor, *self._capture.key)
         low = position.low if self.matches_type(cursor, position.low) else None
         catch_up, skipped, snapshot = position.catch_up, position.skipped, position.snapshot
@@ -123,16 +130,14 @@ class PagingVerifier:
             return False
         return True
 
-    # Types that the values have
-
     def _ordering_of_values(self, name: str) -> Ordering:
-        """Numbers stand before text, and text before blobs: the least and the greatest value tell of which they are."""
+        """The ordering of a column without a type, by its least and greatest value: numbers < text < blobs."""
         column, source = quoted(self._capture, name), rows(self._capture)
         ends = [self._value(f"SELECT {end}(q.{column}) FROM {source} AS q") for end in ("MIN", "MAX")]
         return ordering_of_values(self._capture, name, [value for value in ends if value is not None])
 
     def _check_cursor_collation(self) -> None:
-        """A cursor that is text is compared here too: by code point."""
+        """Refuse a text cursor that the database does not order by code point, as Python does."""
         name, source = self._capture.cursor, rows(self._capture)
         order = self._orders[name]
         if order.collated and not self._database.orders_by_code_point(source, quoted(self._capture, name)):
@@ -142,10 +147,8 @@ class PagingVerifier:
     def _value(self, sql: str) -> Any:
         return self._database.value(SourceQuery(sql, {}))
 
-    # Rows found again
-
     def _check_paging(self) -> None:
-        """See that some rows are found by their own key and cursor, and each behind the one before it."""
+        """Check that sample rows are found by their own key and cursor, each after the one before it."""
         capture, database, pages = self._capture, self._database, self._pages
         for may_retry in (True, False):
             top = database.value(pages.highest())
@@ -157,7 +160,7 @@ class PagingVerifier:
             wrong = next(self._paging_faults(key_page, cursor_pages), None)
             if wrong is None:
                 break
-            # Somebody may have changed them meanwhile.
+            # The rows may have changed in the meantime.
             if not may_retry:
                 hint = "declare another KEY or CURSOR"
                 refuse(capture, self._names, "cannot be paged as it is declared", wrong, hint)
@@ -171,7 +174,7 @@ class PagingVerifier:
             yield f"rows are not found by their own {', '.join(key)}"
         for row in (row for page in by_cursor for row in columns(page, cursor)):
             if encode(cursor, [read(write(row))]) != encode(cursor, [row]):
-                yield f"{row!r} is another row when it was kept"
+                yield f"{row!r} is another row after it was stored"
         for previous, row in pairwise(columns(by_key, key)):
             if self._keys(pages.by_key(previous, 2, upto=row)) != encode(key, [row]):
                 yield f"by {', '.join(key)} the row behind {previous!r} is not {row!r}"
@@ -185,10 +188,8 @@ class PagingVerifier:
         keys = columns(self._database.page(query), self._capture.key)
         return encode(self._capture.key, keys) if keys else []
 
-    # Text that is the same in UTF-8
-
     def _lossy_text_notes(self, *, ask_rows: bool) -> Iterator[str]:
-        """Rows of a key that is sent back as another one would be read twice, or hide others."""
+        """Check for keys that change in UTF-8: their rows would be read twice, or hide others."""
         capture, self._sets = self._capture, {}
         for name in capture.key:
             column, source = quoted(capture, name), rows(capture)
@@ -200,7 +201,7 @@ class PagingVerifier:
             yield f"not all text of {lossy[0]} is the same in UTF-8: see that no two of {name} become one there"
 
     def _check_doubtful_keys(self, page: SourcePage) -> None:
-        """See that rows with a key that may stand for another are found by it."""
+        """Check that rows whose key may have changed in UTF-8 are found by it."""
         capture, indexes = self._capture, [page.names.index(name) for name in self._sets]
         if not any(row[i] and DOUBTFUL.search(row[i]) for row in page.rows for i in indexes):
             return
@@ -208,7 +209,7 @@ class PagingVerifier:
         doubtful = [key for key in keys if any(isinstance(value, str) and DOUBTFUL.search(value) for value in key)]
         for start in range(0, len(doubtful), MANY):
             chunk = doubtful[start : start + MANY]
-            # Fewer: rows may be deleted meanwhile, so it is asked for those alone.
+            # Rows may also be missing since they were deleted, so the reason is checked.
             missing = set(encode(capture.key, chunk)) - set(self._keys(self._pages.rows_with_keys(chunk)))
             if missing and self._value(f"SELECT 1 FROM {rows(capture)} AS q WHERE {self._lossy_condition()} LIMIT 1"):
                 self._refuse_lossy_text(next(iter(self._sets)))
@@ -226,10 +227,8 @@ class PagingVerifier:
         got = f"{name}: text of {self._sets[name]} that is another when it comes back from UTF-8"
         refuse(self._capture, [name], "met a key that the database cannot be asked for", got, hint)
 
-    # The same whenever it is asked
-
     def _check_date_independence(self) -> None:
-        """No function of the moment need be called: a TIME has today's date wherever MariaDB and MySQL want one."""
+        """Refuse rows that depend on the date: MariaDB and MySQL add today's date to a TIME if they need one."""
         sample, differences = self._pages.by_key(None, SAMPLE), 0
         for _ in range(TRIES):
             pages = self._database.at_other_dates(sample)
@@ -238,7 +237,7 @@ class PagingVerifier:
             first, second, third = ([list(map(repr, row)) for row in page.rows] for page in pages)
             if first == second:
                 return
-            # Else somebody changed rows meanwhile.
+            # Otherwise rows were changed in the meantime.
             differences += first == third
             if differences == SURE:
                 differing = {at for a, b in zip(first, second, strict=False) for at in range(len(a)) if a[at] != b[at]}
@@ -246,8 +245,6 @@ class PagingVerifier:
                 hint = "say of which day it is, as TIMESTAMP(day, time); or select the TIME as it is"
                 what = "says another thing each day: a TIME gets the date of today"
                 refuse(self._capture, names, what, ", ".join(names) or "which rows there are", hint)
-
-    # A key for each row
 
     def _uniqueness_notes(self, *, ask_rows: bool) -> Iterator[str]:
         capture = self._capture

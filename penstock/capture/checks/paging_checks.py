@@ -1,4 +1,4 @@
-"""Whether a capture can be paged by the columns of a page: their types, and that each value is of its type."""
+"""Checks whether a capture can be paged by the columns of a page: their types, and the types of all values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLOW = "no index serves that, so each query reads the whole table"
 
 
 class PagingError(SourceError):
-    """A capture cannot be paged by its key or its cursor, or nothing proves that it can; `columns` says by which."""
+    """A capture cannot be paged by its key or cursor; `columns` are those concerned."""
 
     columns: tuple[str, ...] = ()
 
@@ -31,7 +31,7 @@ def refuse(capture: Capture, columns: Iterable[str], what: str, got: str, hint: 
 
 
 def orderings(capture: Capture, order_of: Callable[[Hashable], Ordering], page: SourcePage) -> dict[str, Ordering]:
-    """The order of key and cursor. Unproven if a type has none, or not the one it is compared by here."""
+    """The orderings of key and cursor; PagingError if a type has none, or another than Python."""
     result = {}
     for name in (*capture.key, capture.cursor):
         order = result[name] = order_of(page.about[column_index(capture, page, name)])
@@ -47,7 +47,7 @@ def orderings(capture: Capture, order_of: Callable[[Hashable], Ordering], page: 
 
 
 def ordering_of_values(capture: Capture, name: str, values: Iterable[Any]) -> Ordering:
-    """The order of a column without a type of its own. Unproven if its values are of several."""
+    """The ordering of a column without a type; PagingError if its values have several types."""
     classes = {CLASSES.get(type(value), "bytes that are no text") for value in values}
     if len(classes) > 1:
         hint = "give them one type, by CAST in the SELECT or in the table"
@@ -58,7 +58,7 @@ def ordering_of_values(capture: Capture, name: str, values: Iterable[Any]) -> Or
 
 
 def check_values(capture: Capture, page: SourcePage, orderings: Mapping[str, Ordering]) -> None:
-    """Unproven if a key or cursor has a value that is not of its column's type, as `0000-00-00` is no date."""
+    """Raises PagingError if a key or cursor has a value of another type than its column, e.g. `0000-00-00`."""
     for name in (*capture.key, capture.cursor):
         values, order = _values(capture, page, name), orderings[name]
         kinds = set(map(type, values)) - {NoneType}
@@ -73,7 +73,7 @@ def check_values(capture: Capture, page: SourcePage, orderings: Mapping[str, Ord
 
 
 def check_cursor_order(capture: Capture, page: SourcePage) -> None:
-    """Unproven if rows that the database put in order of cursor are not so here."""
+    """Raises PagingError if Python orders the cursors of a page differently."""
     values = _values(capture, page, capture.cursor)
     if not all(map(le, values, islice(values, 1, None))):
         a, b = next((a, b) for a, b in pairwise(values) if not a <= b)

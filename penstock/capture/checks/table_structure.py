@@ -1,5 +1,4 @@
-"""What a database tells of the tables that a capture reads, beside their rows: their shape, and what changes rows there
-behind the cursor's back."""
+"""The structure of the tables that a capture reads, and foreign keys that change rows without their cursor."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from penstock.capture.source.base import SourceDatabase
 from penstock.capture.source.statement_sql import POSTGRES_TABLE, folded_name
 from penstock.model.capture import Capture
 
-# Of each table, with its name and its schema's as literals: all columns by number, name and type, the labels of its
-# enums, and when or as what it was made, as one that was emptied or exchanged for another shows it.
+# All that identifies the structure of a table: number, name and type of columns, labels of enums, and the creation
+# time or storage, which changes if the table is truncated or exchanged.
 TABLE_STRUCTURES = {
     "mysql": (
         "SELECT c.ORDINAL_POSITION, c.COLUMN_NAME, c.COLUMN_TYPE, c.COLLATION_NAME, c.GENERATION_EXPRESSION,"
@@ -42,8 +41,7 @@ TABLE_STRUCTURES = {
         " AND lower(name) = lower({table})"
     ),
 }
-# Foreign keys by which other tables' changes change or delete the rows of one: name, table referred to, on update, on
-# delete.
+# Foreign keys of a table: name, referenced table, ON UPDATE, ON DELETE.
 FOREIGN_KEYS = {
     "mysql": (
         "SELECT CONSTRAINT_NAME, REFERENCED_TABLE_NAME, UPDATE_RULE, DELETE_RULE"
@@ -65,7 +63,7 @@ CHANGING_ACTIONS = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 
 def table_fingerprint(database: SourceDatabase, capture: Capture, tables: Iterable[exp.Table]) -> str:
-    """Changes with the columns of these tables of a capture, whatever the SELECT calls them, and with the tables."""
+    """A digest of the structure of tables, which changes when they are altered or exchanged."""
     rows = [
         (_catalog_rows(database, TABLE_STRUCTURES, capture, table), database.storage_ids(table.db, table.name))
         for table in _sorted(capture, tables)
@@ -74,8 +72,8 @@ def table_fingerprint(database: SourceDatabase, capture: Capture, tables: Iterab
 
 
 def foreign_key_caveats(database: SourceDatabase, capture: Capture, tables: Iterable[exp.Table]) -> Iterator[str]:
-    """A sentence for each foreign key that changes or deletes rows of these tables without a change of their cursor."""
-    # The engines whose foreign keys run the triggers that keep a cursor.
+    """Yields a sentence for each foreign key that changes or deletes rows without a change of their cursor."""
+    # Whether changes by foreign keys run triggers, which may set the cursor.
     runs_triggers = capture.dialect != "mysql"
     for table in _sorted(capture, tables):
         for name, referenced, on_update, on_delete in _catalog_rows(database, FOREIGN_KEYS, capture, table):
@@ -112,7 +110,7 @@ def _catalog_rows(
         return exp.Literal.string(text).sql(capture.dialect)
 
     identifiers = [identifier for identifier in table.parts if isinstance(identifier, exp.Identifier)]
-    # As they are written: the engine itself folds what is not quoted.
+    # As written: the engine folds names without quotes.
     written = [identifier.sql(capture.dialect) for identifier in identifiers]
     name, schema = (folded_name(identifier, capture.dialect) for identifier in (table.this, table.args.get("db")))
     literals = {

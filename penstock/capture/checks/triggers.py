@@ -1,6 +1,6 @@
-"""Who sets a capture's cursor when a row changes, and which triggers change rows behind its back.
+"""Finds out whether triggers or columns set a capture's cursor when a row changes, and which triggers do not.
 
-A trigger's text is searched for what it sets; functions that it calls are not.
+The text of a trigger is searched, without the functions that it calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.model.capture import Capture
 from penstock.model.sql.lexer import excerpt
 from penstock.model.sql.volatile_functions import BARE, NAMES
 
-# Whether the column sets itself at each UPDATE; no row if the table has no such column, or is a view.
+# Whether the column has ON UPDATE; no row if the table has no such column, or is a view.
 _COLUMN = {
     "mysql": "SELECT EXTRA LIKE '%on update%' FROM information_schema.COLUMNS JOIN information_schema.TABLES t"
     " USING (TABLE_SCHEMA, TABLE_NAME) WHERE TABLE_TYPE NOT LIKE '%VIEW' AND TABLE_NAME = {m}name"
@@ -53,7 +53,14 @@ _HEAD = re.compile(
 
 @dataclass(frozen=True)
 class Trigger:
-    """here: whether it is the table's own; of_updates: it runs at an UPDATE; partly: some changes pass it by."""
+    """A trigger.
+
+    Attributes:
+        here: Whether it is one of the table in question.
+        of_updates: Whether it runs at an UPDATE.
+        off: Whether it is disabled.
+        partly: Whether it runs for some changes only.
+    """
 
     name: str
     table: str
@@ -64,15 +71,15 @@ class Trigger:
     text: str
 
     def changes(self, table: str) -> list[str]:
-        """What it sets in rows of a table, a text for each UPDATE."""
+        """The SET clauses of its UPDATE statements of a table."""
         alias, end = r"(?:(?:AS\s+)?(?!SET\b)\w+\s+)?", r"(?:\bWHERE\b|;|\bEND\b|$)"
         return self._found(rf"\bUPDATE\s+(?:OR\s+\w+\s+|ONLY\s+)?{_written(table)}\s+{alias}SET\b(.*?){end}")
 
     def deletes(self, table: str) -> bool:
         return bool(self._found(rf"\bDELETE\s+FROM\s+(?:ONLY\s+)?{_written(table)}(?!\w)"))
 
-    def given(self, column: str) -> list[str]:
-        """What it sets a column of its own row to, when that changes."""
+    def assigned(self, column: str) -> list[str]:
+        """The values that it assigns to a column of the changed row."""
         if not self.here or not self.of_updates:
             return []
         new = rf"\bNEW\s*\.\s*[`\"]?{re.escape(column)}[`\"]?\s*"
@@ -86,7 +93,7 @@ class Trigger:
             return False
         # A function of C has it as its argument.
         argument = self._found(rf"\(\s*'?\"?{re.escape(column)}\"?'?\s*\)\s*$")
-        return bool(self.given(column) or argument or any(_names(column, change) for change in self.changes(table)))
+        return bool(self.assigned(column) or argument or any(_names(column, change) for change in self.changes(table)))
 
     def _found(self, pattern: str) -> list[str]:
         return re.findall(pattern, self.text, re.IGNORECASE | re.DOTALL)
@@ -97,7 +104,7 @@ def _written(table: str) -> str:
 
 
 def trigger_caveats(database: SourceDatabase, capture: Capture, tables: Iterable[exp.Table]) -> Iterator[str]:
-    """A sentence for each way in which rows of a capture's tables change, or go, behind its cursor's back."""
+    """Yields a sentence for each way in which triggers change or delete rows without a change of the cursor."""
     columns = _cursor(capture)
     for table in tables:
         name, schema = (folded_name(part, capture.dialect) or None for part in (table.this, table.args.get("db")))
@@ -120,7 +127,7 @@ def trigger_caveats(database: SourceDatabase, capture: Capture, tables: Iterable
 def _caveats_of_table(
     capture: Capture, table: str, columns: list[str], triggers: list[Trigger], *, by_column: bool
 ) -> Iterator[str]:
-    """Of one table that has the cursor's columns. by_column: whether they keep themselves."""
+    """The sentences of one table that has the cursor's columns; `by_column`: whether they have ON UPDATE."""
     cursor = ", ".join(columns)
     keepers = [trigger for trigger in triggers if any(trigger.keeps(table, column) for column in columns)]
     unconditional = [trigger for trigger in keepers if not trigger.partly]
@@ -140,7 +147,7 @@ def _caveats_of_table(
                 f"are not seen, {UNTIL}"
             )
     for trigger in triggers:
-        for value in (value for column in columns for value in trigger.given(column)):
+        for value in (value for column in columns for value in trigger.assigned(column)):
             if not _grows(value, capture.dialect):
                 yield (
                     f"{DELIVERY}: trigger {trigger.name} of {table} sets {cursor} to {excerpt(value.strip())}; a "
@@ -162,7 +169,7 @@ def _caveats_of_table(
 
 
 def _cursor(capture: Capture) -> list[str]:
-    """The columns that the cursor is made of."""
+    """The columns of the cursor's expression."""
     sources = {e.alias_or_name: e for e in capture.select.expressions if not e.is_star}
     columns = (
         [column.name for column in sources[capture.cursor].find_all(exp.Column)] if capture.cursor in sources else []
@@ -175,7 +182,7 @@ def _names(column: str, text: str) -> bool:
 
 
 def _grows(text: str, dialect: str) -> bool:
-    """Whether a moment or a sequence is in it."""
+    """Whether an expression contains the present time or a sequence."""
     names = {word.upper() for word in re.findall(r"\w+", text)}
     return bool(names & (NAMES[dialect] | BARE[dialect])) or bool(re.search(r"'now'|\bOLD\b.*\+", text, re.IGNORECASE))
 

@@ -15,7 +15,7 @@ What a database's type becomes, without loss; the same row always gives the same
 | the same beyond Python's calendar: `infinity`, years before Christ or above 9999 | as the database writes it |
 | TIME, also MariaDB's beyond a day or below zero | `"-838:59:59.000000"` |
 | `24:00:00`, and TIME WITH TIME ZONE, of PostgreSQL | as the database writes it |
-| text with bytes that are none in its encoding | none: its row is put aside |
+| text with bytes that are invalid in its encoding | none: its row becomes a dead letter |
 | BINARY, BLOB, BYTEA, BIT | base64 |
 | JSON | a string that holds the JSON text |
 | arrays of PostgreSQL | an array of the above |
@@ -42,7 +42,7 @@ from penstock.errors import PenstockError
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Bytes of a text that are none in its encoding."""
+    """Text whose bytes are invalid in its encoding."""
 
     data: bytes
 
@@ -51,45 +51,45 @@ class Unreadable:
 
 
 def text_of(data: bytes) -> str | Unreadable:
-    """A text in UTF-8."""
+    """Decode a text in UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
         return Unreadable(data)
 
 
-# What orjson writes as a number.
+# orjson writes integers up to this as numbers.
 INTEGER_LIMIT = 2**64
 
 
 class EncodingError(PenstockError):
-    """A column has a value of a type that has no documented form. column: its name."""
+    """A column has a value of a type that cannot be encoded; `column` is its name."""
 
     column = ""
 
 
-# What JSON has a form of its own for, and orjson writes fast.
+# Types that orjson writes directly.
 NATIVE = {str, bool, type(None)}
 
 
 def encode(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bytes]:
-    """Each row as a JSON object. EncodingError names the column that has no form."""
+    """Encode rows as JSON objects; EncodingError if a column has a type that cannot be encoded."""
     return objects(names, formed(names, rows))
 
 
 def formed(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """The columns of some rows, each value in its form. EncodingError names the column that has no form."""
+    """The columns of rows, with values that JSON can have; EncodingError as `encode`."""
     return [_column(name, column) for name, column in zip(names, zip(*rows, strict=True), strict=True)]
 
 
 def objects(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[bytes]:
-    """Columns that are formed, as one JSON object for each row. TypeError if a value is `Unreadable`."""
+    """Columns of `formed` as a JSON object for each row; TypeError if a value is `Unreadable`."""
     return [orjson.dumps(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
 
 
 def _column(name: str, values: Sequence[Any]) -> Sequence[Any]:
     kinds = set(map(type, values))
-    # Most columns need no look at each value.
+    # Most columns need no conversion.
     if kinds <= NATIVE or (kinds <= {int, *NATIVE} and _fits(values)):
         return values
     try:
@@ -110,7 +110,7 @@ def _fits(values: Sequence[Any]) -> bool:
 
 
 def digest(value: bytes) -> bytes:
-    """Eight bytes that tell two values of a key apart."""
+    """An eight-byte digest of a record's value."""
     return blake2b(value, digest_size=8).digest()
 
 
@@ -171,7 +171,7 @@ FORMS: dict[type, Callable[[Any], Any]] = {
 
 
 def decode(value: Any, kind: type) -> Any:
-    """A key's column as it stands in a record, turned back into what a driver takes for a column of that type."""
+    """Convert a value of a record's key to the Python type of its column."""
     parse = PARSERS.get(kind)
     return parse(value) if parse and isinstance(value, str) else value
 

@@ -24,7 +24,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS aside
   (key BLOB PRIMARY KEY, digest BLOB NOT NULL, scan INTEGER NOT NULL, largest INTEGER NOT NULL) WITHOUT ROWID;
 """
-# What a letter shows of its row: the whole of it is in the table.
+# Dead letters are truncated, since the table has the whole row.
 DEAD_LETTER_LIMIT = SizeLimit(DEAD_LETTERS.name, 64 * 1024, compressed=False)
 # Of a key, in a log line.
 KEY_CHARS = 100
@@ -32,7 +32,13 @@ KEY_CHARS = 100
 
 @dataclass(frozen=True)
 class OversizedRow:
-    """A row put aside. digest: of its value; scan: the comparison that met it last; largest: what its topic took."""
+    """A row without a record.
+
+    Attributes:
+        digest: Digest of its value.
+        scan: Number of the reconcile that read it last.
+        largest: `max.message.bytes` of the topic at that time.
+    """
 
     digest: bytes
     scan: int
@@ -56,7 +62,7 @@ class OversizedRows:
 
     @property
     def dead_letters(self) -> list[ProducerRecord]:
-        """Of rows that are not told of yet."""
+        """Dead letters to write with the next commit."""
         return [letter for _, letter in self._pending.values()]
 
     @property
@@ -66,12 +72,12 @@ class OversizedRows:
 
     @property
     def may_fit_now(self) -> bool:
-        """Whether the topic takes more than when some of them were put aside."""
+        """Whether the topic takes larger records than when one of the rows was refused."""
         limit = self._limit
         return limit is not None and any(row.largest < limit.max_bytes for row in self._rows.values())
 
     def filter(self, records: PageRecords, scan: int) -> PageRecords:
-        """The records, those that the topic does not take as tombstones. scan: the number of the comparison."""
+        """Replace the records that the topic does not take by tombstones; `scan` is the number of the reconcile."""
         pairs = list(zip(records.keys, records.values, strict=True))
         reasons = {**self._too_large(pairs), **records.unreadable}
         if self._rows or self._pending:
@@ -92,12 +98,12 @@ class OversizedRows:
         return PageRecords(records.keys, [None if key in reasons else value for key, value in pairs])
 
     def _too_large(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, str]:
-        """Why some keys have values that the topic does not take."""
+        """The reasons why the topic does not take values, by key."""
         limit = self._limit
         if limit is None:
             return {}
         limit_bytes = limit.max_bytes - RECORD_OVERHEAD
-        # By length first: few rows are worth a look at how far they are compressed.
+        # By length first, since compressing a value is expensive.
         long = [(key, value) for key, value in pairs if value is not None and len(key) + len(value) > limit_bytes]
         return {
             key: f"its record is larger than its topic takes: {len(key) + len(value):,} bytes"
@@ -106,18 +112,18 @@ class OversizedRows:
         }
 
     def mark_committed(self) -> None:
-        """The letters are committed."""
+        """Record that the dead letters are committed."""
         if self._pending:
             self._keep({key: row for key, (row, _) in self._pending.items()})
             self._pending = {}
 
     def forget_unmet(self, scan: int) -> None:
-        """This comparison met all that there are."""
+        """Forget the rows that this reconcile has not read."""
         self._forget([key for key, row in self._rows.items() if row.scan != scan])
 
     def _letter(self, key: bytes, value: bytes, reason: str) -> ProducerRecord:
         name, output = self._capture
-        log.warning("capture %s: row %s is put aside: %s", name, key[:KEY_CHARS].decode(errors="replace"), reason)
+        log.warning("capture %s: row %s is a dead letter: %s", name, key[:KEY_CHARS].decode(errors="replace"), reason)
         headers_by_name = {"output": output, "stream": name, "reason": reason}
         headers = tuple((f"penstock.{name}", text.encode()) for name, text in headers_by_name.items())
         return DEAD_LETTER_LIMIT.truncate(ProducerRecord(DEAD_LETTERS.name, key, value, headers))

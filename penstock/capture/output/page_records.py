@@ -1,4 +1,4 @@
-"""A page of rows as the records that go to the topic."""
+"""Converts a page of rows to records of the topic."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from penstock.model.capture import Capture
 
 @dataclass(frozen=True)
 class PageRecords:
-    """Keys and values, one of each for a row; a value None is a tombstone.
+    """Keys and values of rows; a value None is a tombstone.
 
-    unreadable: why the topic takes no value of some rows, by key; their values are for people.
+    Attributes:
+        unreadable: Why a row cannot have a record, by key. Its value is for the dead letter.
     """
 
     keys: list[bytes]
@@ -27,7 +28,11 @@ class PageRecords:
 
 
 def records(capture: Capture, page: SourcePage) -> PageRecords:
-    """A page's rows as keys and values. PenstockError if a key is NULL, comes twice or is not selected."""
+    """The keys and values of a page.
+
+    Raises:
+        PenstockError: A key is NULL, not unique or not selected.
+    """
     require(capture, page)
     if not page.rows:
         return PageRecords([], [])
@@ -67,7 +72,7 @@ def records(capture: Capture, page: SourcePage) -> PageRecords:
 
 
 def _unreadable_reasons(dialect: str, names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """Of each row why it has no record; empty if it has one."""
+    """Yields for each row why it cannot have a record; empty if it can."""
     for row in zip(*columns, strict=True):
         unreadable = next((pair for pair in zip(names, row, strict=True) if _is_unreadable(pair[1])), None)
         if unreadable is None:
@@ -75,7 +80,7 @@ def _unreadable_reasons(dialect: str, names: Sequence[str], columns: Sequence[Se
             continue
         name, value = unreadable
         yield (
-            f"column {name} is text with bytes that are none in its encoding: {_readable(value)}; mend the row, or "
+            f"column {name} is text with bytes that are invalid in its encoding: {_readable(value)}; correct it, or "
             f"select {AS_BYTES[dialect].format(name)} AS {name}"
         )
 
@@ -91,12 +96,12 @@ def _readable(value: Any) -> Any:
 
 
 def columns_of(page: SourcePage) -> tuple[tuple[str, str], ...]:
-    """(name, type) of the columns that go to the topic."""
+    """(name, type) of the columns that a record has."""
     return tuple(column for column in page.columns if column[0] != DELETED)
 
 
 def require(capture: Capture, page: SourcePage) -> list[str]:
-    """The names of the columns that go to the topic. PenstockError if key or cursor is not among them."""
+    """The names of the columns that a record has; PenstockError if key or cursor is missing."""
     names = [name for name, _ in columns_of(page)]
     if DELETED in page.names and not capture.deleted_sql:
         raise PenstockError(
@@ -114,12 +119,12 @@ def require(capture: Capture, page: SourcePage) -> list[str]:
 
 
 def last(capture: Capture, page: SourcePage, names: Iterable[str]) -> tuple[Any, ...]:
-    """Some columns of a page's last row. PenstockError if key or cursor is not among its columns."""
+    """Columns of the last row of a page; PenstockError if key or cursor is missing."""
     require(capture, page)
     return tuple(page.rows[-1][page.names.index(name)] for name in names)
 
 
 def column_index(capture: Capture, page: SourcePage, name: str) -> int:
-    """Where a column stands in a page. PenstockError if it does not."""
+    """The index of a column in a page; PenstockError if key or cursor is missing."""
     require(capture, page)
     return page.names.index(name)

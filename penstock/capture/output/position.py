@@ -14,7 +14,7 @@ from uuid import UUID
 from penstock.errors import PenstockError
 from penstock.model.topic import POSITIONS
 
-# Cursors and keys as the driver gave them: they go back to the database as parameters.
+# Types of cursors and keys, which are parameters of later queries, so they must not change.
 TAGS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     # A datetime is a date too, so it stands first.
     "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
@@ -128,7 +128,7 @@ class Position:
 
     @classmethod
     def read(cls, value: bytes) -> Position:
-        """PenstockError if it was written by something else."""
+        """Parse a position; PenstockError if it is invalid."""
         try:
             fields = read(value)
             fields["columns"] = tuple((name, kind) for name, kind in fields["columns"])
@@ -154,7 +154,7 @@ def _row(values: list[Any] | None) -> tuple[Any, ...] | None:
 
 
 def write(value: Any) -> str:
-    """JSON of values as drivers give them, so that `read` gives them back."""
+    """Write values of a database driver as JSON, which `read` turns into equal values."""
     return json.dumps(value, default=_tagged)
 
 
@@ -167,7 +167,7 @@ def _tagged(value: Any) -> Any:
         if isinstance(value, kind):
             return {tag: write(value)}
     raise PenstockError(
-        "a key or cursor has a type that cannot be kept",
+        "a key or cursor has a type that cannot be stored",
         got=type(value).__name__,
         hint="convert it in the SELECT to text, a number or a time",
     )

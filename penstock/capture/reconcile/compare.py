@@ -1,4 +1,4 @@
-"""The reconcile of a capture: chunk by chunk, what differs between table and topic is found and repaired."""
+"""The reconcile of a capture: finds and repairs differences between table and topic, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from penstock.capture.source.base import SourceError, SourcePage
 
 log = logging.getLogger(__name__)
 
-# So many rows may be gone at once, whatever share of the topic they are.
+# Removals up to this number need no decision, whatever their share of the topic.
 FEW = 10
-# Seconds until a comparison that waits for a decision looks again.
+# Seconds until a reconcile that waits for a decision checks again.
 DECISION_POLL_SECONDS = 5.0
 
 
 class Comparison:
-    """First the table's rows are looked up in the topic, then the topic's other keys in the table, then the records of
-    those that are not there are removed.
+    """Looks up the rows of the table in the topic, then the other keys of the topic in the table, and then removes the
+    records of keys that the table lacks.
 
     Attributes:
-        pending_decision: Why an operator has to allow that; empty if nobody has to.
-        pending_since: Since when, epoch seconds; 0 if never.
+        pending_decision: Why an operator has to allow the removal; empty if not needed.
+        pending_since: Since when, in epoch seconds; 0 if never.
     """
 
     def __init__(self, session: CaptureSession, cursors: CursorTracker) -> None:
@@ -34,7 +34,7 @@ class Comparison:
         self.pending_decision, self.pending_since = "", 0.0
 
     def step(self) -> bool:
-        """Compare one chunk; True when all is compared."""
+        """Compare one chunk; True when the reconcile is finished."""
         session, index = self._session, self._session.index
         if not index.follow_topic():
             return False
@@ -59,9 +59,9 @@ class Comparison:
         return True
 
     def _may_remove(self) -> bool:
-        """Whether the records of the rows that are gone may be removed; `pending_decision` says why not.
+        """Whether the records of missing rows may be removed; else sets `pending_decision`.
 
-        That a policy, a view, an empty table or another database hides rows looks as if they were deleted.
+        Rows that a policy, a view, an empty table or another database hides look like deleted rows.
         """
         session, index = self._session, self._session.index
         previous, self.pending_decision = self.pending_decision, ""
@@ -75,9 +75,9 @@ class Comparison:
         name = session.capture.name
         self.pending_decision = (
             f"{removed:,} of {rows:,} rows of the topic are no longer in the table, which are more than "
-            f"{share} % or all of them: their records are kept. If they were deleted, allow it by "
-            f"`penstock capture ask {name} continue`; if something hides them, mend that, then `penstock capture "
-            f"reconcile {name}`; RECONCILE … REMOVES n PERCENT allows more by itself"
+            f"{share} % or all of them: their records are kept. If they were deleted, allow it with "
+            f"`penstock capture ask {name} continue`; if something hides them, repair that, then `penstock capture "
+            f"reconcile {name}`; RECONCILE … REMOVES n PERCENT allows more without a decision"
         )
         if not previous:
             self.pending_since = time.time()
@@ -85,7 +85,7 @@ class Comparison:
         return False
 
     def _compare_rows(self) -> None:
-        """Rows of the table, in order of key."""
+        """Compare a page of the table, in order of key."""
         session, index, key = self._session, self._session.index, self._session.capture.key
         self.pending_decision = ""
         scan, page = (
@@ -94,7 +94,7 @@ class Comparison:
         )
         records = session.to_records(page)
         if index.scan != scan:
-            return  # its columns are others: all is compared from the beginning
+            return  # the columns changed, and the reconcile starts again
         differing = self._differing(page, records)
         for pair in differing:
             session.last_values.note(*pair)
@@ -102,7 +102,7 @@ class Comparison:
         index.mark_compared(records.keys, last(session.capture, page, key) if page.more else None)
 
     def _look_up_unmatched(self, keys: list[bytes]) -> None:
-        """Keys of the topic that were met in no row: are they in the table? What can be no row's key is removed."""
+        """Look up keys of the topic that were in no page of the table; removes what cannot be a key."""
         index = self._session.index
         present = self._in_table(keys)
         if present is not None:
@@ -113,7 +113,7 @@ class Comparison:
             index.mark_looked_up(own_keys, [key for key in own_keys if key not in present])
 
     def _remove(self, keys: list[bytes]) -> None:
-        """Tombstones for keys that are not in the table, if they still are not."""
+        """Write tombstones for keys that the table still lacks."""
         present = self._in_table(keys)
         if present is not None:
             absent = [key for key in keys if key not in present]
@@ -121,13 +121,13 @@ class Comparison:
             self._session.index.mark_removed(keys, len(absent))
 
     def _in_table(self, keys: list[bytes]) -> set[bytes] | None:
-        """Which of some records' keys the table has; None if its columns are others and all is compared anew."""
+        """The keys of records that the table has; None if the columns changed and the reconcile starts again."""
         session, index = self._session, self._session.index
         scan = index.scan
         known_keys = [row for key in keys if (row := self._key_of(key)) is not None]
         present = self._present_keys(known_keys) if known_keys else set()
         if not present.issuperset(keys):
-            # A key is gone only if it was looked for in the type that it has now.
+            # A key is missing only if it was looked up with its present type.
             session.to_records(session.read_page(session.pages.by_key(None, 1)))
         return present if index.scan == scan else None
 
@@ -143,7 +143,7 @@ class Comparison:
         session.commit([(key, None) for key in keys], session.position)
 
     def _present_keys(self, keys: list[tuple[Any, ...]]) -> set[bytes]:
-        """Which of some keys the table has. What the engine refuses to compare is no row's key."""
+        """The keys that the table has. A key that the engine refuses to compare is in no row."""
         session = self._session
         try:
             page = session.read_page(session.pages.rows_with_keys(keys))
@@ -159,7 +159,7 @@ class Comparison:
         return set(session.to_records(page).keys)
 
     def _check_refusal(self, key: tuple[Any, ...], e: SourceError) -> set[bytes]:
-        """A key that was refused is in no row if the comparison is refused, and not what the row is made of."""
+        """Decide whether the key was refused, so that no row has it, or the computation of its row."""
         session = self._session
         try:
             session.database.value(session.pages.has(key))
@@ -170,7 +170,7 @@ class Comparison:
         raise e
 
     def _differing(self, page: SourcePage, records: PageRecords) -> list[tuple[bytes, bytes | None]]:
-        """Rows whose last record says another thing, but for those that the next poll is to see."""
+        """Rows that differ from their last record, except those that the next poll will read."""
         session = self._session
         topic = session.index.digests(records.keys)
         cursor_index = column_index(session.capture, page, session.capture.cursor)

@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value BLOB NOT NULL) WI
 """
 
 
-# Why a comparison is begun of which nothing is known that it would find.
+# Reasons of a reconcile that do not explain differences.
 SCHEDULED, REQUESTED = "it is time", "asked for"
 UNEXPLAINED = ("", SCHEDULED, REQUESTED)
 
@@ -63,7 +63,7 @@ class Drift:
 
     @property
     def explained(self) -> bool:
-        """Whether something that was seen to change accounts for the rows."""
+        """Whether the reason of the reconcile explains the differences."""
         return self.why not in UNEXPLAINED
 
 
@@ -76,15 +76,15 @@ class DigestIndex:
     Attributes:
         drift: What the running reconcile has found.
         last: What the last finished reconcile found.
-        allowed: The running reconcile may remove the records of all rows that are gone.
+        allowed: The running reconcile may remove the records of all missing rows.
         in_sync_at: When table and topic were last equal, epoch seconds; 0 if that is unknown.
         pause: Seconds until the next chunk.
     """
 
     CHUNK = 2000
-    # Keys of one query for what might be gone.
+    # Keys of one lookup in the table.
     FEW = 200
-    # Bytes of these: a server refuses a query that is larger than it takes.
+    # Bytes of these keys, as servers limit the size of a query.
     BYTES = 256 * 1024
     # Seconds of reading the topic between two polls.
     SLICE = 0.5
@@ -129,18 +129,18 @@ class DigestIndex:
             db.executescript(SCHEMA + DEAD_LETTERS)
         except sqlite3.DatabaseError as e:
             if isinstance(e, sqlite3.OperationalError):
-                raise PenstockError(f"{file} cannot be opened", got=e, hint="see its folder and the disk") from e
-            # A file that is broken is a file that is lost.
+                raise PenstockError(f"{file} cannot be opened", got=e, hint="check its folder and the disk") from e
+            # A corrupt file is as good as lost.
             file.unlink()
             db = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
             db.executescript(SCHEMA + DEAD_LETTERS)
-        # A crash of the machine may cost the file, never its truth: the journal is kept, only not waited for.
+        # Without fsync of the journal: a crash of the machine may lose the last writes, never the consistency.
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
         return db
 
     def follow_topic(self) -> bool:
-        """Read on in the topic for a moment; True when its end is reached."""
+        """Read the topic for a limited time; True when its end is reached."""
         try:
             ends = self._ends()
             deadline = time.monotonic() + self.SLICE
@@ -152,7 +152,7 @@ class DigestIndex:
                     return False
         except KafkaException as e:
             raise BrokerError(
-                f"topic {self._topic} cannot be read to compare it", got=e.args[0], hint="nothing: it is tried again"
+                f"topic {self._topic} cannot be read to compare it", got=e.args[0], hint="nothing: it is retried"
             ) from e
         return True
 
@@ -163,7 +163,7 @@ class DigestIndex:
             partition = TopicPartition(self._topic, p)
             starts[p], ends[p] = self._consumer.get_watermark_offsets(partition, timeout=15, cached=False)
         known_starts = {int(p): at for p, at in self._load("starts", {}).items()}
-        # Compaction leaves a topic's beginning where it is.
+        # Compaction does not move the log start offset.
         if any(start > known_starts.get(p, 0) or ends[p] < self._offsets.get(p, 0) for p, start in starts.items()):
             self._forget(starts)
         if self._assigned != set(ends):
@@ -172,7 +172,7 @@ class DigestIndex:
         return ends
 
     def _forget(self, starts: dict[int, int]) -> None:
-        """Records were taken out of the topic, by retention, by hand or with a disk: all of it is read again."""
+        """Read the topic again, since records were deleted from it, e.g. by retention or with a disk."""
         log.warning("topic %s has lost records; it is read again, from %s", self._topic, starts)
         self._offsets, self._assigned = dict(starts), set()
         with self._transaction():
@@ -184,7 +184,7 @@ class DigestIndex:
     def _take(self, batch: Iterable[Any]) -> None:
         latest: dict[bytes, bytes | None] = {}
         for message in batch:
-            # Streams may read the topic by time: its beats are nobody's rows.
+            # The topic may have heartbeats, for streams that read it.
             if message.error() is None and message.key() not in (None, HEARTBEAT_KEY):
                 value = message.value()
                 latest[message.key()] = None if value is None else digest(value)
@@ -200,7 +200,7 @@ class DigestIndex:
             self._store("offsets", self._offsets)
 
     def digests(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The digest of the last record of each of these keys; a key without one is left out."""
+        """The digests of the last records of keys; keys without a record are left out."""
         result: dict[bytes, bytes] = {}
         for i in range(0, len(keys), 500):
             chunk = keys[i : i + 500]
@@ -209,7 +209,7 @@ class DigestIndex:
         return result
 
     def restart(self) -> None:
-        """Begin a comparison from the start."""
+        """Start a reconcile from the beginning."""
         self.scan += 1
         self.scanned, self.behind, self.drift, self.allowed = False, None, Drift(), False
         self._save()
@@ -219,7 +219,7 @@ class DigestIndex:
         self.drift = replace(d, missing=d.missing + missing, differing=d.differing + (not missing))
 
     def mark_compared(self, keys: Sequence[bytes], behind: tuple[Any, ...] | None) -> None:
-        """So many rows are compared. behind: the last one's key, None if there are no more."""
+        """Record that rows were compared; `behind` is the last key, None if there are no more rows."""
         with self._transaction():
             self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
             self.behind, self.scanned = behind, behind is None
@@ -228,40 +228,40 @@ class DigestIndex:
         self.pause = len(keys) / self._rate
 
     def unmatched_keys(self) -> list[bytes]:
-        """Keys of the topic that were neither met in the table nor looked up there, so many at a time."""
+        """Keys of the topic that were neither read from the table nor looked up there; at most `FEW`."""
         query = "SELECT key FROM topic WHERE scan NOT IN (?, ?) ORDER BY key LIMIT ?"
         return self._few([key for (key,) in self.db.execute(query, (self.scan, -self.scan, self.FEW))])
 
     def absent_keys(self) -> list[bytes]:
-        """Keys of the topic that were looked up and are not in the table, so many at a time."""
+        """Keys of the topic that were looked up and are not in the table; at most `FEW`."""
         query = "SELECT key FROM topic WHERE scan = ? ORDER BY key LIMIT ?"
         return self._few([key for (key,) in self.db.execute(query, (-self.scan, self.FEW))])
 
     def _few(self, keys: list[bytes]) -> list[bytes]:
-        """The first keys that one query takes, and one at least."""
+        """The first keys that fit into one query, at least one."""
         size = list(accumulate(map(len, keys)))
         return keys[: max(1, bisect_right(size, self.BYTES))]
 
     def mark_looked_up(self, keys: Iterable[bytes], absent: Iterable[bytes]) -> None:
-        """Some of these keys are not in the table; they keep their records until it is known how many there are."""
+        """Record a lookup; `absent` keys keep their records until the number of all absent keys is known."""
         with self._transaction():
             marks = dict.fromkeys(keys, self.scan) | dict.fromkeys(absent, -self.scan)
             self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(scan, key) for key, scan in marks.items()])
         self.pause = len(marks) / self._rate
 
     def removal_counts(self) -> tuple[int, int]:
-        """How many keys are not in the table, and how many keys the topic has."""
+        """The number of keys that are not in the table, and of all keys of the topic."""
         query = "SELECT COALESCE(SUM(scan = ?), 0), COUNT(*) FROM topic"
         [counts] = self.db.execute(query, (-self.scan,))
         return int(counts[0]), int(counts[1])
 
     def allow_removal(self) -> None:
-        """Let the keys that are not in the table be removed, however many there are."""
+        """Allow the removal of all keys that are not in the table."""
         self.allowed = True
         self._save()
 
     def mark_removed(self, keys: Sequence[bytes], removed: int) -> None:
-        """These keys were looked up in the table; so many of them were not there, and have their tombstones."""
+        """Record that keys were looked up again, and how many of them were missing and got tombstones."""
         with self._transaction():
             self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
             self.drift = replace(self.drift, extra=self.drift.extra + removed)
@@ -269,7 +269,7 @@ class DigestIndex:
         self.pause = len(keys) / self._rate
 
     def finish(self, why: str) -> None:
-        """All is compared. why: it was begun."""
+        """Finish a reconcile; `why` is its reason."""
         self.drift = self.last = replace(self.drift, ended=time.time(), why=why)
         self.scan += 1
         self.scanned, self.behind, self.allowed = False, None, False
@@ -278,13 +278,13 @@ class DigestIndex:
         self.mark_in_sync()
 
     def mark_in_sync(self) -> None:
-        """Table and topic are the same now."""
+        """Record that table and topic are equal now."""
         self.in_sync_at = time.time()
         self._store("same at", self.in_sync_at)
 
     @staticmethod
     def decode_key(record: bytes, key: Sequence[str], types: Mapping[str, type]) -> tuple[Any, ...] | None:
-        """The key's columns of a record, None if no row of a table whose key has these types has such a key."""
+        """The values of a record's key; None if no row of a table with these key types can have it."""
         try:
             fields = json.loads(record)
             if list(fields) != list(key):
@@ -325,5 +325,5 @@ class DigestIndex:
 
 
 def _is(value: Any, kind: type) -> bool:
-    # Where values have types of their own, whole numbers stand beside others.
+    # SQLite's values have types of their own, so integers and floats may be mixed.
     return type(value) is kind or ({type(value), kind} == {int, float})

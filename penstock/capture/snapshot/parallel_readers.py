@@ -67,7 +67,7 @@ class RangeReader:
 class RangeReaders:
     """Reads the ranges of a snapshot, `count` at once: in a thread of this process if it is one.
 
-    left: what of the ranges remains behind all pages that were given out.
+    `left` are the ranges after the pages that were returned.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class RangeReaders:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"reader-{capture.name}")
             self._read = RangeReader(capture, database, low, limit).read
         else:
-            # Not forked: the driver has threads, and a broker's client that must not be in two processes.
+            # Spawned, since the driver has threads and a Kafka client, which do not survive a fork.
             self._pool = ProcessPoolExecutor(
                 min(len(ranges), count),
                 multiprocessing.get_context("spawn"),
@@ -98,7 +98,7 @@ class RangeReaders:
         return tuple(self._left.values())
 
     def next(self) -> RangePage:
-        """A page of any range, whichever is there first. The one behind it is read while this one is written."""
+        """The first page that is ready, of any range; starts to read the next page of that range."""
         finished, _ = wait(self._coming, return_when=FIRST_COMPLETED)
         first = min(finished, key=self._coming.__getitem__)
         number = self._coming.pop(first)
@@ -123,28 +123,28 @@ class RangeReaders:
             raise SourceError(
                 f"a process that reads the snapshot of capture {self._capture.name} ended",
                 got=e,
-                hint="see that this machine has memory left, or set PENSTOCK_SNAPSHOT_READERS to less; the snapshot "
-                "goes on by itself",
+                hint="check the free memory of this machine, or lower PENSTOCK_SNAPSHOT_READERS; the snapshot is "
+                "resumed",
             ) from e
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
 
-# In a process that reads, and only there.
+# Set only in reader processes.
 _reader: RangeReader | None = None
 
 
 def _open(capture: Capture, database: Callable[[], SourceDatabase], low: Any, limit: int) -> None:
     global _reader
-    # Ctrl-C means the driver. SIGTERM is how a pool ends its processes when one of them died.
+    # Ctrl-C is for the driver. A pool ends its processes with SIGTERM when one of them died.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _reader = RangeReader(capture, database(), low, limit)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    # A driver that is killed cannot close its pool, whose processes would wait for work for ever.
+    # A killed driver cannot close its pool, whose processes would wait forever.
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait_for_end([parent.sentinel])

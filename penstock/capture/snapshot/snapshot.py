@@ -14,9 +14,9 @@ from penstock.settings import settings
 
 
 class SnapshotRun:
-    """Takes the snapshot, or the rest of it. It and the polls start from the same low watermark."""
+    """Takes or resumes the snapshot. Snapshot and polls start from the same low watermark."""
 
-    # Rows from which on several readers are worth their start.
+    # Rows from which several readers are faster.
     LARGE: ClassVar[int] = 200_000
 
     def __init__(self, session: CaptureSession, cursors: CursorTracker) -> None:
@@ -24,7 +24,7 @@ class SnapshotRun:
         self._readers: RangeReaders | None = None
 
     def step(self, progress: SnapshotProgress) -> float:
-        """Do the next piece; seconds until the next one is due."""
+        """Do the next piece of work; returns the seconds until the next one is due."""
         session = self._session
         if not progress.ranges and not self._may_begin():
             session.metrics.state = "waiting"
@@ -44,7 +44,7 @@ class SnapshotRun:
             page = self._readers.next()
         except SourceError as e:
             if e.refused and self._cannot_ask(progress):
-                # Key columns were altered since; it begins anew when the capture is opened again.
+                # The key's columns were altered: the snapshot starts again when the capture is opened again.
                 session.commit([], replace(session.position, snapshot=SnapshotProgress()))
             raise
         session.hook("after read")
@@ -66,7 +66,7 @@ class SnapshotRun:
         return 0.0
 
     def _cannot_ask(self, progress: SnapshotProgress) -> bool:
-        """Whether the database refuses to compare its key with a bound of what is left."""
+        """Whether the database refuses to compare its key with a bound of the remaining ranges."""
         for bound in (
             bound for key_range in progress.ranges for bound in (key_range.behind, key_range.upto) if bound is not None
         ):
@@ -83,9 +83,9 @@ class SnapshotRun:
             self._readers = None
 
     def _may_begin(self) -> bool:
-        """Whether all transactions have ended that might write behind the cursor at which polls will begin.
+        """Whether all transactions have ended that may commit a row below the cursor at which polls will start.
 
-        It is the rule of the polls, with the highest cursor of now for what a poll saw.
+        It is the rule of the low watermark, with the present highest cursor in the place of a poll's.
         """
         session, mark = self._session, self._cursors.mark
         transactions, session.position = self._cursors.check_visibility(

@@ -16,7 +16,7 @@ from penstock.model.sink import PATH_COLUMN, RECORD_COLUMN, RewrittenSelect
 from penstock.model.sql.lexer import QUOTED, excerpt
 from penstock.model.sql.sink_clauses import SinkClauses
 
-KEPT = f"{RECORD_COLUMN}, {PATH_COLUMN}"
+RECORD_COLUMNS = f"{RECORD_COLUMN}, {PATH_COLUMN}"
 ALONE = "a sink works on one record at a time"
 STREAM = "leave it out, or let a stream under jobs/ make a topic of it that this sink reads"
 # What is refused wherever it stands; of several words the first ones, as they follow each other.
@@ -198,7 +198,7 @@ class Select:
             new = ", ".join(name for name in (RECORD_COLUMN, PATH_COLUMN) if name not in named)
             self.added.append((self.tokens[closing].start, f", {new}"))
         else:
-            self.added.append((self.tokens[at].end + 1, f" EXCEPT ({KEPT})"))
+            self.added.append((self.tokens[at].end + 1, f" EXCEPT ({RECORD_COLUMNS})"))
 
     def _source(self, at: int, depth: int) -> int:
         """Where the FROM of a SELECT stands, from one of its words, with so many parentheses open; 0 if nowhere."""

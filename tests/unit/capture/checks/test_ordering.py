@@ -151,7 +151,7 @@ def test_a_value_that_is_kept_as_another_is_refused(database: SQLite, monkeypatc
     filled(database, "id BLOB NOT NULL UNIQUE, c INT", [(b"a", 1), (b"b ", 2)])
     proven(database)
     monkeypatch.setitem(position.TAGS, "bytes", (bytes, lambda b: b.decode().strip(), str.encode))
-    with pytest.raises(PagingError, match=r"got: \(2, b'b '\) is another row when it was kept"):
+    with pytest.raises(PagingError, match=r"got: \(2, b'b '\) is another row after it was stored"):
         proven(database)
 
 

@@ -141,4 +141,4 @@ def test_a_text_that_is_no_utf_8_says_its_column_and_what_to_do() -> None:
     made = records(parse("CAPTURE INTO t FROM sqlite x KEY (id) CURSOR id AS SELECT * FROM t", Path("t.sql")), page)
     assert made.values == [b'{"id":1,"name":"a"}', b'{"id":2,"name":"a\\\\xff"}']
     assert list(made.unreadable) == [b'{"id":2}']
-    assert "column name is text with bytes that are none in its encoding: a\\xff; " in made.unreadable[b'{"id":2}']
+    assert "column name is text with bytes that are invalid in its encoding: a\\xff; " in made.unreadable[b'{"id":2}']

@@ -58,5 +58,5 @@ def test_what_somebody_else_wrote_is_refused(value: bytes) -> None:
 
 
 def test_a_cursor_that_cannot_be_kept_is_refused() -> None:
-    with pytest.raises(PenstockError, match="key or cursor has a type that cannot be kept; got: complex"):
+    with pytest.raises(PenstockError, match="key or cursor has a type that cannot be stored; got: complex"):
         Position("f", "t", low=complex(1)).value()
