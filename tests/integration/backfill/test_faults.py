@@ -163,7 +163,7 @@ def test_credentials_that_expire_in_the_middle(
 ) -> None:
     with Between(endpoint, reads(lambda n: "pass" if n <= 2 else "expired")) as way:
         leads_to(way.endpoint, monkeypatch)
-        said = r"refuses the access key for s3://lake/.*\.parquet.*PENSTOCK_S3_ACCESS_KEY.*may have run out"
+        said = r"refuses the access key for s3://lake/.*\.parquet.*PENSTOCK_S3_ACCESS_KEY.*may have expired"
         with pytest.raises(SinkError, match=said):
             do(job(again(kept)), fresh_broker)
     leads_to(endpoint, monkeypatch)

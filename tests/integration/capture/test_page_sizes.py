@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,18 @@ ROW = 256 * 1024
 # The heavy rows among light ones, the first and the last of all too.
 HEAVY = {1, *range(400, 440), 800}
 
+Opened = Callable[[], SourceDatabase]
+
 
 @pytest.fixture(scope="module", params=["mysql", "postgres", "sqlite"])
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SourceDatabase]:
-    url = url_of(request, tmp_path_factory.mktemp("sizes") / "sizes.db")
-    made = ENGINES[request.param](make_url(url), timedelta(seconds=5))
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    """Opens the database that has the table."""
+    url = make_url(url_of(request, tmp_path_factory.mktemp("sizes") / "sizes.db"))
+
+    def one() -> SourceDatabase:
+        return ENGINES[request.param](url, timedelta(seconds=5))
+
+    made = one()
     with made._connected() as c:
         c.exec_driver_sql("DROP TABLE IF EXISTS sizes")
         text = "LONGTEXT" if request.param == "mysql" else "TEXT"
@@ -35,10 +43,16 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         for number in range(1, 801):
             body = f"{number}%" * (ROW // 4) if number in HEAVY else "light"
             c.exec_driver_sql(f"INSERT INTO sizes VALUES ({number}, {number // 3}, '{body.replace('%', '.')}')")
-    yield made
+    yield one
     with made._connected() as c:
         c.exec_driver_sql("DROP TABLE sizes")
     made.close()
+
+
+@pytest.fixture
+def database(opened: Opened) -> Iterator[SourceDatabase]:
+    with closing(opened()) as made:
+        yield made
 
 
 def of(database: SourceDatabase, select: str) -> PageQueries:
