@@ -134,7 +134,7 @@ def beater(topic: Topic, bootstrap: str) -> HeartbeatSender:
     return HeartbeatSender({topic.name: HeartbeatTopic(topic, [HeartbeatReader(due)], 4.0)}, None, bootstrap)
 
 
-def test_a_stream_goes_through_tls_and_a_login(
+def test_a_stream_runs_over_tls_with_a_login(
     set_to: Callable[..., str], spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bootstrap = set_to()
@@ -149,7 +149,7 @@ def test_a_stream_goes_through_tls_and_a_login(
         assert b"hidden" not in file.read_bytes(), file
 
 
-def test_a_capture_heartbeats_receipts_and_commands_go_through_them(
+def test_a_capture_heartbeats_receipts_and_commands_run_over_tls_with_a_login(
     set_to: Callable[..., str], guarded: Guarded, mariadb: MariaDB, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_DEMO", mariadb.url_of("demo"))
@@ -186,7 +186,7 @@ def test_a_capture_heartbeats_receipts_and_commands_go_through_them(
         ({"SECURITY_PROTOCOL": "SASL_PLAINTEXT", "CA": ""}, r"did not answer.*PENSTOCK_KAFKA_SECURITY_PROTOCOL"),
     ],
 )
-def test_who_is_refused_is_told_the_setting(
+def test_a_refused_login_names_the_setting(
     set_to: Callable[..., str],
     tmp_path: Path,
     wrong: dict[str, str],
@@ -228,7 +228,7 @@ class Encrypted(MariaDB):
         return [*plain, f"--ssl-cert={self._certificate}", f"--ssl-key={self._key}"]
 
 
-def test_the_control_database_is_reached_by_tls_only_with_its_ca(
+def test_the_control_database_needs_its_ca_for_tls(
     authority: Authority, mariadb: MariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Encrypted(tmp_path / "encrypted", free_port(), authority) as server:

@@ -74,7 +74,7 @@ def job(url: str, **more: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_a_driver_and_its_executors_know_each_other(master: str, home: Path) -> None:
+def test_executors_with_the_secret_run_the_jobs_of_a_driver(master: str, home: Path) -> None:
     done = job(master)
     assert "counted 7" in done.stdout, done.stderr[-3000:]
     assert "drivers 1\ntold []" in done.stdout, "every user may read a command line"
@@ -83,7 +83,7 @@ def test_a_driver_and_its_executors_know_each_other(master: str, home: Path) -> 
     assert secret not in "".join(log.read_text() for log in home.glob("*.log"))
 
 
-def test_who_has_another_secret_gets_nothing(master: str) -> None:
+def test_a_process_with_another_secret_is_refused(master: str) -> None:
     done = job(master, PENSTOCK_SPARK_SECRET="another", PENSTOCK_SPARK_CONF='{"spark.cores.max": "1"}')
     assert done.returncode != 0
     assert "counted" not in done.stdout

@@ -23,7 +23,7 @@ HOUR = timedelta(hours=1) // timedelta(milliseconds=1)
 
 @pytest.mark.integration
 @pytest.mark.long
-def test_state_comes_back_to_its_plateau(spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
+def test_state_returns_to_its_size_each_day(spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
     bootstrap, s = fresh_broker.bootstrap, metrics_settings()
     receipts = Topic(RECEIPTS.name, partitions=2, config={"retention.ms": "-1"})
     late = Topic(bundles.STREAM.late_topic)

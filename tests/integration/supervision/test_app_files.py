@@ -146,7 +146,7 @@ def platform(project: Path, home: Path) -> Iterator[Platform]:
 
 
 @pytest.mark.long
-def test_files_that_come_fail_and_break(platform: Platform, project: Path) -> None:
+def test_airflow_follows_app_files_that_are_added_broken_and_removed(platform: Platform, project: Path) -> None:
     p, began = platform, datetime.now(UTC)
     first = p.driver("shop")
     p.flows("sales")

@@ -172,7 +172,7 @@ def test_a_tombstone_that_is_compacted_away_before_it_is_read_removes_its_key(
     assert "longer ago than its tombstones are kept" in caplog.text
 
 
-def test_a_tombstone_that_comes_alone_removes_its_key(bootstrap: str, reader: Reader) -> None:
+def test_a_tombstone_read_alone_removes_its_key(bootstrap: str, reader: Reader) -> None:
     """A message is as long as its value: one without is false."""
     send(bootstrap, [shop("a", 1), shop("b", 2)])
     reader.start()
@@ -182,7 +182,7 @@ def test_a_tombstone_that_comes_alone_removes_its_key(bootstrap: str, reader: Re
         assert numbers(reader.run()) == left
 
 
-def test_a_table_that_was_away_for_less_is_not_read_anew(
+def test_a_table_offline_for_a_short_time_is_not_read_again(
     bootstrap: str, reader: Reader, caplog: pytest.LogCaptureFixture
 ) -> None:
     send(bootstrap, [shop("a", 1), shop("b", 2)])
@@ -210,9 +210,7 @@ def test_records_that_retention_removed_before_they_were_read_leave_no_old_row(
     assert "records were deleted before they were read" in caplog.text
 
 
-def test_a_topic_made_again_with_more_partitions_is_read_whole_by_the_plan_of_before(
-    bootstrap: str, reader: Reader
-) -> None:
+def test_a_topic_recreated_with_more_partitions_is_read_whole(bootstrap: str, reader: Reader) -> None:
     send(bootstrap, [shop("a", 1)])
     reader.start()
     reader.run()
@@ -224,7 +222,7 @@ def test_a_topic_made_again_with_more_partitions_is_read_whole_by_the_plan_of_be
     assert numbers(reader.run()) == {f"k{p}": p for p in range(5)}
 
 
-def test_the_folder_of_another_stream_is_not_taken_for_ones_own(
+def test_the_table_folder_of_another_stream_is_not_used(
     bootstrap: str, reader: Reader, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The other has read further, and its dead letters are written: by the other."""
@@ -307,7 +305,7 @@ def nothing(_file: Path, _: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_whatever_happens_to_the_folder_a_batch_sees_the_newest_of_each_key(
+def test_a_batch_sees_the_newest_row_of_each_key_whatever_happens_to_the_folder(
     bootstrap: str, reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     # The oracle needs what compaction would take.

@@ -197,7 +197,7 @@ def accepts_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "stop_jvm", lambda _: 0)
 
 
-def test_a_release_that_old_state_cannot_carry_is_refused(
+def test_a_release_incompatible_with_the_state_is_refused(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Streams of one app: only those are named whose state would be misread."""

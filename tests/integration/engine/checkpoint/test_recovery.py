@@ -72,7 +72,7 @@ def test_files_that_a_power_cut_took_are_put_back(spark: SparkSession, bootstrap
 
 
 @pytest.mark.parametrize(("stream", "lost"), [(EACH, "cut"), (COUNTS, "never whole")], ids=["each", "counts"])
-def test_a_first_batch_that_was_cut_off_begins_anew(
+def test_an_incomplete_first_batch_is_planned_again(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: Stream, lost: str
 ) -> None:
     """Spark takes no folder for new that has anything of a batch in it."""
@@ -97,7 +97,7 @@ def test_a_first_batch_that_was_cut_off_begins_anew(
     assert values(bootstrap) == ([1, 2] if stream is EACH else [2])
 
 
-def test_state_that_a_power_cut_took_half_of_is_written_again(
+def test_a_torn_state_file_of_an_uncommitted_batch_is_written_again(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     """Of a batch that had not ended; Spark leaves the file as it is, and finds it out at the start behind the next."""
@@ -126,7 +126,7 @@ def older(folder: Path, batches: int) -> None:
             file.with_name(f".{file.name}.crc").unlink()
 
 
-def test_what_spark_wrote_of_a_batch_is_on_the_disk_before_the_batch_is_done(
+def test_checkpoint_files_are_synced_before_the_batch_is_written(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced, lacking = set[Path](), set[Path]()
@@ -157,7 +157,7 @@ def test_what_spark_wrote_of_a_batch_is_on_the_disk_before_the_batch_is_done(
 
 
 @pytest.mark.parametrize(("stream", "batches"), [(EACH, 1), (COUNTS, 2)], ids=["each", "counts"])
-def test_a_checkpoint_put_back_goes_on_where_it_can(
+def test_an_older_checkpoint_continues_from_the_commit_marker(
     spark: SparkSession, bootstrap: str, tmp_path: Path, stream: Stream, batches: int
 ) -> None:
     older(three_batches(stream, spark, bootstrap, tmp_path), batches)
@@ -170,7 +170,7 @@ def test_a_checkpoint_put_back_goes_on_where_it_can(
     assert values(bootstrap) == [1, 2, 3, 4]
 
 
-def test_an_older_checkpoint_whose_state_lacks_what_was_read_says_which_offsets_are_in_doubt(
+def test_a_checkpoint_older_than_its_state_names_the_offsets_in_doubt(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     older(three_batches(COUNTS, spark, bootstrap, tmp_path), 0)
@@ -180,7 +180,7 @@ def test_an_older_checkpoint_whose_state_lacks_what_was_read_says_which_offsets_
     assert values(bootstrap) == [1, 2, 3]
 
 
-def test_a_checkpoint_without_its_marks_is_not_taken_for_a_new_one(
+def test_a_checkpoint_without_commit_markers_blocks_until_accepted(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     three_batches(EACH, spark, bootstrap, tmp_path)
@@ -198,7 +198,7 @@ def test_a_checkpoint_without_its_marks_is_not_taken_for_a_new_one(
     assert values(bootstrap) == [1, 2, 3, 4]
 
 
-def test_of_two_copies_the_one_left_behind_stops(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_the_older_of_two_checkpoint_copies_is_blocked(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     three_batches(EACH, spark, bootstrap, tmp_path / "here")
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     send(bootstrap, events(4))

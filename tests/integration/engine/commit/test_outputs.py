@@ -150,7 +150,7 @@ def once(what: Callable[[], Exception]) -> Callable[[], None]:
     return raises
 
 
-def test_rows_go_where_their_tag_says_in_one_transaction(
+def test_rows_go_to_the_output_of_their_tag_in_one_transaction(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marks: list[CommitMarker] = []
@@ -226,7 +226,7 @@ def test_a_store_with_a_mark_does_not_get_its_batch_again(spark: SparkSession, b
     assert SHELVES["b"].writes == [(0, [1]), (1, [3])]
 
 
-def test_a_store_that_asks_to_wait_gets_the_same_batch_then(
+def test_a_store_that_asks_to_wait_gets_the_same_batch_afterwards(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     SHELVES["a"].before = once(lambda: Wait("the shelf is full", seconds=5))
@@ -240,7 +240,9 @@ def test_a_store_that_asks_to_wait_gets_the_same_batch_then(
     assert SHELVES["a"].writes == [(0, [2])]
 
 
-def test_a_stop_does_not_sit_out_a_stores_wait(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_a_stop_does_not_wait_for_a_store_that_asked_to_wait(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
     asked = threading.Event()
 
     def full() -> None:

@@ -91,7 +91,7 @@ def test_times_keep_their_microseconds(spark: SparkSession, bootstrap: str, tmp_
     ]
 
 
-def test_what_is_written_is_read_again(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_written_values_are_read_back_unchanged(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     text = {"id": 1, "name": "x", "at": MOMENTS[0], "more": {"at": "0001-01-01T00:00:00.000001Z"}}
     send(bootstrap, (None, json.dumps(text).encode()))
     made(stream(THINGS, TopicOutput(OUT, value=("id", "name", "at", "more"))), spark, bootstrap, tmp_path / "one")
@@ -157,7 +157,7 @@ def test_a_transform_that_gives_nothing(spark: SparkSession, bootstrap: str, tmp
         made(stream(RAW, TopicOutput(OUT, value="value"), lambda things: None), spark, bootstrap, tmp_path)  # noqa: ARG005
 
 
-def test_to_settle_where_nothing_ran_since_the_start(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_processing_all_returns_when_no_batch_ran(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     send(bootstrap, (None, b"1"))
     passing = stream(RAW, TopicOutput(OUT, value="value"))
     made(passing, spark, bootstrap, tmp_path)

@@ -111,7 +111,7 @@ def test_a_record_too_large_by_itself_is_put_aside(
     assert batches
 
 
-def test_what_fills_memory_without_a_record_blocks(
+def test_a_batch_too_large_without_a_record_to_blame_blocks(
     spark: SparkSession, bootstrap: str, tmp_path: Path, batches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TopicWriter, "write", lambda *_: (_ for _ in ()).throw(MemoryError()))

@@ -170,7 +170,7 @@ def test_a_running_stream_blocks_and_waits_for_a_topic_that_is_gone(
 
 
 @pytest.mark.parametrize(("given", "found"), [(FAILS, []), (CONTINUES, [1, 2, 3])], ids=["it stops", "it goes on"])
-def test_what_is_removed_while_a_batch_is_read_may_not_be_in_it(
+def test_records_removed_while_a_batch_is_read_are_data_loss(
     spark: SparkSession,
     bootstrap: str,
     tmp_path: Path,
@@ -197,7 +197,7 @@ def test_what_is_removed_while_a_batch_is_read_may_not_be_in_it(
     ]
 
 
-def test_a_log_that_was_cut_is_read_on_from_its_end(
+def test_a_truncated_log_is_read_from_its_end_once_accepted(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.engine.faults.data_loss.STALE_METADATA_TIMEOUT", 0.5)
@@ -258,7 +258,7 @@ def test_a_batch_whose_commit_had_no_answer_is_counted_all_the_same(
 
 
 @pytest.mark.parametrize("count", [3, 30], ids=["fewer records", "more records"])
-def test_a_topic_and_a_checkpoint_made_again_beside_the_mark_of_before(
+def test_a_recreated_topic_and_checkpoint_ignore_the_old_commit_marker(
     spark: SparkSession, bootstrap: str, tmp_path: Path, count: int
 ) -> None:
     """What the mark has planned is of the topic before: it is neither waited for nor taken for written."""

@@ -196,7 +196,9 @@ def test_a_writer_names_the_record_that_its_topic_does_not_take(bootstrap: str) 
         writer.close()
 
 
-def test_what_fails_without_a_record_blocks_and_costs_none(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_a_failure_without_a_record_to_blame_blocks_and_loses_none(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
     def wrong(records: DataFrame) -> DataFrame:
         return records.groupBy().agg(F.count("*").alias("n")).select(F.expr("raise_error('never')").alias("n"))
 
@@ -208,7 +210,7 @@ def test_what_fails_without_a_record_blocks_and_costs_none(spark: SparkSession, 
         assert run.figures.dead == 0
 
 
-def test_a_window_that_fails_as_it_closes_blocks_until_the_transform_is_mended(
+def test_a_window_that_fails_as_it_closes_blocks_until_the_transform_is_fixed(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     """No record is to blame, and none is lost: the release goes on with the state."""

@@ -45,7 +45,7 @@ def test_a_running_context_is_alive(spark: SparkSession) -> None:
     assert bridge.is_alive(spark)
 
 
-def test_the_causes_of_an_error_are_told(spark: SparkSession) -> None:
+def test_error_chain_lists_the_causes_of_an_error(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="no way") as raised:
         spark.range(1).select(F.raise_error(F.lit("no way"))).write.format("noop").mode("append").save()
     found = bridge.error_chain(raised.value)
@@ -54,7 +54,7 @@ def test_the_causes_of_an_error_are_told(spark: SparkSession) -> None:
     assert bridge.error_chain(ValueError("of Python")) == []
 
 
-def test_stateful_steps_are_told_by_name(spark: SparkSession) -> None:
+def test_stateful_steps_are_listed_by_name(spark: SparkSession) -> None:
     rows = rates(spark)
     assert bridge.stateful_steps(rows.select("value")) == []
     assert bridge.stateful_steps(counted(rows)) == ["Aggregate"]
@@ -72,7 +72,9 @@ def test_stateful_steps_are_told_by_name(spark: SparkSession) -> None:
         (("10 seconds", "10 seconds", "-3 seconds"), (10, 10, -3), 7),
     ],
 )
-def test_windows_are_told(spark: SparkSession, given: tuple[str, ...], found: tuple[int, int, int], phase: int) -> None:
+def test_event_time_windows_are_found(
+    spark: SparkSession, given: tuple[str, ...], found: tuple[int, int, int], phase: int
+) -> None:
     rows = rates(spark).withWatermark("timestamp", "0 seconds")
     for window in (F.window("timestamp", *given), F.window(F.col("timestamp") + F.expr("INTERVAL 1 SECOND"), *given)):
         [one] = bridge.event_time_windows(rows.groupBy("value", window.alias("w")).count().select("count"))
@@ -96,7 +98,7 @@ def test_groups_without_event_time_and_watermarks_of_their_own(spark: SparkSessi
     assert bridge.own_watermarks(twice.withWatermark("at", "1 second")) == ["at"]
 
 
-def test_a_batch_tells_its_progress_its_metrics_and_its_late_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_reports_progress_metrics_and_late_rows(spark: SparkSession, tmp_path: Path) -> None:
     watched = counted(rates(spark).observe("seen", F.count("*").alias("n")))
     seen: list[tuple[int, int]] = []
 
@@ -126,7 +128,7 @@ def test_a_batch_tells_its_progress_its_metrics_and_its_late_rows(spark: SparkSe
     assert seen[0] == (1, 0)
 
 
-def test_a_query_rests_once_it_has_closed_its_windows(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_is_idle_once_it_has_closed_its_windows(spark: SparkSession, tmp_path: Path) -> None:
     """Behind the batch that moved time comes one that closes windows: before it there is no rest."""
     rows, batches = tmp_path / "rows", list[int]()
     spark.sql("SELECT timestamp '2026-01-01 00:00:05' AS timestamp").write.parquet(str(rows))
@@ -143,7 +145,7 @@ def test_a_query_rests_once_it_has_closed_its_windows(spark: SparkSession, tmp_p
             query.stop()
 
 
-def test_a_batch_moves_the_watermark_no_further_than_it_is_let(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_moves_the_watermark_no_further_than_its_cap(spark: SparkSession, tmp_path: Path) -> None:
     """A row a second from 1970 on: the first batch is not let at all, all others up to the second second."""
 
     def hold(frame: DataFrame, number: int) -> None:
@@ -167,7 +169,7 @@ def test_a_batch_moves_the_watermark_no_further_than_it_is_let(spark: SparkSessi
     assert moved[:6] == ["00:00", "00:00", "00:01", "00:02", "00:02", "00:02"]
 
 
-def test_a_folder_is_written_whole(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_replaces_and_deletes_files(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     folder = hadoop_fs.HadoopFolder(spark, str(tmp_path))
     for text in ("one", "two"):
@@ -200,7 +202,7 @@ def test_no_thread_starves_while_others_have_work(spark: SparkSession) -> None:
     assert [pools.apply(i).name() for i in range(pools.size())] == ["default"]
 
 
-def test_what_spark_logs_of_a_payload_looks_like_no_other_record(spark: SparkSession) -> None:
+def test_a_logged_payload_cannot_forge_a_log_record(spark: SparkSession) -> None:
     java = spark._jvm
     assert java is not None
     told = java.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()

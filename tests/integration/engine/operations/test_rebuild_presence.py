@@ -127,7 +127,7 @@ def test_the_output_follows_the_rules_though_the_checkpoint_is_lost_and_rebuilt(
     assert len(one.wanted) > 40  # type: ignore[arg-type]
 
 
-def test_a_state_is_not_made_of_inputs_that_have_lost_what_it_is_of(
+def test_no_state_is_rebuilt_from_inputs_that_lost_its_records(
     spark: SparkSession, fresh_broker: Broker, tmp_path: Path
 ) -> None:
     bootstrap, stream = fresh_broker.bootstrap, walk_ins.STREAM

@@ -89,7 +89,9 @@ def alike(one: dict[str, str], other: dict[str, str]) -> None:
         assert a == {**b, **{name: pytest.approx(b[name], rel=1e-9) for name in ("average", "stddev")}}, key
 
 
-def test_the_shipped_streams(spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
+def test_recomputed_windows_equal_those_of_the_shipped_streams(
+    spark: SparkSession, fresh_broker: Broker, tmp_path: Path
+) -> None:
     """Receipts of three hours ago, some that come when their windows have closed, and some that are none."""
     bootstrap, chance = fresh_broker.bootstrap, random.Random(5)
     create(bootstrap, *catalog.build([*CHAIN, counts.STREAM]).topics.values())
@@ -187,7 +189,7 @@ def seconds(*given: float) -> list[Archived]:
 
 
 @pytest.mark.parametrize("time", ["timestamp_micros(at)", "timestamp_micros(at + 0)"])
-def test_what_lay_ahead_of_its_own_timestamp(
+def test_records_ahead_of_their_timestamp_are_left_out(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time: str
 ) -> None:
     """By the time that Spark tells, and by the one that is told where records are decoded; and windows at the edges.
@@ -201,7 +203,7 @@ def test_what_lay_ahead_of_its_own_timestamp(
     assert told.reason.startswith("the event time lies in the future: ")
 
 
-def test_where_there_is_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_recomputing_without_records_gives_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     chain = [stream(counted("1 second"), output=BETWEEN), stream(counted("2 seconds"), 2 * SECOND, BETWEEN)]
     files = archived(tmp_path, IN.name, [], hours=False)
     assert again(spark, chain, files, BASE, BASE + 10_000) == ({}, RecomputeCounts())
@@ -242,6 +244,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_what_is_refused(spark: SparkSession, tmp_path: Path, why: str) -> None:
+def test_recomputations_that_could_be_wrong_are_refused(spark: SparkSession, tmp_path: Path, why: str) -> None:
     with pytest.raises(DeclarationError, match=why):
         again(spark, REFUSED[why], archived(tmp_path, IN.name, seconds(2.5)), BASE, BASE + 10_000)

@@ -189,7 +189,7 @@ def test_windows_without_keys_are_not_emitted_again_after_several_resets(
     assert reset(BARE, spark, bootstrap, tmp_path, "earliest").reset.floor == minute(3)
 
 
-def test_what_cannot_be_kept_right_is_said(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_a_reset_objects_where_the_output_would_be_wrong(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     send(bootstrap, at(0, 0.5, 1))
     assert len(ran(EACH, spark, bootstrap, tmp_path)) == 3
     assert "counts would hold them twice" in plan(EACH, spark, bootstrap, tmp_path, minute(0.5)).objections[0]
@@ -220,7 +220,7 @@ def test_what_cannot_be_kept_right_is_said(spark: SparkSession, bootstrap: str, 
     assert plan(EACH, spark, bootstrap, tmp_path, "latest").objections == []
 
 
-def test_new_code_puts_aside_what_was_good_and_what_is_too_old_for_it_is_late(
+def test_a_reset_with_new_code_writes_new_dead_letters_and_late_records_once(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     def numbered(number: object, when: float) -> Record:
@@ -254,7 +254,7 @@ def test_new_code_puts_aside_what_was_good_and_what_is_too_old_for_it_is_late(
     assert offsets(changed.late_topic) == [8]
 
 
-def test_the_command_says_what_it_does_and_does_it(
+def test_the_reset_command_shows_its_plan_and_executes_it(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = build([STREAM])

@@ -157,7 +157,7 @@ def close(value: Any, wanted: Any, what: str, near: float | None) -> None:
 
 
 @pytest.mark.parametrize(("stream", "name"), [pytest.param(s, n, id=f"{s.name}-{n}") for s, n in combining()])
-def test_any_split_gives_the_same(spark: SparkSession, stream: Stream, name: str) -> None:
+def test_any_split_of_a_batch_gives_the_same_rows(spark: SparkSession, stream: Stream, name: str) -> None:
     absolute = stream.name == summaries.STREAM.name
     given = bundles_at_random(SEED) if absolute else at_random(stream.sources[name], SEED)
     whole, *others = splits(spark, stream, name, given, seed=SEED)
@@ -230,7 +230,7 @@ PLAIN: dict[str, Callable[[Sequence[Record]], list[Row]]] = {
 }
 
 
-def test_rows_that_are_left_to_spark_split_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_judged_by_spark_are_the_same_for_any_split(spark: SparkSession, tmp_path: Path) -> None:
     rule = "-- topic: other\n-- format: json\n-- schema: value DOUBLE, metric STRING\nvalue * 2 > 3"
     (tmp_path / "a.sql").write_text(rule)
     (tmp_path / "b.sql").write_text("-- topic: more\n-- format: text\nlength(value) % 2 = 0")

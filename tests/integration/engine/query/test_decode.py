@@ -42,7 +42,7 @@ SECOND = timedelta(seconds=1)
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_beats_and_records_of_the_future(spark: SparkSession, name: str) -> None:
+def test_heartbeats_and_records_ahead_of_the_clock(spark: SparkSession, name: str) -> None:
     """Of three true beats one is there, one was copied from another partition, one was changed."""
     value = heartbeat_signer().value("t", 1, 5000)
     beats = [(value, 1), (value, 0), (value.replace(b"5000", b"6000"), 1)]
@@ -80,7 +80,7 @@ def test_no_plan_shows_the_secret(spark: SparkSession, name: str) -> None:
             assert shown[:12].lower() not in plan.lower()
 
 
-def test_spark_proves_as_python_does(spark: SparkSession) -> None:
+def test_spark_and_python_verify_heartbeats_alike(spark: SparkSession) -> None:
     """Topics, partitions and times of any length, and what has almost the form."""
     ours = heartbeat_signer()
     given = [(topic, n, at) for topic in ("t", "a.b_c-" * 30) for n in (0, 12_345) for at in (0, 1, 1_767_225_600_000)]
@@ -121,14 +121,14 @@ def test_spark_gives_no_event_time_beyond_the_calendar_and_never_fails(spark: Sp
     assert found == [None] * 3 + [f"no event time: {event_time} gives none"] * len(beyond)
 
 
-def test_texts_that_are_no_event_time(spark: SparkSession) -> None:
+def test_invalid_texts_give_no_event_time(spark: SparkSession) -> None:
     for event_time in ("to_timestamp(at)", "at"):
         given = Input(Topic("t"), schema="at STRING NOT NULL", event_time=event_time, max_ahead=None)
         found = decided(spark, given, ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", *TEXTS])
         assert found == [None] * 2 + [f"no event time: {event_time} gives none"] * len(TEXTS)
 
 
-def test_a_text_without_a_day_is_no_time_of_today(spark: SparkSession) -> None:
+def test_a_text_without_a_day_gives_no_event_time(spark: SparkSession) -> None:
     """Read again tomorrow, it would be another one."""
     whole = ["2026-01-31", "2026-01-31T10:00", " 2026-01-31 10:00:00 America/New_York", "2026-01"]
     alone = ["20:15", "T10:00", "T10", "1:2", "1:2:3.5Z", " \t10:20", "\x0110:20", "10:20:30+02:00"]

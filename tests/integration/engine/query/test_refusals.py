@@ -160,7 +160,7 @@ def bootstrap(broker: Broker) -> str:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(spark: SparkSession, bootstrap: str, tmp_path: Path, name: str) -> None:
+def test_unsupported_queries_are_refused(spark: SparkSession, bootstrap: str, tmp_path: Path, name: str) -> None:
     output_mode, transform, way = REFUSED[name]
     inputs = {n: INPUTS[n] for n in inspect.signature(transform).parameters}
     stream = Stream("refused", "tests", inputs, transform, TopicOutput(OUT, key="n", value="n"), output_mode)
@@ -178,14 +178,14 @@ def test_refused(spark: SparkSession, bootstrap: str, tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("moment", ["coalesce(at, now())", "greatest(at, CAST('today' AS TIMESTAMP))"])
-def test_an_event_time_that_is_another_each_time_is_refused(spark: SparkSession, moment: str) -> None:
+def test_a_nondeterministic_event_time_is_refused(spark: SparkSession, moment: str) -> None:
     given = Input(ONE, schema="at TIMESTAMP", event_time=moment)
     stream = Stream("timed", "tests", {"rows": given}, lambda rows: rows, TopicOutput(OUT, value="value"), Stateless())
     with pytest.raises(DeclarationError, match="input one: the event time is not deterministic"):
         frames(spark, stream, rows=[])
 
 
-def test_a_fault_of_another_kind_is_told_as_it_is(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_another_error_is_not_reworded(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     stream = Stream(
         "refused",
         "tests",

@@ -28,7 +28,7 @@ STREAM = Stream(
 )  # fmt: skip
 
 
-def test_a_stream_that_fails_does_so_until_it_is_well_and_can_be_stopped(
+def test_a_stream_is_failing_until_a_batch_has_ended_and_can_be_stopped(
     spark: SparkSession, fresh_broker: Broker, tmp_path: Path
 ) -> None:
     at = fresh_broker.bootstrap
@@ -59,7 +59,7 @@ def test_a_stream_that_fails_does_so_until_it_is_well_and_can_be_stopped(
     assert run.report().restarts == 3
 
 
-def test_beats_are_no_rows(spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
+def test_heartbeats_are_not_counted_as_rows(spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
     at = fresh_broker.bootstrap
     create(at, *STREAM.topics())
     beater = HeartbeatSender(
@@ -79,7 +79,7 @@ def test_beats_are_no_rows(spark: SparkSession, fresh_broker: Broker, tmp_path: 
     beater.close()
 
 
-def test_what_waits_is_known_before_the_first_batch(fresh_broker: Broker) -> None:
+def test_next_offsets_are_known_before_the_first_batch(fresh_broker: Broker) -> None:
     at = fresh_broker.bootstrap
     assert source.next_offsets_before_first_batch(STREAM, {}, at) == {}
     create(at, *STREAM.topics())

@@ -178,9 +178,7 @@ def test_an_older_writer_is_fenced_and_leaves_nothing_visible(bootstrap: str) ->
     newer.close()
 
 
-def test_offsets_are_committed_where_every_kafka_tool_looks(
-    spark: SparkSession, bootstrap: str, tmp_path: Path
-) -> None:
+def test_offsets_are_committed_to_the_consumer_group(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     send(bootstrap, events(1, 2, 3))
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         run.process_all_available()
@@ -196,7 +194,7 @@ def test_offsets_are_committed_where_every_kafka_tool_looks(
     consumer.close()
 
 
-def test_a_checkpoint_that_is_gone_is_not_begun_anew(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_a_missing_checkpoint_blocks_the_stream(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     """One without state goes on behind its mark; one with state says what is missing."""
     plain = replace(
         STREAM, transform=lambda events: events.select("n"), output=TopicOutput(OUT, value="n"), output_mode=Stateless()

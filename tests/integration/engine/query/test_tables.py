@@ -64,7 +64,7 @@ def bootstrap(fresh_broker: Broker) -> str:
     return fresh_broker.bootstrap
 
 
-def test_a_row_may_have_the_key_of_beats(bootstrap: str) -> None:
+def test_a_row_may_have_the_heartbeat_key(bootstrap: str) -> None:
     """A beat is no row; what proves nothing is one, or a dead letter."""
     key = HEARTBEAT_KEY.decode()
     beat = heartbeat_signer().value(SHOPS.name, 0, AT).decode()
@@ -228,7 +228,7 @@ def test_a_table_whose_folder_is_damaged_is_read_anew_and_no_dead_letter_comes_t
     assert len(dead(bootstrap)) == 1
 
 
-def test_a_file_that_goes_while_the_stream_runs_is_made_good(
+def test_a_table_file_deleted_under_a_running_stream_is_restored(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     send(bootstrap, [shop("a", "Aachen")])
@@ -299,7 +299,7 @@ def transactions(bootstrap: str) -> Iterator[Producer]:
     producer.flush(10)
 
 
-def test_what_is_not_committed_is_not_in_the_table_and_does_not_hold_it_up(
+def test_uncommitted_records_are_not_in_the_table_and_do_not_block_it(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     """The topic ends with records that no committed reader sees, again and again."""
@@ -331,7 +331,7 @@ def made(spark: SparkSession, bootstrap: str, root: Path, stream: Stream = STREA
     return StreamRun(stream, spark, bootstrap, str(root), ProgressRow(stream.name, "tests", "i"))
 
 
-def test_a_table_that_is_being_loaded_says_how_far_it_is_and_goes_on_where_it_was(
+def test_loading_a_table_reports_progress_and_resumes(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_reader, "BATCH_ROWS", 100)
@@ -378,7 +378,7 @@ def test_more_partitions_are_refused(spark: SparkSession, bootstrap: str, tmp_pa
     run.stop()
 
 
-def test_a_table_that_is_broadcast_is_refused_not_stale(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_a_broadcast_table_is_refused(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     def hinted(sales: DataFrame, shops: DataFrame) -> DataFrame:
         return sales.join(F.broadcast(shops), sales.shop == shops.key).select("id", "town")
 

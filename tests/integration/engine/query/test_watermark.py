@@ -63,7 +63,7 @@ def bootstrap(fresh_broker: Broker) -> str:
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_one_fast_clock_takes_nothing_of_the_grace(
+def test_a_record_of_a_fast_clock_does_not_shorten_the_grace(
     spark: SparkSession, bootstrap: str, tmp_path: Path, name: str
 ) -> None:
     """A record that is almost ten minutes ahead; then ten whose window has just ended."""
@@ -82,7 +82,7 @@ def test_one_fast_clock_takes_nothing_of_the_grace(
         assert run.figures.late == 1, "time has moved all the same"
 
 
-def test_a_batch_that_is_run_again(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_a_repeated_batch_moves_the_watermark_no_further(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     """Its output is there, and Spark has not noted that it ended: what it read must not move time further now."""
     stream = declared(INPUTS["a schema"], EmitFinal(window=MINUTE, grace=5 * MINUTE))
     now = time.time()
@@ -99,7 +99,9 @@ def test_a_batch_that_is_run_again(spark: SparkSession, bootstrap: str, tmp_path
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_beats_of_others_and_of_a_fast_clock(spark: SparkSession, bootstrap: str, tmp_path: Path, name: str) -> None:
+def test_forged_heartbeats_do_not_move_the_watermark_and_true_ones_only_to_the_clock(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, name: str
+) -> None:
     """Forged ones are records like any other; a true one that lies ahead moves time to the clock."""
     grace = 5 * MINUTE
     stream = declared(INPUTS[name], EmitFinal(window=MINUTE, grace=grace))
@@ -123,7 +125,7 @@ def test_beats_of_others_and_of_a_fast_clock(spark: SparkSession, bootstrap: str
         assert run.figures.state_rows == (2 if INPUTS[name].schema else 3)
 
 
-def test_a_backlog_that_is_read_in_pieces_is_not_late(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_a_backlog_read_in_pieces_is_not_late(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     """Six hours in one partition, two minutes in the other."""
     now = time.time()
     old = [now - 6 * 3600 + n * 33 for n in range(650)]

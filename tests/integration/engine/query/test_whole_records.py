@@ -59,7 +59,7 @@ def test_records_beside_their_columns(spark: SparkSession, schema: str, event_ti
         assert [row.id for row in sorted(found.collect(), key=lambda row: row.record.offset)] == [1, None, 2]
 
 
-def test_headers_come_back_to_the_byte(spark: SparkSession) -> None:
+def test_headers_keep_their_bytes(spark: SparkSession) -> None:
     """They go to Python and back as text."""
     headers = [
         None, [], [("h", b"\xff\0")], [('\u00fc\0"\\\n', b""), ("", None), ('\u00fc\0"\\\n', bytes(range(256)))],

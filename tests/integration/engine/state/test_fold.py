@@ -104,7 +104,7 @@ def without_commits(folder: Path, behind: int) -> None:
             entry.unlink()
 
 
-def test_state_lasts_over_restarts_and_crashes(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_state_survives_restarts_and_crashes(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     folder = tmp_path / "sums"
     with running(stream(), spark, bootstrap, tmp_path) as run:
         for _ in range(3):
@@ -132,7 +132,7 @@ def test_state_lasts_over_restarts_and_crashes(spark: SparkSession, bootstrap: s
     assert len(versions(state)) == 4, "few versions are kept"
 
 
-def test_a_batch_that_is_planned_anew_takes_nothing_of_the_try_before(
+def test_a_batch_planned_again_takes_nothing_of_the_failed_attempt(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     """A try that wrote its state and nothing else: its plan is lost, and the next one holds other records."""
@@ -152,7 +152,7 @@ def test_a_batch_that_is_planned_anew_takes_nothing_of_the_try_before(
     assert totals(bootstrap) == {"ann": 2}
 
 
-def test_the_end_of_a_batch_is_lost_though_the_next_had_begun(
+def test_the_last_commit_is_lost_though_the_next_batch_had_begun(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A power cut takes what was not brought to the disk: the end of a batch, and of the next what was planned. The

@@ -185,7 +185,7 @@ def test_ranks_are_not_rounded_away(spark: SparkSession) -> None:
         assert {name: found[name] for name in names} == {name: wanted[name] for name in names}, n
 
 
-def test_a_bundle_on_the_topic(spark: SparkSession) -> None:
+def test_the_encoding_of_a_bundle(spark: SparkSession) -> None:
     two = frame(spark, over(BUNDLE), [("dbWaitTime", 2.345, START), ("dbWaitTime", 2.341, START)])
     [row] = encoded(statistics.bundle_receipts(two, BUNDLE, 2, 100))
     assert row.key == b"environment=prod:metric=dbWaitTime"

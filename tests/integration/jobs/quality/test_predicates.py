@@ -207,7 +207,7 @@ OUTSIDE = [
 ]  # fmt: skip
 
 
-def test_predicates_outside_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_untranslated_predicates_are_judged_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     chance = random.Random(6)
     texts = [json.dumps(row(chance)) for _ in range(60)] + [json.dumps({"Name": t}) for t in TEXTS]
     made = {f"t{i}": rule(tmp_path, p, f"t{i}") for i, p in enumerate(OUTSIDE)}
@@ -249,11 +249,11 @@ def test_predicates_outside_are_left_to_spark(spark: SparkSession, tmp_path: Pat
         "a++",
     ],
 )
-def test_patterns_that_are_not_taken(tmp_path: Path, pattern: str) -> None:
+def test_patterns_that_are_not_translated(tmp_path: Path, pattern: str) -> None:
     assert to_duckdb(rule(tmp_path, f"Name RLIKE '{pattern}'")) is None
 
 
 @pytest.mark.parametrize("predicate", ["Name = 'a''b'", "Name = 'a' 'b'", "Name RLIKE 'a'\n 'b'"])
-def test_texts_that_are_read_in_two_ways_are_refused(tmp_path: Path, predicate: str) -> None:
+def test_ambiguous_texts_are_refused(tmp_path: Path, predicate: str) -> None:
     with pytest.raises(DeclarationError, match="two quoted texts follow each other"):
         rule(tmp_path, predicate)

@@ -83,7 +83,7 @@ def rule(folder: Path, text: str, name: str = "t.sql") -> None:
         ),
     ],
 )
-def test_valid_and_invalid(
+def test_records_are_judged_by_the_rule_of_their_format(
     spark: SparkSession, tmp_path: Path, text: str, valid: list[Value], invalid: list[Value]
 ) -> None:
     rule(tmp_path, text)
@@ -143,7 +143,7 @@ def test_each_topic_has_its_own_rule_and_the_others_the_default(spark: SparkSess
         ("-- topic: t\n-- format: avro\n-- schema: loose.avsc\nTRUE", "only optional fields"),
     ],
 )
-def test_what_is_no_rule_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_an_invalid_rule_is_refused_with_its_file_and_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "bad.avsc").write_text('"long"')
     (tmp_path / "loose.avsc").write_text(
         '{"type":"record","name":"L","fields":[{"name":"a","type":["null","string"]}]}'
@@ -155,7 +155,7 @@ def test_what_is_no_rule_is_refused_with_its_place(tmp_path: Path, text: str, me
 
 
 @pytest.mark.parametrize("moment", ["at < now()", "at < date'tomorrow'", "rand() < 0.5"])
-def test_a_rule_that_says_another_thing_each_time_is_refused(spark: SparkSession, tmp_path: Path, moment: str) -> None:
+def test_a_nondeterministic_rule_is_refused(spark: SparkSession, tmp_path: Path, moment: str) -> None:
     rule(tmp_path, f"-- topic: t\n-- format: json\n-- schema: at TIMESTAMP\n{moment}")
     with pytest.raises(DeclarationError, match="the rule for t is not deterministic"):
         statuses(spark, tmp_path, ["{}"])
