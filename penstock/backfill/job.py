@@ -1,4 +1,4 @@
-"""What one run of a backfill is to do, and how far it is."""
+"""The job of a backfill run, and its commit marker."""
 
 from __future__ import annotations
 
@@ -28,12 +28,19 @@ Timestamps = Literal["original", "now"]
 
 @dataclass(frozen=True)
 class BackfillJob:
-    """One interval of a backfill, brought into one topic. Who does the same job again takes up the one before.
+    """One interval of a backfill and its target. A run of the same job resumes an unfinished one.
 
-    source: an archive other than the declared one, for records that are written as they are. begin: None from where
-    the source begins. target: the topic. rate: records a second, 0 for no bound. timestamps: of records that are
-    written as they are, their own or those of now. unclosed: whether hours may still be open. again: names the request
-    to do once more what was done before; whoever goes on with that request gives the same name.
+    Attributes:
+        backfill: The declaration.
+        begin: Start of the interval; None for the start of the source.
+        end: End of the interval, exclusive.
+        target: The topic.
+        source: An archive in place of the declared one, for records that are copied.
+        rate: Records per second; 0 for no limit.
+        dry_run: Whether nothing is written.
+        timestamps: Whether copied records keep their timestamps.
+        unclosed: Whether hours may still be open.
+        again: Id of a request to write all rows once more; a run with the same id resumes it.
     """
 
     backfill: Backfill
@@ -52,7 +59,7 @@ class BackfillJob:
             raise BackfillError(
                 f"backfill {self.name}: its interval is empty",
                 got=f"from {self.begin:%Y-%m-%dT%H:%M} to {self.end:%Y-%m-%dT%H:%M}",
-                hint="let it end after it begins; the end is not part of it",
+                hint="the end is exclusive and must be after the start",
             )
 
     @property
@@ -120,7 +127,7 @@ class BackfillJob:
 
     @property
     def short_hash(self) -> str:
-        """Names its folder and its transactional id."""
+        """Identifies its folder and its transactional id."""
         return hashlib.sha256(self.id.encode()).hexdigest()[:16]
 
 

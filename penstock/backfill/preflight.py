@@ -1,4 +1,4 @@
-"""Whether a backfill may write to its target: what the topic is, and whether a stream still writes the same."""
+"""Checks whether a backfill may write to its target: the topic's settings, and streams that write to it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from penstock.kafka.admin import admin, partition_counts, topic_configs, topic_i
 from penstock.model.stream import Stream
 
 Watermarks = Callable[[], Mapping[str, int | None]]
-"""The watermark of each stream that has run, epoch ms; None where it has told none."""
-# Seconds for which the oldest row stays at least, for its readers.
+"""Returns the watermark of each stream that has run, in epoch ms; None if it has reported none."""
+# Seconds for which readers can read the oldest row.
 MIN_RETENTION = 3600.0
-# Bytes that a record takes in a log beside its key, value and headers, with the header that says which row it is.
+# Bytes of a record in the log beside its key, value and headers, with the header of the row.
 RECORD_LOG_BYTES = 90
 
 
@@ -40,25 +40,25 @@ class TargetTopic(NamedTuple):
 
 
 def read_target(job: BackfillJob, bootstrap: str) -> TargetTopic:
-    """BackfillError if there is no such topic, or it is none to write to."""
+    """Read the target topic; BackfillError if it does not exist or must not be written."""
     archived = job.archive.reads[0].name if job.archive else ""
     if job.target == archived or job.target.startswith("penstock."):
         raise BackfillError(
-            f"backfill {job.name}: it would be read again, or taken for Penstock's own", got=job.target,
-            hint="take another topic: --target",
+            f"backfill {job.name}: it cannot write to the archived topic or to a topic of Penstock", got=job.target,
+            hint="choose another topic: --target",
         )  # fmt: skip
     client = admin(bootstrap)
     if job.target not in partition_counts(client, bootstrap):
         raise BackfillError(
             f"backfill {job.name}: there is no topic {job.target}", hint="create it: penstock topics --apply"
         )
-    if not (found := topic_configs([job.target], bootstrap).get(job.target, {})):
+    if not (config := topic_configs([job.target], bootstrap).get(job.target, {})):
         raise BackfillError(
-            f"backfill {job.name}: the settings of topic {job.target} are not told, so nobody knows what it keeps",
-            hint="let the broker's ACLs allow Penstock to describe its configuration",
+            f"backfill {job.name}: the settings of topic {job.target} cannot be read",
+            hint="allow Penstock in the broker's ACLs to describe its configuration",
         )
-    cleanup, known = found.get("cleanup.policy", ""), topic_ids(client, [job.target], bootstrap)
-    return TargetTopic("compact" in cleanup, known.get(job.target, ""), found)
+    cleanup, ids = config.get("cleanup.policy", ""), topic_ids(client, [job.target], bootstrap)
+    return TargetTopic("compact" in cleanup, ids.get(job.target, ""), config)
 
 
 class RowExtent(NamedTuple):
@@ -76,14 +76,14 @@ class RowExtent(NamedTuple):
 
 
 def row_extent(path: Path, skip: int, *, stamped: bool) -> RowExtent:
-    """How large rows are, without the first of them, and from when. stamped: whether they keep their timestamps."""
+    """Size and time range of rows, without the first `skip`; `stamped`: whether they keep their timestamps."""
     size, times = 0, list[int]()
     for rows in read_rows(path, skip):
         size += rows.select(["key", "value", "headers"]).nbytes + RECORD_LOG_BYTES * rows.num_rows
         micros: Any = rows["timestamp"].cast(pa.int64())
-        # What has none, or 0, gets the time of now.
+        # Rows without a timestamp, or with 0, get the present time.
         bounds: Any = pc.min_max(micros.filter(pc.greater(micros, pa.scalar(0)))).as_py()
-        times += [at // 1000 for at in bounds.values() if at is not None]
+        times += [bound // 1000 for bound in bounds.values() if bound is not None]
     return RowExtent(size, min(times), max(times)) if stamped and times else RowExtent(size)
 
 
@@ -93,28 +93,28 @@ def check_retention(job: BackfillJob, target: TargetTopic, rows: RowExtent) -> N
     The broker decides by record timestamps and sizes, not by event times.
     """
     config, deletes = target.settings, "delete" in target.settings.get("cleanup.policy", "")
-    size, what = int(config.get("retention.bytes", -1)), f"backfill {job.name}: topic {job.target}"
+    size, label = int(config.get("retention.bytes", -1)), f"backfill {job.name}: topic {job.target}"
     if deletes and 0 <= size < rows.size:
         raise BackfillError(
-            f"{what} would delete some of the rows as soon as all are written",
+            f"{label} would delete some of the rows as soon as all are written",
             got=f"retention.bytes={size:,} of a partition, and {rows.size:,} bytes of rows, which may lie in one",
             hint="raise its retention.bytes, or take shorter intervals",
         )
     if rows.first is None or rows.last is None or config.get("message.timestamp.type") == "LogAppendTime":
         return
-    now, wrong = time.time() * 1000, ""
-    age, kept = now - rows.first, int(config.get("retention.ms", -1))
-    if deletes and 0 <= kept < age + MIN_RETENTION * 1000:
-        wrong = "would delete records as old as these at once, or within the hour"
-        got = f"retention.ms={kept}, and a record of {age / 86_400_000:,.1f} days ago by its own timestamp"
-    elif age > (most := int(config.get("message.timestamp.before.max.ms", MAX_MICROS))):
-        wrong, got = "takes no records as old as these", f"message.timestamp.before.max.ms={most}, and {age:,.0f} ms"
-    elif rows.last - now > (most := int(config.get("message.timestamp.after.max.ms", MAX_MICROS))):
-        wrong = "takes no records that are stamped so far ahead"
-        got = f"message.timestamp.after.max.ms={most}, and {rows.last - now:,.0f} ms"
-    if wrong:
+    now, problem = time.time() * 1000, ""
+    age, retention_ms = now - rows.first, int(config.get("retention.ms", -1))
+    if deletes and 0 <= retention_ms < age + MIN_RETENTION * 1000:
+        problem = "would delete records as old as these at once, or within the hour"
+        got = f"retention.ms={retention_ms}, and a record of {age / 86_400_000:,.1f} days ago by its own timestamp"
+    elif age > (limit := int(config.get("message.timestamp.before.max.ms", MAX_MICROS))):
+        problem, got = "takes no records as old as these", f"message.timestamp.before.max.ms={limit}, and {age:,.0f} ms"
+    elif rows.last - now > (limit := int(config.get("message.timestamp.after.max.ms", MAX_MICROS))):
+        problem = "takes no records that are stamped so far ahead"
+        got = f"message.timestamp.after.max.ms={limit}, and {rows.last - now:,.0f} ms"
+    if problem:
         raise BackfillError(
-            f"{what} {wrong}",
+            f"{label} {problem}",
             got=got,
             hint="change that setting of the topic, or give them the time of now, if their event time is in their "
             "value: --timestamps now",
@@ -125,21 +125,23 @@ def check_watermark(job: BackfillJob, watermarks: Watermarks) -> None:
     """Raises InputNotReady if a stream may still write the windows that are to be recomputed."""
     if not isinstance(job.backfill.target, Stream) or job.unclosed:
         return
-    delay = sum((one.output_mode.watermark_delay for one in (*job.backfill.via, job.backfill.target)), timedelta(0))
+    delay = sum(
+        (stream.output_mode.watermark_delay for stream in (*job.backfill.via, job.backfill.target)), timedelta(0)
+    )
     if job.end > datetime.now(UTC) - delay:
         raise InputNotReady(
             f"backfill {job.name}: stream {job.backfill.target.name} may still write windows of the interval",
             got=f"it ends at {job.end:%Y-%m-%dT%H:%M}, and records may come {delay} later",
             hint="wait so long, or let it end earlier",
         )
-    # Who is behind, or was stopped, still writes them when it goes on.
-    name, known = job.backfill.target.name, watermarks()
-    at = known.get(name)
-    if name in known and (at is None or at < epoch_ms(job.end)):
-        come = "not known" if at is None else utc_text(datetime.fromtimestamp(at / 1000, UTC))
+    # A stream that lags or is stopped writes them when it continues.
+    name, by_stream = job.backfill.target.name, watermarks()
+    watermark = by_stream.get(name)
+    if name in by_stream and (watermark is None or watermark < epoch_ms(job.end)):
+        watermark_text = "not known" if watermark is None else utc_text(datetime.fromtimestamp(watermark / 1000, UTC))
         raise InputNotReady(
             f"backfill {job.name}: stream {name} may still write windows of the interval over what is computed",
-            got=f"its watermark is {come}, and the interval ends at {utc_text(job.end)}",
+            got=f"its watermark is {watermark_text}, and the interval ends at {utc_text(job.end)}",
             hint=f"wait until it has come so far: penstock streams show {name}; or, if it is not to run again, take "
             "what is there: --unclosed",
         )

@@ -20,9 +20,9 @@ from penstock.errors import Wait
 
 T = TypeVar("T")
 OnWait = Callable[[str], None]
-"""Is told what is waited for."""
+"""Called with the reason of a wait."""
 
-# Seconds for which a store may be away, and between two tries at most.
+# Seconds for which a store may be unavailable, and between two attempts at most.
 RETRY_TIMEOUT, MAX_PAUSE = 120.0, 15.0
 
 
@@ -52,6 +52,6 @@ def retry_while_away(call: Callable[[], T], on_wait: OnWait, stop_event: Event |
     except Wait as e:
         e.restate(
             e.what,
-            f"see that it runs; it was asked for {RETRY_TIMEOUT:,.0f} s. Then run it again: it goes on where it was",
+            f"check that it runs; it did not answer for {RETRY_TIMEOUT:,.0f} s. Then run it again: it is resumed",
         )
         raise

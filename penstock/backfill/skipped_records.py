@@ -1,4 +1,4 @@
-"""Records of a source that give no row: how many there are, which, and why."""
+"""Records of a source that give no row: their number, examples and reasons."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-# Records that are named one by one in the log, and in the result of a run.
+# Records listed in the log and in the result of a run, and characters of their reasons.
 MAX_LOGGED, MAX_NAMED, MAX_CHARS = 100, 3, 200
 
 
 @dataclass
 class SkippedRecords:
-    """count: how many; examples: location and reason of the first ones."""
+    """The number of skipped records, and location and reason of the first ones."""
 
     count: int = 0
     examples: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, location: str, reason: str) -> None:
-        """Count a record, and write its place and the reason to the log."""
+        """Count a record, and log its location and the reason."""
         self.add_many(1, location, reason)
         if self.count <= MAX_LOGGED:
             log.warning("%s is left out: %s", location, reason[:MAX_CHARS])
 
     def add_many(self, count: int, location: str, reason: str) -> None:
-        """Count records, of which one is named."""
+        """Count records with one example."""
         self.count += count
         if len(self.examples) < MAX_NAMED:
             self.examples.append((location[:MAX_CHARS], reason[:MAX_CHARS]))
@@ -49,7 +49,7 @@ class SkippedRecords:
 
     @classmethod
     def load(cls, path: Path) -> SkippedRecords:
-        """Reads what `save` wrote; empty if there is no file."""
+        """Load a file of `save`; empty if there is none."""
         if not path.exists():
             return cls()
         fields = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""How far streams are, as their drivers report: those that read a topic, and the one that writes it."""
+"""Lag and watermarks of streams, as their drivers report them."""
 
 from __future__ import annotations
 
@@ -13,50 +13,56 @@ from penstock.errors import ControlError, InputNotReady
 
 log = logging.getLogger(__name__)
 
-# A driver that has not reported for so many ms is none that could catch up.
+# Milliseconds without a report after which a driver counts as dead, and is not waited for.
 DRIVER_TIMEOUT_MS = 60_000
 
 
 def reader_lag(catalog: Catalog, topic: str, control: Control) -> ReaderLag:
-    """Of each live reader the seconds since which something lies in its inputs that it has not written. Readers that
-    are stopped or blocked, or whose driver is silent, hold nobody up; nor does a control database that does not
-    answer."""
-    names = catalog.readers(topic)
-    told = set[str]()
+    """Returns a function that reads the lag in seconds of the live readers of a topic.
 
-    def ask() -> Mapping[str, float]:
+    Readers that are stopped or blocked, or whose driver does not report, are left out; so are all if the control
+    database does not answer.
+    """
+    names = catalog.readers(topic)
+    reported = set[str]()
+
+    def read_lag() -> Mapping[str, float]:
         try:
-            now, reached = control.stream_progress()
+            now, progress = control.stream_progress()
         except ControlError as e:
             log.warning("the lag of the readers of %s is not known: %s", topic, e)
             return {}
         live = {
-            name: one
+            name: stream
             for name in names
-            if (one := reached.get(name)) and one.desired == "on" and now - one.reported_at < DRIVER_TIMEOUT_MS
+            if (stream := progress.get(name))
+            and stream.desired == "on"
+            and now - stream.reported_at < DRIVER_TIMEOUT_MS
         }
-        blocked = {name for name, one in live.items() if one.state == "blocked"}
-        for name in sorted(blocked - told):
+        blocked = {name for name, stream in live.items() if stream.state == "blocked"}
+        for name in sorted(blocked - reported):
             log.warning(
                 "stream %s is blocked, and is not waited for: what is written to %s it reads later", name, topic
             )
-        told.update(blocked)
-        live = {name: one for name, one in live.items() if name not in blocked}
-        return {name: (now - one.caught_up_at) / 1000 for name, one in live.items() if one.caught_up_at is not None}
+        reported.update(blocked)
+        live = {name: stream for name, stream in live.items() if name not in blocked}
+        return {
+            name: (now - stream.caught_up_at) / 1000 for name, stream in live.items() if stream.caught_up_at is not None
+        }
 
-    return ask
+    return read_lag
 
 
 def stream_watermarks(control: Control) -> Watermarks:
-    """Of each stream that has run its watermark, epoch ms; None while there is none. InputNotReady if nobody knows."""
+    """Returns a function that reads the watermarks of streams; it raises InputNotReady if they are unknown."""
 
-    def ask() -> Mapping[str, int | None]:
+    def read_watermarks() -> Mapping[str, int | None]:
         try:
             return {name: row.watermark for name, row in control.progress().items()}
         except ControlError as e:
             raise InputNotReady(
-                "whether a stream may still write the windows that are to be computed again is not known",
-                got=e, hint="see that the control database answers; or take what is there: --unclosed",
+                "it is unknown whether a stream may still write the windows that are to be recomputed",
+                got=e, hint="check the control database; or use the present records: --unclosed",
             ) from e  # fmt: skip
 
-    return ask
+    return read_watermarks

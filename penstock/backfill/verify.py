@@ -1,4 +1,4 @@
-"""Whether the target holds what was to be written: counts, and hashes that no order matters to."""
+"""Verifies that the target has the written rows, by counts and hashes that do not depend on order."""
 
 from __future__ import annotations
 
@@ -34,74 +34,84 @@ RAW_SCHEMA = pa.schema(COLUMNS)
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """ok: whether the target holds every row, once and unchanged; summary: in a sentence."""
+    """The result: `ok` if the target has every row once and unchanged; `summary` as a sentence."""
 
     ok: bool
     summary: str
 
 
 def verify_target(
-    job: BackfillJob, done: BackfillMarker, path: Path, bootstrap: str, compacts: bool, told: Callable[[int], None]
+    job: BackfillJob,
+    marker: BackfillMarker,
+    path: Path,
+    bootstrap: str,
+    compacts: bool,
+    on_progress: Callable[[int], None],
 ) -> VerifyResult:
-    """Compare the rows with what the target holds from where the first of them may lie."""
-    found, parts, firsts = dict[str, Span](), dict[int, int](), dict[int, int]()
+    """Compare the rows with the records of the target, from the first offset at which a row may be."""
+    written, counts, firsts = dict[str, Span](), dict[int, int](), dict[int, int]()
     count = 0
     with duckdb.connect() as connection:
-        for table in _job_rows(connection, done, _read_target(job, done, bootstrap)):
-            found = merge_spans([found, parquet.spans_of(table)])
+        for table in _job_rows(connection, marker, _read_target(job, marker, bootstrap)):
+            written = merge_spans([written, parquet.spans_of(table)])
             for p, n in zip(*(c.to_pylist() for c in table["target"].value_counts().flatten()), strict=True):
-                parts[p] = parts.get(p, 0) + n
+                counts[p] = counts.get(p, 0) + n
             for row in table.group_by("target").aggregate([("position", "min")]).to_pylist():
-                p, at = row["target"], row["position_min"]
-                firsts[p] = min(at, firsts.get(p, at))
-            told(count := count + table.num_rows)
-    # All records of the plan, as the archive's manifests have them, need not be hashed here once more.
-    whole = job.replays and not done.after_offsets and not span_difference(done.source_spans, found)
-    wanted = found if whole and count == done.rows else given.row_spans(path)
-    rows = sum(span.rows for span in wanted.values())
-    right = "as they are in the source" if job.replays else "as they were made"
-    total = sum(span.sum for span in wanted.values()) % 2**64
-    where = ", ".join(f"{job.target}[{p}] {n:,}" for p, n in sorted(parts.items())) or "none"
-    # What was read may be gone by now.
+                p, position = row["target"], row["position_min"]
+                firsts[p] = min(position, firsts.get(p, position))
+            on_progress(count := count + table.num_rows)
+    # If they equal the archive's manifests, the rows need not be hashed again.
+    matches_source = job.replays and not marker.after_offsets and not span_difference(marker.source_spans, written)
+    expected = written if matches_source and count == marker.rows else given.row_spans(path)
+    rows = sum(span.rows for span in expected.values())
+    condition = "as they are in the source" if job.replays else "as they were made"
+    total = sum(span.sum for span in expected.values()) % 2**64
+    counts_text = ", ".join(f"{job.target}[{p}] {n:,}" for p, n in sorted(counts.items())) or "none"
+    # Records that were read may be deleted by now.
     starts = first_offsets(admin(bootstrap), [(job.target, p) for p in firsts], bootstrap)
-    if removed := [f"{job.target}[{p}] begins at {starts[job.target, p]}, and a row was at {at}"
-                   for p, at in sorted(firsts.items()) if starts.get((job.target, p), 0) > at]:  # fmt: skip
-        return VerifyResult(False, f"rows were removed from {job.target} again: {', '.join(removed)}")
-    if not (why := span_difference(wanted, found)):
-        return VerifyResult(True, f"{rows:,} rows, hash {total:016x}, are in {job.target} {right}: {where}")
-    gone = count_replaced(done.run, path, _read_target(job, done, bootstrap)) if compacts else None
-    if gone is None:
-        return VerifyResult(False, f"{job.target} does not hold what the source gives: {why}")
+    if lost := [f"{job.target}[{p}] begins at {starts[job.target, p]}, and a row was at {position}"
+                   for p, position in sorted(firsts.items()) if starts.get((job.target, p), 0) > position]:  # fmt: skip
+        return VerifyResult(False, f"rows were removed from {job.target} again: {', '.join(lost)}")
+    if not (difference := span_difference(expected, written)):
+        return VerifyResult(True, f"{rows:,} rows, hash {total:016x}, are in {job.target} {condition}: {counts_text}")
+    replaced = count_replaced(marker.run, path, _read_target(job, marker, bootstrap)) if compacts else None
+    if replaced is None:
+        return VerifyResult(False, f"{job.target} does not hold what the source gives: {difference}")
     return VerifyResult(
-        True, f"{rows:,} rows, hash {total:016x}; of {gone:,} the topic keeps a newer record of their keys, all others "
-        f"are in {job.target} {right}: {where}",
+        True, f"{rows:,} rows, hash {total:016x}; of {replaced:,} the topic keeps a newer record of their keys, "
+        f"all others are in {job.target} {condition}: {counts_text}",
     )  # fmt: skip
 
 
 def _job_rows(
-    connection: duckdb.DuckDBPyConnection, done: BackfillMarker, tables: Iterable[pa.Table]
+    connection: duckdb.DuckDBPyConnection, marker: BackfillMarker, tables: Iterable[pa.Table]
 ) -> Iterator[pa.Table]:
-    """The rows of this job in its target, in the columns of an archive; `target INT, position BIGINT`: its place."""
+    """The rows of this job in the target, in columns of an archive, with their partition and offset there."""
     for table in tables:
         connection.register("raw", table)
         yield connection.sql(
             f"""SELECT said[2] AS topic, try_cast(said[3] AS INT) AS partition,
             try_cast(said[4] AS BIGINT) AS "offset", key, value, target, position
             FROM (SELECT key, value, partition AS target, position, split(TRY(decode(mark)), '/') AS said FROM raw
-            WHERE mark IS NOT NULL) WHERE said[1] = '{done.run}'"""
+            WHERE mark IS NOT NULL) WHERE said[1] = '{marker.run}'"""
         ).to_arrow_table()
 
 
 def count_replaced(run: str, path: Path, tables: Iterable[pa.Table]) -> int | None:
-    """Of a compacted topic, how many rows are gone because a newer record has their key; None if that does not explain
-    what is missing.
+    """Count the rows of a compacted topic that a newer record of their key has replaced.
 
-    tables: what the topic holds: `key BINARY, value BINARY, mark BINARY` (the header of a row), `position BIGINT` (its
-    offset), `partition INT`.
+    Rows are written in order, and those of a key into one partition. So a row in the topic is newer than all rows of
+    its key before it, and a record of another writer is newer than the rows at smaller offsets. If the last row of a
+    key is a tombstone, the topic may have no record of it at all.
 
-    Rows are written in their order, and those of a key into one partition. So a row that is there is newer than each
-    one before it, and somebody else's record than each row that lies before it; an older record explains nothing. Of a
-    key whose last row is a tombstone nothing at all may be left: in time the topic forgets that too.
+    Args:
+        run: The id of the run in the headers of its rows.
+        path: The file of rows.
+        tables: The records of the topic: `key BINARY, value BINARY, mark BINARY` (the header of a row), `position
+            BIGINT` (its offset), `partition INT`.
+
+    Returns:
+        The number; None if it does not explain all missing rows.
     """
     with given.open_duckdb(path.parent) as connection:
         connection.execute(
@@ -121,7 +131,7 @@ def count_replaced(run: str, path: Path, tables: Iterable[pa.Table]) -> int | No
               value IS NULL AS removes, file_row_number AS n
             FROM {given.files_as_table([path], numbered=True)}"""
         )
-        asked = connection.execute(
+        counts = connection.execute(
             """WITH own AS (
               SELECT r.key, r.n, t.partition, t.position, t.hash IS DISTINCT FROM r.hash AS changed
               FROM wanted r JOIN there t ON t.ours AND t.place = r.place
@@ -147,34 +157,38 @@ def count_replaced(run: str, path: Path, tables: Iterable[pa.Table]) -> int | No
               (SELECT count(*) FROM own WHERE changed),
               (SELECT count(*) - count(DISTINCT place) FROM there WHERE ours)"""
         ).fetchone()
-    assert asked is not None
-    missing, unexplained, changed, twice = asked
-    return None if unexplained or changed or twice or not missing else int(missing)
+    assert counts is not None
+    missing, unexplained, changed, duplicates = counts
+    return None if unexplained or changed or duplicates or not missing else int(missing)
 
 
-def _read_target(job: BackfillJob, done: BackfillMarker, bootstrap: str) -> Iterator[pa.Table]:
-    """What the target holds from the first row on, up to its end as it is now."""
-    places = [(job.target, p) for p in done.first_offsets]
-    # A commit is answered before it can be read.
-    ends = stable_end_offsets(places, bootstrap, "what was written")
-    starts = first_offsets(admin(bootstrap), places, bootstrap)
+def _read_target(job: BackfillJob, marker: BackfillMarker, bootstrap: str) -> Iterator[pa.Table]:
+    """Read the target from the first possible row to its present end."""
+    partitions = [(job.target, p) for p in marker.first_offsets]
+    # A commit is acknowledged before its records are readable.
+    ends = stable_end_offsets(partitions, bootstrap, "the target")
+    starts = first_offsets(admin(bootstrap), partitions, bootstrap)
     with open_consumer(bootstrap) as reader:
-        for place, end in sorted(ends.items()):
-            start = max(done.first_offsets[place[1]], starts.get(place, 0))
-            yield from _coalesce(_to_table(taken, place[1]) for taken in read_range_batches(reader, *place, start, end))
+        for partition, end in sorted(ends.items()):
+            start = max(marker.first_offsets[partition[1]], starts.get(partition, 0))
+            yield from _coalesce(
+                _to_table(messages, partition[1]) for messages in read_range_batches(reader, *partition, start, end)
+            )
 
 
-def _to_table(taken: Sequence[KafkaMessage], partition: int) -> pa.Table:
+def _to_table(messages: Sequence[KafkaMessage], partition: int) -> pa.Table:
     columns: list[Any] = [
-        map(of, taken) for of in (KafkaMessage.key, KafkaMessage.value, _row_header, KafkaMessage.offset)
+        map(getter, messages) for getter in (KafkaMessage.key, KafkaMessage.value, _row_header, KafkaMessage.offset)
     ]
     arrays = [pa.array(column, kind) for column, kind in zip(columns, RAW_SCHEMA.types[:-1], strict=True)]
-    return pa.Table.from_arrays([*arrays, pa.repeat(pa.scalar(partition, pa.int32()), len(taken))], schema=RAW_SCHEMA)
+    return pa.Table.from_arrays(
+        [*arrays, pa.repeat(pa.scalar(partition, pa.int32()), len(messages))], schema=RAW_SCHEMA
+    )
 
 
-def _row_header(taken: KafkaMessage) -> bytes | None:
-    """Ours is the last of its name, and written behind all others."""
-    for name, value in reversed(cast("Headers", taken.headers() or [])):
+def _row_header(message: KafkaMessage) -> bytes | None:
+    """The last header of its name; the record's own ones come before it."""
+    for name, value in reversed(cast("Headers", message.headers() or [])):
         if name == ROW_HEADER and value is not None:
             return as_bytes(value)
     return None

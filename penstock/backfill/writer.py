@@ -1,4 +1,4 @@
-"""Writes a backfill's rows into their topic: some thousand in a transaction, with the mark of how many there are."""
+"""Writes a backfill's rows to their topic, some thousand per transaction, with the marker of their number."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from penstock.kafka.limits import HEADER_OVERHEAD, RECORD_OVERHEAD, Headers, Pro
 from penstock.kafka.transactions import TransactionalWriter
 
 ROW_HEADER = "penstock.backfill"
-"""Of each record: `run/topic/partition/offset`, where the run names the job and what it read, and the rest the row."""
-# Rows of one transaction; a pace that is slower takes a second's.
+"""Header of each record: `run/topic/partition/offset`, which identifies the run and the row."""
+# Rows of one transaction; with a lower rate those of one second.
 ROWS_PER_TRANSACTION = 20_000
-# Of what a pace missed because it waited, so many seconds are made up for.
+# Seconds of unused rate that may be caught up.
 BURST_SECONDS = 1.0
 
 
 @dataclass
 class RateLimiter:
-    """Limits the write rate. rate: rows per second, 0 for no limit."""
+    """Limits the write rate to `rate` rows per second; 0 for no limit."""
 
     rate: int
     clock: Callable[[], float] = time.monotonic
@@ -40,7 +40,7 @@ class RateLimiter:
         return min(ROWS_PER_TRANSACTION, self.rate) if self.rate else ROWS_PER_TRANSACTION
 
     def acquire(self, count: int) -> None:
-        """Waits until so many rows may be written."""
+        """Wait until `count` rows may be written."""
         if not self.rate:
             return
         now = self.clock()
@@ -58,9 +58,18 @@ def write_rows(
     limiter: RateLimiter,
     on_progress: Callable[[int], None],
 ) -> BackfillMarker:
-    """Write the rows that are not written; told: is asked before each transaction, and may wait, and told how many are.
+    """Write the rows that are not written yet.
 
-    LeaseLost if somebody else does the same job meanwhile.
+    Args:
+        job: The job.
+        marker: Its marker.
+        path: The file of rows.
+        writer: The producer.
+        limiter: Limits the rate.
+        on_progress: Called before each transaction with the number of written rows; it may wait.
+
+    Raises:
+        LeaseLost: Another process runs the same job.
     """
     for table in given.read_rows(path, marker.written, limiter.batch_rows):
         on_progress(marker.written)
@@ -107,7 +116,7 @@ def _producer_batch(job: BackfillJob, run: str, rows: pa.Table) -> ProducerBatch
 
 
 def _record_headers(column: Any) -> tuple[Callable[[], Iterator[Headers]], npt.NDArray[np.int64]]:
-    """The headers that records have themselves, and what they add to their sizes."""
+    """The records' own headers, and their sizes in bytes."""
     lists = column.combine_chunks()
     names, values = lists.flatten().flatten()
     bounds, sizes = (
@@ -126,15 +135,15 @@ def _record_headers(column: Any) -> tuple[Callable[[], Iterator[Headers]], npt.N
 
 
 def _byte_lengths(column: Any) -> npt.NDArray[np.int64]:
-    """How many bytes each has."""
+    """The length of each value in bytes."""
     return _to_int64(pc.binary_length(column))
 
 
 def _to_int64(column: Any) -> npt.NDArray[np.int64]:
-    """0 for none."""
+    """Values as int64, 0 for NULL."""
     return np.asarray(pc.fill_null(column.cast(pa.int64()), 0))
 
 
 def _prefix_sums(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """What lies before each, and all."""
+    """The sum before each number, and the total."""
     return np.concatenate(([0], np.cumsum(numbers)))

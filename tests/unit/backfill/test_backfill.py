@@ -182,7 +182,7 @@ def test_records_of_two_topics_of_one_name_are_each_written_once(
     )
     assert {value for table in rows.read_rows(made) for value in table["value"].to_pylist()} == {b"new", b"old"}
     assert rows.count_rows(made) == 2
-    assert "2 records lie in one place with another one" in caplog.text
+    assert "2 records have the offset of another one" in caplog.text
     empty = tmp_path / "empty"
     empty.mkdir()
     assert (
@@ -350,7 +350,7 @@ def test_windows_are_settled_when_their_stream_has_passed_them(
 def test_nobody_knows_how_far_a_stream_is(tmp_path: Path) -> None:
     job = BackfillJob(COUNTS, AT - timedelta(hours=1), AT, COUNTS.target_topic)
     nowhere = Control(f"sqlite:///{tmp_path}/not/there.db")
-    with pytest.raises(InputNotReady, match="is not known"):
+    with pytest.raises(InputNotReady, match="it is unknown"):
         check_watermark(job, stream_watermarks(nowhere))
     nowhere.engine.dispose()
 
