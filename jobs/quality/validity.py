@@ -34,9 +34,9 @@ def combiner(rules: Mapping[str, Rule]) -> Combiner:
 
     Records whose rule Spark evaluates are one row each, with the status NULL.
     """
-    own = [rule for topic, rule in rules.items() if topic != EVERY]
-    others = " AND ".join(f"topic <> {json_sql.literal(rule.topic)}" for rule in own) or "true"
-    in_spark = [(number, rule) for number, rule in enumerate([*own, rules[EVERY]]) if _in_spark(rule)]
+    topic_rules = [rule for topic, rule in rules.items() if topic != EVERY]
+    others = " AND ".join(f"topic <> {json_sql.literal(rule.topic)}" for rule in topic_rules) or "true"
+    in_spark = [(number, rule) for number, rule in enumerate([*topic_rules, rules[EVERY]]) if _in_spark(rule)]
     columns = [COUNT_COLUMNS]
     if in_spark:
         columns.append(SPARK_COLUMNS)
@@ -46,7 +46,7 @@ def combiner(rules: Mapping[str, Rule]) -> Combiner:
         f", {column}" for column in (["NULL::BLOB AS key", "NULL::BLOB AS value", *null_fields] if in_spark else [])
     )
     branches = []
-    for number, rule in enumerate([*own, rules[EVERY]]):
+    for number, rule in enumerate([*topic_rules, rules[EVERY]]):
         where = others if rule.topic == EVERY else f"topic = {json_sql.literal(rule.topic)}"
         if _in_spark(rule):
             branches.append(_select_for_spark(number, rule, where, [n for n, r in in_spark if r.fields]))
@@ -61,11 +61,11 @@ def combiner(rules: Mapping[str, Rule]) -> Combiner:
 
 def add_status(combined: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
     """The rows of `combiner`, each with the status `valid` or `invalid`."""
-    own = [rule for topic, rule in rules.items() if topic != EVERY]
-    others = ~F.col("topic").isin([rule.topic for rule in own]) if own else F.lit(True)
+    topic_rules = [rule for topic, rule in rules.items() if topic != EVERY]
+    others = ~F.col("topic").isin([rule.topic for rule in topic_rules]) if topic_rules else F.lit(True)
     is_valid: Column | None = None
     rows = combined
-    for number, rule in enumerate([*own, rules[EVERY]]):
+    for number, rule in enumerate([*topic_rules, rules[EVERY]]):
         if not _in_spark(rule):
             continue
         applies = others if rule.topic == EVERY else F.col("topic") == rule.topic

@@ -70,7 +70,7 @@ def started(pid: int) -> float | None:
     return None if member is None or member.dead else member.started
 
 
-def own() -> ProcessSession:
+def current() -> ProcessSession:
     """The session of this process."""
     leader = os.getsid(0)
     return ProcessSession(host(), leader, started(leader) or started(os.getpid()) or 0.0)

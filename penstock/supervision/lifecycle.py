@@ -167,7 +167,7 @@ class Driver(ABC):
             return NOTHING_TO_RUN
         where = cluster_driver_process.whereabouts(row.log) if self.in_cluster else {}
         self._release, self._log = row.release_seq, where.get("log", row.log)
-        own_session = session.own()
+        own_session = session.current()
         # The launcher records them too, but it may have died in between.
         self._control.update_driver(self.incarnation, pid=own_session.pid, pid_started=own_session.started, **where)
         try:

@@ -37,7 +37,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_SINGLE = 50
 
 
-def frames(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> dict[str, DataFrame]:
+def frames(spark: SparkSession, stream: Stream, /, **records: Sequence[Given]) -> dict[str, DataFrame]:
     """The frames that the transform gets for the records of each input, by the input's name.
 
     A record is a dict of the fields of a JSON object, or the value as text or bytes. For an input without a schema the
@@ -47,16 +47,16 @@ def frames(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> 
     Args:
         spark: A session.
         stream: The stream.
-        given: Records by name of the input.
+        records: Records by name of the input.
 
     Raises:
         DeclarationError: A record does not fit its input.
     """
-    _check_inputs(stream, given)
-    return {name: _frame(spark, stream.inputs[name], rows) for name, rows in given.items()}
+    _check_inputs(stream, records)
+    return {name: _frame(spark, stream.inputs[name], input_records) for name, input_records in records.items()}
 
 
-def rows(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> list[dict[str, Any]]:
+def rows(spark: SparkSession, stream: Stream, /, **records: Sequence[Given]) -> list[dict[str, Any]]:
     """The rows that the transform returns for records, as if all of them came in one batch.
 
     With timers, no timer is ever due, and dropDuplicatesWithinWatermark does not work: test both by a golden case. The
@@ -64,7 +64,7 @@ def rows(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> li
     """
     # State with timers needs Spark's stream manager, which this creates.
     _ = spark.streams
-    return [row.asDict(recursive=True) for row in stream.transform(**frames(spark, stream, **given)).collect()]
+    return [row.asDict(recursive=True) for row in stream.transform(**frames(spark, stream, **records)).collect()]
 
 
 def splits(
@@ -83,7 +83,7 @@ def splits(
         spark: A session.
         stream: The stream.
         name: The input, which has a combiner.
-        given: Its records, as for `frames`.
+        records: Its records, as for `frames`.
         others: Records of the other inputs, by name.
         tries: Number of ways to split the records.
         seed: Seed of the random splits.

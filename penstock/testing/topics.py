@@ -63,7 +63,7 @@ def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> lis
         count = len(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
         start = {p: (since or {}).get(p, 0) for p in range(count)}
         consumer.assign([TopicPartition(topic, p, at) for p, at in start.items()])
-        found: list[Record] = []
+        records: list[Record] = []
         ended: set[int] = set()
         while len(ended) < count:
             message = consumer.poll(20)
@@ -72,7 +72,7 @@ def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> lis
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 ended.add(message.partition() or 0)
                 continue
-            found.append(
+            records.append(
                 Record(
                     topic,
                     _text(message.key()),
@@ -83,13 +83,13 @@ def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> lis
                     tuple((k, v.decode()) for k, v in dict(message.headers() or ()).items() if isinstance(v, bytes)),
                 )
             )
-        return sorted(found, key=lambda r: (r.partition, r.offset))
+        return sorted(records, key=lambda r: (r.partition, r.offset))
     finally:
         consumer.close()
 
 
-def _text(found: str | bytes | None) -> str | None:
-    return found.decode(errors="replace") if isinstance(found, bytes) else found
+def _text(raw: str | bytes | None) -> str | None:
+    return raw.decode(errors="replace") if isinstance(raw, bytes) else raw
 
 
 def latest(records: Sequence[Record]) -> dict[str | None, str | None]:

@@ -57,9 +57,9 @@ class Folding:
         due = part.due(self.fold.timer_field, watermark) if self.fold.timer_field else None
         found = fold_query.run_fold(self.fold, table, part.find, watermark, late=self.grace is not None, due=due)
         made = part.change(
-            found.kept,
-            found.gone,
-            found.was,
+            found.state,
+            found.deleted,
+            found.previous_keys,
             found.late,
             lambda kept: fold_query.drop_expired(self.fold, kept, watermark),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 from functools import cache
@@ -53,6 +54,33 @@ def test_no_public_class_or_function_has_a_retired_name() -> None:
         if name.lower() in RETIRED
     ]
     assert names == []
+
+
+# Not even for local variables: they do not say what they hold.
+RETIRED_LOCALS = {"aside", "asked", "found", "given", "kept", "made", "said", "seen", "told", "through"}
+ROOMS_WITH_PLAIN_LOCALS = (
+    "jobs", "dags", *(f"penstock/{room}" for room in (
+        "devstack", "engine", "host", "java", "object_store", "settings", "supervision", "testing", "views", "web",
+    )),
+)  # fmt: skip
+
+
+LOCAL = re.compile(rf"\b({'|'.join(sorted(RETIRED_LOCALS))})\b")
+
+
+def test_no_local_variable_has_a_retired_name() -> None:
+    modules = [path for room in ROOMS_WITH_PLAIN_LOCALS for path in sorted((PROJECT / room).rglob("*.py"))]
+    names = {
+        f"{path.relative_to(PROJECT)}:{node.lineno}: {name}"
+        for path, text in ((path, path.read_text()) for path in modules)
+        if LOCAL.search(text)
+        for function in ast.walk(ast.parse(text))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and (name := node.id) in RETIRED_LOCALS)
+        or (isinstance(node, ast.arg) and (name := node.arg) in RETIRED_LOCALS)
+    }
+    assert names == set()
 
 
 def test_what_authors_import_and_operators_type_is_in_the_glossary() -> None:

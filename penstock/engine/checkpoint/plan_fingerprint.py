@@ -145,12 +145,12 @@ class PlanFingerprint:
         """
         if self._reset.list_names("."):
             return  # the next start begins with a reset
-        kept = self._lines(PLAN_FILE)
+        previous = self._lines(PLAN_FILE)
         accepted = None if ignore_accepted else self._lines(ACCEPTED_PLAN_FILE)
-        if kept is not None and lines not in (kept, accepted) and self._folder.list_names("commits"):
+        if previous is not None and lines not in (previous, accepted) and self._folder.list_names("commits"):
             raise Blocked(
                 f"stream {self._stream} has state of other code, and this code would misread it",
-                got=_difference(kept, lines),
+                got=_difference(previous, lines),
                 hint="take the old code back; or give the stream a new name; or stop it and "
                 + (f"{REBUILD_HINT.format(name=self._stream)}; or " if can_rebuild else "")
                 + "begin anew from a time, "
@@ -234,6 +234,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Compare the state of an app's streams with the code as it is.")
     parser.add_argument("app")
     parser.add_argument("--accept", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     out = redirect_stdout()
-    write_result(out, {"refused": incompatible_streams(given.app, accept=given.accept)})
+    write_result(out, {"refused": incompatible_streams(arguments.app, accept=arguments.accept)})

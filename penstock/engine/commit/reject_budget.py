@@ -39,7 +39,7 @@ class RejectBudget:
                 "with this batch, and nothing is lost",
             )
 
-    def batch_written(self, taken: int) -> None:
+    def batch_written(self, rows: int) -> None:
         """A batch is written, with so many rows. A batch without any row does not end the count."""
-        if self._in_batch or taken:
+        if self._in_batch or rows:
             self._earlier = self._earlier + self._in_batch if self._in_batch else 0

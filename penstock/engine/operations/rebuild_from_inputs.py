@@ -59,7 +59,7 @@ class InputFold:
             rows = pa.Table.from_batches(records).combine_chunks()
             no_state = fold_query.state_schema(self.fold, rows.schema).empty_table()
             result = fold_query.run_fold(self.fold, rows, lambda _: no_state, self.watermark, late=False)
-            yield from result.kept.drop_columns([HASH]).to_batches()
+            yield from result.state.drop_columns([HASH]).to_batches()
 
 
 @contextmanager

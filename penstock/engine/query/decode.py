@@ -218,9 +218,11 @@ def drop_bad_records(rows: DataFrame, input_: Input, metric: str | Observation) 
     bad_record = F.struct(*(record[name].alias(name) for name in (*RAW, "reason")))
     # `min_by` needs an order.
     order = F.when(F.col(BAD_COLUMN) & (size <= MAX_BAD_BYTES), record.offset)
-    held = F.call_function("min_by", bad_record, order, F.lit(MAX_BAD_HELD))
+    samples = F.call_function("min_by", bad_record, order, F.lit(MAX_BAD_HELD))
     # As text, because rows of a metric are slow to convert to Python.
-    observed = rows.observe(metric, F.count_if(BAD_COLUMN).alias("n"), F.to_json(held).alias("some"), *_counts(input_))
+    observed = rows.observe(
+        metric, F.count_if(BAD_COLUMN).alias("n"), F.to_json(samples).alias("some"), *_counts(input_)
+    )
     return observed.where(~F.col(BAD_COLUMN)).drop(SOURCE_RECORD_COLUMN, BAD_COLUMN)
 
 
@@ -272,13 +274,13 @@ def parse_bad_metric(metric: Any) -> tuple[int, list[dict[str, Any]] | None]:
     """
     if not (count := int(metric.getLong(0))):
         return 0, None
-    held: list[dict[str, Any]] = json.loads(metric.getString(1) or "[]")
-    if len(held) < count:
+    bad: list[dict[str, Any]] = json.loads(metric.getString(1) or "[]")
+    if len(bad) < count:
         return count, None
-    for record in held:
+    for record in bad:
         for name in ("key", "value"):
             record[name] = b64decode(record[name]) if record.get(name) is not None else None
-    return count, held
+    return count, bad
 
 
 def with_nullable_fields(rows: DataFrame) -> DataFrame:

@@ -223,8 +223,8 @@ class StreamRun:
     def _find_offsets(self) -> None:
         """Learn the next offsets: what an earlier query read may be gone, and a marker may be of before a reset."""
         marker, reset = self._committer.committed, self._committer.reset
-        known = marker.offsets if marker.query == self._checkpoint.query_id else reset.starts if reset else {}
-        self.offsets = source.next_offsets_before_first_batch(self.stream, known, self._bootstrap) or self.offsets
+        written = marker.offsets if marker.query == self._checkpoint.query_id else reset.starts if reset else {}
+        self.offsets = source.next_offsets_before_first_batch(self.stream, written, self._bootstrap) or self.offsets
 
     def _run_query(self) -> None:
         """Build the transform's frame, compare its plan with the checkpoint's, and start the query."""

@@ -219,9 +219,9 @@ class FoldTask:
             self.fold, rows, part.find, batch.watermark, late=self.late, due=due, time=batch.time
         )
         manifest = part.change(
-            result.kept,
-            result.gone,
-            result.was,
+            result.state,
+            result.deleted,
+            result.previous_keys,
             result.late,
             lambda rows: fold_query.drop_expired(self.fold, rows, batch.watermark),
         )

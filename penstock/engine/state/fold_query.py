@@ -32,16 +32,16 @@ class FoldResult(NamedTuple):
 
     Attributes:
         rows: The rows for the transform.
-        kept: The new state of all hashes of the records.
-        gone: Hashes of the records that have no state any more.
-        was: How many keys of these hashes had a state.
+        state: The new state of all hashes of the records.
+        deleted: Hashes of the records that have no state any more.
+        previous_keys: How many keys of these hashes had a state.
         late: How many rows were left out as late.
     """
 
     rows: pa.Table
-    kept: pa.Table
-    gone: Hashes
-    was: int
+    state: pa.Table
+    deleted: Hashes
+    previous_keys: int
     late: int
 
 
@@ -134,9 +134,9 @@ def _split_by_key(records: pa.Table, pieces: int) -> list[pa.Table]:
 def _join_results(fold: Fold, results: list[FoldResult], count: int, records: pa.Table) -> FoldResult:
     return FoldResult(
         pa.concat_tables([output_schema(fold).empty_table(), *(result.rows for result in results)]),
-        pa.concat_tables([state_schema(fold, records.schema).empty_table(), *(result.kept for result in results)]),
-        np.concatenate([np.empty(0, np.int64), *(result.gone for result in results)]),
-        sum(result.was for result in results),
+        pa.concat_tables([state_schema(fold, records.schema).empty_table(), *(result.state for result in results)]),
+        np.concatenate([np.empty(0, np.int64), *(result.deleted for result in results)]),
+        sum(result.previous_keys for result in results),
         count - len(records),
     )
 

@@ -179,8 +179,8 @@ class FoldStore:
             sizes = files.sizes()
             if [key for key in sizes if key.startswith(OWNER)] != [self._owner]:
                 raise self._lost(batch, files.location(""))
-            attempts = {key: found for key in sizes if (found := ATTEMPT.fullmatch(key))}
-            parts_of_attempt = {key: found[1] for key, found in attempts.items() if found[3] == self._attempt}
+            attempts = {key: match for key in sizes if (match := ATTEMPT.fullmatch(key))}
+            parts_of_attempt = {key: match[1] for key, match in attempts.items() if match[3] == self._attempt}
             changed = dict(
                 zip(
                     parts_of_attempt.values(), map(PartManifest.of, for_each(files.load, parts_of_attempt)), strict=True
@@ -197,10 +197,10 @@ class FoldStore:
             expired = [n for n in manifests if not batch.batch_id - BATCHES_KEPT <= n <= batch.batch_id]
             unused = {key for n in expired for key in files_of(manifests.pop(n))}
             needed = {key for parts in manifests.values() for key in files_of(parts)}
-            versions = [key for key in sizes if (found := VERSION.fullmatch(key)) and int(found[1]) in expired]
+            versions = [key for key in sizes if (match := VERSION.fullmatch(key)) and int(match[1]) in expired]
             # Attempts at later batches are of a driver that has taken over.
-            ended = [key for key, found in attempts.items() if int(found[2]) <= batch.batch_id]
-            for_each(files.delete, [*versions, *ended, *(unused - needed)])
+            finished = [key for key, match in attempts.items() if int(match[2]) <= batch.batch_id]
+            for_each(files.delete, [*versions, *finished, *(unused - needed)])
         if self._folds:
             self.size = keys, size
 

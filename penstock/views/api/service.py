@@ -96,10 +96,10 @@ class ViewsService:
         partition = partition_of(key, self._partition_count(run))
         if context.forwarded:
             self._check_assigned(run, [partition])
-            return await self._get_here(run, key, partition, context)
+            return await self._get_own(run, key, partition, context)
         for number in self._candidates(run, partition):
             if number == self.number:
-                return await self._get_here(run, key, partition, context)
+                return await self._get_own(run, key, partition, context)
             try:
                 # A client would resolve a key of dots as a relative path.
                 quoted = quote(key, safe="").replace(".", "%2E")
@@ -109,7 +109,7 @@ class ViewsService:
                 continue
         raise self._no_instance(run, [partition])
 
-    async def _get_here(self, run: ViewRun, key: str, partition: int, context: RequestContext) -> ViewResponse:
+    async def _get_own(self, run: ViewRun, key: str, partition: int, context: RequestContext) -> ViewResponse:
         before = self._states(run, [partition])
         rows = await self.keys.run(
             lambda: run.store.read("SELECT value FROM rows WHERE key = ?", (key,)), context.deadline
@@ -318,79 +318,81 @@ class ViewsService:
         if context.forwarded:
             self._check_assigned(run, partitions)
             return [await read(partitions)]
-        found: list[dict[str, Any]] = []
-        left, failed = list(partitions), set[int]()
-        while left:
+        results: list[dict[str, Any]] = []
+        remaining, failed = list(partitions), set[int]()
+        while remaining:
             plan: dict[int, list[int]] = defaultdict(list)
             last = set[int]()
-            for partition in left:
+            for partition in remaining:
                 able = [number for number in self._candidates(run, partition) if number not in failed]
                 if not able:
-                    raise self._no_instance(run, left)
+                    raise self._no_instance(run, remaining)
                 plan[able[0]].append(partition)
                 if len(able) == 1:
                     last.add(able[0])
 
-            async def part(number: int, mine: list[int], last: bool) -> dict[str, Any] | None:
+            async def part(number: int, assigned: list[int], last: bool) -> dict[str, Any] | None:
                 if number == self.number:
-                    return await read(mine)
+                    return await read(assigned)
                 path = view_path(run.view.name, what, context)
                 try:
                     answer = await self._connected_peers.ask(
-                        number, "POST", path, context.deadline, content=body_for(mine), last=last
+                        number, "POST", path, context.deadline, content=body_for(assigned), last=last
                     )
                 except PeerUnavailable:
                     return None
                 if answer.status != 200:
                     raise problems.peer_error(answer.status, answer.content)
-                given: dict[str, Any] = orjson.loads(answer.content)
-                return given
+                content: dict[str, Any] = orjson.loads(answer.content)
+                return content
 
-            parts = await asyncio.gather(*(part(number, mine, number in last) for number, mine in plan.items()))
-            left = []
-            for (number, mine), one in zip(plan.items(), parts, strict=True):
-                if one is None:
+            parts = await asyncio.gather(*(part(number, assigned, number in last) for number, assigned in plan.items()))
+            remaining = []
+            for (number, assigned), result in zip(plan.items(), parts, strict=True):
+                if result is None:
                     failed.add(number)
-                    left += mine
+                    remaining += assigned
                 else:
-                    found.append(one)
-        return found
+                    results.append(result)
+        return results
 
     def _no_instance(self, run: ViewRun, partitions: Sequence[int]) -> NotReady:
-        here = run.figures.error or run.waits
+        state = run.figures.error or run.waits
         return NotReady(
             f"no instance has partitions of view {run.view.name} ready",
-            got=f"partitions {sorted(partitions)[:20]}; here: {here}",
+            got=f"partitions {sorted(partitions)[:20]}; here: {state}",
             hint="ask again: they are being loaded, or their instance is being started",
         )
 
     def _states(self, run: ViewRun, partitions: Iterable[int]) -> Mapping[int, PartitionState]:
-        held = run.served
+        served = run.served
         try:
-            return {partition: held[partition] for partition in partitions}
+            return {partition: served[partition] for partition in partitions}
         except KeyError as e:
             raise NotReady(f"partition {e} is not ready here") from None
 
-    def _freshness(self, run: ViewRun, held: Mapping[int, PartitionState], context: RequestContext) -> AnswerFreshness:
+    def _freshness(
+        self, run: ViewRun, before: Mapping[int, PartitionState], context: RequestContext
+    ) -> AnswerFreshness:
         """How fresh the rows are that were just read.
 
         Args:
             run: The view.
-            held: Its partitions before the rows were read.
+            before: Its partitions before the rows were read.
             context: Of the request.
 
         Raises:
             NotReady: A partition was dropped or rebuilt meanwhile, even if it is ready again; or the rows are too old.
         """
-        now = self._states(run, held)
-        if any(now[partition].made != one.made for partition, one in held.items()):
+        now = self._states(run, before)
+        if any(now[partition].made != state.made for partition, state in before.items()):
             raise NotReady("the view was rebuilt meanwhile")
-        fresh = self._of(held.values())
+        fresh = self._of(before.values())
         context.allows(fresh)
         return fresh
 
-    def _of(self, held: Iterable[PartitionState]) -> AnswerFreshness:
+    def _of(self, states: Iterable[PartitionState]) -> AnswerFreshness:
         now = time.monotonic()
         return AnswerFreshness.least(
-            AnswerFreshness(max(0, one.end - one.next), int((now - one.at) * 1000)) for one in held
+            AnswerFreshness(max(0, state.end - state.next), int((now - state.at) * 1000)) for state in states
         )

@@ -157,14 +157,14 @@ class ViewStore:
         """
         with self._translate_errors(), self._transaction() as c:
             for partition, table in misplaced.items():
-                for key, gone in zip(table["key"].to_pylist(), table[DELETED].to_pylist(), strict=True):
+                for key, deleted in zip(table["key"].to_pylist(), table[DELETED].to_pylist(), strict=True):
                     forget = "DELETE FROM misplaced WHERE key = ? AND partition = ?"
-                    sql = forget if gone else "INSERT OR IGNORE INTO misplaced VALUES (?, ?)"
-                    if not c.execute(sql, (key, partition)).rowcount and gone:
+                    sql = forget if deleted else "INSERT OR IGNORE INTO misplaced VALUES (?, ?)"
+                    if not c.execute(sql, (key, partition)).rowcount and deleted:
                         dead, reason = dead + 1, f"a tombstone of a key that partition {partition} cannot have"
             for partition, table in rows.items():
-                gone = table.filter(table[DELETED])["key"].to_pylist()
-                c.executemany("DELETE FROM rows WHERE key = ?", ((key,) for key in gone))
+                deleted = table.filter(table[DELETED])["key"].to_pylist()
+                c.executemany("DELETE FROM rows WHERE key = ?", ((key,) for key in deleted))
                 c.executemany(self._upsert(partition), self.layout.rows(table))
             if dead:
                 self.meta = replace(self.meta, dead=self.meta.dead + dead, reason=reason)
@@ -308,18 +308,18 @@ class ViewStore:
 
     def _reader(self) -> sqlite3.Connection:
         """This thread's connection to the present file."""
-        generation, connection = getattr(self._of_thread, "held", (-1, None))
+        generation, connection = getattr(self._of_thread, "connection", (-1, None))
         if connection is not None and generation == self.generation:
             return connection  # type: ignore[no-any-return]
         if connection is not None:
             connection.close()
-            self._of_thread.held = (-1, None)
+            self._of_thread.connection = (-1, None)
         if self._writer is None:
             raise StoreClosed("the store is being created")
         generation = self.generation
         with self._translate_errors():
             connection = self._connect(reads=True)
-        self._of_thread.held = (generation, connection)
+        self._of_thread.connection = (generation, connection)
         return connection
 
 

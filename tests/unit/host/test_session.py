@@ -127,6 +127,6 @@ def test_terminate_asks_the_python_part_only(tmp_path: Path) -> None:
 
 
 def test_own_session_is_what_a_row_records() -> None:
-    own = session.own()
+    own = session.current()
     assert own.pid == os.getsid(0)
     assert row(own.pid, own.started).session.alive() is True
