@@ -1,7 +1,7 @@
-"""The database side of a capture: pages, the database's own clock, and which transactions are open.
+"""The database of a capture: pages, the database's clock, and its open transactions.
 
-Every query is a statement of its own, committed at once and read to its end: nothing a capture does holds a lock or a
-snapshot in the database between two queries.
+Every query is a transaction of its own and is read to its end, so a capture holds no lock and no snapshot in the
+database between two queries.
 """
 
 from __future__ import annotations
@@ -28,33 +28,38 @@ from penstock.capture.polling.keyset_queries import SourceQuery
 from penstock.capture.source.open_transactions import ServerSession, TransactionSnapshot, TransactionTracker
 from penstock.errors import PenstockError
 
-# A page is read within this time, or the capture says that it fails: a server that hangs must not look like one idle.
+# Seconds to read a page; then the capture fails, so that a server that hangs does not look idle.
 READ_TIMEOUT = 120
 CONNECT_TIMEOUT = 10
-# Characters of what a driver says that are told.
+# Characters of a driver's message in errors.
 LONGEST_MESSAGE = 1000
 
 
 class SourceError(PenstockError):
-    """A capture's database refused or did not answer. refused: a value of the question, so others may be answered."""
+    """A capture's database refused or did not answer; `refused`: only a value of the query was refused."""
 
     refused = False
 
 
-# Seconds for which one look at a server's transactions serves all captures of it: InnoDB's list goes stale for those
-# who read it more often than ten times a second, all together.
+# Seconds for which a query of a server's transactions is shared by all captures. InnoDB's list becomes stale if it is
+# read more than ten times a second in total.
 SNAPSHOT_MAX_AGE = 0.25
 _TRACKERS: dict[tuple[str, float], TransactionTracker] = defaultdict(TransactionTracker)
-# How the type of a time begins that is one moment everywhere; MariaDB's is read in UTC, and comes without a zone.
+# Prefix of the type names of times with a zone; MariaDB's are read in UTC, without a zone.
 ZONED = "TIMESTAMP"
 
 
 @dataclass(frozen=True)
 class SourcePage:
-    """Rows as the driver gives them.
+    """Rows as the driver returns them.
 
-    columns: (name, type as the engine numbers or names it); about: what else the engine tells of each, see `order`;
-    more: whether there may be rows behind them; cut: because they were heavy; weight: bytes, if it was limited.
+    Attributes:
+        columns: Name and type of each column; the type is a number or name of the engine.
+        rows: The rows.
+        about: Metadata of each column, see `SourceDatabase.order`.
+        more: Whether there may be rows after them.
+        cut: Whether rows are missing because of their size.
+        weight: Bytes, if they were limited.
     """
 
     columns: tuple[tuple[str, str], ...]
@@ -76,7 +81,7 @@ DUPLICATE_COLUMN = re.compile(
 
 
 def _shown(cause: BaseException) -> str:
-    # A refused value may be long, and stands in the statement too.
+    # A refused value may be long, and is also in the statement.
     message = str(cause)
     return message if len(message) < LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
 
@@ -85,12 +90,12 @@ def duplicate_columns_error(names: str) -> SourceError:
     return SourceError(
         "a capture selects two columns of one name",
         got=names,
-        hint="name the columns one by one instead of `*`, each by a name of its own",
+        hint="list the columns instead of `*`, each with its own name",
     )
 
 
 def _renamed(name: str, names: list[str]) -> bool:
-    """Whether SQLite gave a second column of one name another, `id:1`."""
+    """Whether SQLite renamed a second column of the same name, e.g. to `id:1`."""
     first, colon, number = name.rpartition(":")
     return bool(colon) and number.isdigit() and first.lower() in map(str.lower, names)
 
@@ -103,7 +108,7 @@ def _compiled(clause: TextClause, dialect: Dialect) -> SQLCompiler:
 
 
 def first(rows: Iterable[tuple[Any, int]], limit: int) -> tuple[list[Any], int, bool]:
-    """The first rows that weigh so many bytes, and one at least; what they weigh; whether there are others."""
+    """The first rows of at most `limit` bytes, at least one; their bytes; and whether there are more."""
     result, weight_sum = list[Any](), 0
     for row, weight in rows:
         if result and weight_sum + weight > limit:
@@ -114,13 +119,13 @@ def first(rows: Iterable[tuple[Any, int]], limit: int) -> tuple[list[Any], int, 
 
 
 def weighed(rows: Iterable[Any]) -> Iterator[tuple[Any, int]]:
-    """Rows and how many bytes each weighs."""
+    """Rows and their sizes in bytes."""
     for row in rows:
         yield row, _weight(row)
 
 
 def _weight(row: Iterable[Any]) -> int:
-    # Of what may be long; it is done for each row, and this is a third of the time of what is shorter.
+    # Only types that may be long; a generator expression would take three times as long.
     weight = 0
     for value in row:
         kind = value.__class__
@@ -132,14 +137,22 @@ def _weight(row: Iterable[Any]) -> int:
 
 
 class SourceDatabase(ABC):
-    """One connection to a capture's database. delay: how long a transaction may be open where nobody can tell."""
+    """One connection to a capture's database.
+
+    Args:
+        url: SQLAlchemy URL.
+        delay: The assumed maximum age of transactions if they are not visible.
+
+    Attributes:
+        display_url: The URL without its password.
+    """
 
     CLOCK: ClassVar[str]
-    # What each new connection begins with, whatever the server and the login have for it.
+    # Statements for each new connection, whatever the defaults of server and login.
     SESSION: ClassVar[tuple[str, ...]] = ()
     OPTIONS: ClassVar[dict[str, Any]]
     WHY_NOT_VISIBLE: ClassVar[str]
-    # What makes a column of text one that is ordered by code point.
+    # Hint: how a text column is ordered by code point.
     CODE_POINT: ClassVar[str]
 
     def __init__(self, url: URL, delay: timedelta) -> None:
@@ -152,11 +165,11 @@ class SourceDatabase(ABC):
         event.listen(self._engine, "connect", self.connected)
 
     def connector(self) -> Callable[[], Self]:
-        """Makes another connection to the same database, in another process too."""
+        """Returns a picklable function that opens another connection to the same database."""
         return partial(type(self), self._url, timedelta(seconds=self._delay))
 
     def connected(self, connection: Any, _: Any) -> None:
-        """Make a new connection ready."""
+        """Initialise a new connection."""
         cursor = connection.cursor()
         for statement in self.SESSION:
             cursor.execute(statement)
@@ -168,22 +181,26 @@ class SourceDatabase(ABC):
             with self._engine.connect() as c:
                 yield c
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error, OverflowError, UnicodeError) as e:
-            # The pool would give the same broken connection out again.
+            # The pool would return the same broken connection.
             self.close()
             cause = getattr(e, "orig", None) or e
             error = SourceError(
-                "the database did not do what a capture asked",
+                "a query of a capture failed",
                 got=f"{type(cause).__name__}: {_shown(cause)} at {self.display_url}",
-                hint=self.hint_for(cause)
-                or "see that it runs and that the capture's SELECT does; the capture asks again by itself",
+                hint=self.hint_for(cause) or "check the database and the capture's SELECT; the capture retries",
             )
             error.refused = isinstance(cause, OverflowError | UnicodeError) or self.rejects_value(cause)
             raise error from e
 
     def page(self, query: SourceQuery, most: int | None = None) -> SourcePage:
-        """All rows of a query, or the first of them that weigh `most` bytes at most, and one at least.
+        """Run a query.
 
-        SourceError if two columns have one name.
+        Args:
+            query: The query.
+            most: Maximum bytes of the rows; at least one row is returned. None for no limit.
+
+        Raises:
+            SourceError: The query failed, or two columns have the same name.
         """
         with self._connected() as c:
             try:
@@ -207,7 +224,7 @@ class SourceDatabase(ABC):
 
     @contextmanager
     def streamed(self, c: Connection, query: SourceQuery, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
-        """The driver's cursor and its rows, `weighed`, one by one: those that are not taken need no memory."""
+        """The driver's cursor, and an iterator of its rows as `weighed`, without buffering all rows."""
         cursor = c.connection.cursor()
         try:
             cursor.execute(*self.sent(query))
@@ -216,7 +233,7 @@ class SourceDatabase(ABC):
             cursor.close()
 
     def sent(self, query: SourceQuery) -> tuple[str, Any]:
-        """A query and its parameters as the driver takes them."""
+        """A query and its parameters for the driver."""
         compiled = _compiled(query.clause, self._engine.dialect)
         values = compiled.construct_params(dict(query.values))
         return str(compiled), tuple(
@@ -224,7 +241,7 @@ class SourceDatabase(ABC):
         ) if compiled.positional else values
 
     def described(self, cursor: Any, _: SourceQuery, /) -> tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]]:
-        """`columns` and `about` of a result whose rows were read."""
+        """`columns` and `about` of a result after its rows were read."""
         return tuple(self.columns(cursor)), tuple(self.about(cursor))
 
     def value(self, query: SourceQuery) -> Any:
@@ -237,10 +254,10 @@ class SourceDatabase(ABC):
             return float(c.execute(text(self.CLOCK)).scalar_one())
 
     def transactions(self, behind: float = -math.inf) -> TransactionSnapshot:
-        """The clock, and since when the oldest transaction is open; where that is unknown, `delay` ago.
+        """The clock, and the start of the oldest open transaction; `delay` ago if that is unknown.
 
-        It may be a quarter of a second old, but not from before `behind`: all captures of a server in this process look
-        together. An older moment holds a capture back and never makes it lose anything.
+        The result may be a quarter of a second old, but not from before `behind`, since all captures of a server in
+        this process share it. An older result delays a capture but loses nothing.
         """
         look = self._look
         with look.lock:
@@ -251,12 +268,12 @@ class SourceDatabase(ABC):
             return look.moment
 
     def read_transactions(self, c: Connection, /) -> TransactionSnapshot:
-        """The moment as a look at the server gives it."""
+        """Query the server's transactions."""
         now = float(c.execute(text(self.CLOCK)).scalar_one())
         return self.summarize(now, self.sessions(c), complete=self.sees_all(c))
 
     def summarize(self, now: float, sessions: Collection[ServerSession], *, complete: bool) -> TransactionSnapshot:
-        """The moment of a look that found these sessions; complete: and that it found all there are."""
+        """The snapshot of a query that returned these sessions; `complete`: whether all sessions were visible."""
         snapshot = self._look.taken(now, sessions)
         if complete:
             return snapshot
@@ -267,72 +284,69 @@ class SourceDatabase(ABC):
 
     @property
     def visibility_problem(self) -> str:
-        """Empty if this login sees when every open transaction began, else why it does not."""
+        """Why this login does not see all open transactions; empty if it does."""
         with self._connected() as c:
             return "" if self.sees_all(c) else self.WHY_NOT_VISIBLE
 
     @abstractmethod
     def sees_all(self, c: Connection, /) -> bool:
-        """Whether `sessions` sees the transactions of all sessions."""
+        """Whether `sessions` returns the transactions of all sessions."""
 
     @abstractmethod
     def sessions(self, c: Connection, /) -> Collection[ServerSession]:
-        """Who may write now."""
+        """The sessions that may write now."""
 
     @abstractmethod
     def server(self) -> str:
-        """Which server this is: another one may hold other rows."""
+        """The identity of the server; another one may have other rows."""
 
     def about(self, cursor: Any, /) -> Iterator[Hashable]:
-        """What tells the order of a result's columns."""
+        """Metadata of a result's columns for `order`."""
         for _ in cursor.description:
             yield None
 
     @abstractmethod
     def order(self, about: Any, /) -> Ordering:
-        """The order of a column of which this is told."""
+        """The ordering of a column with this metadata."""
 
     @abstractmethod
     def rejects_value(self, error: BaseException, /) -> bool:
-        """Whether an error of the driver is about a value that the engine does not take."""
+        """Whether an error of the driver is about a value of the query."""
 
     def hint_for(self, _: BaseException, /) -> str:
-        """What mends an error of the driver, empty if nothing special does."""
+        """The hint for an error of the driver; empty for the default."""
         return ""
 
     def can_send(self, value: Any, /) -> bool:  # noqa: ARG002
-        """Whether the engine can be sent a value at all."""
+        """Whether a value can be a parameter."""
         return True
 
     @abstractmethod
     def orders_by_code_point(self, rows: str, column: str, /) -> bool:
-        """Whether a column of text of a derived table is ordered by code point."""
+        """Whether a text column of a derived table is ordered by code point."""
 
     def at_other_dates(self, query: SourceQuery, /) -> list[SourcePage]:  # noqa: ARG002
-        """What a query says at two other times than now, and at the first of them again; nothing where the engine
-        cannot be told that it is another."""
+        """The page at two other dates, and at the first of them again; empty if the engine cannot set its date."""
         return []
 
     def lossy_text(self, rows: str, column: str, /) -> tuple[str, str] | None:  # noqa: ARG002
-        """Of a column of text of a derived table: its character set, and the condition of values that come back from
-        UTF-8 as other ones; None if there are none in that."""
+        """The character set of a text column, and the condition of values that change in UTF-8; None if lossless."""
         return None
 
     @abstractmethod
     def unique_keys(self, table: exp.Table, /) -> list[set[str]]:
-        """The columns of each unique index of a table, if all are NOT NULL; names as `only_table` gives them."""
+        """The columns of each unique index of a table, if all are NOT NULL; names as in `single_table`."""
 
     def storage_ids(self, schema: str, table: str, /) -> list[int]:  # noqa: ARG002
-        """Numbers of what a table's rows are kept in, where nothing else shows another in its place; schema may be
-        empty."""
+        """Ids of a table's storage, if nothing else shows that a table was exchanged; `schema` may be empty."""
         return []
 
     @abstractmethod
     def plan(self, query: SourceQuery) -> list[tuple[str, str]]:
-        """(table, index) the engine would take, index empty for a full scan."""
+        """(table, index) pairs of the plan; the index is empty for a full scan."""
 
     def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
-        """(name, type) of a result's columns: a type that is another writes other bytes."""
+        """(name, type) of a result's columns."""
         for described in cursor.description:
             yield str(described[0]), str(described[1])
 
@@ -341,7 +355,7 @@ class SourceDatabase(ABC):
 
 
 def group_by_index(rows: Iterable[Any]) -> list[set[str]]:
-    """The columns of the indexes all of whose columns serve. rows: (index, column, whether it serves)."""
+    """The columns of each index of which all columns are usable; `rows` are (index, column, whether it is usable)."""
     columns_by_index: dict[Any, set[str]] = defaultdict(set)
     unusable = set()
     for index, column, serves in rows:

@@ -1,4 +1,4 @@
-"""Where a capture's database is: an Airflow connection, given in the environment as Airflow itself takes it.
+"""The address of a capture's database: an Airflow connection in an environment variable.
 
 `FROM mysql shop` reads `AIRFLOW_CONN_SHOP`, a URI (`mysql://user:password@host:3306/database`) or the JSON form. An
 Airflow task that starts captures puts the connections of Airflow's own store there. Passwords are in no file and no
@@ -19,7 +19,7 @@ from penstock.errors import DeclarationError
 from penstock.settings import settings
 
 DRIVERS = {"mysql": "mysql+pymysql", "postgres": "postgresql+psycopg", "sqlite": "sqlite"}
-# What Airflow, SQLAlchemy and people call them.
+# Names of the engines in Airflow and SQLAlchemy.
 KINDS = {"mysql": "mysql", "mariadb": "mysql", "postgres": "postgres", "postgresql": "postgres", "sqlite": "sqlite"}
 DEMO = "demo"
 
@@ -30,27 +30,31 @@ def variable(name: str) -> str:
 
 
 def url(name: str, dialect: str) -> URL:
-    """The SQLAlchemy URL of a connection, password included. DeclarationError if it is not given or of another kind."""
+    """The SQLAlchemy URL of a connection, with its password.
+
+    Raises:
+        DeclarationError: The connection is missing, invalid or of another engine.
+    """
     text = os.environ.get(variable(name), "").strip()
     if not text and name == DEMO and not settings().control_url.get_secret_value():
         return make_url(f"mysql+pymysql://penstock:penstock@127.0.0.1:{settings().mariadb_port}/demo")
     if not text:
         raise DeclarationError(
-            f"connection {name} is not given",
+            f"connection {name} is missing",
             got=f"no {variable(name)} in the environment",
             hint=f"set it, e.g. {variable(name)}='{dialect}://user:password@host/database', or add it in Airflow",
         )
     try:
         parsed = _from_json(text) if text.startswith("{") else make_url(text)
         if "@" in (parsed.host or ""):
-            # A password has it; what follows would be told as the host.
+            # The password contains it, and its rest would be shown as the host.
             raise ValueError("host")
     except (ValueError, KeyError, TypeError, ArgumentError) as e:
         # Its text may hold a password: the error does not show it.
         raise DeclarationError(
             f"connection {name} cannot be read",
             got=f"{type(e).__name__} in {variable(name)}",
-            hint="give a URI, in the password %40 for @, or the JSON form of Airflow's connections",
+            hint="write a URI, in the password %40 for @, or the JSON form of Airflow's connections",
         ) from None
     kind = KINDS.get(parsed.get_backend_name())
     if kind != dialect:

@@ -37,13 +37,13 @@ from penstock.capture.source.mysql_rows import read_rows, result_fields
 from penstock.capture.source.open_transactions import ServerSession, TransactionSnapshot
 
 log = logging.getLogger(__name__)
-# 2000-01-01, 2030-01-01, and the first again: what differs between those, somebody has changed.
+# 2000-01-01, 2030-01-01, and the first again, to recognise rows that changed in the meantime.
 OTHER_TIMES = (946684800, 1893456000, 946684800)
-# Seconds after which InnoDB makes its list of transactions anew, and how often it is asked again for it.
+# Seconds after which InnoDB refreshes its list of transactions, and number of retries.
 STALE, RETRIES = 0.15, 3
-# From here on InnoDB's numbers of transactions are none yet: places in memory, used again and again.
+# From here on InnoDB's transaction ids are memory addresses of transactions without an id, which are reused.
 NUMBERS = 1 << 48
-# Errors about a value: of collations that do not mix, and of texts and numbers that a type or a character set lacks.
+# Errors about a value: collations that do not mix, and values out of the range of a type or character set.
 REFUSED = {
     ER.CANT_AGGREGATE_2COLLATIONS,
     ER.CANT_AGGREGATE_3COLLATIONS,
@@ -57,10 +57,10 @@ REFUSED = {
     3854,
     3988,
 }
-# Collations of MySQL and MariaDB by code point, without the rule that a text is as long as it needs to be.
+# Collations by code point that do not pad values with spaces.
 CODE_POINT = {"binary", "utf8mb4_0900_bin", *(f"{s}_nopad_bin" for s in ("utf8mb4", "utf8mb3", "utf8", "ascii"))}
-# Character sets each of whose values is another in UTF-8, and comes back from that as it was. Others have bytes that
-# are no character, which come as `?`, or two characters that are one in Unicode.
+# Character sets that are lossless in UTF-8. Others have bytes without a character, which become `?`, or two characters
+# that are one in Unicode.
 LOSSLESS_CHARSETS = {
     "utf8mb4",
     "utf8mb3",
@@ -78,7 +78,7 @@ LOSSLESS_CHARSETS |= {"binary", "cp850", "cp852", "cp866", "keybcs2", "koi8r", "
 
 
 def _datetime(text: str) -> datetime | str:
-    """As PyMySQL's own, which takes five times as long; what is no time (`0000-00-00 00:00:00`) stays text."""
+    """Like PyMySQL's converter, but five times faster; invalid times such as `0000-00-00 00:00:00` stay text."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -99,20 +99,18 @@ class MySQL(SourceDatabase):
             "conv": conversions | {FIELD_TYPE.DATETIME: _datetime, FIELD_TYPE.TIMESTAMP: _datetime},
         }
     }
-    # A snapshot for each query, as all are transactions of their own. What a text without a column's collation is
-    # compared by is the vendor's choice.
+    # A snapshot for each query, since each is a transaction. The collation of literals is the vendor's default.
     SESSION: ClassVar = (
-        # A limit would cut the answers here too. A COMMIT that begins another transaction would let all later polls
-        # see what was there then.
+        # A limit would truncate results. With chained transactions all later polls would read the same snapshot.
         "SET sql_select_limit = 18446744073709551615, completion_type = 0",
         "COMMIT",
         "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
         "SET collation_connection = /*M!100000 utf8mb4_general_ci *//*!80000 utf8mb4_0900_ai_ci */",
     )
-    # What else decides what a SELECT means, how many rows it gives, as of when, and what ends a session between two
-    # polls, or a query before READ_TIMEOUT does. Versions lack some.
+    # Variables that change the meaning or the result of a SELECT, or that end a session between polls or a query before
+    # READ_TIMEOUT. Some versions lack some of them.
     VARIABLES: ClassVar = {
-        # Times that have a zone come in UTC.
+        # Times with a zone are read in UTC.
         "time_zone": "'+00:00'",
         "sql_mode": "''",
         "old_mode": "'UTF8_IS_UTF8MB3'",
@@ -127,9 +125,9 @@ class MySQL(SourceDatabase):
         "sql_auto_is_null": "0",
         "sql_big_selects": "1",
         "group_concat_max_len": "4294967295",
-        # Else keys are put in order by their first thousand bytes alone.
+        # With the default only the first 1024 bytes of keys are sorted.
         "max_sort_length": "32768",
-        # Of versioned tables: what is there now.
+        # The present rows of versioned tables.
         "system_versioning_asof": "DEFAULT",
         "wait_timeout": "28800",
         "idle_transaction_timeout": "0",
@@ -145,10 +143,9 @@ class MySQL(SourceDatabase):
         "the login lacks the privilege PROCESS, the server replays what others wrote (replica, Galera), or it has "
         "another engine with transactions than InnoDB"
     )
-    # Begun is when the statement began that touched the first row, or later: a row's CURRENT_TIMESTAMP may be earlier,
-    # so running statements count too. Both have whole seconds, rounded down. InnoDB says it in the local time of the
-    # server's machine, and of an hour that comes twice a year it may be the first. Our own query proves that the list
-    # is not one made earlier.
+    # trx_started is the start of the statement that touched the first row, or later. CURRENT_TIMESTAMP of a row may be
+    # earlier, so running statements count too. Both have whole seconds, rounded down. InnoDB uses local time, in which
+    # an hour may occur twice; the earlier one is assumed. The list is fresh if it contains this very query.
     TRANSACTIONS = (
         "SELECT COALESCE(trx_query LIKE :mark, 0), own, id, thread, UNIX_TIMESTAMP(IF("
         "CONVERT_TZ(utc - INTERVAL 1 HOUR, '+00:00', 'SYSTEM') = trx_started, utc - INTERVAL 1 HOUR, utc))"
@@ -156,7 +153,7 @@ class MySQL(SourceDatabase):
         " trx_mysql_thread_id AS thread, trx_mysql_thread_id = CONNECTION_ID() AS own, trx_is_read_only AS ro"
         " FROM information_schema.innodb_trx) t WHERE own OR NOT ro"
     )
-    # Whatever is not known to write nothing counts, e.g. `Connect`, which events of the scheduler are, `Bulk_execute`.
+    # All commands that may write, e.g. `Connect` for events of the scheduler, and `Bulk_execute`.
     STATEMENTS = (
         "SELECT ID, UNIX_TIMESTAMP(SYSDATE()) - 1 - COALESCE(TIME, 0), USER = 'system user'"
         " FROM information_schema.processlist WHERE ID <> CONNECTION_ID()"
@@ -168,8 +165,8 @@ class MySQL(SourceDatabase):
         " AND ENGINE NOT IN ('InnoDB', 'SEQUENCE')"
     )
 
-    # Of a table and its partitions: nothing else that is told changes by a TRUNCATE or an exchange of partitions. In a
-    # name InnoDB keeps what is no letter as `@` and some characters.
+    # Ids of a table and its partitions; nothing else changes by TRUNCATE or an exchange of partitions. InnoDB encodes
+    # characters of a name that are no letters as `@` and some characters.
     STORAGE_IDS = (
         "SELECT i.TABLE_ID FROM information_schema./*M!100000 INNODB_SYS_TABLES *//*!80000 INNODB_TABLES */ AS i"
         " JOIN (SELECT CONCAT(REGEXP_REPLACE(COALESCE(NULLIF(:schema, ''), DATABASE()), :odd, '@%'), '/',"
@@ -190,14 +187,14 @@ class MySQL(SourceDatabase):
         return self._shows(c) and not self._look.replays
 
     def _shows(self, c: Connection) -> bool:
-        """Whether this login may see all transactions: asked once for each connection."""
+        """Whether this login may see all transactions; cached for each connection."""
         if "shows" not in c.info:
             queries = (self.GALERA, self.OTHER_ENGINES)
             c.info["shows"] = self._may_look(c) and not any(c.execute(text(query)).all() for query in queries)
         return bool(c.info["shows"])
 
     def _may_look(self, c: Connection) -> bool:
-        """Whether this login may look into InnoDB."""
+        """Whether this login may read InnoDB's tables."""
         if "looks" not in c.info:
             try:
                 c.execute(text("SELECT COUNT(*) FROM information_schema.innodb_trx")).scalar_one()
@@ -209,7 +206,7 @@ class MySQL(SourceDatabase):
         return bool(c.info["looks"])
 
     def read_transactions(self, c: Connection) -> TransactionSnapshot:
-        """InnoDB shows what it saw at the first of reads that follow closely, so a transaction of our own proves it."""
+        """Query the transactions; InnoDB may return an older list, which lacks this query's own transaction."""
         if not self._shows(c):
             return self.summarize(float(c.execute(text(self.CLOCK)).scalar_one()), (), complete=False)
         c.execute(text("START TRANSACTION WITH CONSISTENT SNAPSHOT"))
@@ -222,7 +219,7 @@ class MySQL(SourceDatabase):
                     return self.summarize(now, sessions, complete=not self._look.replays)
         finally:
             c.execute(text("COMMIT"))
-        log.warning("%s shows an old list of its transactions: others read it too often", self.display_url)
+        log.warning("%s returns an old list of its transactions: other sessions read it too often", self.display_url)
         last_snapshot = self._look.moment
         return last_snapshot if last_snapshot.now else TransactionSnapshot(now, 0.0)
 
@@ -244,7 +241,7 @@ class MySQL(SourceDatabase):
         return result + [ServerSession(started, str(connection_id)) for connection_id, started in statements.items()]
 
     def page(self, query: SourceQuery, most: int | None = None) -> SourcePage:
-        # PyMySQL's own reading of rows breaks a connection where a text cannot be read.
+        # PyMySQL's own parser breaks the connection at invalid text.
         return super().page(query, sys.maxsize if most is None else most)
 
     @contextmanager
@@ -268,7 +265,7 @@ class MySQL(SourceDatabase):
         return isinstance(error, pymysql.err.Error) and bool(error.args) and error.args[0] in REFUSED
 
     def can_send(self, value: Any) -> bool:
-        # The driver writes them as names.
+        # The driver would write infinity and NaN as names.
         return not isinstance(value, float | Decimal) or isfinite(value)
 
     def orders_by_code_point(self, rows: str, column: str) -> bool:
@@ -291,7 +288,7 @@ class MySQL(SourceDatabase):
         return pages
 
     def _do(self, statement: str) -> None:
-        # There is one connection, and each page takes it.
+        # The pool has one connection, which pages use too.
         with self._connected() as c:
             c.execute(text(statement))
 
@@ -302,7 +299,7 @@ class MySQL(SourceDatabase):
         if name in LOSSLESS_CHARSETS:
             return None
         converted = f"CONVERT(CONVERT(q.{column} USING utf8mb4) USING {name})"
-        # MySQL makes NULL of what it cannot convert.
+        # MySQL returns NULL for what it cannot convert.
         return name, f"NOT CAST({converted} AS BINARY) <=> CAST(q.{column} AS BINARY)"
 
     def unique_keys(self, table: exp.Table) -> list[set[str]]:
@@ -324,7 +321,7 @@ class MySQL(SourceDatabase):
     def plan(self, query: SourceQuery) -> list[tuple[str, str]]:
         with self._connected() as c:
             rows = c.execute(text(f"EXPLAIN {query.clause.text}"), dict(query.values)).mappings()
-            # Without a table nothing is read: the condition cannot be met.
+            # Without a table nothing is read, since the condition is never true.
             return [(str(row["table"]), str(row["key"] or "")) for row in rows if row["table"]]
 
     def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,6 @@
-"""Rows of the MySQL protocol, taken out of PyMySQL's packets: PyMySQL itself calls three methods for each value.
+"""Parses rows of the MySQL protocol from PyMySQL's packets; PyMySQL itself calls three methods for each value.
 
-A row is its columns' values one after the other as text, each behind its length; a packet has the length of what it
-holds and its number before it:
+A row is the values of its columns as text, each after its length. A packet starts with its length and number:
 https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset_row.html
 https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_basic_packets.html
 
@@ -18,22 +17,22 @@ from pymysql.err import Error
 
 from penstock.capture.output.encode import Unreadable
 
-# Lengths from here on are of two, three or eight bytes of their own; this one says NULL.
+# Length bytes from here on have a special meaning: NULL, or a length of two, three or eight bytes.
 NULL = 251
 WIDTHS = {252: 2, 253: 3, 254: 8}
-# What ends the rows begins as a length of eight bytes does, and is shorter than one. An error begins with the next.
+# The packet after the rows starts like a length of eight bytes, and is shorter. An error starts with the next byte.
 END, SHORT = 254, 9
 HEAD = 4
 
-# Of a column: the encoding of its text, and what makes its value of that.
+# The encoding and the converter of each column.
 Forms = Sequence[tuple[str | None, Callable[[Any], Any] | None]]
 Row = tuple[Any, ...]
 
 
 def read_rows(cursor: Any) -> Iterator[tuple[Row, int]]:
-    """The rows of a query that an SSCursor has just executed, and the bytes of each as it was sent.
+    """The rows of a query that an SSCursor has just executed, and their sizes as sent.
 
-    The values are what PyMySQL gives, and `Unreadable` where it cannot read a text.
+    Values are as PyMySQL returns them, and `Unreadable` for invalid text.
     """
     result = cursor._result
     connection = result.connection
@@ -43,12 +42,12 @@ def read_rows(cursor: Any) -> Iterator[tuple[Row, int]]:
         try:
             packet = connection._read_packet()
         except Error:
-            # Else the cursor, as it is closed, would read on from a connection that may be gone.
+            # Otherwise closing the cursor would read from a connection that may be broken.
             result.unbuffered_active = False
             raise
         data = packet.get_all_data()
         if data[0] == END and len(data) < SHORT:
-            # It says whether other results follow; as PyMySQL does where its rows end.
+            # As PyMySQL at the end of the rows; the packet says whether more results follow.
             result._check_packet_is_eof(packet)
             result.unbuffered_active, result.connection, result.rows = False, None, None
             return
@@ -62,9 +61,9 @@ def result_fields(cursor: Any) -> list[Any]:
 
 
 def _buffered(connection: Any, forms: Forms) -> list[tuple[Row, int]]:
-    """The rows whose packets have come already as a whole; any other packet is left to PyMySQL."""
+    """The rows whose packets are completely buffered; other packets are left to PyMySQL."""
     data, at, rows, number = b"", 0, list[tuple[Row, int]](), connection._next_seq_id
-    # What is wrong with the connection, PyMySQL meets and says with its next packet.
+    # PyMySQL reports an error of the connection with the next packet.
     with suppress(OSError):
         data = connection._rfile.peek()
     while len(data) > (start := at + HEAD):
@@ -96,7 +95,7 @@ def _row(data: bytes, at: int, forms: Forms) -> Row:
             try:
                 value = value.decode(encoding)
             except UnicodeDecodeError:
-                # MariaDB takes one half of a surrogate pair for a character.
+                # MariaDB accepts lone surrogates.
                 row.append(Unreadable(value))
                 continue
         row.append(value if form is None else form(value))

@@ -1,8 +1,8 @@
 """Derives from a server's sessions the earliest time at which an open transaction may have assigned a cursor value.
 
-An engine says when a transaction touched its first row, or was prepared, not when the statement began from whose time
-the row has its cursor. What was seen at the look before makes up for it. All times are the database's clock, epoch
-seconds.
+An engine reports when a transaction touched its first row, or was prepared, not the start of the statement, whose time
+may be the row's cursor. The result of the query before compensates for that. All times are epoch seconds of the
+database's clock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ServerSession:
 
     @property
     def names(self) -> set[str]:
-        """What a transaction may be known by."""
+        """The names by which a transaction is recognised in the next query."""
         own = f"{self.connection}/{self.shown}" if self.connection else ""
         return {self.transaction, own} - {""} if self.shown is not None else set()
 
@@ -72,9 +72,9 @@ class TransactionTracker:
     replays: bool = False
 
     def taken(self, now: float, sessions: Collection[ServerSession]) -> TransactionSnapshot:
-        """The moment of a look that found these sessions; it is the last one from now on."""
+        """Update the state with the sessions of a query, and return its snapshot."""
         present = {name for session in sessions for name in session.names}
-        # Of those that have ended, any may be what is prepared now.
+        # Any of those that have ended may be prepared now.
         ended_starts = [*self.statements.values(), *(self.starts[name] for name in self.nameless - present)]
         starts = {session: min([session.began, *self._known(session, ended_starts)]) for session in sessions}
         self.starts = {name: start for session, start in starts.items() for name in session.names}
@@ -86,6 +86,6 @@ class TransactionTracker:
         starts = [self.starts[name] for name in session.names if name in self.starts]
         if not session.connection:
             return starts or ended_starts
-        # Its statement may have waited before it touched a row.
+        # Its statement may have waited for a lock before it touched a row.
         statement_starts = [] if session.shown is None else [self.statements.get(session.connection, session.began)]
         return starts + statement_starts

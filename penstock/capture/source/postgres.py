@@ -16,9 +16,9 @@ from penstock.capture.polling.keyset_queries import SourceQuery
 from penstock.capture.source.base import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, SourceDatabase, group_by_index, weighed
 from penstock.capture.source.open_transactions import ServerSession, TransactionSnapshot
 
-# PostgreSQL's number for a time with time zone.
+# The oid of timestamptz.
 TIMESTAMPTZ = 1184
-# Rows that come at once where they come one by one.
+# Rows of one fetch of a stream.
 CHUNK = 10
 
 
@@ -28,7 +28,7 @@ class PostgreSQL(SourceDatabase):
     OPTIONS: ClassVar = {
         "connect_args": {
             "connect_timeout": CONNECT_TIMEOUT,
-            # A connection that broke without a word must not look like a query that takes long.
+            # A dead connection must not look like a slow query.
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
@@ -36,23 +36,22 @@ class PostgreSQL(SourceDatabase):
             "client_encoding": "utf8",
         }
     }
-    # What decides how values are written as text, and how literals are read, whatever the server, the database and the
-    # login have for it.
+    # Settings of the text form of values and of literals, whatever the defaults of server, database and login.
     SETTINGS: ClassVar = {
         "timezone": "UTC",
         "statement_timeout": str(READ_TIMEOUT * 1000),
         "default_transaction_isolation": "read committed",
         "default_transaction_deferrable": "off",
-        # Output, and in which order an input's day and month stand.
+        # Output format, and order of day and month in input.
         "datestyle": "ISO, MDY",
         "intervalstyle": "postgres",
         "extra_float_digits": "3",
         "bytea_output": "hex",
         "standard_conforming_strings": "on",
         "transform_null_equals": "off",
-        # A policy that hides rows makes an error in place of a table that lacks them.
+        # A policy that hides rows is an error.
         "row_security": "off",
-        # More than 0 leaves out rows by chance.
+        # Other values than 0 leave out random rows.
         "gin_fuzzy_search_limit": "0",
         "timezone_abbreviations": "Default",
         "lc_numeric": "C",
@@ -60,16 +59,14 @@ class PostgreSQL(SourceDatabase):
         "default_text_search_config": "pg_catalog.simple",
         "xmlbinary": "base64",
         "xmloption": "content",
-        # It would make other texts of the same view.
+        # It changes the text of views.
         "quote_all_identifiers": "off",
     }
-    # What ends a session that waits for its next poll, or a query before `statement_timeout` does: not every version
-    # has all of them.
+    # Timeouts that would end a waiting session, or a query before `statement_timeout`; some versions lack some.
     LIMITS: ClassVar = (
         "'idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout', 'lock_timeout'"
     )
-    # Where names without a schema are looked for: what the connection itself says (`options=-csearch_path=...`) holds,
-    # what somebody gives its login meanwhile does not.
+    # The default search path, unless the connection sets one (`options=-csearch_path=...`), ignoring that of the login.
     SEARCH_PATH = (
         "SELECT set_config(name, '\"$user\", public', false) FROM pg_settings"
         " WHERE name = 'search_path' AND source <> 'client'"
@@ -86,7 +83,7 @@ class PostgreSQL(SourceDatabase):
     VISIBILITY = (
         "SELECT EXTRACT(EPOCH FROM clock_timestamp()), pg_has_role('pg_read_all_stats', 'USAGE')"
         " AND NOT pg_is_in_recovery()"
-        # Its worker may be away, and comes back with what others wrote meanwhile.
+        # The worker of a subscription may be down, and later apply older commits.
         " AND NOT EXISTS (SELECT FROM pg_subscription AS s JOIN pg_database AS d ON d.oid = s.subdbid"
         " WHERE datname = current_database())"
     )
@@ -101,12 +98,12 @@ class PostgreSQL(SourceDatabase):
         " AND backend_type IS DISTINCT FROM 'autovacuum worker' AND NOT pg_is_in_recovery()"
         " UNION ALL SELECT EXTRACT(EPOCH FROM prepared), NULL, '', transaction::text, false FROM pg_prepared_xacts"
     )
-    # What psycopg would turn into an object that says less: an interval's months become thirty days, JSON's numbers
-    # floats, and an address a class of its own; a time with a zone may be 24:00:00.
+    # Types that psycopg would convert with loss: months of an interval become thirty days, numbers of JSON floats; a
+    # time with a zone may be 24:00:00.
     AS_TEXT = ("json", "jsonb", "interval", "inet", "cidr", "timetz")
 
-    # A standby that was promoted and a backup that was put back are on another timeline, and may lack what was read. So
-    # may a server that crashed, if commits are not waited for until they are on its disk.
+    # A promoted standby and a restored backup have another timeline, and may lack rows that were read; so may a server
+    # that crashed if commits are asynchronous.
     SERVER = (
         "SELECT system_identifier || CASE timeline_id WHEN 1 THEN '' ELSE ' timeline ' || timeline_id END"
         " || CASE current_setting('synchronous_commit') WHEN 'off' THEN ' since ' || COALESCE((SELECT backend_start"
@@ -142,7 +139,7 @@ class PostgreSQL(SourceDatabase):
 
     def sessions(self, c: Connection) -> list[ServerSession]:
         result = list[ServerSession]()
-        # The list itself says of whom it does not tell: a right may go between two questions.
+        # The list shows which sessions are hidden, since a privilege may be revoked between two queries.
         self._hidden = False
         for transaction_start, statement_start, pid, transaction, hidden in c.execute(text(self.SESSIONS)):
             self._hidden |= bool(hidden)
@@ -158,12 +155,12 @@ class PostgreSQL(SourceDatabase):
     @contextmanager
     def streamed(self, c: Connection, query: SourceQuery, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
         cursor: Any = c.connection.cursor()
-        # What was not taken is cancelled when it is closed.
+        # Closing it cancels the rest of the query.
         with closing(cursor.stream(*self.sent(query), size=CHUNK)) as rows:
             yield cursor, weighed(rows)
 
     def described(self, cursor: Any, query: SourceQuery) -> tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]]:
-        # The driver says nothing of rows that come one by one if there are none.
+        # The driver has no description of an empty stream.
         if cursor.description is not None:
             self._last = super().described(cursor, query)
         elif self._last is None:
@@ -195,10 +192,10 @@ class PostgreSQL(SourceDatabase):
         from psycopg import errors
 
         if isinstance(error, errors.InsufficientPrivilege) and "row-level security" in str(error):
-            return "capture by a login with BYPASSRLS or the table's owner, and leave out rows by WHERE"
+            return "use a login with BYPASSRLS or the table's owner, and exclude rows by WHERE"
         if isinstance(error, errors.UntranslatableCharacter | errors.CharacterNotInRepertoire):
             return (
-                "mend the row that holds these bytes: they are no character of the database's encoding; or select "
+                "correct the row with these bytes, which are invalid in the database's encoding; or select "
                 "convert_to(column, getdatabaseencoding()) for the column"
             )
         return ""
@@ -210,7 +207,7 @@ class PostgreSQL(SourceDatabase):
         return isinstance(error, DataError | errors.ProgramLimitExceeded)
 
     def orders_by_code_point(self, rows: str, column: str) -> bool:
-        # As JSON: older servers lack some of a database's columns.
+        # As JSON, since older servers lack some columns of pg_database.
         query = (
             "SELECT CASE c.collname WHEN 'default' THEN (SELECT to_jsonb(d) ->> 'datlocprovider' = 'b' OR (datcollate"
             " IN ('C', 'POSIX', 'C.UTF-8', 'C.utf8') AND COALESCE(to_jsonb(d) ->> 'datlocprovider', 'c') = 'c')"
@@ -222,7 +219,7 @@ class PostgreSQL(SourceDatabase):
             return bool(c.execute(SourceQuery(query, {}).clause).scalar())
 
     def unique_keys(self, table: exp.Table) -> list[set[str]]:
-        # The rows of a table's heirs are not in its indexes, those of its partitions are.
+        # The rows of inheriting tables are not in a table's indexes, those of partitions are.
         query = text(
             "SELECT indexrelid, attname, attnotnull AND attcollation = indcollation[n] FROM pg_index AS i"
             " JOIN pg_class AS t ON t.oid = indrelid CROSS JOIN generate_series(0, indnkeyatts - 1) AS n"
@@ -243,7 +240,7 @@ class PostgreSQL(SourceDatabase):
 
 def _scans(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if node["Node Type"] == "Bitmap Heap Scan":
-        # Its index, or one of them, is told below it.
+        # Its index, or one of them, is in a child node.
         yield node["Relation Name"], next((index for child in node["Plans"] for _, index in _scans(child)), "")
         return
     if "Scan" in node["Node Type"] and "Relation Name" in node:

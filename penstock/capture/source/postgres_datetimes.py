@@ -1,7 +1,4 @@
-"""Times of PostgreSQL that Python lacks: `infinity`, years before Christ or beyond 9999, `24:00:00`.
-
-One such value must not stop a capture, so it is read as the text that the database has for it.
-"""
+"""Reads times of PostgreSQL that Python cannot have (`infinity`, years before 1 or after 9999, `24:00:00`) as text."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ TYPES = ("date", "time", "timestamp", "timestamptz")
 
 
 class WideDatetimeLoader(Loader):
-    """A value as psycopg has it, or as text if it has none."""
+    """Loads a value as psycopg does, or as text if it is out of range."""
 
     name = ""
 

@@ -1,8 +1,8 @@
-"""Text of PostgreSQL's databases in another encoding than UTF-8.
+"""Decodes text of PostgreSQL databases in other encodings than UTF-8.
 
-The server itself refuses a whole page for one byte that is no character of its database's encoding. So it is not asked
-to convert: bytes are read here, each text by itself. Of the encodings below Python makes of each byte what the server
-would; of those with characters of several bytes it does not, so these are left to the server.
+The server would refuse a whole page for one byte that is invalid in the encoding of its database. So it sends the bytes
+without conversion, and each text is decoded here. This holds for single-byte encodings, which Python decodes like the
+server; others are left to the server.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from penstock.capture.output.encode import Unreadable
 
 LATIN = {f"LATIN{n}" for n in range(1, 11)} | {f"ISO_8859_{n}" for n in range(5, 9)}
 WINDOWS = {"WIN866", "WIN874", *(f"WIN{n}" for n in range(1250, 1259))}
-# In SQL_ASCII a database says nothing of its bytes.
+# SQL_ASCII means that the encoding is unknown.
 DECODED_HERE = {"SQL_ASCII", "KOI8R", "KOI8U", *LATIN, *WINDOWS}
-# What is text to the driver; without a number, all types that it does not know.
+# Types that the driver reads as text; 0 stands for all unknown types.
 TEXTS = ("text", "varchar", "bpchar", "name", "xml", '"char"', 0)
 
 
 def register(connection: Any, *as_text: str) -> None:
-    """Let text of a connection be read here, if its database is of such an encoding. as_text: other types that are."""
+    """Decode text of a connection here if the encoding of its database allows it; `as_text` are further types."""
     from psycopg._encodings import pg2pyenc
     from psycopg.adapt import Loader
 

@@ -18,11 +18,11 @@ class SQLite(SourceDatabase):
     CLOCK = "SELECT (julianday('now') - 2440587.5) * 86400.0"
     CODE_POINT = "declare the column without a collation"
     OPTIONS: ClassVar = {"connect_args": {"timeout": CONNECT_TIMEOUT, "check_same_thread": False}}
-    WHY_NOT_VISIBLE = "SQLite does not tell"
+    WHY_NOT_VISIBLE = "SQLite does not show them"
 
     def connected(self, connection: Any, about: Any) -> None:
         super().connected(connection, about)
-        # Nobody has looked whether a text is UTF-8.
+        # SQLite does not check that text is UTF-8.
         connection.text_factory = text_of
 
     def sees_all(self, _: Connection) -> bool:
@@ -41,7 +41,7 @@ class SQLite(SourceDatabase):
         return False
 
     def orders_by_code_point(self, rows: str, column: str) -> bool:
-        """SQLite does not tell a column's collation: what else is the same to it does."""
+        """SQLite does not show the collation of a column, so variants of a value are compared."""
         with self._connected() as c:
             top = c.execute(SourceQuery(f"SELECT MAX(q.{column}) FROM {rows} AS q", {}).clause).scalar()
             for variant in {str(top).swapcase(), f"{top} "} - {top}:
@@ -54,7 +54,7 @@ class SQLite(SourceDatabase):
 
     def unique_keys(self, table: exp.Table) -> list[set[str]]:
         names = {"name": table.name, "schema": table.db or "main"}
-        # An index may have another collation than its column, if it was not made with the table.
+        # An index that was not created with the table may have another collation than its column.
         query = text(
             'SELECT l.name, lower(x.name), l."unique" AND NOT l.partial AND l.origin <> \'c\' AND t."notnull"'
             " FROM pragma_index_list(:name, :schema) AS l JOIN pragma_index_xinfo(l.name, :schema) AS x"

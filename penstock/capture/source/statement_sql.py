@@ -1,4 +1,4 @@
-"""What a capture reads, in SQL of its engine, for questions that are no pages."""
+"""SQL of a capture's statement for queries other than pages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sqlglot import exp
 from penstock.capture.source.base import SourcePage
 from penstock.model.capture import Capture
 
-# A table of PostgreSQL, by the parameters `schema`, `name` and `written`: a view's may be where this login may not look
-# for names.
+# The oid of a table of PostgreSQL, by the parameters `schema`, `name` and `written`; a table of a view may be in a
+# schema that this login cannot use.
 POSTGRES_TABLE = (
     "CASE WHEN CAST({m}schema AS text) IS NULL THEN to_regclass({m}written) ELSE (SELECT k.oid FROM pg_class AS k"
     " JOIN pg_namespace AS s ON s.oid = k.relnamespace WHERE k.relname = {m}name AND s.nspname = {m}schema) END"
@@ -28,22 +28,22 @@ def quoted(capture: Capture, name: str) -> str:
 
 
 def folded_name(name: exp.Expr | None, dialect: str) -> str | None:
-    """A name of a table or a schema as the engine keeps it, None if there is none."""
+    """A name of a table or schema as the engine stores it; None if there is none."""
     if name is None:
         return None
     return name.name.lower() if dialect == "postgres" and not name.args.get("quoted") else name.name
 
 
 def columns(page: SourcePage, names: Iterable[str]) -> list[tuple[Any, ...]]:
-    """Some columns of each row of a page."""
+    """The values of columns, for each row of a page."""
     at = [page.names.index(name) for name in names]
     return [tuple(row[i] for i in at) for row in page.rows]
 
 
 def single_table(capture: Capture) -> tuple[exp.Table, set[str]] | None:
-    """The one table that the SELECT reads and its columns that make the key, None if it is not as plain as that.
+    """The table of a SELECT from one table, and its columns of the key; None for any other SELECT.
 
-    The names are in lower case where the engine does not tell.
+    Names are in lower case unless the engine distinguishes case.
     """
     select, key = capture.select, set()
     source = select.args.get("from_") or select.args.get("from")

@@ -361,7 +361,7 @@ def test_a_login_that_cannot_see_others_has_a_delay(postgres: Postgres) -> None:
 
 def test_sqlite_has_a_delay(tmp_path: Path) -> None:
     database = SQLite(make_url(f"sqlite:///{tmp_path / 'x.db'}"), DELAY)
-    assert database.visibility_problem == "SQLite does not tell"
+    assert database.visibility_problem == "SQLite does not show them"
     found = database.transactions()
     assert found.oldest == found.now - 5
     assert abs(found.now - time.time()) < 1

@@ -56,7 +56,7 @@ def test_an_unreachable_database_fails_only_with_connected() -> None:
 
 
 def test_a_missing_connection_is_an_error() -> None:
-    assert "✗ none: none.sql:1:19: capture none: connection none is not given" in check("none", code=1)
+    assert "✗ none: none.sql:1:19: capture none: connection none is missing" in check("none", code=1)
 
 
 def test_no_database_is_queried_with_no_connected() -> None:

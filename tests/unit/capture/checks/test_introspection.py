@@ -50,7 +50,7 @@ def test_a_plain_statement_weakens_what_sqlite_does_and_no_more() -> None:
     found = explain.explain(declared("SELECT id, at, gone FROM a", "\nDELETED WHEN (gone)\nRECONCILE EVERY 1 DAY"))
     weakened = [warning for warning in found.warnings if not warning.startswith("a poll costs")]
     assert len(weakened) == 2
-    assert weakened[0].startswith("a committed change is in the topic a poll later: SQLite does not tell")
+    assert weakened[0].startswith("a committed change is in the topic a poll later: SQLite does not show them")
     assert "no trigger sets at when a row of a changes" in weakened[1]
     assert len(found.queries) == 10
     assert "FROM (SELECT id, at, gone FROM a) AS q" in found.queries[0].sql
@@ -126,7 +126,7 @@ def test_a_key_that_star_does_not_give_is_put_at_its_clause() -> None:
 
 def test_a_connection_nobody_gave_is_put_at_its_clause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_SHOP")
-    with pytest.raises(DeclarationError, match=r"^sql/captures/t.sql:2:1: capture t: connection shop is not given"):
+    with pytest.raises(DeclarationError, match=r"^sql/captures/t.sql:2:1: capture t: connection shop is missing"):
         explain.first_row(declared("SELECT * FROM a"))
 
 

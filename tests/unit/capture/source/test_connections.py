@@ -34,7 +34,7 @@ def test_a_connection_as_airflow_gives_it(given: str, dialect: str, url: str, mo
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("", "connection shop is not given.*AIRFLOW_CONN_SHOP='mysql://"),
+        ("", "connection shop is missing.*AIRFLOW_CONN_SHOP='mysql://"),
         ("{secret", "connection shop cannot be read"),
         ("mysql://u:p@secret@h/s", "connection shop cannot be read.*%40 for @"),
         ("postgres://u:secret@h/s", "connection shop is of another engine; got: postgres"),
@@ -50,6 +50,6 @@ def test_a_connection_that_does_not_serve(given: str, message: str, monkeypatch:
 @pytest.mark.processes
 def test_a_database_that_is_away_says_where_it_should_be() -> None:
     database = MySQL(make_url(f"mysql+pymysql://u:secret@127.0.0.1:{free_port()}/x"), DELAY)
-    with pytest.raises(SourceError, match=r"did not do what a capture asked.*127\.0\.0\.1") as found:
+    with pytest.raises(SourceError, match=r"a query of a capture failed.*127\.0\.0\.1") as found:
         database.clock()
     assert "secret" not in str(found.value)
