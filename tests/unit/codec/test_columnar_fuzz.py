@@ -93,10 +93,11 @@ def statuses(given: Sequence[bytes | None], topic: str, of: Mapping[str, Rule]) 
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_quality_rules_mean_the_same_by_json_and_by_a_record(name: str) -> None:
-    values: list[bytes | None] = [text for text, _, _ in cases(name)]
+    some = cases(name)[:: 1 if FULL else 3]
+    values: list[bytes | None] = [text for text, _, _ in some]
     of = rules()
     by_default = ["valid" if json_model.is_json(v or b"") else "invalid" for v in values]
-    by_rule = ["invalid" if record is None else "valid" for _, record, _ in cases(name)]
+    by_rule = ["invalid" if record is None else "valid" for _, record, _ in some]
     assert_same(values, statuses(values, "any", of), by_default)
     assert_same(values, statuses(values, name, of), by_rule)
     assert statuses([None], name, of) == ["valid"]

@@ -63,7 +63,7 @@ def tried(doors: Doors, operation: str, examples: int) -> None:
 
 @pytest.mark.parametrize("operation", sorted(ANSWERS))
 def test_whatever_is_made_of_the_document_is_answered_as_it_says(doors: Doors, operation: str) -> None:
-    tried(doors, operation, 500 if FULL else 10)
+    tried(doors, operation, 500 if FULL else 5)
 
 
 def test_the_document_is_valid_and_says_who_must_send_what(doors: Doors) -> None:
