@@ -14,15 +14,18 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from penstock.control import ProgressRow
 from penstock.control.repositories.data_loss import InMemoryDataLossLog
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.jvm import bridge, hadoop_fs
 from penstock.engine.operations.reset_plan import plan_reset
+from penstock.engine.query import stream_run
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session, session_for
 from penstock.errors import PenstockError
@@ -61,14 +64,19 @@ STREAMS = {stream.name: stream for stream in (EACH, COUNTS, TOTALS)}
 class Far:
     """The process, as a test speaks with it."""
 
-    def __init__(self, running: subprocess.Popen[str]) -> None:
-        self._running = running
+    def __init__(self, running: subprocess.Popen[str], log: Path) -> None:
+        self._running, self._log, self._lines = running, log, list[str]()
+
+    def output(self) -> str:
+        """All that it has printed and logged."""
+        return "".join(self._lines) + self._log.read_text()
 
     def do(self, what: str, stream: str, **more: Any) -> dict[str, Any]:
         assert self._running.stdin
         assert self._running.stdout
         print(json.dumps({"what": what, "stream": stream, **more}), file=self._running.stdin, flush=True)
         for line in self._running.stdout:
+            self._lines.append(line)
             if line.startswith("{"):
                 found: dict[str, Any] = json.loads(line)
                 assert "fault" not in found, found["fault"]
@@ -77,14 +85,17 @@ class Far:
 
 
 @contextmanager
-def far(bootstrap: str, **given: object) -> Iterator[Far]:
-    """given: PENSTOCK_* settings."""
+def far(bootstrap: str, log: Path, **given: object) -> Iterator[Far]:
+    """log: the file of what it logs; given: PENSTOCK_* settings."""
     env = {**os.environ, "PENSTOCK_KAFKA_BOOTSTRAP": bootstrap, **{k: str(v) for k, v in given.items()}}
     command = [sys.executable, "-m", "tests.support.stream_process"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=env, cwd=PROJECT, stdin=pipe, stdout=pipe, text=True) as running:
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, env=env, cwd=PROJECT, stdin=pipe, stdout=pipe, stderr=errors, text=True) as running,
+    ):
         try:
-            yield Far(running)
+            yield Far(running, log)
         finally:
             assert running.stdin
             running.stdin.close()
@@ -158,12 +169,54 @@ class Runs:
         run.stop()
         raise AssertionError("it started")
 
+    def write_twice(self, stream: Stream, root: str) -> dict[str, Any]:
+        """Two writers of an entry that look before either has written, as a driver and one that lost its lease would;
+        then each call of a folder, and of a checkpoint that is reset."""
+        jvm: Any = self._spark._jvm
+        session: Any = self._spark._jsparkSession
+        path = jvm.org.apache.hadoop.fs.Path
+        manager = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(
+            path(root), session.sessionState().newHadoopConf()
+        )
+        calls: list[object] = []
+        for overwrite in (False, True):
+            file = path(f"{root}/{overwrite}")
+            writers = [manager.createAtomic(file, overwrite) for _ in range(2)]
+            cancelled = manager.createAtomic(path(f"{root}/cancelled"), overwrite)
+            cancelled.write(b"half")
+            cancelled.cancel()
+            for text, writer in zip(("first", "second"), writers, strict=True):
+                writer.write(text.encode())
+                try:
+                    writer.close()
+                    calls.append("written")
+                except Py4JJavaError as e:
+                    calls.append(e.java_exception.getClass().getSimpleName())
+        folder = hadoop_fs.HadoopFolder(self._spark, root)
+        calls += [folder.read("False"), folder.read("True"), folder.read_verified("missing")]
+        calls += [sorted(folder.list_names("."))]
+        calls += [folder.create("once", text) for text in ("mine", "another's")] + [folder.read("once")]
+        folder.replace("False", "third")
+        folder.move(f"{root}.before")
+        calls += [folder.exists(), hadoop_fs.HadoopFolder(self._spark, f"{root}.before").read("False")]
+        checkpoint = Checkpoint(self._spark, root, stream.name)
+        checkpoint.check_reachable()
+        for text in ("{}", '{"starts": {}}'):
+            checkpoint.request_reset(text)
+            waits = checkpoint.pending_reset()
+            checkpoint.activate_pending_reset()
+            calls.append(checkpoint.active_reset() == waits == text and checkpoint.pending_reset() is None)
+        before = hadoop_fs.HadoopFolder(self._spark, f"{root}/{stream.name}.before")
+        return {"calls": [*calls, before.read("penstock-reset.json")]}
+
     def _run(self, stream: Stream, root: str, book: InMemoryDataLossLog | None = None) -> StreamRun:
         figures = ProgressRow(stream.name, stream.app, "test")
         return StreamRun(replace(stream, every=0.0), self._spark, self._bootstrap, root, figures, book)
 
 
 def main() -> None:
+    # A stream that is blocked is tried again soon.
+    stream_run.BLOCKED_RETRY_S = 1.0
     spark = open_session("far")
     runs = Runs(spark)
     for line in sys.stdin:

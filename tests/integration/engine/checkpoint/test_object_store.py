@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,49 +33,6 @@ pytestmark = pytest.mark.integration
 ROOT = "s3a://state/checkpoints"
 FIELDS: list[pa.Field[Any]] = [pa.field(HASH, pa.int64()), pa.field("who", pa.string()), pa.field("total", pa.int64())]
 LAYOUT = pa.schema(FIELDS)
-# Two writers that look before either has written, as a driver and one that wakes up behind its lease would.
-WRITERS = """
-import json, sys
-from py4j.protocol import Py4JJavaError
-from penstock.engine.checkpoint.layout import Checkpoint
-from penstock.engine.jvm import bridge
-from penstock.engine.jvm.hadoop_fs import HadoopFolder as Folder
-from penstock.engine.session import open_session
-spark = open_session("writers")
-at = spark._jvm.org.apache.hadoop.fs.Path
-manager = spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(
-    at(sys.argv[1]), spark._jsparkSession.sessionState().newHadoopConf())
-said = []
-for overwrite in (False, True):
-    file = at(f"{sys.argv[1]}/{overwrite}")
-    writers = [manager.createAtomic(file, overwrite) for _ in range(2)]
-    given_up = manager.createAtomic(at(f"{sys.argv[1]}/given-up"), overwrite)
-    given_up.write(b"half")
-    given_up.cancel()
-    for text, writer in zip(("first", "second"), writers):
-        writer.write(text.encode())
-        try:
-            writer.close()
-            said.append("written")
-        except Py4JJavaError as e:
-            said.append(e.java_exception.getClass().getSimpleName())
-folder = Folder(spark, sys.argv[1])
-said += [folder.read("False"), folder.read("True"), folder.read_verified("missing"), sorted(folder.list_names("."))]
-said += [folder.create("once", text) for text in ("mine", "another's")] + [folder.read("once")]
-folder.replace("False", "third")
-folder.move(f"{sys.argv[1]}.before")
-said += [folder.exists(), Folder(spark, f"{sys.argv[1]}.before").read("False")]
-checkpoint = Checkpoint(spark, sys.argv[1], "sums")
-checkpoint.check_reachable()
-for text in ("{}", '{"starts": {}}'):
-    checkpoint.request_reset(text)
-    waits = checkpoint.pending_reset()
-    checkpoint.activate_pending_reset()
-    said.append(checkpoint.active_reset() == waits == text and checkpoint.pending_reset() is None)
-said.append(Folder(spark, f"{sys.argv[1]}/sums.before").read("penstock-reset.json"))
-sys.stdout.write("\\n" + json.dumps(said))
-bridge.stop_jvm(spark)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -110,19 +64,7 @@ def found() -> doctor.DoctorCheck:
     return check
 
 
-def test_of_two_writers_of_an_entry_the_store_takes_one(store: Bucket) -> None:
-    command = [sys.executable, "-c", WRITERS, f"{ROOT}/one/commits"]
-    done = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said == [
-        "written", "FileAlreadyExistsException", "written", "written",
-        "first", "second", None, ["False", "True"], True, False, "mine", False, "third", True, True, "{}",
-    ]  # fmt: skip
-    assert store.endpoint.secret_key not in done.stdout + done.stderr
-
-
-def test_what_is_wrong_with_the_store_is_one_sentence(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_names_what_is_wrong_with_the_store(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found().state, found().found) == ("ok", f"{ROOT} can be written, read and deleted from")
     assert store.list_objects("") == []
     told(monkeypatch, CHECKPOINTS="s3a://nowhere/checkpoints")
@@ -139,14 +81,16 @@ def test_what_is_wrong_with_the_store_is_one_sentence(store: Bucket, monkeypatch
     assert "does not answer" in found().found
 
 
-def test_a_folder_that_cannot_be_written_is_told(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_doctor_names_a_folder_that_cannot_be_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert (found().state, found().found) == ("ok", f"{home}/checkpoints can be written")
     (tmp_path / "file").touch()
     told(monkeypatch, CHECKPOINTS=str(tmp_path / "file" / "checkpoints"))
     assert found().state == "fail"
 
 
-def test_what_a_stream_leaves_in_the_store_is_found_and_removed(store: Bucket, home: Path) -> None:
+def test_removal_finds_and_removes_the_objects_of_a_stream(store: Bucket, home: Path) -> None:
     for key in ("gone/offsets/0", "gone/metadata", "gone.before/metadata", "gone-not/metadata"):
         store.put(key, b"x")
     beside = [home / "tables" / "1" / "gone.tables", home / "folds" / "1" / "gone"]
@@ -210,7 +154,7 @@ class Fold:
         return dict(zip(rows["who"].to_pylist(), rows["total"].to_pylist(), strict=True))
 
 
-def test_the_state_of_a_fold_goes_on_elsewhere_behind_the_batch_that_ended(store: Bucket, tmp_path: Path) -> None:
+def test_another_host_reads_the_fold_state_of_the_last_committed_batch(store: Bucket, tmp_path: Path) -> None:
     here = Fold(store, tmp_path / "here")
     here.open(-1)
     for number in range(8):
@@ -241,9 +185,7 @@ def test_the_state_of_a_fold_goes_on_elsewhere_behind_the_batch_that_ended(store
 
 
 @pytest.mark.parametrize("wakes_first", [False, True], ids=["behind its heir", "before it"])
-def test_of_two_drivers_that_keep_a_batch_of_a_fold_the_first_counts(
-    store: Bucket, tmp_path: Path, wakes_first: bool
-) -> None:
+def test_the_first_of_two_drivers_commits_the_batch_of_a_fold(store: Bucket, tmp_path: Path, wakes_first: bool) -> None:
     """One is paused when its workers have put their parts, and wakes up behind the other's batch, or in the midst."""
     sleeper, heir = Fold(store, tmp_path / "sleeper"), Fold(store, tmp_path / "heir")
     sleeper.open(-1)
@@ -283,7 +225,7 @@ def test_of_two_drivers_that_keep_a_batch_of_a_fold_the_first_counts(
     third.open(4)
 
 
-def test_state_that_is_missing_in_the_store_is_told(store: Bucket, tmp_path: Path) -> None:
+def test_missing_fold_state_is_an_error(store: Bucket, tmp_path: Path) -> None:
     here = Fold(store, tmp_path / "here")
     here.open(-1)
     here.batch(0, {1: 1})

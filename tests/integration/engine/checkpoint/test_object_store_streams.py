@@ -63,7 +63,7 @@ def process(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             "PENSTOCK_S3_URL": at.url, "PENSTOCK_S3_ACCESS_KEY": at.access_key, "PENSTOCK_S3_SECRET_KEY": at.secret_key,
             "PENSTOCK_CHECKPOINTS": ROOT, "PENSTOCK_HOME": tmp_path_factory.mktemp("far"),
         }  # fmt: skip
-        with far(broker.bootstrap, **given) as made:
+        with far(broker.bootstrap, tmp_path_factory.mktemp("far-log") / "log", **given) as made:
             yield made, store
 
 
@@ -74,6 +74,14 @@ def place(process: tuple[Far, Bucket], fresh_broker: Broker) -> Place:
     for one in store.list_objects(""):
         store.delete(one.key)
     return Place(made, fresh_broker.bootstrap, store)
+
+
+def test_the_store_takes_one_of_two_writers_of_an_entry(place: Place) -> None:
+    assert place.far.do("write_twice", "sums", root=f"{ROOT}/one/commits")["calls"] == [
+        "written", "FileAlreadyExistsException", "written", "written",
+        "first", "second", None, ["False", "True"], True, False, "mine", False, "third", True, True, "{}",
+    ]  # fmt: skip
+    assert place.store.endpoint.secret_key not in place.far.output()
 
 
 @pytest.mark.parametrize("stream", STREAMS)
@@ -107,7 +115,7 @@ def test_a_checkpoint_that_lost_objects_is_recovered(place: Place, stream: str, 
     ],
     ids=["a change", "all", "what names a fold's files", "all of a fold"],
 )
-def test_state_that_is_lost_stops_the_stream(place: Place, stream: str, lost: str) -> None:
+def test_lost_state_blocks_the_stream(place: Place, stream: str, lost: str) -> None:
     place.three_batches(stream)
     prefix = f"here/{stream}/"
     for key in place.below(prefix):
@@ -146,7 +154,7 @@ def test_a_copy_left_behind_and_a_checkpoint_that_is_too_old_stop(place: Place, 
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-def test_a_checkpoint_without_its_marks_goes_on_once_somebody_says_so(place: Place, stream: str) -> None:
+def test_a_checkpoint_without_commit_markers_continues_once_accepted(place: Place, stream: str) -> None:
     place.three_batches(stream)
     client = admin(place.bootstrap)
     client.delete_topics([COMMITS.name])[COMMITS.name].result(30)
@@ -165,7 +173,7 @@ AGAIN = {"each": [1, 2, 3, 4], "counts": [3, 4], "sums": [6, 10]}
 
 @pytest.mark.parametrize("dies", [None, *(pytest.param(at, marks=pytest.mark.long) for at in (0, 1, "copied"))])
 @pytest.mark.parametrize("stream", STREAMS)
-def test_a_reset_begins_anew_whatever_dies_in_between(place: Place, stream: str, dies: int | str | None) -> None:
+def test_a_reset_is_completed_after_a_crash_at_any_step(place: Place, stream: str, dies: int | str | None) -> None:
     """Nothing is moved by one request: what is to be moved is copied, then deleted."""
     place.three_batches(stream)
     was = place.below(f"here/{stream}/")
