@@ -60,7 +60,8 @@ def test_no_public_class_or_function_has_a_retired_name() -> None:
 RETIRED_LOCALS = {"aside", "asked", "found", "given", "kept", "made", "said", "seen", "told", "through"}
 ROOMS_WITH_PLAIN_LOCALS = (
     "jobs", "dags", "plugins", *(f"penstock/{room}" for room in (
-        "cli", "devstack", "engine", "host", "java", "monitoring", "object_store", "settings", "supervision", "testing", "views", "web",
+        "cli", "devstack", "engine", "host", "java", "monitoring", "object_store", "settings", "supervision",
+        "testing", "views", "web",
     )),
 )  # fmt: skip
 
