@@ -1,4 +1,4 @@
-"""What must hold between declarations. A mistake names the file of what is wrong."""
+"""Validates declarations against each other; errors have the location of the declaration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ Topics = dict[str, Topic]
 
 
 def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sinks: Iterable[Sink] = ()) -> Catalog:
-    """A validated catalog of what is given, with the topics it names."""
+    """Build a validated catalog of declarations, with their topics.
+
+    Raises:
+        DeclarationError: Declarations contradict each other.
+    """
     declarations, all_captures, all_sinks = list(declared), list(captures), list(sinks)
     named: list[Declared] = [*declarations, *all_captures]
     _check_names_are_unique(named)
@@ -57,7 +61,7 @@ def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sin
     sink_streams = [sink_stream(sink, topics) for sink in all_sinks]
     _check_names_are_unique([*named, *sink_streams])
     for stream in sink_streams:
-        # A topic that only sinks read is another's, and stays as it is.
+        # A topic that only sinks read belongs to another system and is not created.
         for topic in stream.topics():
             if topic.name in topics or not stream.reads_topic(topic.name):
                 _declare(topic, stream, topics)
@@ -115,7 +119,7 @@ def _check_names_are_unique(declarations: Iterable[Declared]) -> None:
 
 def _declare(topic: Topic, by: Declared, topics: Topics, hint: str = "declare it in one place and import it") -> None:
     declared = topics.setdefault(topic.name, topic)
-    # Who says nothing of a setting takes it as it is said elsewhere: readers need not know how large a row may be.
+    # A declaration without a setting takes that of another one: readers need not repeat the size of rows.
     config = {**topic.config, **declared.config}
     agreed = replace(declared, config=config)
     if agreed != replace(topic, config={**config, **topic.config}):
@@ -124,7 +128,7 @@ def _declare(topic: Topic, by: Declared, topics: Topics, hint: str = "declare it
 
 
 def incomplete_shares(catalog: Catalog) -> Iterator[tuple[Sink, DeclarationError]]:
-    """Sinks that share a topic where nobody takes the rest of it."""
+    """Yields sinks that share a topic without sinks for all other shares."""
     for (target, topic), shares in _shares(catalog.sinks.values()).items():
         sink, total = shares[0][0], shares[0][2]
         if sorted((n, total) for _, n, total in shares) != [(n, total) for n in range(1, total + 1)]:
@@ -135,7 +139,7 @@ def incomplete_shares(catalog: Catalog) -> Iterator[tuple[Sink, DeclarationError
 
 
 def _shares(sinks: Iterable[Sink]) -> dict[tuple[str, str], list[tuple[Sink, int, int]]]:
-    """By place and topic, the sinks that share it: which share of how many each has."""
+    """The sinks that share a topic, with their shares, by target and topic."""
     shares: dict[tuple[str, str], list[tuple[Sink, int, int]]] = defaultdict(list)
     for sink in sinks:
         for read in sink.reads:
@@ -162,12 +166,12 @@ def _check_one_writer(streams: Sequence[Stream], captures: Sequence[Capture], ar
     for stream in streams:
         for name in stream.side_outputs.keys() & writers.keys():
             first, _ = writers[name]
-            message = f"{stream.kind} {stream.name} puts aside where {first.kind} {first.name} writes its rows"
-            raise _wrong(stream, message, got=name, hint="give the rows, or what is put aside, another topic")
+            message = f"{stream.kind} {stream.name} writes dead letters where {first.kind} {first.name} writes its rows"
+            raise _wrong(stream, message, got=name, hint="use different topics for rows and dead letters")
 
 
 def _takes_a_share(declaration: Declared) -> bool:
-    """Whether it is a sink with only a share of each of its topics: others write the rest to the same place."""
+    """Whether it is a sink that reads only a share of each topic, so others may write to the same target."""
     if not isinstance(declaration, Stream) or declaration.kind != "sink":
         return False
     return all(input_.share != (1, 1) for input_ in declaration.sources.values())
@@ -182,7 +186,7 @@ def _apps(streams: Sequence[Stream], captures: Sequence[Capture]) -> None:
 
 
 def _topic(topic: Topic | str, by: Declared, topics: Topics) -> Topic:
-    """The topic as the project declares it."""
+    """The declared topic of a name; DeclarationError if there is none."""
     name = topic_name(topic)
     if name not in topics:
         names = ", ".join(sorted(topics)) or "none"

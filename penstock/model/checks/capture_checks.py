@@ -1,4 +1,4 @@
-"""What no capture may hold, as a page would then be other than rows of the table."""
+"""Refuses statements of captures whose pages would not be rows of their tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.model.sql.volatile_functions import WORDS, momentary
 if TYPE_CHECKING:
     from penstock.model.capture import Capture
 
-# What would make a page of rows other than the rows themselves, by the argument of sqlglot's Select.
+# Clauses that a capture cannot have, by the argument of sqlglot's Select.
 REFUSED = {
     "with_": "WITH",
     "distinct": "DISTINCT",
@@ -37,7 +37,7 @@ AS_THEY_ARE = "select the rows as they are: one per key, in no order"
 
 
 class Refuse(Protocol):
-    """Makes the error of a part. word: the word of SQL that is wrong, where it is not the part itself."""
+    """Creates the error of a node; `word` is the SQL word at fault, if it is not the node itself."""
 
     def __call__(self, what: str, node: exp.Expr, hint: str, word: str = "") -> PenstockError: ...
 
@@ -84,7 +84,7 @@ AGGREGATE = (
 
 
 def check_query(tree: exp.Expr, dialect: str, refuse: Refuse) -> None:
-    """Raise what `refuse` makes of a part that pages cannot be made of. tree: a SELECT or a condition."""
+    """Raise the error of `refuse` for a part of a SELECT or condition that prevents paging."""
     for node in tree.walk():
         if isinstance(node, exp.Query) and (node is tree or _in_from(node)):
             _check_rows(node, refuse)
@@ -111,7 +111,7 @@ def check_query(tree: exp.Expr, dialect: str, refuse: Refuse) -> None:
 
 
 def _check_rows(query: exp.Query, refuse: Refuse) -> None:
-    """Of a query whose rows are what is paged."""
+    """Check a query whose rows are paged."""
     if isinstance(query, exp.SetOperation):
         name, hint = type(query).__name__.upper(), "make a capture of each part, each into a topic of its own"
         raise refuse(f"a capture cannot page through {name}", query.expression, hint, name)
@@ -134,11 +134,11 @@ def _in_from(query: exp.Query) -> bool:
 
 
 def _of_subquery(node: exp.Expr, tree: exp.Expr) -> bool:
-    """Whether an aggregate makes one value of the rows of a subquery, and always the same one."""
+    """Whether an aggregate is deterministic and aggregates the rows of a subquery."""
     around = node.find_ancestor(exp.Select)
     if around is None or around is tree or _in_from(around) or isinstance(node.parent, exp.Window):
         return False
-    # An aggregate of the outer query's columns alone is one of the outer query.
+    # An aggregate of columns of the outer query belongs to the outer query.
     own = {source.alias_or_name for source in around.find_all(exp.Table) if source.find_ancestor(exp.Select) is around}
     if any(column.table not in own for column in node.find_all(exp.Column)):
         return False
@@ -163,7 +163,7 @@ def _now(literal: exp.Literal, dialect: str) -> bool:
 
 
 def _of_the_machine(literal: exp.Literal) -> bool:
-    """Whether a text makes another zone of a time in SQLite: behind the time, in a function."""
+    """Whether a string is a time zone modifier of a time function of SQLite."""
     if not literal.is_string or literal.this.strip().lower() not in ("localtime", "utc"):
         return False
     function = literal.parent
@@ -171,7 +171,7 @@ def _of_the_machine(literal: exp.Literal) -> bool:
 
 
 def _start(node: exp.Expr) -> int:
-    """Where a part begins in its text: 0 if nobody can say."""
+    """The offset of a node in its text; 0 if it is unknown."""
     found = [one.meta["start"] for one in node.walk() if "start" in one.meta]
     return min(found, default=0)
 

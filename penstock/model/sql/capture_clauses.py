@@ -1,4 +1,4 @@
-"""The clauses of a capture's declaration and its SELECT; `penstock.model.capture` says what each means."""
+"""Parses the clauses of a capture's declaration and its SELECT; `penstock.model.capture` describes them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.model.sql.lexer import TokenReader, excerpt
 T = TypeVar("T")
 
 MB = 1024 * 1024
-# What one fetch of a Kafka client takes by default is 50 MB, and one request to a broker 100 MB.
+# Defaults of Kafka: a fetch has at most 50 MB, a request 100 MB.
 MOST = 32 * MB
 SIZES = {"KB": 1024, "MB": MB}
 CLAUSES = ("CAPTURE", "FROM", "KEY", "CURSOR", "DELETED", "EVERY", "OVERLAP", "DELAY", "HOLD", "RECONCILE", "LARGEST")
 NEEDED = ("CAPTURE", "FROM", "KEY", "CURSOR")
-# Topics of Kafka's own and of the platform's begin so.
+# Prefixes of topics of Kafka and of Penstock.
 RESERVED = ("__", "penstock.")
 
 
@@ -42,7 +42,7 @@ class CaptureClauses(TokenReader):
     begins: int = 0
 
     def read(self) -> dict[str, Any]:
-        """Every clause up to AS: the fields of a Capture, but `topic` is a name and `partitions` a number."""
+        """Read all clauses up to AS; returns fields of a Capture, with `topic` as a name and `partitions`."""
         values: dict[str, Any] = {"partitions": 1, "dialect": ""}
         while not self.is_word("AS"):
             clause = self._clause()
@@ -71,7 +71,7 @@ class CaptureClauses(TokenReader):
                     values[other.lower()] = self.duration()
         if missing := [name for name in NEEDED if name not in self.found]:
             present = ", ".join(self.found) or "none"
-            raise self.error(f"{', '.join(missing)} is missing", present, "say it before AS", self.peek())
+            raise self.error(f"{', '.join(missing)} is missing", present, "write it before AS", self.peek())
         return values
 
     def _clause(self) -> Token:
@@ -81,7 +81,7 @@ class CaptureClauses(TokenReader):
             known = ", ".join((*CLAUSES, "AS"))
             raise self.error("this is no clause of a capture", token.text, f"take one of: {known}", token)
         if name in self.found:
-            raise self.error("a clause stands twice", name, "leave one", token)
+            raise self.error("a clause is repeated", name, "leave one", token)
         if not self.found and name != "CAPTURE":
             raise self.error("a capture begins with CAPTURE INTO", token.text, "say into which topic first", token)
         self.found[name] = token
@@ -92,12 +92,12 @@ class CaptureClauses(TokenReader):
         self.topic = first.start
         name = self.name("the topic's name")
         if name.startswith(RESERVED):
-            raise self.error("this topic is reserved", name, f"name one that does not begin so: {RESERVED}", first)
+            raise self.error("this topic is reserved", name, f"use a name without these prefixes: {RESERVED}", first)
         return name
 
     def _condition(self, dialect: str, clause: Token) -> dict[str, Any]:
         if not dialect:
-            raise self.error("DELETED stands before FROM", clause.text, "say FROM first: it names the dialect", clause)
+            raise self.error("DELETED is before FROM", clause.text, "say FROM first: it names the dialect", clause)
         first, depth = self.peek(), 1
         self.word("(")
         while depth:
@@ -140,13 +140,13 @@ class CaptureClauses(TokenReader):
         return count * unit
 
     def select(self, dialect: str) -> tuple[exp.Select, str]:
-        """The SELECT as it is understood, and as it is written, but for comments and semicolons behind its end."""
+        """The parsed SELECT, and its text without comments and semicolons at its end."""
         first, text = self.behind_as()
         self.begins = first.start
         statements = self._sql(text, first, lambda: sqlglot.parse(text, dialect=dialect))
         if len(statements) != 1 or not isinstance(statements[0], exp.Select):
             kind = "several statements" if len(statements) > 1 else type(statements[0]).__name__.upper()
-            raise self.error("behind AS stands one SELECT", kind, "make it one plain SELECT", first)
+            raise self.error("AS must be followed by one SELECT", kind, "make it one plain SELECT", first)
         return statements[0], text
 
     def _sql(self, text: str, first: Token, parse: Callable[[], T]) -> T:
@@ -160,7 +160,7 @@ class CaptureClauses(TokenReader):
             lines = text.splitlines(keepends=True)
             # The parser says where the token ends.
             at = first.start + sum(map(len, lines[: line - 1])) + column - len(got)
-            raise self.error_at(what, got, "mend the SQL", max(at, first.start)) from e
+            raise self.error_at(what, got, "correct the SQL", max(at, first.start)) from e
 
 
 def own_columns(condition: exp.Expr) -> list[exp.Column]:

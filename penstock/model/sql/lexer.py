@@ -60,7 +60,7 @@ def tokenize_sql(text: str, path: Path, dialect: str, quoted: str, kind: str = "
 
 @dataclass
 class TokenReader:
-    """Takes tokens one by one.
+    """Reads tokens one by one.
 
     Attributes:
         kind: of the declaration, which has its file's name, if errors name it.
@@ -83,7 +83,7 @@ class TokenReader:
     def next(self, expected: str) -> Token:
         if self.at >= len(self.tokens):
             last = self.tokens[-1] if self.tokens else None
-            raise self.error("the file ends too soon", "its end", f"say {expected}", last)
+            raise self.error("the file ends too soon", "its end", f"write {expected}", last)
         self.at += 1
         return self.tokens[self.at - 1]
 
@@ -96,7 +96,7 @@ class TokenReader:
     def word(self, word: str) -> None:
         token = self.next(word)
         if token.token_type in QUOTED or token.text.upper() != word:
-            raise self.error(f"here stands {word}", token.text, f"write {word}", token)
+            raise self.error(f"expected {word}", token.text, f"write {word}", token)
 
     def one_of(self, choices: tuple[str, ...], what: str) -> str:
         token = self.next(what)
@@ -107,11 +107,11 @@ class TokenReader:
     def name(self, what: str) -> str:
         token = self.next(what)
         parts = [token.text]
-        # MySQL takes what stands in double quotes for text, PostgreSQL for a name.
+        # Double quotes are for strings in MySQL, for names in PostgreSQL.
         quoted = token.token_type in QUOTED and self.text[token.start] != "'"
         if not (quoted or token.token_type == TokenType.VAR or token.text.isidentifier()):
-            raise self.error(f"here stands {what}", token.text, "write a name; quote it if it is no plain word", token)
-        # Topics and connections may have a '-' or '.', which SQL takes apart.
+            raise self.error(f"expected {what}", token.text, "write a name; quote it if it is no plain word", token)
+        # Names of topics and connections may have a '-' or '.', which are tokens in SQL.
         while self._joined():
             parts += [self.next(what).text, self.next(what).text]
         return "".join(parts)
@@ -136,10 +136,10 @@ class TokenReader:
         return tuple(names)
 
     def behind_as(self) -> tuple[Token, str]:
-        """What stands behind AS, where it begins, without semicolons behind its end."""
+        """The first token after AS, and the text after AS without semicolons at its end."""
         start = self.next("AS")
         if self.at >= len(self.tokens):
-            raise self.error("there is no SELECT", "the end of the file", "say it behind AS", start)
+            raise self.error("there is no SELECT", "the end of the file", "write it after AS", start)
         first, last = self.peek(), self.tokens[-1]
         for token in reversed(self.tokens[self.at :]):
             last = token
@@ -149,7 +149,7 @@ class TokenReader:
 
     def number(self, what: str) -> int:
         token = self.next(what)
-        # Python reads numbers of some thousand digits, and no longer ones.
+        # Python's int refuses texts of more than some thousand digits.
         if not token.text.isdecimal() or len(token.text) > 1000 or not int(token.text):
             raise self.error(f"{what} is no whole number above 0", token.text, "write digits", token)
         return int(token.text)
@@ -162,7 +162,7 @@ class TokenReader:
             units = ", ".join(f"{name}S" for name in UNITS)
             raise self.error("this is no unit of time", token.text, f"take one of: {units}", token)
         if count > MAX_DURATION // unit:
-            raise self.error("this is longer than time is reckoned", str(count), "give fewer", token)
+            raise self.error("the duration is too long", str(count), "use a smaller number", token)
         return count * unit
 
     def error(self, what: str, got: str, hint: str, token: Token | None) -> DeclarationError:

@@ -123,7 +123,7 @@ class SinkClauses(TokenReader):
             hint = "say first into what: UPSERT INTO elasticsearch.<index>"
             raise self.error("a sink begins with UPSERT INTO or INSERT INTO", token.text, hint, token)
         if (name in self.found and name not in SEVERAL) or (name in BEGIN and self.found):
-            raise self.error("a clause stands twice", name, "leave one", token)
+            raise self.error("a clause is repeated", name, "leave one", token)
         self.found.setdefault("INTO" if name in BEGIN else name, token)
         return token
 
@@ -281,7 +281,7 @@ class SinkClauses(TokenReader):
     def _expression(self, what: str) -> str:
         """SQL up to the next clause."""
         if self.is_word("AS"):
-            raise self.error(f"here stands {what}", "AS", "say it, or leave EVENT TIME out", self.peek())
+            raise self.error(f"expected {what}", "AS", "say it, or leave EVENT TIME out", self.peek())
         first = token = self.next(what)
         depth = 0
         while True:

@@ -33,7 +33,7 @@ REFUSED = {
     "OVER (": (f"{ALONE}: no windows", STREAM),
     "INTERSECT": (f"{ALONE}: UNION ALL alone puts SELECTs together", STREAM),
     "|>": ("pipes are not read here", "write SELECT ... FROM ..."),
-    ";": ("behind AS stands one SELECT", "make it one, or a file of each"),
+    ";": ("AS must be followed by one SELECT", "make it one, or a file of each"),
 }
 # Functions that are refused, with what stands in their parentheses, if that decides.
 MOMENTS = (
@@ -92,12 +92,14 @@ class Select:
         hint = "write SELECT ... FROM a topic that READ names"
         first = next((at for at, word in enumerate(self.words) if word != "("), 0)
         if self.words[first] not in ("SELECT", "WITH"):
-            raise self.clauses.error("behind AS stands a SELECT", self.tokens[first].text, hint, self.tokens[first])
+            raise self.clauses.error(
+                "AS must be followed by a SELECT", self.tokens[first].text, hint, self.tokens[first]
+            )
         for at, word in enumerate(self.words):
             depth += (word == "(") - (word == ")")
             if depth == 0 and word in STARTS:
                 if word != "SELECT":
-                    raise self.clauses.error("behind AS stands a SELECT", word, hint, self.tokens[at])
+                    raise self.clauses.error("AS must be followed by a SELECT", word, hint, self.tokens[at])
                 return
 
     def _refuse(self, at: int) -> None:

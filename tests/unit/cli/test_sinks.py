@@ -89,7 +89,7 @@ def test_dead_letters_of_a_sink_have_a_topic_of_their_own() -> None:
     with pytest.raises(DeclarationError, match="reads its own output"):
         stream("search", Shelf(sink="search", connection="shelf", dead_letters="orders"))
     other = Topic("copied", partitions=1, heartbeat_every=0)
-    with pytest.raises(DeclarationError, match="search puts aside where stream copy writes its rows"):
+    with pytest.raises(DeclarationError, match="search writes dead letters where stream copy writes its rows"):
         build(
             [
                 stream("search", Shelf(sink="search", connection="shelf", dead_letters="copied")),

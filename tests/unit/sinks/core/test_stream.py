@@ -86,7 +86,7 @@ def test_a_tombstone_of_a_compacted_topic_must_say_its_key(project: Path) -> Non
         ("copy", FOREIGN.replace("clicks", "taps"), "this sink and the stream of .* have one name"),
         ("again", ORDERS, "sink orders-now and sink again of .* write to one place"),
         ("Not_A_Name", FOREIGN.replace("clicks", "taps"), "the name of stream 'Not_A_Name' is not usable"),
-        ("later", FOREIGN.replace("INSERT INTO", "INSERT"), "here stands INTO"),
+        ("later", FOREIGN.replace("INSERT INTO", "INSERT"), "expected INTO"),
     ],
 )
 def test_a_mistake_in_one_sink_leaves_the_others(project: Path, name: str, text: str, what: str) -> None:
