@@ -92,7 +92,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_the_others_are_there(folder: Path, name: str) -> None:
+def test_a_broken_file_leaves_the_other_declarations(folder: Path, name: str) -> None:
     text, said = WRONG[name]
     before, _ = load_partial(folder)
     (folder / "jobs" / "shop" / "wrong.py").write_bytes(text.encode(errors="surrogateescape"))
@@ -103,7 +103,7 @@ def test_the_others_are_there(folder: Path, name: str) -> None:
         load(folder)
 
 
-def test_who_presses_ctrl_c_while_a_file_is_read_leaves(folder: Path) -> None:
+def test_ctrl_c_while_a_file_is_read_ends_the_command(folder: Path) -> None:
     (folder / "jobs" / "shop" / "slow.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
     # Workers of a parallel run take no such signal.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -122,7 +122,7 @@ def test_a_capture_that_is_none_hides_no_other(folder: Path) -> None:
     assert (made.declared.keys(), len(wrong)) == (before.declared.keys(), 1)
 
 
-def test_a_combiner_that_cannot_work_is_told_with_its_stream(folder: Path) -> None:
+def test_the_error_of_a_wrong_combiner_names_its_stream(folder: Path) -> None:
     (folder / "jobs" / "shop" / "a.py").write_text(STREAM.format(name="bad", topic="here", records="record"))
     made, (wrong,) = load_partial(folder)
     assert "bad" in made.streams

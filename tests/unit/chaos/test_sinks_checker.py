@@ -47,7 +47,7 @@ def test_the_newest_state_is_that_of_the_latest_time_and_then_of_the_greater_off
     assert found["points-now"].documents == {("1", 5000): {**fields, **versions}}
 
 
-def test_what_was_deleted_stays_so_for_what_is_older() -> None:
+def test_an_older_upsert_does_not_restore_a_deleted_row() -> None:
     records = [seen(5, ITEM), seen(6, None, AT + 5), seen(7, {**ITEM, "at": AT + 4})]
     found = wanted(records, [])
     assert found["search-now"].documents == found["documents-now"].documents == found["points-now"].documents == {}
@@ -77,7 +77,7 @@ def test_an_event_makes_what_its_sinks_say() -> None:
     assert found["points-log"].documents["s", "a", 1_700_000_000_000_003] == {"level": 7, "n": 3}
 
 
-def test_differences_are_told() -> None:
+def test_differences_are_reported() -> None:
     right: dict[Any, Document] = {1: {"n": 1}, 2: {"n": 2}, 3: {"n": 3}}
     assert list(differences("s", dict(right), right)) == []
     said = list(differences("s", {1: {"n": 1}, 2: {"n": 1}, 4: {"n": 4}}, right))

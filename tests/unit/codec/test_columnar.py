@@ -64,7 +64,7 @@ WHOLE = RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", None, True, wh
 
 
 @pytest.mark.parametrize(("event_time", "first"), [("timestamp_millis(at)", 4_000_000), ("record.timestamp", 0)])
-def test_a_whole_record_lies_beside_its_columns(event_time: str, first: int) -> None:
+def test_the_whole_record_is_kept_beside_its_columns(event_time: str, first: int) -> None:
     """One without a value is no dead letter, has NULL in all columns and its own time."""
     given = batch([b'{"id":1,"at":4000}', None, b"{}"], keys=[b"\xff", b"k", None], whole=True)
     good, tombstone, dead = run(replace(WHOLE, event_time=event_time), given)
@@ -77,7 +77,7 @@ def test_a_whole_record_lies_beside_its_columns(event_time: str, first: int) -> 
     assert (dead["_bad"], dead["_record"]["reason"]) == (True, "field id is missing or null")
 
 
-def test_a_tombstone_lies_no_further_ahead_than_another_record() -> None:
+def test_the_horizon_holds_for_tombstones_too() -> None:
     [_, row] = run(WHOLE, batch([None, None], horizon=0, whole=True))
     assert row["_record"]["reason"] == "the event time lies in the future: 1970-01-01 00:00:00.000001"
 
@@ -129,7 +129,7 @@ def test_no_text_shows_the_secret() -> None:
     assert "ours" not in repr(RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER))
 
 
-def test_what_a_batch_holds_is_told_apart() -> None:
+def test_kinds_of_records_of_a_batch_are_distinguished() -> None:
     values = [b'{"id":1,"at":1}', b"x", None, BEAT]
     keys = [None, b"k", b"k", HEARTBEAT_KEY]
     reading = RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER)

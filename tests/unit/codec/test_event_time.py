@@ -31,7 +31,7 @@ FIELDS = schema("at BIGINT, n INT, t TINYINT, moment TIMESTAMP, day DATE, s STRI
         "`Moment`",
     ],
 )
-def test_forms_that_are_told_here(form: str) -> None:
+def test_forms_of_event_times_that_are_decoded_without_spark(form: str) -> None:
     assert event_time_sql(form, FIELDS)
 
 
@@ -101,7 +101,7 @@ def test_a_records_own_time_beyond_the_calendar() -> None:
         assert rows["event_time"].cast(pa.int64()).to_pylist() == [1000, nearest]
 
 
-def test_what_lies_behind_the_horizon() -> None:
+def test_event_times_beyond_the_horizon() -> None:
     assert found("timestamp_millis(at)", "BIGINT", 5, 5000)[1] is None
     assert found("timestamp_millis(at)", "BIGINT", 6, 5999) == (
         None,

@@ -10,7 +10,7 @@ from penstock.supervision.decision.facts import facts_of
 from tests.bench.rows import Catalog, filled
 
 
-def test_nobody_is_lost_behind_a_hundred_others(control: Control) -> None:
+def test_all_of_a_hundred_drivers_are_read(control: Control) -> None:
     filled(control, Catalog(1_010), history_ms=1)
     assert len(control.drivers()) == 101
     snap = read(control)

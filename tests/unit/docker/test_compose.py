@@ -239,7 +239,7 @@ def test_every_command_exists() -> None:
     assert seen == {"airflow", "penstock", "docker/spark.sh", "python", "docker/init.sh"}
 
 
-def test_who_deals_with_drivers_sees_the_same_processes() -> None:
+def test_services_share_the_processes_and_network_of_one_machine() -> None:
     found = services()
     for name, service in ours().items():
         assert service["pid"] == service["network_mode"] == "service:machine", name

@@ -113,7 +113,7 @@ def test_every_file_is_applied() -> None:
 # What they refer to
 
 
-def test_what_is_named_is_there() -> None:
+def test_objects_that_pods_name_exist() -> None:
     generated = {g["name"] for g in kustomization()["configMapGenerator"]}
     for spec in (pod(), template()):
         assert {"kind": "ServiceAccount", "name": spec["serviceAccountName"]}.items() <= {
@@ -196,7 +196,7 @@ def test_probes_ask_what_compose_asks() -> None:
     assert containers()["api-server"]["restartPolicy"] == "Always"
 
 
-def test_nobody_is_root_or_has_more_than_he_needs() -> None:
+def test_no_container_is_root_or_has_more_rights_than_it_needs() -> None:
     user = next(rest for word, rest in instructions() if word == "USER")
     for spec in (pod(), template()):
         context = spec["securityContext"]

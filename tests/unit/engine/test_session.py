@@ -93,7 +93,7 @@ def test_checkpoints_in_an_object_store_have_a_manager_and_a_client_of_their_own
     assert far == ["/jars/client.jar", "/jars/manager.jar"]
 
 
-def test_an_object_store_for_checkpoints_must_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_store_for_checkpoints_must_be_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3a, "s3a_jars", list)
     monkeypatch.setenv("PENSTOCK_CHECKPOINTS", "s3a://bucket/checkpoints")
     settings.cache_clear()

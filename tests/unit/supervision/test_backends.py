@@ -43,7 +43,7 @@ def says(monkeypatch: pytest.MonkeyPatch, d: DriverRow, seen: ClusterDriverState
     monkeypatch.setitem(cluster_drivers._answers, f"{d.submission} {d.master}", (time.monotonic() + 60, seen))
 
 
-def test_what_the_master_says_of_a_silent_driver(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_a_silent_driver_comes_from_the_master(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     d = placed(p, pid=1, state="running")
     now = p.control.now()
     assert backends.alive(d, now) is True, "it beats: nobody is asked"
@@ -83,7 +83,9 @@ def test_a_driver_without_a_place_is_queued_and_not_given_up(p: Platform, monkey
     assert p.control.now() - d.alive_at < 5_000
 
 
-def test_one_that_waits_and_is_not_wanted_any_more_is_taken_back(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_submission_that_is_not_desired_any_more_is_withdrawn(
+    p: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
     d = placed(p)
     p.age(d.incarnation, 30)
     says(monkeypatch, d, ClusterDriverState("SUBMITTED", free="no live workers"))
@@ -101,7 +103,7 @@ def test_one_that_waits_and_is_not_wanted_any_more_is_taken_back(p: Platform, mo
     assert p.driver().state == "ended"
 
 
-def test_a_master_that_is_away_is_said_and_waited_for(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_master_is_reported_and_waited_for(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     d = placed(p, pid=1, state="running")
     p.age(d.incarnation, 100)
     d = p.driver()
@@ -137,7 +139,7 @@ def test_memory_in_mebibytes(given: str, found: int) -> None:
 
 
 @pytest.mark.processes
-def test_a_heap_that_is_no_size_is_told() -> None:
+def test_a_heap_that_is_no_size_is_an_error() -> None:
     with pytest.raises(SettingError, match="PENSTOCK_DRIVER_MEMORY is not a heap size; got: much"):
         ClusterSubmission("a", "i", MASTER, {"spark.driver.memory": "much"}).submit(Path("/none"))
 

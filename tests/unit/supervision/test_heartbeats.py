@@ -151,7 +151,7 @@ def test_a_beater_that_was_away_lets_windows_close_first(
         assert again.turn(0) == {"fed": again.now}
 
 
-def test_nobody_holds_without_a_control_database(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_are_sent_without_a_control_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeats, "Producer", Out)
     monkeypatch.setattr(heartbeats, "partition_counts", lambda *_: {"fed": 1, "source": 1})
     with closing(HeartbeatSender(WINDOWED, None, "nowhere:1")) as beater:

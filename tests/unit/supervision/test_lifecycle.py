@@ -63,7 +63,7 @@ def test_a_run_that_cannot_report_keeps_no_other_from_it(
     ], "once, not at each report"
 
 
-def test_a_driver_goes_on_reporting_after_what_nobody_foresaw(
+def test_a_driver_continues_to_report_after_an_unexpected_error(
     p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = p.control.report

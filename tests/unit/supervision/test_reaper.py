@@ -46,7 +46,7 @@ def test_only_the_owner_stops_a_driver(p: Platform) -> None:
     ],
     ids=["the JVM", "Spark", "a record"],
 )
-def test_of_a_driver_whose_memory_was_full_that_is_told(p: Platform, said: str, reason: str) -> None:
+def test_a_driver_that_ran_out_of_memory_ends_with_that_reason(p: Platform, said: str, reason: str) -> None:
     talks = f"import time; print({said!r}, flush=True); print('x' * 200_000, flush=True); time.sleep(600)"
     p.supervisor("one", [sys.executable, "-c", talks]).tick()
     wait_until(lambda: "xxx" in Path(p.driver().log).read_text(), what="it has spoken")

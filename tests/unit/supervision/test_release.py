@@ -46,7 +46,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
     return made
 
 
-def test_five_who_release_an_app_at_once_get_one_release(p: Platform, checks: Checks) -> None:
+def test_five_concurrent_requests_make_one_release(p: Platform, checks: Checks) -> None:
     one = ReleaseQueue()
     asked = [one.ask(p.control, "a", Actor(f"person {n}", "page"), "now") for n in range(5)]
     checks.through.set()
@@ -67,7 +67,7 @@ def test_apps_are_released_one_after_the_other_and_not_too_many_wait(p: Platform
     assert checks.most == 1
 
 
-def test_who_mended_the_code_meanwhile_has_it_checked(
+def test_a_release_checks_code_that_was_mended_meanwhile(
     p: Platform, checks: Checks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = ReleaseQueue()

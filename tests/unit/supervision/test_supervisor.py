@@ -125,7 +125,7 @@ def test_release_waits_for_the_drain(p: Platform) -> None:
     assert p.driver().release_seq == 2
 
 
-def test_a_restart_is_a_launch_that_nobody_asked_for(p: Platform) -> None:
+def test_a_launch_after_a_crash_counts_as_a_restart(p: Platform) -> None:
     def restarts(reason: str, code: EndCode, *, asked: bool = False) -> int:
         if asked:
             p.control.mark_driver_asked_to_leave(p.driver().incarnation)
@@ -156,7 +156,7 @@ def test_a_driver_that_is_stopped_for_a_mark_is_no_restart(p: Platform) -> None:
     assert row.restarts == 0
 
 
-def test_unwanted_is_not_launched_again(p: Platform) -> None:
+def test_a_stream_that_is_not_desired_is_not_launched_again(p: Platform) -> None:
     s = p.supervisor()
     s.tick()
     p.control.set_desired(["s"], "off", ME)

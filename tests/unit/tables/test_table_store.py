@@ -197,7 +197,7 @@ def test_what_is_not_ones_own_in_the_folder_stays(files: TableFiles) -> None:
     assert {p.name for p in files.folder.iterdir()} == {MANIFEST, "lost+found"}
 
 
-def test_a_disk_that_takes_no_more_is_told_of_and_the_table_is_as_it_was(files: TableFiles) -> None:
+def test_a_full_disk_is_an_error_and_leaves_the_table_unchanged(files: TableFiles) -> None:
     files.append({0: rows(a=1)}, dead(), {0: 1, 1: 0})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
@@ -210,7 +210,7 @@ def test_a_disk_that_takes_no_more_is_told_of_and_the_table_is_as_it_was(files: 
     assert found(files.folder) == {"a": 1}
 
 
-def test_a_folder_that_cannot_be_made_is_told_of(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "naming.tables").write_text("")
     made = TableFiles(tmp_path / "naming.tables" / "shops")
     with pytest.raises(TableCorrupt):

@@ -36,7 +36,7 @@ def doors(tmp_path: Path) -> Iterator[Doors]:
         pool.close()
 
 
-def test_a_slow_look_for_a_key_holds_up_nobody_else(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_lookup_of_a_key_does_not_delay_other_requests(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     """One page that the disk does not give must not stop the loop, which answers and asks for all others."""
     hold, read = threading.Event(), doors.run.store.read
 
@@ -105,9 +105,7 @@ def test_a_body_of_many_faults_is_refused_at_once(doors: Doors) -> None:
     assert (found.status_code, found.json()["detail"]) == (422, "body: has 20000 faults")
 
 
-def test_an_error_that_nobody_foresaw_is_a_problem_without_internals(
-    doors: Doors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_error_is_a_problem_without_internals(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     async def failing(*_: Any) -> Any:
         raise RuntimeError("/secret/path")
 
@@ -125,7 +123,7 @@ def test_a_parameter_that_is_misspelt_is_refused(doors: Doors, what: str) -> Non
         assert doors.ask(what, body, params={name: 60_000}).status_code == status
 
 
-def test_a_time_is_told_as_it_is_asked_for(doors: Doors) -> None:
+def test_a_time_is_returned_in_the_form_of_queries(doors: Doors) -> None:
     at = "2026-01-31T23:30:00.123999Z"
     doors.put({"key": "t", "at": datetime.fromisoformat(at)})
     assert doors.ask("rows/t").json()["value"]["at"] == at

@@ -62,11 +62,11 @@ def tried(doors: Doors, operation: str, examples: int) -> None:
 
 
 @pytest.mark.parametrize("operation", sorted(ANSWERS))
-def test_whatever_is_made_of_the_document_is_answered_as_it_says(doors: Doors, operation: str) -> None:
+def test_answers_to_generated_requests_conform_to_the_document(doors: Doors, operation: str) -> None:
     tried(doors, operation, 500 if FULL else 5)
 
 
-def test_the_document_is_valid_and_says_who_must_send_what(doors: Doors) -> None:
+def test_the_document_is_valid_and_names_required_credentials(doors: Doors) -> None:
     document = doors.asked(lambda client: client.get("/v1/openapi.json", headers=AUTHORIZED)).json()
     assert list(OpenAPIV31SpecValidator(document).iter_errors()) == []
     assert document["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}

@@ -66,7 +66,7 @@ def asked(answer: str, ask: Asks, url: str = "") -> None:
     asyncio.run(run())
 
 
-def test_a_request_goes_as_it_is_and_says_who_sends_it_and_how_long_it_has() -> None:
+def test_a_request_is_forwarded_unchanged_with_sender_and_deadline() -> None:
     async def ask(given: PeerClient, _: InstanceDirectory, heads: list[str]) -> None:
         found = await given.ask(2, "GET", "/v1/views/v/rows/%2E%2E%2Fa%20b%25?max_age_ms=5", monotonic() + 1)
         assert found.status == 200
@@ -82,7 +82,7 @@ def test_a_request_goes_as_it_is_and_says_who_sends_it_and_how_long_it_has() -> 
 
 
 @pytest.mark.parametrize("status", ["421 Misdirected Request", "503 Service Unavailable", "404 Not Found"])
-def test_who_cannot_answer_is_away_and_not_suspected(status: str) -> None:
+def test_an_instance_that_refuses_connections_is_away_and_not_suspected(status: str) -> None:
     async def ask(given: PeerClient, directory: InstanceDirectory, _: list[str]) -> None:
         with pytest.raises(PeerUnavailable, match="cannot answer now"):
             await given.ask(2, "GET", "/v1/x", monotonic() + 1)
@@ -115,7 +115,7 @@ def test_a_query_that_no_other_can_answer_has_all_of_its_time(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("answer", "url"), [("", ""), ("no HTTP\r\n\r\n", ""), (OK, "http://127.0.0.1:{port}")])
-def test_who_does_not_answer_is_suspected(answer: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_instance_that_does_not_answer_is_suspected(answer: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(given: PeerClient, directory: InstanceDirectory, _: list[str]) -> None:
         with pytest.raises(PeerUnavailable, match="does not answer"):
             await given.ask(2, "POST", "/v1/x", monotonic() + 60, content=b"{}")
@@ -125,7 +125,7 @@ def test_who_does_not_answer_is_suspected(answer: str, url: str, monkeypatch: py
     asked(answer, ask, url.format(port=free_port()))
 
 
-def test_who_waits_behind_too_many_requests_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_behind_too_many_others_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "CONNECTIONS", 2)
 
     async def ask(given: PeerClient, _: InstanceDirectory, heads: list[str]) -> None:
@@ -140,7 +140,7 @@ def test_who_waits_behind_too_many_requests_is_turned_away(monkeypatch: pytest.M
     asked("", ask)
 
 
-def test_who_has_a_partition_is_as_the_instances_said_last() -> None:
+def test_owners_of_partitions_are_those_last_reported_by_instances() -> None:
     directory = InstanceDirectory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
     for loaded, others in (([0, 1], [2]), ([0], []), ([1, 2], [2])):
         directory._rows = {2: ViewInstanceRow("views-2", 2, "b", "", partitions={"v": {"count": 3, "loaded": loaded}})}

@@ -130,7 +130,7 @@ def test_values_of_each_type_are_compared(store: ViewStore) -> None:
             found(store, where)
 
 
-def test_a_float_is_found_and_told_as_it_was_written(tmp_path: Path) -> None:
+def test_a_float_is_queried_and_returned_as_it_was_written(tmp_path: Path) -> None:
     store = kept(tmp_path, "f FLOAT, l ARRAY<FLOAT>", ("f",), *({"f": f, "l": [f]} for f in (0.1, 16777216, -3.4e38)))
     for f, key in ((0.1, "0"), (0.10000000149011612, "0"), (16777216, "1"), (-3.4e38, "2")):
         assert found(store, {"f": f}) == [key]

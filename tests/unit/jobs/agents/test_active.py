@@ -42,7 +42,7 @@ def test_an_agent_is_offline_once_and_comes_back(agents: Folding) -> None:
     assert (back["online"], back["since"]) == (True, T + 10 * AFTER)
 
 
-def test_who_is_late_inside_the_allowance_is_not_offline(agents: Folding) -> None:
+def test_an_agent_that_is_late_within_the_grace_is_not_offline(agents: Folding) -> None:
     agents.take([check_in("a", 0)], clock=T + AFTER)
     # It was due, and inside the grace a check-in of before comes.
     assert told(agents.take([check_in("a", AFTER - 1)], clock=T + AFTER + GRACE)) == []
@@ -51,7 +51,7 @@ def test_who_is_late_inside_the_allowance_is_not_offline(agents: Folding) -> Non
     assert len(told(agents.take([]))) == 1
 
 
-def test_an_absence_between_two_check_ins_is_told_without_the_clock(agents: Folding) -> None:
+def test_a_gap_between_two_check_ins_is_emitted_without_a_heartbeat(agents: Folding) -> None:
     rows = agents.take([check_in("a", 0), check_in("a", AFTER + GRACE, account="2")])
     assert [r["last_seen"] for r in told(rows)] == [T]
     assert told(rows)[0]["account"] == "1"
@@ -73,7 +73,7 @@ def test_a_check_in_that_is_overtaken_inside_the_grace_leaves_no_absence(agents:
     assert agents.take([], clock=T + AFTER + GRACE) == agents.take([]) == []
 
 
-def test_a_gap_that_nothing_fills_is_told_when_the_grace_is_over(agents: Folding) -> None:
+def test_a_gap_is_emitted_when_the_grace_is_over(agents: Folding) -> None:
     agents.take([written(0, 0, check_in("a", 0))])
     agents.take([written(AFTER, 1, check_in("a", AFTER, account="2"))])
     agents.take([written(AFTER + 1, 2, check_in("a", AFTER + 1, account="2"))], clock=T + AFTER + GRACE)
@@ -83,7 +83,7 @@ def test_a_gap_that_nothing_fills_is_told_when_the_grace_is_over(agents: Folding
 
 
 @pytest.mark.parametrize("sizes", [[1], [3], [2, 1], [9]])
-def test_an_absence_of_a_slow_clock_is_told_however_it_is_cut(agents: Folding, sizes: list[int]) -> None:
+def test_absences_of_an_agent_with_a_slow_clock_do_not_depend_on_batches(agents: Folding, sizes: list[int]) -> None:
     """Of an agent 200 s behind the clock: written when its absence was due, 1,600 s behind the one before."""
     slow = 200_000
     times = [0, AFTER - 100_000, AFTER + 500_000, AFTER + 500_000 + AFTER]
@@ -94,7 +94,7 @@ def test_an_absence_of_a_slow_clock_is_told_however_it_is_cut(agents: Folding, s
 
 
 @pytest.mark.parametrize("sizes", [[1], [2]])
-def test_of_one_time_the_first_counts(agents: Folding, sizes: list[int]) -> None:
+def test_of_two_check_ins_of_one_time_the_first_counts(agents: Folding, sizes: list[int]) -> None:
     twice = [written(0, 0, check_in("a", 0, "1")), written(1, 1, check_in("a", 0, "2"))]
     assert [row["account"] for batch in cut(twice, sizes) for row in agents.take(batch)] == ["1"]
 
@@ -115,7 +115,7 @@ def test_a_check_in_that_leaves_its_agent_offline_is_no_other_absence(agents: Fo
     assert back["online"]
 
 
-def test_who_is_offline_for_too_long_is_forgotten(agents: Folding) -> None:
+def test_the_state_of_an_agent_that_is_offline_for_too_long_expires(agents: Folding) -> None:
     agents.take([check_in("a", 0)], clock=T + FORGET - 1)
     assert len(agents.take([])) == 2
     assert agents.take([], clock=T + FORGET) == []
@@ -125,7 +125,7 @@ def test_who_is_offline_for_too_long_is_forgotten(agents: Folding) -> None:
     assert (back["online"], back["since"]) == (True, T + FORGET + 1)
 
 
-def test_an_agent_whose_clock_is_of_another_year_is_seen(agents: Folding) -> None:
+def test_an_agent_whose_clock_is_months_behind_is_emitted_as_offline(agents: Folding) -> None:
     """As offline, once, until it has said nothing for as long as others."""
     away = FORGET - AFTER
     agents.take([], clock=T)
@@ -139,7 +139,7 @@ def test_an_agent_whose_clock_is_of_another_year_is_seen(agents: Folding) -> Non
     assert forgotten["timestamp"] is None
 
 
-def test_who_comes_back_when_it_is_to_be_forgotten_is_there(agents: Folding) -> None:
+def test_an_agent_that_checks_in_when_its_state_expires_is_online(agents: Folding) -> None:
     agents.take([check_in("a", 0)], clock=T + FORGET)
     agents.take([])
     [back] = agents.take([check_in("a", FORGET)])

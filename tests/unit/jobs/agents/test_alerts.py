@@ -45,7 +45,7 @@ def closed(windows: Folding, until: int = LENGTH) -> list[tuple[int, float]]:
     return [(r["count"], r["value"]) for r in rows]
 
 
-def test_a_window_is_told_once_over_all_of_its_sessions(windows: Folding) -> None:
+def test_a_window_is_emitted_once_with_all_of_its_sessions(windows: Folding) -> None:
     windows.take([session(0, 4.0), session(1, 2.0)])
     windows.take([session(2, 6.0)])
     assert closed(windows) == [(3, 4.0)]
@@ -85,7 +85,7 @@ def test_a_rule_that_was_changed_and_put_back_begins_anew(windows: Folding) -> N
     assert closed(windows) == [(2, 40.0)]
 
 
-def test_a_rule_with_another_selection_starts_again(windows: Folding) -> None:
+def test_a_rule_whose_selection_changes_starts_from_nothing(windows: Folding) -> None:
     windows.take([session(0, 10.0), session(1, 20.0)])
     # A session of the account that the rule does not select now.
     windows.take([{**session(2, 0.0, there=False), "active_rules": [{"rule": 7, "selection": 2}]}])

@@ -215,7 +215,7 @@ def differs(seed: int, folder: Path, *kinds: type[Runner]) -> bool:
 
 
 @pytest.mark.parametrize("seed", seeds(2, 8))
-def test_what_is_assigned_in_the_end_is_what_the_model_says(seed: int, tmp_path: Path) -> None:
+def test_assignments_equal_those_of_the_model(seed: int, tmp_path: Path) -> None:
     assert not differs(seed, tmp_path, Active, Again, Scheduler)
 
 
@@ -273,7 +273,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kinds", "seed"), WRONG)
-def test_a_history_shows_that_a_stream_is_wrong(kinds: tuple[type[Runner], ...], seed: int, tmp_path: Path) -> None:
+def test_random_histories_detect_a_wrong_stream(kinds: tuple[type[Runner], ...], seed: int, tmp_path: Path) -> None:
     assert any(differs(n, tmp_path / str(n), *kinds) for n in (seed, *range(12)))
 
 
@@ -287,7 +287,7 @@ def word(n: int | None, version: int | None, *tests: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 9])
-def test_who_is_forgotten_stays_so_until_it_comes_back(cut: int, tmp_path: Path) -> None:
+def test_a_forgotten_agent_has_no_assignment_until_it_checks_in(cut: int, tmp_path: Path) -> None:
     """What is told again of it is from before, whether it comes with the tombstone or behind it."""
     assigned = Folding(assignments.ASSIGNED, ASSIGNED, tmp_path)
     before = [word(0, 10, 1), word(1, 11), word(2, None), word(None, 11), word(None, 10, 1)]
@@ -296,7 +296,7 @@ def test_who_is_forgotten_stays_so_until_it_comes_back(cut: int, tmp_path: Path)
     assert [r["version"] for r in assigned.take([word(None, 11), word(3, 20, 1), word(None, 10, 1)])] == [20]
 
 
-def test_who_comes_back_in_the_batch_of_its_tombstone_is_there(tmp_path: Path) -> None:
+def test_an_agent_that_checks_in_in_the_batch_of_its_tombstone_is_assigned_tests(tmp_path: Path) -> None:
     assigned = Folding(assignments.ASSIGNED, ASSIGNED, tmp_path)
     assigned.take([word(0, 11)])
     [back] = assigned.take([word(1, None), word(2, 20, 1)])

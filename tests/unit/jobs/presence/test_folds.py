@@ -80,14 +80,14 @@ def test_walk_ins_of_a_crowd(seed: int, tmp_path: Path) -> None:
     assert told(found) == sorted(made.visits)
 
 
-def test_visits_that_ended_are_forgotten(tmp_path: Path) -> None:
+def test_visits_that_ended_leave_the_state(tmp_path: Path) -> None:
     visits = Folding(walk_ins.VISITS, PROBE, tmp_path, LATE)
     for number in range(30):
         visits.take([{"device": f"d{number}", "business": "1", "timestamp": 10**12 + number * walk_ins.AWAY // 4}])
     assert visits.kept() < 20
 
 
-def test_what_may_be_forgotten_by_itself_is_what_nothing_more_comes_to() -> None:
+def test_state_expires_when_no_more_record_can_change_it() -> None:
     """To the millisecond, of a key that no record has touched since."""
     now = 10**12
 
@@ -174,7 +174,7 @@ def test_a_removal_of_the_same_millisecond_in_a_later_batch_leaves_no_contact(tm
     assert row["contact"] == "c-2"
 
 
-def test_a_walk_in_that_comes_again_is_not_told_again(tmp_path: Path) -> None:
+def test_a_walk_in_that_is_read_twice_is_emitted_once(tmp_path: Path) -> None:
     """Whoever is known of its time by then: counts would have it for both."""
     names = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path)
     names.take([contact_row(0, 0, "c-1")])
@@ -194,7 +194,7 @@ def test_a_walk_in_that_comes_again_is_not_told_again(tmp_path: Path) -> None:
     assert other.take([walk_row(5), contact_row(1, 4, "c-2")]) == []
 
 
-def test_walk_ins_that_were_told_are_remembered_as_long_as_their_topic_keeps_them(tmp_path: Path) -> None:
+def test_emitted_walk_ins_stay_in_the_state_for_the_retention_of_their_topic(tmp_path: Path) -> None:
     names = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path)
     names.take([contact_row(0, 0, "c-1")])
     for n in range(12):

@@ -61,7 +61,7 @@ def test_a_walk_in_is_when_the_dwell_is_reached(times: list[int], expected: list
 
 
 @pytest.mark.parametrize(("gap", "more"), [(AWAY - 1, 0), (AWAY, 1), (AWAY + 1, 1)])
-def test_who_was_away_for_the_gap_walks_in_again(gap: int, more: int) -> None:
+def test_a_device_that_was_away_for_the_gap_walks_in_again(gap: int, more: int) -> None:
     back = DWELL + gap
     again = [(back, back + DWELL)] * more
     assert found(probes(0, DWELL, back, back + DWELL)) == [(0, DWELL), *again]
@@ -209,7 +209,7 @@ def test_pairs_are_counted_apart() -> None:
     assert made == {("7", "c-1"): 4, ("7", "c-2"): 9, ("8", "c-1"): 1}
 
 
-def test_histories_are_told_by_their_seed_and_reach_the_borders() -> None:
+def test_histories_depend_on_their_seed_and_reach_the_limits_of_the_rules() -> None:
     assert histories(5) == histories(5) != histories(6)
     seen: Counter[str] = Counter()
     for seed in range(300):

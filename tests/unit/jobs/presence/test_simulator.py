@@ -50,7 +50,7 @@ def test_with_the_rules_of_the_streams() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_told_as_soon_as_it_is_known_is_what_is_expected(seed: int) -> None:
+def test_walk_ins_of_each_batch_add_up_to_the_expected_ones(seed: int) -> None:
     """In the order in which probes come, however they are cut into batches."""
     made = plan(crowd(seed, late=15_000))
     came: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -75,7 +75,7 @@ def test_a_plan_that_is_broken_off_tells_what_was_sent(part: float) -> None:
     assert sorted(told) == sorted(e.at for e in made.crm_events if e.at < moment)
 
 
-def test_a_crowd_is_told_by_its_seed() -> None:
+def test_a_crowd_depends_on_its_seed_only() -> None:
     first, again, other = plan(crowd(1)), plan(crowd(1)), plan(crowd(2))
     assert list(first.steps()) == list(again.steps()) != list(other.steps())
     assert first.visits == again.visits

@@ -73,7 +73,7 @@ def test_the_outcome_is_known_also_if_the_store_stays_busy(bulk: Bulk) -> None:
     assert (outcome.written, outcome.retried) == (2, 2)
 
 
-def test_a_rejected_request_is_bisected_to_the_items_to_blame(bulk: Bulk) -> None:
+def test_a_rejected_request_is_bisected_to_the_wrong_items(bulk: Bulk) -> None:
     def send(part: Sequence[Item]) -> list[ItemResult]:
         if {3, 7} & {one.row for one in part}:
             raise RequestRejected(ItemResult(ItemStatus.REFUSED, "bad"))

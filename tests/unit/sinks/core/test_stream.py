@@ -123,7 +123,7 @@ def test_a_file_that_cannot_be_read_leaves_the_others(
     assert found.streams.keys() == {"copy", "orders-now", "clicks"}
 
 
-def test_a_store_is_told_what_its_clauses_say() -> None:
+def test_the_store_receives_the_clauses_of_the_statement() -> None:
     text = """UPSERT INTO elasticsearch.tests READ tests AS JSON (id BIGINT) SUFFIX DAY (at) EXPIRE AFTER 2 DAYS
     TOMBSTONES IGNORE PARALLEL 3 FIELDS (id LONG) BATCH 10 EVERY 500 MILLISECONDS AS SELECT id, at FROM tests"""
     made = sink_stream(parse(text, Path("tests.sql")))
@@ -169,7 +169,7 @@ def test_sinks_in_several_apps_share_a_topic(project: Path) -> None:
 
 
 @pytest.mark.parametrize("two", ["", "1 OF 2", "2 OF 3"])
-def test_what_nobody_takes_of_a_topic_is_told(project: Path, two: str) -> None:
+def test_shares_that_leave_out_part_of_a_topic_are_refused(project: Path, two: str) -> None:
     share(project, one="1 OF 2", **({"two": two} if two else {}))
     with pytest.raises(DeclarationError, match=r"not all of topic clicks goes to mongodb\.shop\.clicks") as e:
         load(project)

@@ -125,7 +125,7 @@ def test_the_mapping_follows_the_types_and_what_the_sink_says_of_fields() -> Non
         mapping(shaped({"a..b": pa.int64()}), output("things"))
 
 
-def test_what_is_missing_is_told_from_what_differs() -> None:
+def test_missing_documents_are_distinguished_from_different_ones() -> None:
     there = {"a": {"properties": {"b": {"type": "text", "analyzer": "english"}}}, "n": {"type": "long"}, "own": {}}
     wanted = mapping(shaped({"a": shaped({"b": pa.string(), "c": pa.int64()}), "n": pa.float64()}), output("x"))
     missing, wrong = differences(there, wanted["properties"])
@@ -243,7 +243,7 @@ def test_a_document_on_which_a_healthy_server_always_fails_holds_up_no_other(
 
 
 @pytest.mark.usefixtures("_quick")
-def test_what_is_too_much_by_itself_is_refused_and_what_is_too_much_now_is_waited_for(answering: Answering) -> None:
+def test_a_too_large_request_is_refused_and_a_busy_server_is_waited_for(answering: Answering) -> None:
     def answer(_: str, body: bytes) -> Answer:
         found = ids(body)
         size = 100 if 4 in found else 10
@@ -291,7 +291,7 @@ def test_what_is_too_much_by_itself_is_refused_and_what_is_too_much_now_is_waite
     ],
 )
 @pytest.mark.usefixtures("_quick")
-def test_an_answer_for_which_no_document_is_to_blame_refuses_none(
+def test_an_error_without_a_wrong_document_refuses_no_document(
     answering: Callable[..., str], status: int, said: object, product: bool, error: type[PenstockError], words: str
 ) -> None:
     made, failed = run(answering(lambda *_: (status, said), product), 3)
@@ -313,7 +313,7 @@ def test_a_document_that_cannot_be_read_is_not_taken_for_one_that_is_not_there(a
     client.close()
 
 
-def test_a_server_that_is_away_is_waited_for_longer_and_longer() -> None:
+def test_waits_for_an_unreachable_server_grow() -> None:
     writer = IndexWriter("http://127.0.0.1:9", output("things"))
     waits = []
     for _ in range(7):

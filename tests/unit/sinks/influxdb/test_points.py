@@ -50,7 +50,7 @@ def declared(**given: Any) -> InfluxDB:
         ),
     ],
 )
-def test_what_cannot_be_declared_is_told_with_the_way_out(given: dict[str, Any], said: str) -> None:
+def test_a_wrong_declaration_is_refused_with_a_hint(given: dict[str, Any], said: str) -> None:
     with pytest.raises(DeclarationError, match=rf"sink s: .*{said}"):
         declared(**given)
 
@@ -199,7 +199,7 @@ def test_a_connection_that_cannot_be_read_keeps_its_password(given: str, monkeyp
 
 
 @pytest.mark.parametrize("url", ["http://user:secr/et@h:8086", "user:secret@h:8086", "http://h:secret", "h:8086"])
-def test_what_is_no_url_is_told_without_the_password(url: str) -> None:
+def test_the_error_of_a_wrong_url_hides_the_password(url: str) -> None:
     with pytest.raises(SinkError, match="the connection influxdb is not a valid URL") as e:
         InfluxWriter(url, declared())
     assert "secr" not in str(e.value)

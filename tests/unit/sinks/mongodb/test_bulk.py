@@ -80,7 +80,7 @@ def send(requests: MongoRequests, fake: Fake, *ids: str) -> BulkOutcome[Document
 
 
 @pytest.mark.parametrize("code", [16500, 50, 10107, 11600, 91, 112])
-def test_only_the_items_that_found_no_room_are_sent_again(requests: MongoRequests, code: int) -> None:
+def test_only_items_rejected_for_lack_of_room_are_sent_again(requests: MongoRequests, code: int) -> None:
     fake = Fake(fails(code, "b"), fails(code, "b"), fine)
     outcome = send(requests, fake)
     assert (outcome.written, outcome.retried) == (3, 2)
@@ -111,14 +111,14 @@ def test_a_request_without_an_answer_is_sent_again(requests: MongoRequests, erro
 
 
 @pytest.mark.parametrize("error", [ServerSelectionTimeoutError("none"), NetworkTimeout("slow")])
-def test_who_waited_long_already_waits_no_longer(requests: MongoRequests, error: Exception) -> None:
+def test_an_error_after_a_long_wait_is_not_retried(requests: MongoRequests, error: Exception) -> None:
     fake = Fake(error)
     with pytest.raises(Wait, match="host:1"):
         send(requests, fake)
     assert len(fake.sizes) == 1
 
 
-def test_the_client_s_own_state_is_left_out_of_what_is_told(requests: MongoRequests) -> None:
+def test_error_texts_leave_out_the_state_of_the_client(requests: MongoRequests) -> None:
     """It is another each time, and a reason that stays is told once."""
     said = "h:1: refused (configured timeouts: connectTimeoutMS: 5.0ms), Timeout: 5s, Topology Description: <id: 6b>"
     with pytest.raises(Wait) as e:
@@ -126,7 +126,7 @@ def test_the_client_s_own_state_is_left_out_of_what_is_told(requests: MongoReque
     assert e.value.got == "h:1: refused"
 
 
-def test_a_slow_server_gets_smaller_requests_until_it_is_quick_again(requests: MongoRequests) -> None:
+def test_requests_shrink_while_the_server_is_slow(requests: MongoRequests) -> None:
     ids = [f"{n}" for n in range(1000)]
     for _ in range(2):
         with pytest.raises(Wait):
@@ -138,7 +138,7 @@ def test_a_slow_server_gets_smaller_requests_until_it_is_quick_again(requests: M
 
 
 @pytest.mark.parametrize("blamed", [OperationFailure("no such name", 52), OverflowError("8 bytes"), KeyError("code")])
-def test_of_a_request_that_fails_as_a_whole_one_item_is_to_blame(requests: MongoRequests, blamed: Exception) -> None:
+def test_a_request_that_fails_as_a_whole_is_bisected_to_one_item(requests: MongoRequests, blamed: Exception) -> None:
     written: list[str] = []
 
     def answer(ids: list[str]) -> None:
@@ -160,7 +160,7 @@ def test_of_a_request_that_fails_as_a_whole_one_item_is_to_blame(requests: Mongo
         ('E11000 duplicate key error index: d.c.$mail_1 dup key: { : "b" }', False),
     ],
 )
-def test_an_id_that_is_there_is_told_from_a_broken_index(requests: MongoRequests, said: str, taken: bool) -> None:
+def test_a_duplicate_id_is_distinguished_from_a_broken_index(requests: MongoRequests, said: str, taken: bool) -> None:
     found = send(requests, Fake(fails(11000, "b", said=said)))
     assert [item.id for item in found.conflicts] == (["b"] if taken else [])
     assert [item.id for item, _ in found.duplicates] == ([] if taken else ["b"])
