@@ -19,6 +19,11 @@ from tests.browser.instance import TOKEN
 from tests.browser.scene import OFF, Scene
 from tests.browser.server import PASSWORDS, Server, api_server
 
+# As Airflow's UI embeds the page, without the rest of it, which takes longer to load than the page.
+PLACE = "**/plugin/penstock"
+EMBEDDED = """<!doctype html><html class="THEME"><body style="margin: 0">
+<iframe title="Penstock" src="/penstock/" style="border: 0; width: 100vw; height: 100vh; display: block"></iframe>"""
+
 # The page refreshes every 3 s and calls figures old after 10 s; a busy machine adds to both.
 expect.set_options(timeout=30_000)
 
@@ -93,7 +98,7 @@ def browser() -> Iterator[Browser]:
 
 @dataclass
 class View:
-    """The page as a signed-in person has it before them, inside Airflow's UI."""
+    """The page as a signed-in person has it before them, inside another page."""
 
     page: Page
     frame: FrameLocator
@@ -104,7 +109,10 @@ class View:
 
 @pytest.fixture
 def visit(browser: Browser, server: Server, scene: Scene) -> Iterator[Callable[..., View]]:
-    """Open the page within Airflow's UI; `form`: as a person does, by the sign-in form and the navigation."""
+    """Open the page as Airflow's UI embeds it.
+
+    ui: within Airflow's UI itself. form: the same, by the sign-in form and the navigation, as a person does.
+    """
     assert scene.live
     contexts: list[BrowserContext] = []
 
@@ -115,6 +123,7 @@ def visit(browser: Browser, server: Server, scene: Scene) -> Iterator[Callable[.
         width: int = 1280,
         height: int = 1000,
         before: Callable[[Page], None] = lambda _: None,
+        ui: bool = False,
         form: bool = False,
     ) -> View:
         context = browser.new_context(
@@ -124,6 +133,9 @@ def visit(browser: Browser, server: Server, scene: Scene) -> Iterator[Callable[.
         context.set_default_timeout(30_000)
         page = context.new_page()
         before(page)
+        if not (ui or form):
+            body = EMBEDDED.replace("THEME", theme)
+            page.route(PLACE, lambda route: route.fulfill(body=body, content_type="text/html"))
         view = View(page, page.frame_locator("iframe[title=Penstock]"))
         page.on("request", lambda r: view.requests.append(r.url))
         if form:
@@ -141,7 +153,7 @@ def visit(browser: Browser, server: Server, scene: Scene) -> Iterator[Callable[.
         if form:
             link.click()
         else:
-            page.goto(f"{server.url}/plugin/penstock")
+            page.goto(f"{server.url}{PLACE.removeprefix('**')}")
         view.frame.locator("table.streams").wait_for()
         return view
 

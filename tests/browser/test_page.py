@@ -137,7 +137,7 @@ def agents(server: Server, control: Control) -> Iterator[None]:
 
 @pytest.mark.usefixtures("agents")
 def test_an_app_is_released_and_stopped_as_a_whole(visit: Visit, control: Control) -> None:
-    view = visit()
+    view = visit(ui=True)
     view.frame.get_by_role("button", name="Release agents").click()
     expect(dialog(view)).to_contain_text("agent-offline, assignments")
     dialog(view).get_by_role("button", name="Release").click()
@@ -222,7 +222,7 @@ def test_an_absent_api_server_is_reported(visit: Visit) -> None:
 
 
 def test_a_lost_session_is_reported(visit: Visit) -> None:
-    view = visit()
+    view = visit(ui=True)
     view.page.context.clear_cookies()
     expect(view.frame.locator("#banner")).to_contain_text("You are signed out")
 
@@ -242,7 +242,7 @@ def test_a_hidden_tab_sends_no_requests(visit: Visit) -> None:
 
 
 def test_the_page_follows_airflows_theme(visit: Visit) -> None:
-    view = visit(theme="light")
+    view = visit(theme="light", ui=True)
     background = "node => getComputedStyle(node).backgroundColor"
     body = view.frame.locator("body")
     light = body.evaluate(background)
@@ -261,30 +261,34 @@ def test_opened_by_itself_it_asks_to_sign_in(browser: Browser, server: Server) -
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 800, 1180, 1600])
-def test_it_fits_and_is_named_at_every_width(visit: Visit, theme: str, width: int, screenshots: Path) -> None:
-    view = visit(theme=theme, width=width)
+def test_it_fits_and_is_named_at_every_width(visit: Visit, theme: str, screenshots: Path) -> None:
+    view = visit(theme=theme, ui=True)
+    root, table = view.frame.locator("html"), view.frame.locator("#streams")
     expect(row(view, "topic-quality").locator("canvas")).to_have_count(2)
-    view.page.wait_for_timeout(1_000)
-    view.page.screenshot(path=screenshots / f"page-{theme}-{width}.png")
-    root = view.frame.locator("html")
-    assert root.evaluate("node => node.scrollWidth <= node.clientWidth")
-    table = view.frame.locator("#streams")
-    assert table.evaluate("node => node.scrollWidth <= node.clientWidth")
-    for name in ("Stop topic-quality", "Release quality", "Reconcile accounts"):
-        box = view.frame.get_by_role("button", name=name).bounding_box()
-        assert box
-        assert 0 <= box["x"] <= box["x"] + box["width"] <= width
-    nameless = "nodes => nodes.filter(n => n.checkVisibility() && !(n.ariaLabel || n.textContent.trim())).length"
-    assert view.frame.locator("button").evaluate_all(nameless) == 0
-    view.frame.get_by_role("button", name="topic-quality", exact=True).click()
-    view.frame.locator(".detail .beside").scroll_into_view_if_needed()
-    view.page.wait_for_timeout(500)
-    view.page.screenshot(path=screenshots / f"detail-{theme}-{width}.png")
-    assert root.evaluate("node => node.scrollWidth <= node.clientWidth")
-    view.frame.locator("summary").click()
-    view.frame.locator("#legend").scroll_into_view_if_needed()
-    view.page.screenshot(path=screenshots / f"foot-{theme}-{width}.png")
-    view.frame.get_by_role("button", name="Release quality").click()
-    view.page.screenshot(path=screenshots / f"dialog-{theme}-{width}.png")
+    for width in (390, 800, 1180, 1600):
+        view.page.set_viewport_size({"width": width, "height": 1000})
+        view.page.wait_for_timeout(500)
+        view.page.screenshot(path=screenshots / f"page-{theme}-{width}.png")
+        assert root.evaluate("node => node.scrollWidth <= node.clientWidth"), width
+        assert table.evaluate("node => node.scrollWidth <= node.clientWidth"), width
+        for name in ("Stop topic-quality", "Release quality", "Reconcile accounts"):
+            box = view.frame.get_by_role("button", name=name).bounding_box()
+            assert box
+            assert 0 <= box["x"] <= box["x"] + box["width"] <= width
+        nameless = "nodes => nodes.filter(n => n.checkVisibility() && !(n.ariaLabel || n.textContent.trim())).length"
+        assert view.frame.locator("button").evaluate_all(nameless) == 0
+        unfold = view.frame.get_by_role("button", name="topic-quality", exact=True)
+        unfold.click()
+        view.frame.locator(".detail .beside").scroll_into_view_if_needed()
+        view.page.wait_for_timeout(500)
+        view.page.screenshot(path=screenshots / f"detail-{theme}-{width}.png")
+        assert root.evaluate("node => node.scrollWidth <= node.clientWidth"), width
+        view.frame.locator("summary").click()
+        view.frame.locator("#legend").scroll_into_view_if_needed()
+        view.page.screenshot(path=screenshots / f"foot-{theme}-{width}.png")
+        view.frame.locator("summary").click()
+        view.frame.get_by_role("button", name="Release quality").click()
+        view.page.screenshot(path=screenshots / f"dialog-{theme}-{width}.png")
+        view.page.keyboard.press("Escape")
+        unfold.click()
     assert view.troubles == []

@@ -112,7 +112,7 @@ def run(view: View, name: str) -> Locator:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_backfills_show_progress_and_link_to_their_dags(visit: Visit, screenshots: Path, theme: str) -> None:
-    view = visit(theme=theme)
+    view = visit(theme=theme, ui=theme == "light")
     declared = view.frame.locator("#backfills tbody tr")
     expect(declared).to_have_count(2)
     replay = declared.filter(has=view.frame.get_by_role("rowheader", name="order-replay"))
@@ -177,7 +177,7 @@ def test_on_a_phone_nothing_overlaps_and_every_dialog_fits(
     scene.logs.mkdir(exist_ok=True)
     log = scene.logs / "metrics.log"
     log.write_text(f"{'x' * 3000}\n" * 50)
-    view = visit(theme=theme, width=390, height=800)
+    view = visit(theme=theme, width=390, height=800, ui=theme == "light")
     html = view.frame.locator("html")
     view.frame.get_by_role("button", name="bundles", exact=True).click()
     expect(view.frame.get_by_role("button", name="Dead letters of bundles")).to_be_visible()
