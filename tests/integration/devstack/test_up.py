@@ -28,8 +28,16 @@ from penstock.settings import PROJECT
 from tests.support.wait import wait_until
 
 SECRET = "the-key-of-a-bucket"
-# Apps that take the longest to start, and the sinks of what they write.
-HEAVY = ("agents", "presence", "active-agents-*", "alert*", "assignments-*", "walk-in*")
+# Left out of the copy: what takes long to start, and of the rest what is there more than once.
+LEFT_OUT = (
+    "agents", "presence", "active-agents-*", "alert*", "assignments-*", "walk-in*", "businesses*", "labels*", "tests*",
+    "metric-*", "archive.py", "bundles.py", "summaries.py",
+)  # fmt: skip
+KEPT = """
+from jobs.metrics import RECEIPTS
+from penstock.streams import Archive
+ARCHIVE = Archive("receipts-archive", RECEIPTS, bucket="penstock", prefix="receipts", app="quality")
+"""
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 
@@ -71,12 +79,17 @@ class Commands:
         return {part["name"]: part for part in json.loads(done.stdout)["servers"]}
 
 
-@pytest.fixture(params=[pytest.param((), marks=pytest.mark.long, id="all"), pytest.param(HEAVY, id="some")])
+@pytest.fixture(params=[pytest.param("all", marks=pytest.mark.long), "some"])
 def penstock(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Commands]:
-    """For a copy of what the project declares, or of most of it."""
+    """For a copy of what the project declares, or of some of it with all its Spark streams in one app."""
+    project, left_out = tmp_path / "project", () if request.param == "all" else LEFT_OUT
     for name in ("jobs", "sql"):
-        shutil.copytree(PROJECT / name, tmp_path / "project" / name, ignore=shutil.ignore_patterns(*request.param))
-    commands = Commands(tmp_path / "home", tmp_path / "project")
+        shutil.copytree(PROJECT / name, project / name, ignore=shutil.ignore_patterns(*left_out))
+    if left_out:
+        minutes = project / "jobs" / "metrics" / "minutes.py"
+        minutes.write_text(minutes.read_text().replace('app="metrics"', 'app="quality"'))
+        (project / "jobs" / "quality" / "kept.py").write_text(KEPT)
+    commands = Commands(tmp_path / "home", project)
     yield commands
     commands("down")
 
@@ -111,7 +124,7 @@ def logged(home: Path) -> str:
 NEW_STREAM = """
 from jobs.metrics import RECEIPTS
 from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
-STREAM = Stream("kept-receipts", "metrics", {"receipts": Input(RECEIPTS)},
+STREAM = Stream("kept-receipts", "quality", {"receipts": Input(RECEIPTS)},
                 lambda receipts: receipts.select("value"), TopicOutput(Topic("kept-receipts"), value="value"),
                 Stateless())
 """
@@ -167,8 +180,16 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     assert "sign in as admin" in said
     first = penstock.servers()
     assert {p["state"] for p in first.values()} == {"running"}
-    assert {"broker", "mariadb", "airflow-api", "meter", "driver-quality", "driver-metrics"} <= first.keys()
-    wait_until(lambda: "open" in penstock("archives", "show", "receipts-archive"), every=1, what="receipts are kept")
+    assert {
+        "broker",
+        "mariadb",
+        "airflow-api",
+        "meter",
+        "driver-quality",
+        "driver-captures",
+        "driver-views-1",
+    } <= first.keys()
+    wait_until(lambda: "open" in penstock("archives", "show", "receipts-archive"), every=3, what="receipts are kept")
     counted = 'SHOW FIELD KEYS ON "penstock" FROM "receipts"'
     influx = f"http://127.0.0.1:{first['influxdb']['ports']['http']}/query"
     wait_until(lambda: "valid" in httpx.post(influx, data={"q": counted}, timeout=30).text, what="its sinks know it")
@@ -193,9 +214,9 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
 
     (penstock.project / "jobs" / "metrics" / "copied.py").write_text(NEW_STREAM)
     (penstock.project / "sql" / "captures" / "names.sql").write_text(NEW_CAPTURE)
-    assert "released for what is new: captures, metrics" in penstock("up")
+    assert "released for what is new: captures, quality" in penstock("up")
     released = penstock.servers()
-    assert {n for n, p in released.items() if p["pid"] != first[n]["pid"]} == {"driver-captures", "driver-metrics"}
+    assert {n for n, p in released.items() if p["pid"] != first[n]["pid"]} == {"driver-captures", "driver-quality"}
     runs = penstock.home / "airflow" / "airflow.db"
     ended = {"success", "failed"}
     wait_until(lambda: of_captures(runs) and of_captures(runs) <= ended, what="the runs of captures end")
