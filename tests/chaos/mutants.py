@@ -170,8 +170,8 @@ MUTANTS = [
     Mutant(
         "an item of a partly failed bulk is taken as written",
         "penstock/sinks/elasticsearch/bulk.py",
-        "        return ItemResult(ItemStatus.REFUSED, reason)",
-        "        return OK",
+        "ItemStatus.FAILED if status >= 500 and status not in BUSY else ItemStatus.REFUSED",
+        "ItemStatus.WRITTEN",
         stores=("elasticsearch",),
     ),
     Mutant(

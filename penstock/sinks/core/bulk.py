@@ -7,19 +7,17 @@ to blame stands alone.
 
 from __future__ import annotations
 
-import random
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+from more_itertools import constrained_batches
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from penstock.errors import PenstockError, Wait
-from penstock.sinks.core.chunking import chunks
 
 
 class BulkItem(Protocol):
@@ -64,10 +62,6 @@ OK = ItemResult(ItemStatus.WRITTEN)
 class RequestRejected(Exception):
     """The store rejects a whole request because of something in it."""
 
-    def __init__(self, result: ItemResult) -> None:
-        super().__init__(result.reason)
-        self.result = result
-
 
 class RequestTimedOut(Wait):
     """The store did not answer in time: requests get smaller, as the same one would take as long again."""
@@ -106,35 +100,31 @@ class BulkOutcome(Generic[Item]):
         self.bytes += other.bytes
 
 
-def retrying(tries: int, pause_s: float) -> Retrying:
-    """Retries what raises `Retryable`: the pause doubles, with jitter; the last error is raised."""
-
-    def pause(state: RetryCallState) -> float:
-        return float(pause_s * 2 ** (state.attempt_number - 1) * random.uniform(0.5, 1.5))
-
-    return Retrying(
-        stop=stop_after_attempt(tries), wait=pause, sleep=time.sleep, retry=retry_if_exception_type(Retryable),
-        reraise=True,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class BulkSettings:
-    """How a store takes bulk requests.
+@dataclass
+class SinkBatchResult:
+    """What became of a batch.
 
     Attributes:
-        parallel: requests at a time.
-        rows: most items of a request.
-        request_bytes: most bytes of a request, but for an item that is larger by itself.
-        tries: how often an item is sent before the batch waits.
-        pause_s: pause before the first retry; it doubles.
+        written: number of rows written.
+        conflicts: number of rows of which the store has newer versions.
+        refused: the reason, by the row's number.
+        retried: number of items sent again.
+        bytes: bytes sent.
     """
 
-    parallel: int
-    rows: int
-    request_bytes: int
-    tries: int = 1
-    pause_s: float = 0.1
+    written: int = 0
+    conflicts: int = 0
+    refused: dict[int, str] = field(default_factory=dict)
+    retried: int = 0
+    bytes: int = 0
+
+
+def retrying(tries: int, pause_s: float) -> Retrying:
+    """Retries what raises `Retryable`: the pause doubles, with jitter; the last error is raised."""
+    return Retrying(
+        stop=stop_after_attempt(tries), wait=wait_exponential_jitter(multiplier=pause_s, jitter=pause_s),
+        retry=retry_if_exception_type(Retryable), reraise=True,
+    )  # fmt: skip
 
 
 def refuse_all(left: Sequence[tuple[Item, ItemResult]]) -> dict[int, str]:
@@ -145,22 +135,28 @@ class BulkWriter(Generic[Item]):
     """Sends items to a store.
 
     Args:
-        settings: of the store.
+        parallel: requests at a time.
+        rows: most items of a request.
+        request_bytes: most bytes of a request, but for an item that is larger by itself.
+        tries: how often an item is sent before the batch waits.
+        pause_s: pause before the first retry; it doubles.
         give_up: called with the items that are left after the last try, and their results; by default it refuses them.
     """
 
-    def __init__(self, settings: BulkSettings, give_up: GiveUp[Item] = refuse_all) -> None:
-        self.settings = settings
-        self._give_up = give_up
-        self._rows = settings.rows
-        self._pool = ThreadPoolExecutor(max(1, settings.parallel), thread_name_prefix="bulk")
+    def __init__(
+        self, parallel: int, rows: int, request_bytes: int, tries: int = 1, pause_s: float = 0.1,
+        give_up: GiveUp[Item] = refuse_all,
+    ) -> None:  # fmt: skip
+        self._request_bytes, self._tries, self._pause_s, self._give_up = request_bytes, tries, pause_s, give_up
+        self._rows = self._most_rows = rows
+        self._pool = ThreadPoolExecutor(max(1, parallel), thread_name_prefix="bulk")
 
-    def write(self, items: Sequence[Item], outcome: BulkOutcome[Item], send: Send[Item]) -> None:
+    def write(self, items: Sequence[Item], result: SinkBatchResult, send: Send[Item]) -> BulkOutcome[Item]:
         """Write items. It returns once no request is under way: one that ended later could undo a later batch.
 
         Args:
             items: to write; order among them is not kept.
-            outcome: gets what became of the items, also if an error is raised.
+            result: gets refused rows, `retried` and `bytes`, also if an error is raised.
             send: sends one request; one result per item, in order. It raises `RequestRejected`, `RequestTimedOut`,
                 `Wait`, or `SinkError` if no item is to blame.
 
@@ -169,18 +165,21 @@ class BulkWriter(Generic[Item]):
             SinkError: the store takes none of them.
         """
         stopped = threading.Event()
-        parts = [
-            (part, BulkOutcome[Item]())
-            for part in chunks(items, self._rows, self.settings.request_bytes, lambda item: item.size)
-        ]
+        batches = constrained_batches(items, self._request_bytes, self._rows, lambda item: item.size, strict=False)
+        parts = [(part, BulkOutcome[Item]()) for part in batches]
         futures = [self._pool.submit(self._write_part, part, done, send, stopped) for part, done in parts]
         wait(futures)
+        outcome = BulkOutcome[Item]()
         for _, done in parts:
             outcome.add(done)
+        result.refused |= outcome.refused
+        result.retried += outcome.retried
+        result.bytes += outcome.bytes
         errors = [error for future in futures if (error := future.exception())]
         if errors:
             raise next((error for error in errors if not isinstance(error, Wait)), errors[0])
-        self._rows = min(self._rows * 2, self.settings.rows)
+        self._rows = min(self._rows * 2, self._most_rows)
+        return outcome
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -190,26 +189,23 @@ class BulkWriter(Generic[Item]):
     ) -> None:
         if stopped.is_set():
             return
+        left: list[tuple[Item, ItemResult]] = [(item, OK) for item in items]
         try:
-            self._write_with_retries(items, outcome, send)
+            try:
+                for attempt in retrying(self._tries, self._pause_s):
+                    with attempt:
+                        if attempt.retry_state.attempt_number > 1:
+                            outcome.retried += len(left)
+                        if left := _send_once([item for item, _ in left], outcome, send):
+                            raise Retryable
+            except Retryable:
+                outcome.refused |= self._give_up(left)
         except PenstockError as e:
             # Each request to a store that hangs would take its time.
             stopped.set()
             if isinstance(e, RequestTimedOut):
                 self._rows = max(self._rows // 4, 1)
             raise
-
-    def _write_with_retries(self, items: Sequence[Item], outcome: BulkOutcome[Item], send: Send[Item]) -> None:
-        left: list[tuple[Item, ItemResult]] = [(item, OK) for item in items]
-        try:
-            for attempt in retrying(self.settings.tries, self.settings.pause_s):
-                with attempt:
-                    if attempt.retry_state.attempt_number > 1:
-                        outcome.retried += len(left)
-                    if left := _send_once([item for item, _ in left], outcome, send):
-                        raise Retryable
-        except Retryable:
-            outcome.refused |= self._give_up(left)
 
 
 def _send_once(items: Sequence[Item], outcome: BulkOutcome[Item], send: Send[Item]) -> list[tuple[Item, ItemResult]]:
@@ -221,7 +217,7 @@ def _send_once(items: Sequence[Item], outcome: BulkOutcome[Item], send: Send[Ite
         if len(items) > 1:
             half = len(items) // 2
             return [*_send_once(items[:half], outcome, send), *_send_once(items[half:], outcome, send)]
-        results = [e.result]
+        results = [ItemResult(ItemStatus.REFUSED, str(e))]
     left = []
     for item, result in zip(items, results, strict=True):
         match result.status:

@@ -29,9 +29,12 @@ def suffix_error(at_us: int | None) -> str:
     return "" if FIRST_US <= at_us < END_US else f"its time is outside of {YEARS[0]} to {YEARS[1]}"
 
 
-def suffix_at(at_us: int, unit: Unit) -> str:
-    """The suffix for a time."""
-    return (EPOCH + timedelta(microseconds=at_us)).strftime(FORMATS[unit])
+def suffixed_name(name: str, unit: Unit | None, at_us: int | None) -> str:
+    """The name of the index or collection for a row of that time, which `suffix_error` accepts; `name` without unit."""
+    if not unit:
+        return name
+    assert at_us is not None
+    return f"{name}-{(EPOCH + timedelta(microseconds=at_us)).strftime(FORMATS[unit])}"
 
 
 def end_of_suffix(suffix: str, unit: Unit) -> datetime | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
 from penstock.errors import Refused, Wait
 from penstock.model.output import NO_COMMIT, CommitMarker
+from penstock.sinks.core.bulk import SinkBatchResult
 from penstock.sinks.core.document import DocumentOutput
 
 
@@ -23,7 +24,7 @@ class SinkCounters:
         conflicts: rows of which the store had newer versions.
         retried: items sent again.
         refused: rows refused.
-        bytes: bytes of documents sent.
+        bytes: bytes sent.
     """
 
     written: int = 0
@@ -33,18 +34,10 @@ class SinkCounters:
     bytes: int = 0
 
 
-@dataclass
-class SinkBatchResult:
-    """What became of a batch; see `SinkCounters`. refused: the reason, by the row's number."""
-
-    written: int = 0
-    conflicts: int = 0
-    retried: int = 0
-    bytes: int = 0
-    refused: dict[int, str] = field(default_factory=dict)
+OutputT = TypeVar("OutputT", bound=DocumentOutput)
 
 
-class DocumentWriter(ABC):
+class DocumentWriter(ABC, Generic[OutputT]):
     """Writes a sink's batches into one store.
 
     Attributes:
@@ -56,9 +49,9 @@ class DocumentWriter(ABC):
     product: ClassVar[str]
     longest_wait_s: ClassVar[float] = 30.0
 
-    def __init__(self, output: DocumentOutput) -> None:
+    def __init__(self, output: OutputT) -> None:
         self.counters = SinkCounters()
-        self._output_name = output.name
+        self.output = output
         self._waits = 0
 
     def committed(self) -> CommitMarker:
@@ -76,7 +69,7 @@ class DocumentWriter(ABC):
             Refused: after all others are written, for rows that the store can never take.
             SinkError: anything else.
         """
-        table = rows.get(self._output_name)
+        table = rows.get(self.output.name)
         if table is None:
             return 0
         result = SinkBatchResult()
@@ -98,8 +91,8 @@ class DocumentWriter(ABC):
         if result.refused:
             refused = dict(sorted(result.refused.items()))
             raise Refused(
-                f"{self.product} can never take {len(refused)} rows for {self._output_name}",
-                rows={self._output_name: refused},
+                f"{self.product} can never take {len(refused)} rows for {self.output.name}",
+                rows={self.output.name: refused},
                 got=next(iter(refused.values())),
                 written=result.written,
             )
@@ -109,7 +102,7 @@ class DocumentWriter(ABC):
     def _write_batch(self, table: pa.Table, result: SinkBatchResult) -> None:
         """Write rows, with the columns of `DocumentOutput.columns`. result: gets the outcome, also if it raises."""
 
-    def _housekeeping(self) -> None:  # noqa: B027
+    def _housekeeping(self) -> None:
         """Called after each batch that is written."""
 
     @abstractmethod

@@ -19,15 +19,15 @@ URL_SETTING = "PENSTOCK_ELASTICSEARCH_URL"
 TIMEOUT_S = 30.0
 # How long the server may wait for a shard.
 SHARD_TIMEOUT = "10s"
-BUSY = frozenset(
-    {
-        HTTPStatus.REQUEST_TIMEOUT,
-        HTTPStatus.TOO_MANY_REQUESTS,
-        HTTPStatus.BAD_GATEWAY,
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        HTTPStatus.GATEWAY_TIMEOUT,
-    }
-)
+# Out of time, too many requests, and the answers of a server or proxy that is starting or away.
+BUSY = frozenset({408, 429, 502, 503, 504})
+NOT_ELASTICSEARCH = ("the server is not an Elasticsearch", f"set {URL_SETTING} to one")
+# Errors of the client that do not pass by themselves, with their hints.
+CLIENT_ERRORS = {
+    UnsupportedProductError: NOT_ELASTICSEARCH,
+    SerializationError: NOT_ELASTICSEARCH,
+    TlsError: ("Elasticsearch's certificate is not trusted", "let SSL_CERT_FILE name its authority"),
+}
 # For states that somebody has put an index into.
 HINTS = {
     "cluster_block_exception": "when it may be written to again, unset the block in its settings (index.blocks.*, or "
@@ -68,19 +68,10 @@ def transport_errors() -> Iterator[None]:
     """As `request_errors`, but lets through what the server itself answers."""
     try:
         yield
-    except UnsupportedProductError as e:
-        raise SinkError("the server is not an Elasticsearch", got=str(e)[:200], hint=f"set {URL_SETTING} to one") from e
-    except TlsError as e:
-        raise SinkError(
-            "Elasticsearch's certificate is not trusted",
-            got=e.message[:300],
-            hint="let SSL_CERT_FILE name its authority",
-        ) from e
-    except SerializationError as e:
-        raise SinkError(
-            "the server is not an Elasticsearch", got=e.message[:300], hint=f"set {URL_SETTING} to one"
-        ) from e
-    except TransportError as e:
+    except (UnsupportedProductError, TransportError) as e:
+        for kind, (what, hint) in CLIENT_ERRORS.items():
+            if isinstance(e, kind):
+                raise SinkError(what, got=e.message[:300], hint=hint) from e
         raise Wait("Elasticsearch does not answer", got=e.message[:300], seconds=1.0) from e
 
 
@@ -108,14 +99,15 @@ def get_documents(client: Elasticsearch, what: str, answer: str, **wanted: Any) 
 
 def error_for_status(what: str, status: int, body: object) -> PenstockError:
     """The error for an answer of which no document is the cause."""
-    answer = f"{status} {error_reason(error_body(body)) or str(body)[:300]}"
+    error = error_body(body)
+    answer = f"{status} {error_reason(error) or str(body)[:300]}"
     if status in BUSY:
         return Wait("Elasticsearch asks to wait", got=answer, seconds=1.0)
-    if hint := HINTS.get(error_body(body).get("type", "")):
-        return SinkError(f"Elasticsearch refused {what}", got=answer, hint=hint)
-    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+    hint = HINTS.get(error.get("type", ""))
+    if not hint and status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return SinkError(f"Elasticsearch forbids {what}", got=answer, hint=ACCOUNT_HINT)
-    return SinkError(f"Elasticsearch refused {what}", got=answer, hint="see its message; the batch is written again")
+    hint = hint or "see its message; the batch is written again"
+    return SinkError(f"Elasticsearch refused {what}", got=answer, hint=hint)
 
 
 def error_body(body: object) -> Mapping[str, Any]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 from elasticsearch import AuthorizationException, BadRequestError, NotFoundError
 from elasticsearch import Elasticsearch as Client
+from more_itertools import batched
 
 from penstock.errors import SinkError
-from penstock.sinks.core.suffixes import FORMATS, end_of_suffix, suffix_at
+from penstock.sinks.core.suffixes import FORMATS, end_of_suffix
 from penstock.sinks.elasticsearch.client import get_documents, request_errors
 from penstock.sinks.elasticsearch.config import Elasticsearch
 from penstock.sinks.elasticsearch.mapping import differences, mapping
@@ -50,7 +51,7 @@ class IndexManager:
         self._output = output
         self._shape: pa.StructType | None = None
         self._template: dict[str, Any] = {}
-        self._known: set[str] = set()
+        self._ready: set[str] = set()
 
     def prepare(self, shape: pa.StructType) -> None:
         """Prepare the template, and the index unless there is a suffix. SinkError if what exists differs."""
@@ -67,7 +68,7 @@ class IndexManager:
             if outdated:
                 self._client.indices.put_index_template(name=name, **wanted)
         self._template, self._shape = wanted["template"], shape
-        self._known.clear()
+        self._ready.clear()
         if not self._output.suffix:
             self.ensure([self._output.index])
 
@@ -88,9 +89,7 @@ class IndexManager:
 
     def ensure(self, indexes: Iterable[str]) -> None:
         """Create missing indexes, check that the others are as declared, and add new fields to them."""
-        for index in indexes:
-            if index in self._known:
-                continue
+        for index in sorted(set(indexes) - self._ready):
             with request_errors(f"to make index {index}"):
                 try:
                     self._client.indices.create(index=index, **self._template)
@@ -103,7 +102,7 @@ class IndexManager:
                         self._extend(index)
                     except NotFoundError:
                         raise e from None
-            self._known.add(index)
+            self._ready.add(index)
 
     def recheck(self, indexes: Iterable[str]) -> bool:
         """Check indexes that refuse documents; whether fields were missing and are added now.
@@ -113,7 +112,7 @@ class IndexManager:
                 may have put another in the place of the one that was created here.
         """
         extended = False
-        for index in indexes:
+        for index in sorted(set(indexes)):
             with request_errors(f"to look at index {index}"):
                 try:
                     extended |= self._extend(index)
@@ -124,17 +123,15 @@ class IndexManager:
 
     def restore(self, index: str) -> None:
         """Create an index again that somebody has deleted."""
-        self._known.discard(index)
+        self._ready.discard(index)
         self.ensure([index])
 
     def _extend(self, index: str) -> bool:
         """Add the fields that an index lacks; whether there were any. SinkError if it is not as declared."""
         indexes: dict[str, Any] = self._client.indices.get(index=index, flat_settings=True).body
-        if obstacle := self._write_obstacle(index, indexes):
-            got, hint = obstacle
-            raise SinkError(
-                f"index {index} of Elasticsearch takes no document of {self._output.name}", got=got, hint=hint
-            )
+        for got, hint in self._write_obstacles(index, indexes):
+            what = f"index {index} of Elasticsearch takes no document of {self._output.name}"
+            raise SinkError(what, got=got, hint=hint)
         ((name, present),) = indexes.items()
         missing = self._missing_fields(f"index {name}", present["mappings"], self._template["mappings"])
         if missing:
@@ -142,24 +139,23 @@ class IndexManager:
             log.warning("elasticsearch: index %s gets new fields: %s", name, ", ".join(missing))
         return bool(missing)
 
-    def _write_obstacle(self, index: str, indexes: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Why nothing can be written under the name of an index, and the hint."""
+    def _write_obstacles(self, index: str, indexes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Why nothing can be written under the name of an index, each with the hint."""
         if len(indexes) > 1:
             hint = f"let one index alone have the alias {index}: an older version of a document could be in any of them"
-            return f"it is an alias of {', '.join(sorted(indexes))}", hint
+            yield f"it is an alias of {', '.join(sorted(indexes))}", hint
         ((name, present),) = indexes.items()
         if present.get("data_stream"):
-            return f"it is the data stream {present['data_stream']}", "let the sink write into an index of another name"
+            yield f"it is the data stream {present['data_stream']}", "let the sink write into an index of another name"
         if present["aliases"].get(index, {}).get("is_write_index") is False:
             hint = f"let the alias be one that is written by: add it to {name} again with is_write_index: true"
-            return f"it is an alias of {name} with is_write_index: false", hint
+            yield f"it is an alias of {name} with is_write_index: false", hint
         if present["mappings"].get("_routing", {}).get("required"):
-            return "_routing is required there", "make the index without it: documents are written by their ids alone"
+            yield "_routing is required there", "make the index without it: documents are written by their ids alone"
         for setting in ("index.default_pipeline", "index.final_pipeline"):
             pipeline = present["settings"].get(setting, "_none")
             if pipeline != "_none" and self._is_missing(pipeline):
-                return f"its {setting} names {pipeline}, which is not there", "make that pipeline, or unset it there"
-        return None
+                yield f"its {setting} names {pipeline}, which is not there", "make that pipeline, or unset it there"
 
     def _is_missing(self, pipeline: str) -> bool:
         try:
@@ -180,60 +176,44 @@ class IndexManager:
             )
         return missing
 
-    def suffixed(self) -> list[str]:
-        """The existing indexes with a suffix of this unit."""
+    def _suffixed(self) -> dict[str, datetime]:
+        """The existing indexes with a suffix of this unit, each with the end of its time."""
         if not self._output.suffix:
-            return []
-        pattern = f"{self._output.index}-*"
-        with request_errors(f"to list {pattern}"):
-            present = self._client.indices.get(index=pattern, features="aliases", expand_wildcards="open")
-        return sorted(name for name in present if self._end(name))
+            return {}
+        prefix = f"{self._output.index}-"
+        with request_errors(f"to list {prefix}*"):
+            present = self._client.indices.get(index=f"{prefix}*", features="aliases", expand_wildcards="open")
+        ends = {name: end_of_suffix(name.removeprefix(prefix), self._output.suffix) for name in sorted(present)}
+        return {name: end for name, end in ends.items() if end}
 
     def holders(self, ids: Iterable[str]) -> dict[str, list[str]]:
         """The suffixed indexes that hold each id, whatever its time."""
         holders: dict[str, list[str]] = {}
-        for index, key in self.existing([(index, key) for index in self.suffixed() for key in ids]):
+        for index, key in self.existing([(index, key) for index in self._suffixed() for key in ids]):
             holders.setdefault(key, []).append(index)
         return holders
 
     def existing(self, pairs: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         """Those pairs of index and id that are documents."""
         existing: set[tuple[str, str]] = set()
-        for start in range(0, len(pairs), PAGE):
-            part = [{"_index": index, "_id": key} for index, key in pairs[start : start + PAGE]]
+        for page in batched(pairs, PAGE):
+            wanted = [{"_index": index, "_id": key} for index, key in page]
             fields = "docs._id,docs.found"
-            docs = get_documents(self._client, "to look for documents", fields, docs=part, source=False)
+            docs = get_documents(self._client, "to look for documents", fields, docs=wanted, source=False)
             # By their order, as the answer names the index behind an alias.
-            asked = zip(pairs[start : start + PAGE], docs, strict=True)
-            existing |= {pair for pair, doc in asked if doc.get("found")}
+            existing |= {pair for pair, doc in zip(page, docs, strict=True) if doc.get("found")}
         return existing
-
-    def name_at(self, at_us: int | None) -> str:
-        """The name of the index for a row of that time."""
-        if not self._output.suffix:
-            return self._output.index
-        assert at_us is not None
-        return f"{self._output.index}-{suffix_at(at_us, self._output.suffix)}"
 
     def oldest(self, now: datetime) -> datetime | None:
         """The time before which documents have expired; None if none do."""
         seconds = self._output.expire_seconds
         return now - timedelta(seconds=seconds) if seconds else None
 
-    def expire(self, now: datetime) -> list[str]:
-        """Drop indexes of which every document has expired; their names."""
+    def expire(self, now: datetime) -> None:
+        """Drop indexes of which every document has expired."""
         oldest = self.oldest(now)
-        expired = [name for name in self.suffixed() if (end := self._end(name)) and end <= oldest] if oldest else []
-        for name in expired:
+        for name in [name for name, end in self._suffixed().items() if end <= oldest] if oldest else ():
             with request_errors(f"to drop index {name}"):
-                try:
-                    self._client.indices.delete(index=name)
-                except NotFoundError:
-                    continue
-            self._known.discard(name)
+                self._client.options(ignore_status=404).indices.delete(index=name)
+            self._ready.discard(name)
             log.info("elasticsearch: index %s has expired and is dropped", name)
-        return expired
-
-    def _end(self, name: str) -> datetime | None:
-        """The end of an index's time; None if the index is not this sink's."""
-        return end_of_suffix(name.removeprefix(f"{self._output.index}-"), self._output.suffix or "day")

@@ -1,12 +1,8 @@
-"""Remembers the versions of deleted documents, so that no older upsert that comes later brings one back.
-
-Elasticsearch itself forgets the version of a delete after a while, and when it restarts. The index also remembers
-future upserts, with the position of their record: a tombstone behind them has an earlier time.
-"""
+"""Tombstones in Elasticsearch, which itself forgets the version of a delete after a while, and when it restarts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,12 +11,12 @@ from elasticsearch import BadRequestError, NotFoundError
 from elasticsearch import Elasticsearch as Client
 
 from penstock.errors import SinkError
-from penstock.sinks.core.bulk import BulkOutcome
-from penstock.sinks.core.document import OFFSET_BITS
-from penstock.sinks.core.latest_per_key import FutureUpsert, VersionedRow
-from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction, action
+from penstock.sinks.core.bulk import SinkBatchResult
+from penstock.sinks.core.keyed_writer import tombstone_ms
+from penstock.sinks.core.latest_per_key import Position, VersionedRow
+from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction
 from penstock.sinks.elasticsearch.client import get_documents, request_errors
-from penstock.sinks.elasticsearch.config import LIMITS, Elasticsearch
+from penstock.sinks.elasticsearch.config import LIMITS
 from penstock.sinks.elasticsearch.indexes import PAGE
 
 MAPPINGS = {"dynamic": "false", "properties": {"at": {"type": "date"}}}
@@ -34,17 +30,9 @@ class TombstoneIndex:
     `position`.
     """
 
-    def __init__(self, client: Client, bulk: ElasticsearchBulk, output: Elasticsearch) -> None:
-        self._client = client
-        self._bulk = bulk
-        self._index = output.tombstone_index
+    def __init__(self, client: Client, bulk: ElasticsearchBulk, index: str, clock: Callable[[], datetime]) -> None:
+        self._client, self._bulk, self._index, self._clock = client, bulk, index, clock
         self._created = False
-
-    def ensure(self) -> None:
-        """Create the index, the first time."""
-        if not self._created:
-            self.create()
-            self._created = True
 
     def create(self) -> None:
         """Create the index unless it exists."""
@@ -54,64 +42,51 @@ class TombstoneIndex:
             except BadRequestError as e:
                 if e.error != "resource_already_exists_exception":
                     raise
+        self._created = True
 
-    def stale_rows(self, rows: Sequence[VersionedRow]) -> set[int]:
-        """The numbers of rows that are older than the delete of their id."""
-        versions = {doc["_source"]["id"]: doc["_version"] for doc in self._get([row.id for row in rows])}
-        return {row.number for row in rows if versions.get(row.id, -1) > row.version}
-
-    def future_upserts(self, ids: Sequence[str]) -> dict[str, FutureUpsert]:
-        """The remembered future upserts of ids."""
-        documents = ((doc["_version"], doc["_source"]) for doc in self._get(ids))
-        return {
-            one["id"]: FutureUpsert(version, tuple(one["position"])) for version, one in documents if "position" in one
-        }
-
-    def _get(self, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def read(self, ids: Sequence[str]) -> Iterator[tuple[str, int, Position | None]]:
+        """See `Tombstones`."""
         for start in range(0, len(ids), PAGE):
             # The answer leaves out ids that have no document.
             docs = get_documents(
                 self._client, "to read tombstones", "docs._source,docs._version",
                 index=self._index, ids=ids[start : start + PAGE],
             )  # fmt: skip
-            yield from (doc for doc in docs if "error" not in doc)
+            for doc in docs:
+                if "error" not in doc:
+                    position = doc["_source"].get("position")
+                    yield doc["_source"]["id"], doc["_version"], tuple(position) if position else None
 
-    def record(self, rows: Sequence[VersionedRow], now: datetime) -> BulkOutcome[IndexAction]:
-        """Remember deletes, before they are made, or future upserts."""
-        self.ensure()
-        at = int(now.timestamp() * 1000)
-        outcome = BulkOutcome[IndexAction]()
+    def record(self, rows: Sequence[VersionedRow], result: SinkBatchResult) -> None:
+        """See `Tombstones`."""
+        if not self._created:
+            self.create()
+        now = _ms(self._clock())
         actions = []
         for row in rows:
-            fields: dict[str, Any] = {"id": row.id, "at": at}
+            fields: dict[str, Any] = {"id": row.id, "at": tombstone_ms(row, now)}
             if not row.deleted:
-                # Kept as long as the later time may matter.
-                fields |= {"at": max(at, row.version >> OFFSET_BITS), "position": row.position}
-            actions.append(action("index", row.number, self._index, row.id, row.version, orjson.dumps(fields)))
-        self._bulk.write(actions, outcome)
-        if outcome.refused:
+                fields["position"] = row.position
+            actions.append(IndexAction(row.number, self._index, row.id, row.version, orjson.dumps(fields)))
+        if refused := self._bulk.write(actions, result).refused:
             raise SinkError(
                 f"{self._index} takes no tombstones",
-                got=next(iter(outcome.refused.values())),
+                got=next(iter(refused.values())),
                 hint="delete that index if it is another's",
             )
-        return outcome
 
-    def expire(self, now: datetime) -> int:
-        """Forget deletes that are older than `tombstone_days`; how many."""
-        before = int((now - timedelta(days=LIMITS.tombstone_days)).timestamp() * 1000)
+    def expire(self) -> None:
+        """Forget deletes that are older than `tombstone_days`."""
+        old = {"range": {"at": {"lt": _ms(self._clock() - timedelta(days=LIMITS.tombstone_days))}}}
         with request_errors("to expire tombstones"):
             try:
-                hits = self._client.search(
-                    index=self._index,
-                    query={"range": {"at": {"lt": before}}},
-                    size=PAGE,
-                    source=False,
-                    version=True,
-                )["hits"]["hits"]
+                answer = self._client.search(index=self._index, query=old, size=PAGE, source=False, version=True)
             except NotFoundError:
-                return 0
-        outcome = BulkOutcome[IndexAction]()
-        old = [action("delete", 0, self._index, hit["_id"], hit["_version"], None) for hit in hits]
-        self._bulk.write(old, outcome)
-        return outcome.written
+                return
+        hits = answer["hits"]["hits"]
+        deletes = [IndexAction(0, self._index, hit["_id"], hit["_version"], None) for hit in hits]
+        self._bulk.write(deletes, SinkBatchResult())
+
+
+def _ms(time: datetime) -> int:
+    return int(time.timestamp() * 1000)

@@ -25,6 +25,8 @@ VERSION = "_version"
 DELETED_FIELD = "deleted"
 # The suffix of the measurement with the tombstones of another one.
 TOMBSTONE_SUFFIX = ".tombstones"
+# Fields of that measurement: the version of a point's newest future upsert, and the position of its record.
+FUTURE_FIELD, POSITION_FIELD = "_future", "_position"
 # InfluxDB refuses these as names of a tag or field, or drops their values.
 RESERVED = {"time", "_field", "_measurement", VERSION}
 TYPES = {"integer", "float", "string", "boolean"}

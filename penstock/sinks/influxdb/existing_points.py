@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+from more_itertools import constrained_batches
 from pyarrow import compute
 
-from penstock.sinks.core.chunking import chunks
+from penstock.sinks.core.latest_per_key import FutureUpsert
 from penstock.sinks.influxdb.client import literal, quoted
-from penstock.sinks.influxdb.config import LIMITS, TOMBSTONE_SUFFIX, VERSION
-from penstock.sinks.influxdb.points import CELL, DELETION, POINT, Points, Series
+from penstock.sinks.influxdb.config import FUTURE_FIELD, LIMITS, POSITION_FIELD, TOMBSTONE_SUFFIX, VERSION
+from penstock.sinks.influxdb.points import CELL, DELETION, POINT, Point, Points, Series
 
 # Its stubs accept neither bytes nor plain numbers.
 pc: Any = compute
@@ -64,32 +66,40 @@ def drop_stale_cells(cells: pa.Table, present: pa.Table) -> tuple[pa.Table, int]
     return joined.filter(fresh).select(cells.column_names), stale
 
 
-def version_queries(points: Points) -> Iterator[str]:
-    """Requests for the versions of the points that the store may have."""
-    times: dict[int, set[int]] = {}
+def version_queries(points: Points, *, future: bool = False) -> Iterator[str]:
+    """Requests for the versions of the points that the store may have. future: and for remembered future upserts."""
+    times: dict[str, dict[int, set[int]]] = {}
     cells: Any = points.cells
     for series, time in zip(cells["series"].to_pylist(), cells["time"].to_pylist(), strict=True):
-        times.setdefault(series, set()).add(time)
-    by_measurement: dict[str, list[int]] = {}
-    for series in times:
-        by_measurement.setdefault(points.series[series].measurement, []).append(series)
-    wanted = ", ".join(quoted(name) for name in (VERSION, *(f"{VERSION}.{name}" for name in points.fields)))
+        times.setdefault(points.series[series].measurement, {}).setdefault(series, set()).add(time)
+    versions = ", ".join(quoted(name) for name in (VERSION, *(f"{VERSION}.{name}" for name in points.fields)))
     statements = []
-    for measurement, numbers in by_measurement.items():
-        conditions = [(f"({series_condition(points.series[n])})", times[n]) for n in numbers]
-        for some in chunks(conditions, SERIES, LIMITS.request_bytes, lambda one: len(one[0]) + 1):
-            either = " OR ".join(condition for condition, _ in some)
-            for first, last in _spans(set().union(*(span for _, span in some))):
-                statements.append(
-                    f"SELECT {wanted} FROM {quoted(measurement)}, {quoted(measurement + TOMBSTONE_SUFFIX)} "
-                    f"WHERE time >= {first}u AND time <= {last}u AND ({either}) GROUP BY *"
-                )
-    for together in chunks(statements, STATEMENTS, LIMITS.request_bytes, lambda text: len(text) + 1):
+    for measurement, of_series in times.items():
+        tombstones = quoted(measurement + TOMBSTONE_SUFFIX)
+        selects = [f"{versions} FROM {quoted(measurement)}, {tombstones}"]
+        selects += [f"{quoted(FUTURE_FIELD)}, {quoted(POSITION_FIELD)} FROM {tombstones}"] if future else []
+        conditions = [(f"({series_condition(points.series[n])})", some) for n, some in of_series.items()]
+        for part in constrained_batches(
+            conditions, LIMITS.request_bytes, SERIES, lambda one: len(one[0]) + 1, strict=False
+        ):
+            either = " OR ".join(condition for condition, _ in part)
+            for first, last in _spans(set().union(*(some for _, some in part))):
+                where = f"WHERE time >= {first}u AND time <= {last}u AND ({either}) GROUP BY *"
+                statements += [f"SELECT {select} {where}" for select in selects]
+    for together in constrained_batches(
+        statements, LIMITS.request_bytes, STATEMENTS, lambda text: len(text) + 1, strict=False
+    ):
         yield "; ".join(together)
 
 
-def read_versions(points: Points, answers: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """The series of the answers as a table of `series`, `time`, `field` (DELETION for a deletion) and `version`."""
+def read_versions(points: Points, answers: Iterable[Mapping[str, Any]], future: dict[Point, FutureUpsert]) -> pa.Table:
+    """The series of the answers as a table of `series`, `time`, `field` (DELETION for a deletion) and `version`.
+
+    Args:
+        points: of the batch.
+        answers: to `version_queries`.
+        future: gets the remembered future upserts.
+    """
     numbers = {(one.measurement, frozenset(one.present)): n for n, one in enumerate(points.series)}
     fields = {f"{VERSION}.{name}": n for n, name in enumerate(points.fields)} | {VERSION: DELETION}
     columns: tuple[list[int], list[int], list[int], list[int | None]] = ([], [], [], [])
@@ -101,6 +111,11 @@ def read_versions(points: Points, answers: Iterable[Mapping[str, Any]]) -> pa.Ta
             if series is None or (is_tombstone and measurement == name):
                 continue
             times, *versions = zip(*answer["values"], strict=True)
+            if FUTURE_FIELD in answer["columns"]:
+                for time, version, position in answer["values"] if is_tombstone else ():
+                    if version is not None and position is not None:
+                        future[series, time] = FutureUpsert(version, tuple(json.loads(position)))
+                continue
             for column, values in zip(answer["columns"][1:], versions, strict=True):
                 field = fields[column]
                 if (field == DELETION) == is_tombstone:

@@ -29,6 +29,8 @@ from penstock.sinks.influxdb.config import (
 # Its stubs accept neither bytes nor plain numbers.
 pc: Any = compute
 DELETION = -1
+# A series, by its number, and a time.
+Point = tuple[int, int]
 POINT = ["series", "time"]
 CELL = [*POINT, "field"]
 ARROW_TYPES = {"integer": pa.int64(), "float": pa.float64(), "string": pa.binary(), "boolean": pa.bool_()}
@@ -47,8 +49,8 @@ class Series:
 
     def line_prefix(self, suffix: str = "") -> bytes:
         """The beginning of a line. suffix: of the measurement's name."""
-        tags = "".join(f",{_escaped(tag, ',= ')}={_escaped(value, ',= ')}" for tag, value in sorted(self.present))
-        return (_escaped(self.measurement + suffix, ", ") + tags).encode()
+        tags = "".join(f",{escaped(tag, ',= ')}={escaped(value, ',= ')}" for tag, value in sorted(self.present))
+        return (escaped(self.measurement + suffix, ", ") + tags).encode()
 
 
 @dataclass
@@ -309,5 +311,5 @@ def _text(value: Any) -> str:
     return str(value.as_py().decode(errors="replace"))
 
 
-def _escaped(name: str, special: str) -> str:
+def escaped(name: str, special: str) -> str:
     return "".join(f"\\{c}" if c in special else c for c in name)

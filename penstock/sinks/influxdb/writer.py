@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from more_itertools import constrained_batches
 from pyarrow import compute
 
 from penstock.errors import SinkError
-from penstock.sinks.core.bulk import OK, BulkOutcome, BulkSettings, BulkWriter, ItemResult, ItemStatus, RequestRejected
-from penstock.sinks.core.chunking import chunks
+from penstock.sinks.core.bulk import OK, BulkWriter, ItemResult, RequestRejected, SinkBatchResult
 from penstock.sinks.core.connections import required_url
-from penstock.sinks.core.latest_per_key import FutureUpsert, VersionedRow
-from penstock.sinks.core.writer import DocumentWriter, SinkBatchResult
+from penstock.sinks.core.latest_per_key import FutureUpsert
+from penstock.sinks.core.writer import DocumentWriter
 from penstock.sinks.influxdb import tombstones
 from penstock.sinks.influxdb.client import InfluxClient, quoted
 from penstock.sinks.influxdb.config import LIMITS, TOMBSTONE_SUFFIX, VERSION, InfluxDB
@@ -27,7 +27,7 @@ from penstock.sinks.influxdb.existing_points import (
     series_condition,
     version_queries,
 )
-from penstock.sinks.influxdb.points import DELETION, POINT, Points, read_points
+from penstock.sinks.influxdb.points import DELETION, POINT, Point, Points, escaped, read_points
 
 if TYPE_CHECKING:
     from penstock.model.output import Output, Writer, WriterOwner
@@ -54,7 +54,7 @@ def open_database(owner: WriterOwner, outputs: Sequence[Output]) -> Writer:  # n
     return InfluxWriter(required_url(output.connection, output.name), output)
 
 
-class InfluxWriter(DocumentWriter):
+class InfluxWriter(DocumentWriter[InfluxDB]):
     """Writes points into a database, which it creates with its first rows if need be.
 
     Nothing fences another writer, and reading versions and writing are two steps. A driver that was paused in between
@@ -71,9 +71,8 @@ class InfluxWriter(DocumentWriter):
 
     def __init__(self, url: str, output: InfluxDB) -> None:
         super().__init__(output)
-        self.output = output
         self._client = InfluxClient(url, output.database)
-        self._bulk = BulkWriter[Line](BulkSettings(output.parallel, LIMITS.request_lines, LIMITS.request_bytes))
+        self._bulk = BulkWriter[Line](output.parallel, LIMITS.request_lines, LIMITS.request_bytes)
         self._created = False
 
     def _write_batch(self, table: pa.Table, result: SinkBatchResult) -> None:
@@ -91,65 +90,44 @@ class InfluxWriter(DocumentWriter):
             self._client.create_database()
             self._created = True
         points = read_points(self.output, table)
-        rows, remembered = self._order_tombstones(points, table)
-        refused, result.conflicts = self._write_latest(points, points.cells, result)
-        # What a refused row hid is written now.
-        cells = covered_cells(points.cells, refused)
+        result.refused |= points.refused
+        ordered = self.output.versioned and self.output.tombstones != "ignore"
+        rows = tombstones.rows_to_order(points, table) if ordered else {}
+        queries = version_queries(points, future=bool(rows)) if self.output.versioned else ()
+        future: dict[Point, FutureUpsert] = {}
+        present = read_versions(points, (answer for text in queries for answer in self._client.query(text)), future)
+        if rows:
+            points.cells = tombstones.raise_tombstone_cells(points.cells, rows, future)
+        latest, result.conflicts = drop_stale_cells(latest_cells(points.cells), present)
+        cells = covered_cells(points.cells, self._write_cells(points, latest, result))
         while cells.num_rows:
-            more, _ = self._write_latest(points, cells, result)
-            refused |= more
-            cells = covered_cells(cells, more)
-        result.refused |= refused | points.refused
-        lines = tombstones.future_upsert_lines(points, rows, remembered, result.refused)
-        if errors := self._send([Line(*line) for line in lines], result):
-            raise SinkError("InfluxDB refuses to remember future upserts", got=next(iter(errors.values())))
+            # What a refused row hid is written now.
+            latest, _ = drop_stale_cells(latest_cells(cells), present)
+            cells = covered_cells(cells, self._write_cells(points, latest, result))
+        lines = tombstones.future_upsert_lines(points, rows, future, result.refused)
+        self._remember([Line(*line) for line in lines], "future upserts", result)
 
-    def _order_tombstones(
-        self, points: Points, table: pa.Table
-    ) -> tuple[Mapping[tombstones.Point, Sequence[VersionedRow]], Mapping[tombstones.Point, FutureUpsert]]:
-        """Make tombstones newer than the future upserts before them.
-
-        Returns:
-            The rows of points that have tombstones or future upserts, and the future upserts that the store remembers.
-        """
-        if not self.output.versioned or self.output.tombstones == "ignore":
-            return {}, {}
-        rows = tombstones.rows_to_order(points, table)
-        if not rows:
-            return {}, {}
-        answers = (answer for text in tombstones.future_queries(points, rows) for answer in self._client.query(text))
-        remembered = tombstones.read_future_upserts(points, answers)
-        points.cells = tombstones.raise_tombstone_cells(points, rows, remembered)
-        return rows, remembered
-
-    def _write_latest(self, points: Points, cells: pa.Table, result: SinkBatchResult) -> tuple[dict[int, str], int]:
-        """Write the latest of some cells.
-
-        Returns:
-            Why rows are refused, by number, and how many are older than what the store has.
-        """
-        cells, stale = latest_cells(cells), 0
-        if self.output.versioned:
-            answers = (answer for text in version_queries(points) for answer in self._client.query(text))
-            cells, stale = drop_stale_cells(cells, read_versions(points, answers))
+    def _write_cells(self, points: Points, cells: pa.Table, result: SinkBatchResult) -> dict[int, str]:
+        """Write cells, and delete points. Why the store refuses rows, by number, after all others are written."""
         self._delete(points, cells.filter(pc.equal(cells["field"], DELETION)), result)
         lines = self._lines(points, cells.filter(pc.not_equal(cells["field"], DELETION)), "")
-        return self._send(lines, result), stale
+        return self._bulk.write(lines, result, self._request).refused
 
     def _delete(self, points: Points, cells: pa.Table, result: SinkBatchResult) -> None:
         """Delete points. Tombstones are written first: a deleted point without one could come back."""
-        if not cells.num_rows:
-            return
-        if self.output.versioned and (refused := self._send(self._lines(points, cells, TOMBSTONE_SUFFIX), result)):
-            raise SinkError("InfluxDB refuses to remember deletes", got=next(iter(refused.values())))
-        columns: Any = cells
+        if self.output.versioned:
+            self._remember(self._lines(points, cells, TOMBSTONE_SUFFIX), "deletes", result)
         statements = [
-            f"DELETE FROM {quoted(series.measurement)} WHERE {series_condition(series)} AND time = {at}u"
-            for number, at in zip(columns["series"].to_pylist(), columns["time"].to_pylist(), strict=True)
-            for series in (points.series[number],)
+            f"DELETE FROM {quoted(points.series[one['series']].measurement)} "
+            f"WHERE {series_condition(points.series[one['series']])} AND time = {one['time']}u"
+            for one in cells.select(POINT).to_pylist()
         ]
-        for some in chunks(statements, STATEMENTS, LIMITS.request_bytes, lambda text: len(text) + 1):
+        for some in constrained_batches(statements, LIMITS.request_bytes, STATEMENTS, strict=False):
             list(self._client.query("; ".join(some)))
+
+    def _remember(self, lines: Sequence[Line], what: str, result: SinkBatchResult) -> None:
+        if refused := self._bulk.write(lines, result, self._request).refused:
+            raise SinkError(f"InfluxDB refuses to remember {what}", got=next(iter(refused.values())))
 
     def _lines(self, points: Points, cells: pa.Table, suffix: str) -> list[Line]:
         """A line for each row of a point, so that what InfluxDB refuses of it is the row's alone.
@@ -161,8 +139,8 @@ class InfluxWriter(DocumentWriter):
         """
         if not cells.num_rows:
             return []
-        versions = _text(cells["version"])
-        names = [f"{_escaped(name)}=" for name in points.fields]
+        versions = cells["version"].cast(pa.string())
+        names = [f"{escaped(name, ',= ')}=" for name in points.fields]
         if suffix:
             value = _joined(f"{VERSION}=", versions, "i")
         else:
@@ -173,22 +151,14 @@ class InfluxWriter(DocumentWriter):
         cells = cells.append_column("value", value)
         rows: Any = cells.group_by([*POINT, "row"], use_threads=False).aggregate([("value", "list")])
         prefix = pa.array([series.line_prefix(suffix) for series in points.series], pa.binary()).take(rows["series"])
-        text = _joined(prefix, " ", pc.binary_join(rows["value_list"], b","), " ", _text(rows["time"]))
+        times = rows["time"].cast(pa.string())
+        text = _joined(prefix, " ", pc.binary_join(rows["value_list"], b","), " ", times)
         return [Line(*one) for one in zip(text.to_pylist(), rows["row"].to_pylist(), strict=True)]
-
-    def _send(self, lines: Sequence[Line], result: SinkBatchResult) -> dict[int, str]:
-        """Why the store refuses rows, by number, after all others are written."""
-        outcome = BulkOutcome[Line]()
-        try:
-            self._bulk.write(lines, outcome, self._request)
-        finally:
-            result.bytes += outcome.bytes
-        return outcome.refused
 
     def _request(self, lines: Sequence[Line]) -> list[ItemResult]:
         if reason := self._client.write(b"\n".join(line.text for line in lines)):
             # It may be refused in part: what is written again changes nothing.
-            raise RequestRejected(ItemResult(ItemStatus.REFUSED, reason))
+            raise RequestRejected(reason)
         return [OK] * len(lines)
 
     def close(self) -> None:
@@ -200,11 +170,3 @@ def _joined(*parts: Any) -> Any:
     """The parts of each row concatenated, as bytes."""
     columns = [pa.scalar(part.encode()) if isinstance(part, str) else part.cast(pa.binary()) for part in parts]
     return pc.binary_join_element_wise(*columns, pa.scalar(b""))
-
-
-def _text(numbers: Any) -> Any:
-    return numbers.cast(pa.string())
-
-
-def _escaped(field: str) -> str:
-    return "".join(f"\\{c}" if c in ",= " else c for c in field)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from bson.errors import BSONError
+from more_itertools import batched
 from pymongo import DeleteOne, InsertOne, ReplaceOne
 from pymongo.collection import Collection
 from pymongo.errors import (
@@ -26,13 +27,13 @@ from penstock.errors import SinkError, Wait
 from penstock.sinks.core.bulk import (
     OK,
     BulkOutcome,
-    BulkSettings,
     BulkWriter,
     ItemResult,
     ItemStatus,
     RequestRejected,
     RequestTimedOut,
     Retryable,
+    SinkBatchResult,
     retrying,
 )
 from penstock.sinks.mongodb.config import DUPLICATE_KEY, LIMITS
@@ -92,17 +93,23 @@ class MongoRequests:
 
     def __init__(self, location: str, parallel: int, *, pause_s: float = PAUSE_S) -> None:
         self._location, self._pause_s = location, pause_s
-        settings = BulkSettings(parallel, LIMITS.rows, LIMITS.request_bytes, TRIES, pause_s)
-        self._bulk = BulkWriter[DocumentWrite](settings, self._give_up)
+        self._bulk = BulkWriter[DocumentWrite](
+            parallel, LIMITS.rows, LIMITS.request_bytes, TRIES, pause_s, self._give_up
+        )
 
     def close(self) -> None:
         self._bulk.close()
 
     def write(
-        self, collection: Collection[Any], writes: Sequence[DocumentWrite], outcome: BulkOutcome[DocumentWrite]
-    ) -> None:
+        self, collection: Collection[Any], writes: Sequence[DocumentWrite], result: SinkBatchResult
+    ) -> BulkOutcome[DocumentWrite]:
         """Send writes; see `BulkWriter.write`. A conflict is an id that exists, with another version or without one."""
-        self._bulk.write(writes, outcome, partial(self._request, collection))
+        return self._bulk.write(writes, result, partial(self._request, collection))
+
+    def find(self, collection: Collection[Any], ids: Sequence[str], fields: Mapping[str, int]) -> Iterator[Document]:
+        """The documents that exist, with some fields."""
+        for some in batched(ids, LIMITS.rows):
+            yield from self.read(partial(_find, collection, some, fields))
 
     def read(self, request: Callable[[], T]) -> T:
         """The answer of a read. Wait if there is none for now, SinkError if there never is."""
@@ -119,40 +126,36 @@ class MongoRequests:
         raise AssertionError
 
     def _request(self, collection: Collection[Any], writes: Sequence[DocumentWrite]) -> list[ItemResult]:
+        results = [OK] * len(writes)
         try:
             collection.bulk_write([one.write for one in writes], ordered=False)
         except BulkWriteError as e:
-            return self._results(dict(e.details or {}), len(writes))
+            details = dict(e.details or {})
+            # Written, but not by as many members as it takes to outlive one.
+            if unsure := details.get("writeConcernErrors", []):
+                reason = f"{unsure[0].get('code')} {unsure[0].get('errmsg', unsure[0])}"
+                results = [ItemResult(ItemStatus.RETRY, reason)] * len(writes)
+            for error in details.get("writeErrors", []):
+                results[error["index"]] = self._result(error)
         # The client raises KeyError for an error without a code.
         except (DocumentTooLarge, BSONError, OverflowError, KeyError) as e:
-            raise _rejection(e) from e
+            raise RequestRejected(f"MongoDB: {str(e)[:500]}") from e
         except PyMongoError as e:
             if isinstance(e, OperationFailure) and e.code in REJECTED:
-                raise _rejection(e) from e
+                raise RequestRejected(f"MongoDB: {str(e)[:500]}") from e
             self._raise_unless_retryable(e)
-            return [ItemResult(ItemStatus.RETRY, str(e))] * len(writes)
-        return [OK] * len(writes)
-
-    def _results(self, details: Document, count: int) -> list[ItemResult]:
-        results = [OK] * count
-        # Written, but not by as many members as it takes to outlive one.
-        if unsure := details.get("writeConcernErrors", []):
-            reason = f"{unsure[0].get('code')} {unsure[0].get('errmsg', unsure[0])}"
-            results = [ItemResult(ItemStatus.RETRY, reason)] * count
-        for error in details.get("writeErrors", []):
-            results[error["index"]] = self._result(error)
+            results = [ItemResult(ItemStatus.RETRY, str(e))] * len(writes)
         return results
 
     def _result(self, error: Document) -> ItemResult:
         code, message = error.get("code"), str(error.get("errmsg", ""))
-        if code == DUPLICATE_KEY and _violated_index(error) == "_id_":
-            return ItemResult(ItemStatus.CONFLICT)
         if code == DUPLICATE_KEY:
-            return ItemResult(ItemStatus.DUPLICATE, message)
-        if code in BUSY:
-            return ItemResult(ItemStatus.RETRY, f"{code} {message}")
+            is_id = _violated_index(error) == "_id_"
+            return ItemResult(ItemStatus.CONFLICT) if is_id else ItemResult(ItemStatus.DUPLICATE, message)
         if code in DENIED:
             raise self._denied(message)
+        if code in BUSY:
+            return ItemResult(ItemStatus.RETRY, f"{code} {message}")
         return ItemResult(ItemStatus.REFUSED, f"MongoDB: {code} {message[:500]}")
 
     def _give_up(self, left: Sequence[tuple[DocumentWrite, ItemResult]]) -> dict[int, str]:
@@ -189,8 +192,8 @@ class MongoRequests:
         )
 
 
-def _rejection(error: Exception) -> RequestRejected:
-    return RequestRejected(ItemResult(ItemStatus.REFUSED, f"MongoDB: {str(error)[:500]}"))
+def _find(collection: Collection[Any], ids: Sequence[str], fields: Mapping[str, int]) -> list[Document]:
+    return list(collection.find({"_id": {"$in": list(ids)}}, fields))
 
 
 def _violated_index(error: Document) -> str:

@@ -12,8 +12,8 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from penstock.errors import SinkError
-from penstock.sinks.core.suffixes import SUFFIX, suffix_at
-from penstock.sinks.mongodb.config import AT, DUPLICATE_KEY, LIMITS, TOMBSTONE_SUFFIX, Keys, MongoDB
+from penstock.sinks.core.suffixes import SUFFIX
+from penstock.sinks.mongodb.config import AT, DUPLICATE_KEY, LIMITS, Keys, MongoDB
 from penstock.sinks.mongodb.encode import check_type
 
 # Time until a collection is checked again: if it was dropped, a write would create it without its indexes.
@@ -55,10 +55,9 @@ def collection_schema(output: MongoDB, shape: pa.StructType) -> dict[str, Any]:
     check_type(shape, output.name)
     name = output.collection
     suffixed = f"{name}-<{output.suffix}>" if output.suffix else name
-    wanted = {
-        suffixed: index_specs(output),
-        **({f"{name}{TOMBSTONE_SUFFIX}": [TOMBSTONE_INDEX]} if output.tombstones == "delete" else {}),
-    }
+    wanted = {suffixed: index_specs(output)}
+    if output.tombstones == "delete":
+        wanted[output.tombstone_collection] = [TOMBSTONE_INDEX]
     collections = {collection: [asdict(index) for index in indexes] for collection, indexes in wanted.items()}
     return {"database": output.database, "indexes": collections}
 
@@ -70,17 +69,6 @@ class CollectionManager:
         self._database, self._output = database, output
         self._checked: dict[str, float] = {}
         self._indexes = index_specs(output)
-
-    @property
-    def tombstones(self) -> str:
-        return f"{self._output.collection}{TOMBSTONE_SUFFIX}"
-
-    def name_at(self, at_us: int | None) -> str:
-        """The name of the collection for a row of that time."""
-        if not self._output.suffix:
-            return self._output.collection
-        assert at_us is not None
-        return f"{self._output.collection}-{suffix_at(at_us, self._output.suffix)}"
 
     def existing(self) -> list[str]:
         """The names of the collections that exist."""
@@ -96,7 +84,7 @@ class CollectionManager:
             return
         for present in self._database.list_collections(filter={"name": name}):
             self._check_plain(name, present)
-        for index in [TOMBSTONE_INDEX] if name == self.tombstones else self._indexes:
+        for index in [TOMBSTONE_INDEX] if name == self._output.tombstone_collection else self._indexes:
             self._ensure_index(name, index)
         self._checked[name] = monotonic()
 

@@ -103,6 +103,10 @@ class MongoDB(DocumentOutput):
     def name(self) -> str:
         return f"mongodb:{self.database}.{self.collection}"
 
+    @property
+    def tombstone_collection(self) -> str:
+        return self.collection + TOMBSTONE_SUFFIX
+
     def body(self) -> list[Column]:
         return [F.col("doc")]
 

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from penstock.errors import Refused, SinkError, Wait
-from penstock.sinks.core.bulk import BulkOutcome
+from penstock.sinks.core.bulk import SinkBatchResult
 from penstock.sinks.elasticsearch import bulk as elasticsearch_bulk
-from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction, action
+from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction
 from penstock.sinks.elasticsearch.client import connect
 from penstock.sinks.elasticsearch.config import LIMITS
 from penstock.sinks.elasticsearch.writer import IndexWriter
@@ -247,10 +247,9 @@ def test_a_request_that_is_refused_as_a_whole_costs_only_the_item_to_blame(opene
     give(opened(), row("first", 1, {"n": 0}))
     client = connect(search.url)
     bulk = ElasticsearchBulk(client, 1, lambda _: None)
-    items = [action("index", n, "things", "x" * 600 if n == 4 else str(n), 1, b'{"n": 1}') for n in range(9)]
-    made = BulkOutcome[IndexAction]()
-    bulk.write(items, made)
-    assert made.written == 8
+    items = [IndexAction(n, "things", "x" * 600 if n == 4 else str(n), 1, b'{"n": 1}') for n in range(9)]
+    made = SinkBatchResult()
+    assert bulk.write(items, made).written == 8
     assert made.refused.keys() == {4}
     assert "Validation Failed" in made.refused[4]
     bulk.close()

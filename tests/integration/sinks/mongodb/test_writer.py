@@ -236,11 +236,6 @@ def test_suffixes_keep_times_apart_and_a_tombstone_finds_its_document(opened: Op
     assert set(there(database, "c-other")) == {"a"}
 
 
-@pytest.mark.parametrize(("unit", "name"), [("hour", "c-2026.11.22.10"), ("month", "c-2026.11"), ("year", "c-2026")])
-def test_units_of_suffixes(opened: Opened, unit: str, name: str) -> None:
-    assert opened(suffix=unit)[0]._collections.name_at(int(AT.timestamp() * 1e6)) == name
-
-
 def test_documents_expire_by_their_time(opened: Opened, database: Database[Any]) -> None:
     writer, output = opened(expire_seconds=3600)
     now = datetime.now(UTC).replace(microsecond=0)

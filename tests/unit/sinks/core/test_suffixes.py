@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.model.sink import Unit
-from penstock.sinks.core.suffixes import end_of_suffix
+from penstock.sinks.core.suffixes import end_of_suffix, micros, suffixed_name
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,17 @@ from penstock.sinks.core.suffixes import end_of_suffix
 )
 def test_a_suffix_says_when_its_time_is_over(unit: Unit, suffix: str, end: datetime | None) -> None:
     assert end_of_suffix(suffix, unit) == end
+
+
+@pytest.mark.parametrize(
+    ("unit", "name"),
+    [
+        ("hour", "c-2026.11.22.10"),
+        ("day", "c-2026.11.22"),
+        ("month", "c-2026.11"),
+        ("year", "c-2026"),
+        (None, "c"),
+    ],
+)
+def test_the_name_of_the_index_or_collection_for_a_time(unit: Unit | None, name: str) -> None:
+    assert suffixed_name("c", unit, micros(datetime(2026, 11, 22, 10, 30, tzinfo=UTC))) == name

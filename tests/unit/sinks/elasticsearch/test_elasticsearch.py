@@ -14,12 +14,10 @@ import pytest
 from penstock.errors import DeclarationError, PenstockError, SinkError, Wait
 from penstock.model.output import WriterOwner
 from penstock.settings import settings
-from penstock.sinks.core.bulk import BulkOutcome
-from penstock.sinks.core.chunking import chunks
+from penstock.sinks.core.bulk import BulkOutcome, SinkBatchResult
 from penstock.sinks.elasticsearch import bulk as elasticsearch_bulk
-from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction, action
+from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction
 from penstock.sinks.elasticsearch.client import connect, get_documents
-from penstock.sinks.elasticsearch.config import LIMITS
 from penstock.sinks.elasticsearch.indexes import index_template
 from penstock.sinks.elasticsearch.mapping import differences, mapping
 from penstock.sinks.elasticsearch.writer import IndexWriter, open_index
@@ -163,30 +161,21 @@ def test_a_template_is_for_its_own_indexes_and_no_others() -> None:
     ]
 
 
-def test_requests_are_bounded_in_rows_and_bytes() -> None:
-    items = [action("index", n, "x", str(n), 1, b"x" * (3_000_000 if n == 2 else 10)) for n in range(2500)]
-    made = list(chunks(items, LIMITS.rows, LIMITS.request_bytes, lambda one: one.size))
-    assert [one for part in made for one in part] == items
-    assert all(len(part) <= LIMITS.rows for part in made)
-    big = [action("index", n, "x", "k", 1, b"x" * (LIMITS.request_bytes - 500)) for n in range(3)]
-    assert [len(part) for part in chunks(big, LIMITS.rows, LIMITS.request_bytes, lambda one: one.size)] == [1, 1, 1]
-
-
 def run(
     url: str, count: int, restore: Callable[[str], None] = lambda _: None
-) -> tuple[BulkOutcome[IndexAction], PenstockError | None]:
+) -> tuple[SinkBatchResult, BulkOutcome[IndexAction] | PenstockError]:
+    """What became of documents, and the outcome or the error of their requests."""
     client = connect(url)
     bulk = ElasticsearchBulk(client, 2, restore)
-    made = BulkOutcome[IndexAction]()
-    items: list[IndexAction] = [action("index", n, "things", str(n), 1, b'{"n":1}') for n in range(count)]
+    result = SinkBatchResult()
+    items = [IndexAction(n, "things", str(n), 1, b'{"n":1}') for n in range(count)]
     try:
-        bulk.write(items, made)
+        return result, bulk.write(items, result)
     except PenstockError as e:
-        return made, e
+        return result, e
     finally:
         bulk.close()
         client.close()
-    return made, None
 
 
 def failing(status: int, kind: str, **more: object) -> dict[str, object]:
@@ -218,11 +207,11 @@ def test_every_items_outcome_is_read(answering: Answering) -> None:
         }
         return 200, {"errors": True, "items": [by_id.get(one, OK) for one in asked[-1]]}
 
-    made, failed = run(answering(answer), 6, restored.append)
-    assert failed is None
+    made, outcome = run(answering(answer), 6, restored.append)
+    assert isinstance(outcome, BulkOutcome)
     assert asked == [[0, 1, 2, 3, 4, 5], [3, 4], [3]]
     assert restored == ["things"]
-    assert (made.written, len(made.conflicts), made.retried) == (4, 1, 3)
+    assert (outcome.written, len(outcome.conflicts), made.retried) == (4, 1, 3)
     assert made.refused == {2: "document_parsing_exception: said document_parsing_exception; x: not a date"}
 
 
@@ -234,10 +223,12 @@ def test_a_document_on_which_a_healthy_server_always_fails_holds_up_no_other(
     def answer(path: str, body: bytes) -> Answer:
         if "_cluster/health" in path:
             return 200, {"timed_out": not healthy}
+        written.extend(one for one in ids(body) if one != 1)
         return 200, {"items": [failing(500, "null_pointer_exception") if one == 1 else OK for one in ids(body)]}
 
+    written: list[int] = []
     made, failed = run(answering(answer), 3)
-    assert made.written == 2
+    assert written == [0, 2]
     assert made.refused == ({1: "null_pointer_exception: said null_pointer_exception"} if healthy else {})
     assert isinstance(failed, Wait) is not healthy
 
@@ -252,9 +243,9 @@ def test_a_too_large_request_is_refused_and_a_busy_server_is_waited_for(answerin
             return 429, {"error": {"type": "es_rejected_execution_exception", "reason": said}, "status": 429}
         return 200, {"items": [OK for _ in found]}
 
-    made, failed = run(answering(answer), 9)
-    assert failed is None
-    assert made.written == 8
+    made, outcome = run(answering(answer), 9)
+    assert isinstance(outcome, BulkOutcome)
+    assert outcome.written == 8
     assert "max_coordinating_bytes=50" in made.refused[4]
     said = {
         "type": "circuit_breaking_exception",

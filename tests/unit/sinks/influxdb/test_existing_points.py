@@ -79,6 +79,7 @@ def test_answers_are_read_to_the_last_digit_and_only_of_own_series() -> None:
             series("m", [None, 9, 9], t="t", other="x"),
             series("n", [None, 9, 9], t="t"),
         ],
+        {},
     )
     rows = {tuple(one.values()) for one in table.to_pylist()}
     assert rows == {(0, 7, 0, 2**63 - 1), (0, 7, DELETION, 3), (1, 7, 0, 4), (1, 7, 1, 5)}

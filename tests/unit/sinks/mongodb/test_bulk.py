@@ -19,7 +19,7 @@ from pymongo.errors import (
 )
 
 from penstock.errors import SinkError, Wait
-from penstock.sinks.core.bulk import BulkOutcome
+from penstock.sinks.core.bulk import BulkOutcome, SinkBatchResult
 from penstock.sinks.mongodb.bulk import TRIES, DocumentWrite, MongoRequests
 from penstock.sinks.mongodb.config import LIMITS
 
@@ -74,9 +74,7 @@ def requests() -> Iterator[MongoRequests]:
 
 
 def send(requests: MongoRequests, fake: Fake, *ids: str) -> BulkOutcome[DocumentWrite]:
-    outcome = BulkOutcome[DocumentWrite]()
-    requests.write(cast(Collection[Any], fake), items(*(ids or ("a", "b", "c"))), outcome)
-    return outcome
+    return requests.write(cast(Collection[Any], fake), items(*(ids or ("a", "b", "c"))), SinkBatchResult())
 
 
 @pytest.mark.parametrize("code", [16500, 50, 10107, 11600, 91, 112])
@@ -89,11 +87,11 @@ def test_only_items_rejected_for_lack_of_room_are_sent_again(requests: MongoRequ
 
 def test_a_server_that_stays_busy_is_left_alone(requests: MongoRequests) -> None:
     fake = Fake(fails(16500, "b", said="Request rate is large"))
-    outcome = BulkOutcome[DocumentWrite]()
+    result = SinkBatchResult()
     with pytest.raises(Wait, match="16500 Request rate is large") as e:
-        requests.write(cast(Collection[Any], fake), items("a", "b", "c"), outcome)
+        requests.write(cast(Collection[Any], fake), items("a", "b", "c"), result)
     assert e.value.seconds > 0
-    assert (outcome.written, outcome.retried) == (2, TRIES - 1)
+    assert result.retried == TRIES - 1
     assert fake.sent == {"a": 1, "b": TRIES, "c": 1}
 
 
@@ -185,12 +183,12 @@ def test_what_no_repetition_mends_is_said_with_its_cure(
 
 def test_requests_are_bounded_in_rows_and_bytes(requests: MongoRequests) -> None:
     rows = Fake(fine)
-    requests.write(cast(Collection[Any], rows), items(*(f"{n}" for n in range(2500))), BulkOutcome[DocumentWrite]())
+    requests.write(cast(Collection[Any], rows), items(*(f"{n}" for n in range(2500))), SinkBatchResult())
     assert sorted(rows.sizes) == [500, 1000, 1000]
     large = Fake(fine)
     requests.write(
         cast(Collection[Any], large),
         items("a", "b", "c", size=LIMITS.request_bytes // 2 + 1),
-        BulkOutcome[DocumentWrite](),
+        SinkBatchResult(),
     )
     assert large.sizes == [1, 1, 1]
