@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
-from more_itertools import constrained_batches
+from more_itertools import constrained_batches, partition
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from penstock.errors import PenstockError, Wait
@@ -33,8 +33,8 @@ class BulkItem(Protocol):
 Item = TypeVar("Item", bound=BulkItem)
 # Sends one request; see `BulkWriter.write`.
 Send = Callable[[Sequence[Item]], Iterable["ItemResult"]]
-# The reasons of items to refuse that are left after the last try, by row; or it raises `Wait`.
-GiveUp = Callable[[Sequence[tuple[Item, "ItemResult"]]], dict[int, str]]
+# Called with the items that are left after the last try, and their results.
+GiveUp = Callable[[Sequence[tuple[Item, "ItemResult"]]], None]
 
 
 class ItemStatus(Enum):
@@ -73,44 +73,32 @@ class Retryable(Exception):
 
 @dataclass
 class BulkOutcome(Generic[Item]):
-    """What became of items.
+    """The last result of each item; how many items were sent again, and how many bytes were sent."""
 
-    Attributes:
-        written: number of items written.
-        conflicts: items whose id has another version in the store.
-        duplicates: items that break a unique index, with the store's reason.
-        refused: the store's reason, by the row's number.
-        retried: number of items sent again.
-        bytes: bytes sent.
-    """
-
-    written: int = 0
-    conflicts: list[Item] = field(default_factory=list)
-    duplicates: list[tuple[Item, str]] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)
+    results: list[tuple[Item, ItemResult]] = field(default_factory=list)
     retried: int = 0
     bytes: int = 0
 
-    def add(self, other: BulkOutcome[Item]) -> None:
-        self.written += other.written
-        self.conflicts += other.conflicts
-        self.duplicates += other.duplicates
-        self.refused |= other.refused
-        self.retried += other.retried
-        self.bytes += other.bytes
+    def of(self, status: ItemStatus) -> list[tuple[Item, str]]:
+        """The items of a status, with the store's reasons."""
+        return [(item, result.reason) for item, result in self.results if result.status is status]
+
+    @property
+    def written(self) -> int:
+        return len(self.of(ItemStatus.WRITTEN))
+
+    @property
+    def conflicts(self) -> list[Item]:
+        return [item for item, _ in self.of(ItemStatus.CONFLICT)]
+
+    @property
+    def refused(self) -> dict[int, str]:
+        return {item.row: reason for item, reason in self.of(ItemStatus.REFUSED)}
 
 
 @dataclass
 class SinkBatchResult:
-    """What became of a batch.
-
-    Attributes:
-        written: number of rows written.
-        conflicts: number of rows of which the store has newer versions.
-        refused: the reason, by the row's number.
-        retried: number of items sent again.
-        bytes: bytes sent.
-    """
+    """What became of a batch, as `SinkCounters` count it. refused: the reason, by the row's number."""
 
     written: int = 0
     conflicts: int = 0
@@ -127,10 +115,6 @@ def retrying(tries: int, pause_s: float) -> Retrying:
     )  # fmt: skip
 
 
-def refuse_all(left: Sequence[tuple[Item, ItemResult]]) -> dict[int, str]:
-    return {item.row: result.reason for item, result in left}
-
-
 class BulkWriter(Generic[Item]):
     """Sends items to a store.
 
@@ -140,12 +124,12 @@ class BulkWriter(Generic[Item]):
         request_bytes: most bytes of a request, but for an item that is larger by itself.
         tries: how often an item is sent before the batch waits.
         pause_s: pause before the first retry; it doubles.
-        give_up: called with the items that are left after the last try, and their results; by default it refuses them.
+        give_up: raises `Wait` if items that are left after the last try are not to be refused.
     """
 
     def __init__(
         self, parallel: int, rows: int, request_bytes: int, tries: int = 1, pause_s: float = 0.1,
-        give_up: GiveUp[Item] = refuse_all,
+        give_up: GiveUp[Item] = lambda _: None,
     ) -> None:  # fmt: skip
         self._request_bytes, self._tries, self._pause_s, self._give_up = request_bytes, tries, pause_s, give_up
         self._rows = self._most_rows = rows
@@ -169,17 +153,17 @@ class BulkWriter(Generic[Item]):
         parts = [(part, BulkOutcome[Item]()) for part in batches]
         futures = [self._pool.submit(self._write_part, part, done, send, stopped) for part, done in parts]
         wait(futures)
-        outcome = BulkOutcome[Item]()
-        for _, done in parts:
-            outcome.add(done)
-        result.refused |= outcome.refused
-        result.retried += outcome.retried
-        result.bytes += outcome.bytes
+        outcomes = [one for _, one in parts]
+        results = [one for outcome in outcomes for one in outcome.results]
+        whole = BulkOutcome(results, sum(one.retried for one in outcomes), sum(one.bytes for one in outcomes))
+        result.refused |= whole.refused
+        result.retried += whole.retried
+        result.bytes += whole.bytes
         errors = [error for future in futures if (error := future.exception())]
         if errors:
             raise next((error for error in errors if not isinstance(error, Wait)), errors[0])
         self._rows = min(self._rows * 2, self._most_rows)
-        return outcome
+        return whole
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -199,7 +183,8 @@ class BulkWriter(Generic[Item]):
                         if left := _send_once([item for item, _ in left], outcome, send):
                             raise Retryable
             except Retryable:
-                outcome.refused |= self._give_up(left)
+                self._give_up(left)
+                outcome.results += [(item, ItemResult(ItemStatus.REFUSED, one.reason)) for item, one in left]
         except PenstockError as e:
             # Each request to a store that hangs would take its time.
             stopped.set()
@@ -212,23 +197,12 @@ def _send_once(items: Sequence[Item], outcome: BulkOutcome[Item], send: Send[Ite
     """Send one request; the items to send again, with their results."""
     outcome.bytes += sum(item.size for item in items)
     try:
-        results = list(send(items))
+        results = list(zip(items, send(items), strict=True))
     except RequestRejected as e:
         if len(items) > 1:
             half = len(items) // 2
             return [*_send_once(items[:half], outcome, send), *_send_once(items[half:], outcome, send)]
-        results = [ItemResult(ItemStatus.REFUSED, str(e))]
-    left = []
-    for item, result in zip(items, results, strict=True):
-        match result.status:
-            case ItemStatus.WRITTEN:
-                outcome.written += 1
-            case ItemStatus.CONFLICT:
-                outcome.conflicts.append(item)
-            case ItemStatus.DUPLICATE:
-                outcome.duplicates.append((item, result.reason))
-            case ItemStatus.REFUSED:
-                outcome.refused[item.row] = result.reason
-            case ItemStatus.RETRY | ItemStatus.FAILED:
-                left.append((item, result))
-    return left
+        results = [(items[0], ItemResult(ItemStatus.REFUSED, str(e)))]
+    done, left = partition(lambda one: one[1].status in (ItemStatus.RETRY, ItemStatus.FAILED), results)
+    outcome.results += done
+    return list(left)

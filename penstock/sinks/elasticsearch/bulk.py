@@ -21,7 +21,6 @@ from penstock.sinks.core.bulk import (
     ItemStatus,
     RequestRejected,
     SinkBatchResult,
-    refuse_all,
 )
 from penstock.sinks.elasticsearch.client import (
     BUSY,
@@ -82,7 +81,7 @@ class ElasticsearchBulk:
 
     def __init__(self, client: Client, parallel: int, restore_index: Callable[[str], None]) -> None:
         self._bulk = BulkWriter[IndexAction](
-            parallel, LIMITS.rows, LIMITS.request_bytes, TRIES, PAUSE_S, self._refuse_or_wait
+            parallel, LIMITS.rows, LIMITS.request_bytes, TRIES, PAUSE_S, self._wait_unless_healthy
         )
         self._client = client
         self._restore_index = restore_index
@@ -127,13 +126,12 @@ class ElasticsearchBulk:
             self._restore_index(one.index)
         return ItemResult(ITEM_STATUSES.get(kind) or _status(status, error), error_reason(error))
 
-    def _refuse_or_wait(self, left: Sequence[tuple[IndexAction, ItemResult]]) -> dict[int, str]:
+    def _wait_unless_healthy(self, left: Sequence[tuple[IndexAction, ItemResult]]) -> None:
         busy = [result for _, result in left if result.status is ItemStatus.RETRY]
-        if not busy and self._is_healthy(left[0][0].index):
-            # A document on which a healthy server fails each time would block all others.
-            return refuse_all(left)
-        reason = (busy or [left[0][1]])[0].reason
-        raise Wait("Elasticsearch cannot take some documents at present", got=reason, seconds=1.0)
+        # A document on which a healthy server fails each time would block all others.
+        if busy or not self._is_healthy(left[0][0].index):
+            reason = (busy or [left[0][1]])[0].reason
+            raise Wait("Elasticsearch cannot take some documents at present", got=reason, seconds=1.0)
 
     def _is_healthy(self, index: str) -> bool:
         with request_errors("to read its health"):

@@ -98,22 +98,18 @@ class InfluxClient:
 
     def _post(self, path: str, fields: Mapping[str, str], body: bytes | None = None) -> httpx.Response:
         """Send a request. fields: parameters of the URL, or, without a body, its form."""
+        attempts = retrying(TRIES, PAUSE_S)
         try:
-            for attempt in retrying(TRIES, PAUSE_S):
-                with attempt:
-                    if attempt.retry_state.attempt_number > 1:
-                        self.retried += 1
-                    return self._post_once(path, fields, body)
+            return attempts(self._post_once, path, fields, body)
         except Retryable as e:
             raise self._wait(str(e)) from e
-        raise AssertionError
+        finally:
+            self.retried += attempts.statistics["attempt_number"] - 1
 
     def _post_once(self, path: str, fields: Mapping[str, str], body: bytes | None) -> httpx.Response:
         try:
-            if body is None:
-                answer = self._client.post(path, data=fields)
-            else:
-                answer = self._client.post(path, params=fields, content=body)
+            request = {"data": fields} if body is None else {"params": fields, "content": body}
+            answer = self._client.post(path, **request)
         except httpx.TimeoutException as e:
             # The server may be executing it: asking again at once makes it no quicker.
             raise self._wait(f"{type(e).__name__} after {TIMEOUT_S:g} s") from e

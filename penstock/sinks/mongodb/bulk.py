@@ -113,17 +113,18 @@ class MongoRequests:
 
     def read(self, request: Callable[[], T]) -> T:
         """The answer of a read. Wait if there is none for now, SinkError if there never is."""
+
+        def read_once() -> T:
+            try:
+                return request()
+            except PyMongoError as e:
+                self._raise_unless_retryable(e)
+                raise Retryable(str(e)) from e
+
         try:
-            for attempt in retrying(TRIES, self._pause_s):
-                with attempt:
-                    try:
-                        return request()
-                    except PyMongoError as e:
-                        self._raise_unless_retryable(e)
-                        raise Retryable(str(e)) from e
+            return retrying(TRIES, self._pause_s)(read_once)
         except Retryable as e:
             raise self._wait(str(e)) from e
-        raise AssertionError
 
     def _request(self, collection: Collection[Any], writes: Sequence[DocumentWrite]) -> list[ItemResult]:
         results = [OK] * len(writes)
@@ -158,7 +159,7 @@ class MongoRequests:
             return ItemResult(ItemStatus.RETRY, f"{code} {message}")
         return ItemResult(ItemStatus.REFUSED, f"MongoDB: {code} {message[:500]}")
 
-    def _give_up(self, left: Sequence[tuple[DocumentWrite, ItemResult]]) -> dict[int, str]:
+    def _give_up(self, left: Sequence[tuple[DocumentWrite, ItemResult]]) -> None:
         raise self._wait(left[0][1].reason)
 
     def _raise_unless_retryable(self, error: PyMongoError) -> None:

@@ -19,7 +19,7 @@ from pymongo import DeleteOne, InsertOne, ReplaceOne
 from pymongo.collection import Collection
 
 from penstock.errors import Wait
-from penstock.sinks.core.bulk import SinkBatchResult
+from penstock.sinks.core.bulk import ItemStatus, SinkBatchResult
 from penstock.sinks.core.keyed_writer import tombstone_ms
 from penstock.sinks.core.latest_per_key import Position, VersionedRow
 from penstock.sinks.mongodb.bulk import WAIT_S, DocumentWrite, MongoRequests
@@ -80,13 +80,14 @@ def write_upserts(
             else:
                 writes.append(one if one.id in present else one.as_insert())
         outcome = requests.write(collection, writes, result)
+        duplicates = outcome.of(ItemStatus.DUPLICATE)
         # Written by another at the same time, or deleted since.
         again = outcome.conflicts
         # Another row may have given up its value since. In reverse order, as values may be passed on.
-        if len(outcome.duplicates) < len(writes) and attempt < ROUNDS - 1:
-            again += [one for one, _ in reversed(outcome.duplicates)]
+        if len(duplicates) < len(writes) and attempt < ROUNDS - 1:
+            again += [one for one, _ in reversed(duplicates)]
         else:
-            result.refused |= {one.row: f"MongoDB: {reason[:500]}" for one, reason in outcome.duplicates}
+            result.refused |= {one.row: f"MongoDB: {reason[:500]}" for one, reason in duplicates}
         if not again:
             return older
         pending = [by_row[one.row] for one in again]

@@ -43,7 +43,7 @@ def bulk() -> Iterator[Bulk]:
         one.close()
 
 
-def give_up(left: Sequence[tuple[Item, ItemResult]]) -> dict[int, str]:
+def give_up(left: Sequence[tuple[Item, ItemResult]]) -> None:
     raise Wait("busy", got=left[0][1].reason, seconds=1)
 
 
@@ -85,7 +85,7 @@ def test_results_are_sorted_by_status(bulk: Bulk) -> None:
     results = [OK, ItemResult(ItemStatus.CONFLICT), ItemResult(ItemStatus.DUPLICATE, "x_1"), OK]
     outcome = bulk().write(items(4), SinkBatchResult(), lambda _: results)
     assert [one.row for one in outcome.conflicts] == [1]
-    assert [(one.row, reason) for one, reason in outcome.duplicates] == [(2, "x_1")]
+    assert [(one.row, reason) for one, reason in outcome.of(ItemStatus.DUPLICATE)] == [(2, "x_1")]
     assert outcome.written == 2
 
 

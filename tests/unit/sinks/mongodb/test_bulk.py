@@ -19,7 +19,7 @@ from pymongo.errors import (
 )
 
 from penstock.errors import SinkError, Wait
-from penstock.sinks.core.bulk import BulkOutcome, SinkBatchResult
+from penstock.sinks.core.bulk import BulkOutcome, ItemStatus, SinkBatchResult
 from penstock.sinks.mongodb.bulk import TRIES, DocumentWrite, MongoRequests
 from penstock.sinks.mongodb.config import LIMITS
 
@@ -161,7 +161,7 @@ def test_a_request_that_fails_as_a_whole_is_bisected_to_one_item(requests: Mongo
 def test_a_duplicate_id_is_distinguished_from_a_broken_index(requests: MongoRequests, said: str, taken: bool) -> None:
     found = send(requests, Fake(fails(11000, "b", said=said)))
     assert [item.id for item in found.conflicts] == (["b"] if taken else [])
-    assert [item.id for item, _ in found.duplicates] == ([] if taken else ["b"])
+    assert [item.id for item, _ in found.of(ItemStatus.DUPLICATE)] == ([] if taken else ["b"])
     assert found.refused == {}
 
 
