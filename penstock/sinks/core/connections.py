@@ -16,8 +16,6 @@ from penstock.settings import settings
 
 # The scheme of an Airflow connection, and what the store's client expects.
 CLIENT_SCHEMES: Mapping[str, str] = {"influxdb": "http", "elasticsearch": "http", "mongo": "mongodb"}
-# The scheme of each store.
-STORE_SCHEMES: Mapping[str, str] = {"elasticsearch": "http", "mongodb": "mongodb", "influxdb": "http"}
 EXAMPLES: Mapping[str, str] = {
     "elasticsearch": "http://user:password@host:9200",
     "mongodb": "mongodb://user:password@host:27017",
@@ -27,13 +25,13 @@ EXAMPLES: Mapping[str, str] = {
 
 def url(store: str) -> str:
     """The URL of a store with user and password; empty if none is set. SinkError if the connection is malformed."""
-    variable = f"AIRFLOW_CONN_{store.upper()}"
+    variable, scheme = f"AIRFLOW_CONN_{store.upper()}", EXAMPLES[store].partition(":")[0]
     if setting := getattr(settings(), f"{store}_url").get_secret_value():
         return str(setting)
     if connection := os.environ.get(variable, "").strip():
         try:
             if connection.startswith("{"):
-                return _url_of_json(connection, STORE_SCHEMES[store])
+                return _url_of_json(connection, scheme)
             return _url_of_uri(connection)
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             # The error's text may hold a password.
@@ -44,7 +42,7 @@ def url(store: str) -> str:
             ) from None
     record = process.read(settings().home / "run", store)
     port = next(iter(record.ports.values()), None) if record else None
-    return f"{STORE_SCHEMES[store]}://127.0.0.1:{port}" if port else ""
+    return f"{scheme}://127.0.0.1:{port}" if port else ""
 
 
 def required_url(store: str, output: str) -> str:

@@ -14,10 +14,12 @@ order, changes nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F
 from penstock.model.output import Delivery, Output
 from penstock.model.sink import Tombstones, Unit
@@ -103,3 +105,21 @@ class DocumentOutput(Output):
     def body(self) -> list[Column]:
         """What the store takes of `doc`, each with an alias."""
         raise NotImplementedError
+
+    def check_mark(self) -> None:
+        """DeclarationError if a tombstone marks a document whose index or collection it does not name."""
+        if self.suffix and self.tombstones == "mark":
+            raise DeclarationError(
+                f"{self.name} cannot mark documents: a tombstone does not say which index or collection holds one",
+                got="TOMBSTONES MARK with SUFFIX",
+                hint="TOMBSTONES DELETE, which looks for it, or leave SUFFIX out",
+            )
+
+
+def name_error(name: str, forbidden: re.Pattern[str], size: int) -> str:
+    """What is wrong with a name; empty if nothing is. size: most bytes."""
+    if not name:
+        return "is empty"
+    if match := forbidden.search(name):
+        return f"has {match[0]!r} in it"
+    return f"is longer than {size} bytes" if len(name.encode()) > size else ""

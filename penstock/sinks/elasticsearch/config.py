@@ -15,7 +15,7 @@ import orjson
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F
 from penstock.model.output import JSON
-from penstock.sinks.core.document import DocumentOutput
+from penstock.sinks.core.document import DocumentOutput, name_error
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -61,7 +61,10 @@ class Elasticsearch(DocumentOutput):
     writer: ClassVar[str] = "penstock.sinks.elasticsearch.writer:open_index"
 
     def __post_init__(self) -> None:
-        if wrong := _name_error(self.index):
+        wrong = name_error(self.index, FORBIDDEN, LIMITS.index_bytes - len("-2026.11.22.21"))
+        if self.index.startswith(tuple("-_+.")) or self.index.endswith(TOMBSTONE_SUFFIX):
+            wrong = f"begins with -, _, + or ., or ends with {TOMBSTONE_SUFFIX}"
+        if wrong:
             raise DeclarationError(f"the name of an index {wrong}", got=repr(self.index), hint="choose another name")
         if self.expire_seconds and not self.suffix:
             raise DeclarationError(
@@ -69,12 +72,7 @@ class Elasticsearch(DocumentOutput):
                 got="EXPIRE AFTER without SUFFIX",
                 hint="add SUFFIX DAY (a time): indexes whose time is over are dropped",
             )
-        if self.suffix and self.tombstones == "mark":
-            raise DeclarationError(
-                f"{self.name} cannot mark documents: a tombstone does not say which of the indexes holds one",
-                got="TOMBSTONES MARK with SUFFIX",
-                hint="TOMBSTONES DELETE, which looks for it, or leave SUFFIX out",
-            )
+        self.check_mark()
         for name, kind in self.fields:
             self.field_mapping(name, kind)
 
@@ -107,14 +105,3 @@ class Elasticsearch(DocumentOutput):
             doc = doc.withField(DELETED_FIELD, F.coalesce(F.col("deleted"), F.lit(False)))
         # An array, as Arrow refuses a NULL struct whose fields are not nullable.
         return [F.to_json(doc, JSON).cast("binary").alias("body"), F.when(F.lit(False), F.array(doc)).alias("shape")]
-
-
-def _name_error(name: str) -> str:
-    if not name:
-        return "is empty"
-    if match := FORBIDDEN.search(name):
-        return f"has {match[0]!r} in it"
-    if name[0] in "-_+." or name.endswith(TOMBSTONE_SUFFIX):
-        return f"begins with -, _, + or ., or ends with {TOMBSTONE_SUFFIX}"
-    room = LIMITS.index_bytes - len("-2026.11.22.21")
-    return f"is longer than {room} bytes" if len(name.encode()) > room else ""

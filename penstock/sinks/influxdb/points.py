@@ -144,50 +144,40 @@ class _PointReader:
     def _fields(self) -> Sequence[tuple[str, str]]:
         fields = self._output.fields_among(f.name for f in self._doc.type)
         if names := [name for name, _ in fields if is_reserved(name)]:
-            raise SinkError(
-                f"sink {self._output.sink}: a name that a field of InfluxDB cannot have",
-                got=names[0],
-                hint="give the column another name: AS",
-            )
+            hint = "give the column another name: AS"
+            raise self._error("a name that a field of InfluxDB cannot have", names[0], hint)
         return fields
 
     def _column(self, name: str) -> Any:
         # As in Spark, case is ignored.
         if name.lower() not in self._columns:
-            raise SinkError(
-                f"sink {self._output.sink}: the SELECT has no column {name}",
-                got=", ".join(f.name for f in self._doc.type) or "none",
-                hint="name the columns of the SELECT as the clauses do",
+            columns = ", ".join(f.name for f in self._doc.type) or "none"
+            raise self._error(
+                f"the SELECT has no column {name}", columns, "name the columns of the SELECT as the clauses do"
             )
         return pc.struct_field(self._doc, [self._columns[name.lower()]])
 
+    def _error(self, what: str, got: str, hint: str) -> SinkError:
+        return SinkError(f"sink {self._output.sink}: {what}", got=got, hint=hint)
+
     def _unusable(self, name: str, kind: str) -> SinkError:
-        return SinkError(
-            f"sink {self._output.sink}: {name} is not a value of InfluxDB",
-            got=kind,
-            hint="take its parts as columns of their own, or its text: to_json, or a cast to STRING",
-        )
+        hint = "take its parts as columns of their own, or its text: to_json, or a cast to STRING"
+        return self._error(f"{name} is not a value of InfluxDB", kind, hint)
 
     def _micros(self, name: str) -> Any:
         values = self._column(name)
         if pa.types.is_null(values.type):
             return values.cast(pa.int64())
         if not (pa.types.is_timestamp(values.type) or pa.types.is_date(values.type)):
-            raise SinkError(
-                f"sink {self._output.sink}: {name} is not a time",
-                got=str(values.type),
-                hint="e.g. timestamp_millis(column)",
-            )
+            raise self._error(f"{name} is not a time", str(values.type), "e.g. timestamp_millis(column)")
         return _micros(values)
 
     def _series(self, wanted: Any) -> Any:
         """The number of each row's series; rows with impossible names are refused."""
         output, points = self._output, self._points
-        named = (
-            self._names(output.measurement_column)
-            if output.measurement_column
-            else [output.measurement.encode()] * self._count
-        )
+        named: list[bytes | None] = [output.measurement.encode()] * self._count
+        if output.measurement_column:
+            named = self._names(output.measurement_column)
         series_of: dict[tuple[bytes | None, ...], int | str] = {}
         numbers = []
         rows = zip(named, *(self._names(tag) for tag in output.tags), strict=True)
@@ -210,9 +200,7 @@ class _PointReader:
         except UnicodeDecodeError:
             return "its measurement or a tag of it is not UTF-8"
         tags = tuple(zip(self._output.tags, values, strict=True))
-        if why := measurement_error(measurement) or next(
-            filter(None, (line_end_error(value) for _, value in tags)), ""
-        ):
+        if why := measurement_error(measurement) or next(filter(None, map(line_end_error, values)), ""):
             return why
         series = Series(measurement, tags)
         if (size := len(series.line_prefix(TOMBSTONE_SUFFIX))) > LIMITS.key_bytes:
@@ -222,10 +210,8 @@ class _PointReader:
     def _names(self, name: str) -> list[bytes | None]:
         values = self._column(name)
         if kind := _type_error(values.type):
-            raise SinkError(
-                f"sink {self._output.sink}: {name} is not a name", got=kind, hint="take a STRING or a number"
-            )
-        return list((values if _is_text(values.type) else values.cast(pa.string())).cast(pa.binary()).to_pylist())
+            raise self._error(f"{name} is not a name", kind, "take a STRING or a number")
+        return list(_as_text(values).cast(pa.binary()).to_pylist())
 
     def _values(self, name: str, kind: str, written: Any) -> Any:
         """Values as a line has them; rows with a value that InfluxDB does not have are refused."""
@@ -236,14 +222,14 @@ class _PointReader:
             values = self._cast_values(name, kind, values, written)
         type_ = values.type
         if pa.types.is_integer(type_):
-            return _bytes_of(pc.binary_join_element_wise(pc.cast(values, pa.string()), "i", ""))
+            return pc.binary_join_element_wise(values.cast(pa.string()), "i", "").cast(pa.binary())
         if pa.types.is_floating(type_):
             not_finite = pc.and_(pc.is_valid(values), pc.invert(pc.is_finite(values)))
             self._refuse(pc.and_(written, not_finite), lambda at: f"its field {name} is {values[at]}")
-            return _bytes_of(pc.cast(values, pa.string()))
+            return values.cast(pa.string()).cast(pa.binary())
         if pa.types.is_decimal(type_) or pa.types.is_boolean(type_):
-            return _bytes_of(pc.cast(values, pa.string()))
-        raw = (values if _is_text(type_) else pc.cast(values, pa.string())).cast(pa.binary())
+            return values.cast(pa.string()).cast(pa.binary())
+        raw = _as_text(values).cast(pa.binary())
         for one, by in ((b"\\", b"\\\\"), (b'"', b'\\"')):
             raw = pc.replace_substring(raw, one, by)
         quote = pa.scalar(b'"')
@@ -252,7 +238,7 @@ class _PointReader:
     def _cast_values(self, name: str, kind: str, values: Any, written: Any) -> Any:
         wanted = ARROW_TYPES[kind]
         if kind == "string":
-            return values if _is_text(values.type) else pc.cast(values, pa.string())
+            return _as_text(values)
         if values.type == wanted or (kind == "float" and pa.types.is_decimal(values.type)):
             return values
         if pa.types.is_binary(values.type):
@@ -287,17 +273,13 @@ def _micros(times: Any) -> Any:
     return times.cast(pa.timestamp("us", zone)).cast(pa.int64())
 
 
-def _bytes_of(texts: Any) -> Any:
-    return texts.cast(pa.binary())
-
-
 def _is_text(type_: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(type_)
-        or pa.types.is_large_string(type_)
-        or pa.types.is_binary(type_)
-        or pa.types.is_null(type_)
-    )
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_null)
+    return any(fits(type_) for fits in tests)
+
+
+def _as_text(values: Any) -> Any:
+    return values if _is_text(values.type) else values.cast(pa.string())
 
 
 def _cast(value: Any, wanted: Any) -> object:

@@ -6,12 +6,13 @@ A document has `_id`, the id as text; the columns of the SELECT; `_v`, its versi
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F
-from penstock.sinks.core.document import DocumentOutput
+from penstock.sinks.core.document import DocumentOutput, name_error
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -22,6 +23,7 @@ VERSION, AT, DELETED_FIELD, TOMBSTONE_SUFFIX = "_v", "_at", "deleted", ".tombsto
 # In the collection of tombstones: the position of the record of a future upsert.
 POSITION = "position"
 OWN_FIELDS = ("_id", VERSION, AT)
+DATABASE_FORBIDDEN, COLLECTION_FORBIDDEN = re.compile(r'[/\\. "$*<>:|?\0]'), re.compile(r"[$\0]")
 # The code of a violated unique index.
 DUPLICATE_KEY = 11000
 
@@ -71,25 +73,17 @@ class MongoDB(DocumentOutput):
     writer: ClassVar[str] = "penstock.sinks.mongodb.writer:open_collection"
 
     def __post_init__(self) -> None:
+        room = LIMITS.namespace_bytes - len(self.database.encode())
         for error, got in (
-            (_name_error(self.database, '/\\. "$*<>:|?\0', LIMITS.name_bytes), self.database),
-            (
-                _name_error(self.collection, "$\0", LIMITS.namespace_bytes - len(self.database.encode())),
-                self.collection,
-            ),
+            (name_error(self.database, DATABASE_FORBIDDEN, LIMITS.name_bytes), self.database),
+            (name_error(self.collection, COLLECTION_FORBIDDEN, room), self.collection),
             ("begins with system." if self.collection.startswith("system.") else "", self.collection),
             ("ends with .tombstones" if self.collection.endswith(TOMBSTONE_SUFFIX) else "", self.collection),
         ):
             if error:
-                raise DeclarationError(
-                    f"the name of a database or collection {error}", got=repr(got), hint="choose another name"
-                )
-        if self.suffix and self.tombstones == "mark":
-            raise DeclarationError(
-                f"a tombstone of {self.name} does not say which collection holds its document",
-                got="TOMBSTONES MARK with SUFFIX",
-                hint="TOMBSTONES DELETE, which looks for it, or leave SUFFIX out",
-            )
+                what = f"the name of a database or collection {error}"
+                raise DeclarationError(what, got=repr(got), hint="choose another name")
+        self.check_mark()
         repeated = set(self.indexes) & set(self.unique)
         for keys in (*self.indexes, *self.unique):
             if not keys or keys in repeated or keys == ("_id",) or len(set(keys)) < len(keys):
@@ -109,11 +103,3 @@ class MongoDB(DocumentOutput):
 
     def body(self) -> list[Column]:
         return [F.col("doc")]
-
-
-def _name_error(name: str, characters: str, size: int) -> str:
-    if not name:
-        return "is empty"
-    if forbidden := [character for character in characters if character in name]:
-        return f"has {forbidden[0]!r} in it"
-    return f"is longer than {size} bytes" if len(name.encode()) > size else ""
