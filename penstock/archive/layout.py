@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import NamedTuple, TypeVar
+
+from pydantic import TypeAdapter
 
 from penstock.errors import SinkError
+
+T = TypeVar("T")
 
 META_FOLDER = "_penstock"
 CLAIMS, STATES, HOURS = f"{META_FOLDER}/claims", f"{META_FOLDER}/states", f"{META_FOLDER}/hours"
@@ -28,8 +32,7 @@ HOUR = timedelta(hours=1)
 HASH_MODULUS = 2**64
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """Records of one partition: their number, first and last offset, and the sum of their hashes modulo 2^64."""
 
     rows: int
@@ -37,7 +40,8 @@ class Span:
     last: int
     sum: int
 
-    def __add__(self, other: Span) -> Span:
+    def union(self, other: Span) -> Span:
+        """Of records that do not overlap."""
         first, last = min(self.first, other.first), max(self.last, other.last)
         return Span(self.rows + other.rows, first, last, (self.sum + other.sum) % HASH_MODULUS)
 
@@ -51,7 +55,7 @@ def merge_spans(spans: Iterable[Spans]) -> dict[str, Span]:
     merged: dict[str, Span] = {}
     for by_partition in spans:
         for partition, span in by_partition.items():
-            merged[partition] = merged[partition] + span if partition in merged else span
+            merged[partition] = merged[partition].union(span) if partition in merged else span
     return merged
 
 
@@ -95,21 +99,12 @@ class HourManifest:
         return sum(span.rows for span in self.spans.values())
 
     def write(self) -> bytes:
-        return to_gzip_json(
-            {**asdict(self), "spans": _spans_to_json(self.spans), "files": [_file_to_json(f) for f in self.files]}
-        )
+        return _to_object(self)
 
     @classmethod
     def read(cls, data: bytes, url: str) -> HourManifest:
         """Parse an object; SinkError if it is invalid."""
-        fields = from_gzip_json(data, url)
-        try:
-            return cls(
-                str(fields["archive"]), str(fields["hour"]), int(fields["revision"]),
-                _spans_from_json(fields["spans"]), tuple(_file_from_json(f) for f in fields["files"]),
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise invalid_object(url, e) from e
+        return _from_object(cls, data, url)
 
 
 @dataclass(frozen=True)
@@ -146,67 +141,35 @@ class ArchiveState:
         return sorted({*self.open, *self.closed})
 
     def write(self) -> bytes:
-        hours = {hour: [_file_to_json(f) for f in files] for hour, files in self.open.items()}
-        return to_gzip_json({**asdict(self), "open": hours})
+        return _to_object(self)
 
     @classmethod
     def read(cls, data: bytes, url: str) -> ArchiveState:
         """Parse an object; SinkError if it is invalid."""
-        fields = from_gzip_json(data, url)
-        try:
-            return cls(
-                str(fields["claim"]), int(fields["number"]),
-                _offsets_from_json(fields["positions"]),
-                dict(fields["ids"]),
-                {hour: tuple(_file_from_json(f) for f in files) for hour, files in fields["open"].items()},
-                {hour: ClosedHour(**hour_fields) for hour, hour_fields in fields["closed"].items()},
-                dict(fields["garbage"]),
-                _offsets_from_json(fields.get("begins", {})),
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise invalid_object(url, e) from e
+        # `begins` is missing in the states of earlier versions.
+        return _from_object(cls, data, url, optional={"begins"})
 
 
-def invalid_object(url: str, cause: object) -> SinkError:
-    return SinkError(
-        f"{url} is no valid object of an archive",
-        got=f"{type(cause).__name__}: {cause}",
-        hint="restore the object from a version or backup of the bucket; nothing was changed",
-    )
+def _to_object(value: object) -> bytes:
+    return to_gzip_json(TypeAdapter(type(value)).dump_python(value, mode="json"))
+
+
+def _from_object(kind: type[T], data: bytes, url: str, optional: Set[str] = frozenset()) -> T:
+    try:
+        content = json.loads(gzip.decompress(data))
+        if missing := {field.name for field in fields(kind)} - optional - {*content}:  # type: ignore[arg-type]
+            raise ValueError(f"without {', '.join(sorted(missing))}")
+        return TypeAdapter(kind).validate_python(content)
+    except (OSError, EOFError, ValueError, TypeError) as e:
+        raise SinkError(
+            f"{url} is no valid object of an archive",
+            got=f"{type(e).__name__}: {e}",
+            hint="restore the object from a version or backup of the bucket; nothing was changed",
+        ) from e
 
 
 def to_gzip_json(data: object) -> bytes:
     return gzip.compress(json.dumps(data, sort_keys=True).encode(), mtime=0)
-
-
-def from_gzip_json(data: bytes, url: str) -> dict[str, Any]:
-    try:
-        content = json.loads(gzip.decompress(data))
-    except (OSError, EOFError, ValueError) as e:
-        raise invalid_object(url, e) from e
-    if not isinstance(content, dict):
-        raise invalid_object(url, type(content).__name__)
-    return content
-
-
-def _file_to_json(file: ArchiveFile) -> dict[str, Any]:
-    return {"key": file.key, "size": file.size, "spans": _spans_to_json(file.spans)}
-
-
-def _file_from_json(fields: Mapping[str, Any]) -> ArchiveFile:
-    return ArchiveFile(str(fields["key"]), int(fields["size"]), _spans_from_json(fields["spans"]))
-
-
-def _spans_to_json(spans: Spans) -> dict[str, list[int]]:
-    return {partition: [s.rows, s.first, s.last, s.sum] for partition, s in spans.items()}
-
-
-def _offsets_from_json(offsets: Mapping[str, Any]) -> dict[str, dict[int, int]]:
-    return {topic: {int(p): int(offset) for p, offset in partitions.items()} for topic, partitions in offsets.items()}
-
-
-def _spans_from_json(spans: Mapping[str, Any]) -> dict[str, Span]:
-    return {str(partition): Span(*map(int, numbers)) for partition, numbers in spans.items()}
 
 
 def hour_of(at: datetime) -> str:
