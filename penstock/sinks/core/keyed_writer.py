@@ -41,8 +41,8 @@ class KeyedWriter(DocumentWriter[OutputT]):
     id_bytes: ClassVar[int]
     _tombstones: Tombstones
 
-    def __init__(self, output: OutputT) -> None:
-        super().__init__(output)
+    def __init__(self, url: str, output: OutputT) -> None:
+        super().__init__(url, output)
         self._deletes = output.tombstones == "delete"
 
     def _write_batch(self, table: pa.Table, result: SinkBatchResult) -> None:

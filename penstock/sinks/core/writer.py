@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar, cast
 
 import pyarrow as pa
 
 from penstock.errors import Refused, Wait
-from penstock.model.output import NO_COMMIT, CommitMarker
+from penstock.model.output import NO_COMMIT, CommitMarker, Output, WriterOwner
 from penstock.sinks.core.bulk import SinkBatchResult
+from penstock.sinks.core.connections import required_url
 from penstock.sinks.core.document import DocumentOutput
 
 
@@ -40,6 +41,10 @@ OutputT = TypeVar("OutputT", bound=DocumentOutput)
 class DocumentWriter(ABC, Generic[OutputT]):
     """Writes a sink's batches into one store.
 
+    Args:
+        url: of the store, with user and password if it asks for them.
+        output: what is written.
+
     Attributes:
         product: name of the store, for messages.
         longest_wait_s: to which the wait for a store grows that takes nothing, from 1 s.
@@ -49,10 +54,17 @@ class DocumentWriter(ABC, Generic[OutputT]):
     product: ClassVar[str]
     longest_wait_s: ClassVar[float] = 30.0
 
-    def __init__(self, output: OutputT) -> None:
+    def __init__(self, url: str, output: OutputT) -> None:  # noqa: ARG002
         self.counters = SinkCounters()
         self.output = output
         self._waits = 0
+
+    @classmethod
+    def open(cls, owner: WriterOwner, outputs: Sequence[Output]) -> Self:  # noqa: ARG003
+        """See `penstock.model.output.Opener`. SinkError if the URL of the store is not set."""
+        (output,) = outputs
+        assert isinstance(output, DocumentOutput)
+        return cls(required_url(output.connection, output.name), cast("OutputT", output))
 
     def committed(self) -> CommitMarker:
         """NO_COMMIT: a batch that is run again is written again, and changes nothing."""

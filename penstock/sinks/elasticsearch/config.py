@@ -58,7 +58,7 @@ class Elasticsearch(DocumentOutput):
     index: str
     fields: tuple[tuple[str, str], ...] = ()
 
-    writer: ClassVar[str] = "penstock.sinks.elasticsearch.writer:open_index"
+    writer: ClassVar[str] = "penstock.sinks.elasticsearch.writer:IndexWriter.open"
 
     def __post_init__(self) -> None:
         wrong = name_error(self.index, FORBIDDEN, LIMITS.index_bytes - len("-2026.11.22.21"))

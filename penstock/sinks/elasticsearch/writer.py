@@ -11,9 +11,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.model.output import Output, Writer, WriterOwner
 from penstock.sinks.core.bulk import SinkBatchResult
-from penstock.sinks.core.connections import required_url
 from penstock.sinks.core.keyed_writer import KeyedWriter
 from penstock.sinks.core.latest_per_key import LAST_VERSION, VersionedRow
 from penstock.sinks.core.suffixes import micros, suffixed_name
@@ -30,12 +28,6 @@ HOUSEKEEPING_S = 3600.0
 DELETED_DOCUMENT = b'{"deleted":true}'
 
 
-def open_index(owner: WriterOwner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG001
-    (output,) = outputs
-    assert isinstance(output, Elasticsearch)
-    return IndexWriter(required_url(output.connection, output.name), output)
-
-
 class IndexWriter(KeyedWriter[Elasticsearch]):
     """Writes documents and deletes them; the newest version wins.
 
@@ -43,8 +35,7 @@ class IndexWriter(KeyedWriter[Elasticsearch]):
     arrive does not matter.
 
     Args:
-        url: of the server, with user and password if it asks for them.
-        output: what is written.
+        url, output: see `DocumentWriter`.
         clock: the time, for what expires.
     """
 
@@ -54,7 +45,7 @@ class IndexWriter(KeyedWriter[Elasticsearch]):
     def __init__(
         self, url: str, output: Elasticsearch, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        super().__init__(output)
+        super().__init__(url, output)
         self._clock = clock
         self._client = connect(url)
         self._indexes = IndexManager(self._client, output)

@@ -78,7 +78,7 @@ class InfluxDB(DocumentOutput):
     time: str = ""
     versioned: bool = True
 
-    writer: ClassVar[str] = "penstock.sinks.influxdb.writer:open_database"
+    writer: ClassVar[str] = "penstock.sinks.influxdb.writer:InfluxWriter.open"
 
     def __post_init__(self) -> None:
         if mistake := next(self._mistakes(), None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from more_itertools import constrained_batches
@@ -12,7 +12,6 @@ from pyarrow import compute
 
 from penstock.errors import SinkError
 from penstock.sinks.core.bulk import OK, BulkWriter, ItemResult, RequestRejected, SinkBatchResult
-from penstock.sinks.core.connections import required_url
 from penstock.sinks.core.latest_per_key import FutureUpsert
 from penstock.sinks.core.writer import DocumentWriter
 from penstock.sinks.influxdb import tombstones
@@ -28,9 +27,6 @@ from penstock.sinks.influxdb.existing_points import (
     version_queries,
 )
 from penstock.sinks.influxdb.points import DELETION, POINT, Point, Points, escaped, read_points
-
-if TYPE_CHECKING:
-    from penstock.model.output import Output, Writer, WriterOwner
 
 # Its stubs accept neither bytes nor plain numbers.
 pc: Any = compute
@@ -48,12 +44,6 @@ class Line:
         return len(self.text) + 1
 
 
-def open_database(owner: WriterOwner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG001
-    (output,) = outputs
-    assert isinstance(output, InfluxDB)
-    return InfluxWriter(required_url(output.connection, output.name), output)
-
-
 class InfluxWriter(DocumentWriter[InfluxDB]):
     """Writes points into a database, which it creates with its first rows if need be.
 
@@ -61,16 +51,12 @@ class InfluxWriter(DocumentWriter[InfluxDB]):
     and wakes up after its successor has started finishes the requests of that batch, and puts points back to what they
     were until they are next written. So may the server itself, if it hangs with a request and executes it after later
     ones.
-
-    Args:
-        url: of the server, with user and password if it asks for them.
-        output: what is written.
     """
 
     product = "InfluxDB"
 
     def __init__(self, url: str, output: InfluxDB) -> None:
-        super().__init__(output)
+        super().__init__(url, output)
         self._client = InfluxClient(url, output.database)
         self._bulk = BulkWriter[Line](output.parallel, LIMITS.request_lines, LIMITS.request_bytes)
         self._created = False

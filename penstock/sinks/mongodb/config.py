@@ -70,7 +70,7 @@ class MongoDB(DocumentOutput):
     indexes: tuple[Keys, ...] = ()
     unique: tuple[Keys, ...] = ()
 
-    writer: ClassVar[str] = "penstock.sinks.mongodb.writer:open_collection"
+    writer: ClassVar[str] = "penstock.sinks.mongodb.writer:MongoWriter.open"
 
     def __post_init__(self) -> None:
         room = LIMITS.namespace_bytes - len(self.database.encode())

@@ -16,9 +16,7 @@ from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from penstock.errors import SinkError
-from penstock.model.output import Output, Writer, WriterOwner
 from penstock.sinks.core.bulk import SinkBatchResult
-from penstock.sinks.core.connections import required_url
 from penstock.sinks.core.keyed_writer import KeyedWriter
 from penstock.sinks.core.latest_per_key import VersionedRow
 from penstock.sinks.core.suffixes import suffixed_name
@@ -32,18 +30,11 @@ TIMEOUTS_MS = {"serverSelectionTimeoutMS": 5000, "connectTimeoutMS": 5000, "sock
 URL_HINT = "write it as mongodb://user:password@host:27017, in the password %2F for /, %3A for : and %40 for @"
 
 
-def open_collection(owner: WriterOwner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG001
-    (output,) = outputs
-    assert isinstance(output, MongoDB)
-    return MongoWriter(required_url(output.connection, output.name), output)
-
-
 class MongoWriter(KeyedWriter[MongoDB]):
     """Writes one collection, or those with its suffixes. It connects with the first batch.
 
     Args:
-        url: of the server, with user and password if it asks for them.
-        output: what is written.
+        url, output: see `DocumentWriter`.
         options: of the client.
     """
 
@@ -52,7 +43,7 @@ class MongoWriter(KeyedWriter[MongoDB]):
     id_bytes = LIMITS.id_bytes
 
     def __init__(self, url: str, output: MongoDB, **options: Any) -> None:
-        super().__init__(output)
+        super().__init__(url, output)
         self._client = _connect(url, output.sink, TIMEOUTS_MS | options)
         concern = self._client.write_concern
         if not concern.acknowledged:

@@ -22,7 +22,7 @@ from penstock.model.sql import sink_file
 from penstock.settings import PROJECT, settings
 from penstock.sinks.core.stream import sink_stream
 from penstock.sinks.influxdb.config import InfluxDB
-from penstock.sinks.influxdb.writer import InfluxWriter, open_database
+from penstock.sinks.influxdb.writer import InfluxWriter
 from penstock.testing import Record, create, running, send
 from tests.support.influxdb import asked, documents, row, server
 
@@ -104,7 +104,7 @@ def test_without_a_server_the_settings_are_named(monkeypatch: pytest.MonkeyPatch
     settings.cache_clear()
     try:
         with pytest.raises(SinkError, match="neither PENSTOCK_INFLUXDB_URL nor AIRFLOW_CONN_INFLUXDB is set"):
-            open_database(WriterOwner("shop", "a", "127.0.0.1:9"), [SINK.outputs[""]])
+            InfluxWriter.open(WriterOwner("shop", "a", "127.0.0.1:9"), [SINK.outputs[""]])
     finally:
         settings.cache_clear()
 

@@ -20,7 +20,7 @@ from penstock.sinks.elasticsearch.bulk import ElasticsearchBulk, IndexAction
 from penstock.sinks.elasticsearch.client import connect, get_documents
 from penstock.sinks.elasticsearch.indexes import index_template
 from penstock.sinks.elasticsearch.mapping import differences, mapping
-from penstock.sinks.elasticsearch.writer import IndexWriter, open_index
+from penstock.sinks.elasticsearch.writer import IndexWriter
 from tests.support.elasticsearch import SHAPE, give, output, row, shaped
 
 pytestmark = pytest.mark.processes
@@ -319,9 +319,9 @@ def test_waits_for_an_unreachable_server_grow() -> None:
 def test_no_url_or_a_wrong_one_says_what_to_set_and_keeps_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     owner = WriterOwner("things", "group", "")
     with pytest.raises(SinkError, match="PENSTOCK_ELASTICSEARCH_URL"):
-        open_index(owner, [output("things")])
+        IndexWriter.open(owner, [output("things")])
     monkeypatch.setenv("PENSTOCK_ELASTICSEARCH_URL", "http://me:secret/word@host")
     settings.cache_clear()
     with pytest.raises(SinkError, match="not a valid URL") as e:
-        open_index(owner, [output("things")])
+        IndexWriter.open(owner, [output("things")])
     assert "secret" not in str(e.value)
