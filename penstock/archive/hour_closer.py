@@ -164,26 +164,20 @@ class HourCloser:
         closed_files = read_manifest(writer.store, previous).files if previous else ()
         files, replaced = self._join_small_files(hour, [*closed_files, *new_files])
         revision = previous.revision + 1 if previous else 1
-        manifest = HourManifest(
-            self._output.archive, hour, revision, merge_spans(file.spans for file in files), tuple(files)
-        )
+        spans = merge_spans(file.spans for file in files)
+        manifest = HourManifest(self._output.archive, hour, revision, spans, tuple(files))
         key = layout.manifest_name(hour, f"{writer.claim}-{writer.next_serial():09}", revision)
         writer.store.put(key, manifest.write())
         size, now = sum(file.size for file in files), self._clock()
         unreferenced = [*(file.key for file in replaced), *([previous.key] if previous else [])]
         with writer.lock:
             state = writer.state
-            open_files = tuple(file for file in state.open[hour] if file not in new_files)
-            open_hours = {
-                **{h: f for h, f in state.open.items() if h != hour},
-                **({hour: open_files} if open_files else {}),
-            }
+            open_hours = {h: other for h, other in state.open.items() if h != hour}
+            if late_files := tuple(file for file in state.open[hour] if file not in new_files):
+                open_hours[hour] = late_files
             closed = {**state.closed, hour: ClosedHour(key, revision, manifest.rows, size, len(files), now)}
-            writer.commit(
-                replace(
-                    state, open=open_hours, closed=closed, garbage={**state.garbage, **dict.fromkeys(unreferenced, now)}
-                )
-            )
+            garbage = {**state.garbage, **dict.fromkeys(unreferenced, now)}
+            writer.commit(replace(state, open=open_hours, closed=closed, garbage=garbage))
             writer.counters.closed += 1
         self._ends.pop(hour, None)
 

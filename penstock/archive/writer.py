@@ -121,11 +121,8 @@ class ArchiveWriter:
         batch = rows.get(self._output.name)
         with self.lock:
             state = self._known_state(mark)
-            by_hour = (
-                ()
-                if batch is None
-                else parquet.split_by_hour(self._not_archived(state, parquet.to_archive_schema(batch)))
-            )
+            records = parquet.SCHEMA.empty_table() if batch is None else parquet.to_archive_schema(batch)
+            by_hour = parquet.split_by_hour(self._not_archived(state, records))
             files = [(hour, self.write_file(hour, table)) for hour, table in by_hour]
             positions = _positions_after(state.positions, [file for _, file in files], mark, self._output.topics_read)
             begins = _begin_offsets(state, mark, positions)
@@ -135,7 +132,8 @@ class ArchiveWriter:
                     hours[hour] = (*hours.get(hour, ()), file)
                 self.commit(replace(state, open=hours, positions=positions, begins=begins))
             written = sum(file.rows for _, file in files)
-            self._count(batch, written)
+            self.counters.written += written
+            self.counters.duplicates += records.num_rows - written
             return written
 
     def write_file(self, hour: str, table: pa.Table) -> ArchiveFile:
@@ -179,11 +177,10 @@ class ArchiveWriter:
         """The state, without the positions of topics that were recreated."""
         state = self.state
         recreated = {topic for topic, topic_id in mark.topic_ids.items() if state.ids.get(topic, topic_id) != topic_id}
-        ids = {
-            **state.ids,
-            **{topic: topic_id for topic, topic_id in mark.topic_ids.items() if topic in self._output.topics_read},
-        }
-        return replace(state, ids=ids, positions={t: p for t, p in state.positions.items() if t not in recreated})
+        ids = {topic: topic_id for topic, topic_id in mark.topic_ids.items() if topic in self._output.topics_read}
+        return replace(
+            state, ids={**state.ids, **ids}, positions={t: p for t, p in state.positions.items() if t not in recreated}
+        )
 
     def _not_archived(self, state: ArchiveState, rows: pa.Table) -> pa.Table:
         for topic, offsets in state.positions.items():
@@ -191,10 +188,6 @@ class ArchiveWriter:
                 in_partition = (pc.field("topic") == topic) & (pc.field("partition") == partition)
                 rows = rows.filter(~(in_partition & (pc.field("offset") < position)))
         return rows
-
-    def _count(self, batch: pa.Table | None, written: int) -> None:
-        self.counters.written += written
-        self.counters.duplicates += (0 if batch is None else batch.num_rows) - written
 
 
 def _positions_after(
