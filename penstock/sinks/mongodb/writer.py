@@ -115,7 +115,7 @@ class MongoWriter(KeyedWriter[MongoDB]):
                 for row, at_ms in zip(here, times, strict=True)
             ]
             docs = chunk.take(pa.array([row.number - start for row in here], pa.int64()))
-            for row, encoded in zip(here, encode_documents(docs, headers), strict=True):
+            for row, encoded in zip(here, encode_documents(docs, headers) if here else (), strict=True):
                 if encoded.error:
                     result.refused[row.number] = encoded.error
                 else:
