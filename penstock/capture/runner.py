@@ -16,8 +16,8 @@ from penstock.capture.source.base import READ_TIMEOUT
 from penstock.control import ProgressRow
 from penstock.control.repositories.captures import CaptureRow, Captures
 from penstock.errors import ControlError, LeaseLost, PenstockError
-from penstock.kafka.admin import PartitionOffsets
 from penstock.model.capture import Capture
+from penstock.supervision.thread_run import ThreadRun
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ STEP_TIMEOUT = 2.0 * READ_TIMEOUT
 STOP_TIMEOUT = READ_TIMEOUT + 30.0
 
 
-class CaptureRun:
+class CaptureRun(ThreadRun):
     """Runs one capture in a thread of its own.
 
     Args:
@@ -43,39 +43,25 @@ class CaptureRun:
     """
 
     def __init__(self, capture: Capture, captures: Captures, bootstrap: str, figures: ProgressRow) -> None:
-        self.capture, self._captures, self._bootstrap, self.figures = capture, captures, bootstrap, figures
-        self.offsets: dict[str, dict[int, int]] = {}
+        super().__init__(f"capture-{capture.name}", figures, STOP_TIMEOUT)
+        self.capture, self._captures, self._bootstrap = capture, captures, bootstrap
         self.row = CaptureRow(capture.name, fingerprint=capture.fingerprint)
-        self._thread: threading.Thread | None = None
-        self._stopping, self._wake = threading.Event(), threading.Event()
+        self._wake = threading.Event()
         self._request: tuple[str, str] | None = None
         # The request that is being done, and the number of polls when it began.
         self._current_request, self._polls = "", 0
         self._failures = 0
         self._retry_at = 0.0
         self._stepped_at = 0.0
-        self._rate = (time.monotonic(), figures.rows_in)
         # When the last finished poll began: all commits before it are in the topic.
         self._caught_up_at = None if figures.behind_ms is None else time.monotonic() - figures.behind_ms / 1000
         self._earlier_counts = (figures.rows_in, figures.rows_out, figures.dead)
 
-    @property
-    def running(self) -> bool:
-        return self._thread is not None
-
-    @property
-    def active(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
     def reconcile(self) -> None:
         """Start the thread if it does not run, and read the request of an operator."""
         if not self.active and time.monotonic() >= self._retry_at:
-            # A new event: a stopped thread that is still in a call must find its own event set.
-            self._stopping = threading.Event()
-            self.figures.state = "starting"
-            name, self._stepped_at = f"capture-{self.capture.name}", time.monotonic()
-            self._thread = threading.Thread(target=self._work, args=(self._stopping,), name=name, daemon=True)
-            self._thread.start()
+            self._stepped_at = time.monotonic()
+            self.start()
         try:
             request = self._captures.requests().get(self.capture.name)
         except ControlError:
@@ -87,30 +73,15 @@ class CaptureRun:
     def stop(self) -> None:
         self._stopping.set()
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(STOP_TIMEOUT)
-            self._thread = None
-        self.figures.state, self.figures.rows_per_s = "stopped", 0.0
-
-    def write_seconds(self) -> float:
-        """Always 0: every call of the producer has a time limit."""
-        return 0.0
-
-    def lag(
-        self, offsets: dict[str, dict[int, int]], stable: PartitionOffsets, ends: PartitionOffsets, at: float
-    ) -> None:
-        """A capture reads no topic."""
+        super().stop()
 
     def report(self) -> ProgressRow:
-        rated_at, rows = self._rate
         now = time.monotonic()
         idle_seconds = now - self._stepped_at
         if self.active and idle_seconds > STEP_TIMEOUT and self.row.phase:
             self.figures.state, self.figures.error = "failing", f"no query or write has ended for {idle_seconds:.0f} s"
             self.figures.error_at = int(time.time() * 1000)
-        if now - rated_at > 1:
-            self.figures.rows_per_s = (self.figures.rows_in - rows) / (now - rated_at)
-            self._rate = (now, self.figures.rows_in)
+        self.update_rate(now)
         if (caught_up_at := self._caught_up_at) is not None:
             self.figures.behind_ms = int((now - caught_up_at) * 1000)
         try:

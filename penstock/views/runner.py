@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from penstock.control import ProgressRow
 from penstock.control.repositories.view_instances import ViewPartitions
 from penstock.errors import DeclarationError, LeaseLost, PenstockError
-from penstock.kafka.admin import PartitionOffsets
 from penstock.model.input import Table
 from penstock.model.topic import Topic
 from penstock.model.view import ServedView, View
 from penstock.settings import settings
+from penstock.supervision.thread_run import ThreadRun
 from penstock.tables.table_store import DELETED
 from penstock.tables.topic_reader import TopicBatch, TopicReader
 from penstock.tables.topic_snapshot import (
@@ -96,7 +96,7 @@ class ViewStatistics:
     """Why the store was last created again in this process."""
 
 
-class ViewRun:
+class ViewRun(ThreadRun):
     """A view as one instance keeps it, in a thread of its own. figures: its row of progress.
 
     In that row, rows in are records, rows out changes of keys, the dead ones no record of the schema, the batch is a
@@ -104,10 +104,9 @@ class ViewRun:
     """
 
     def __init__(self, served: ServedView, topic: Topic, root: Path, bootstrap: str, figures: ProgressRow) -> None:
+        super().__init__(f"view-{served.view.name}", figures, STOP)
         self.view: View = served.view
-        self.figures = figures
         self.statistics = ViewStatistics()
-        self.offsets: dict[str, dict[int, int]] = {}
         self.count = 0
         """Partitions of the topic; 0 until they are known."""
         self.served: dict[int, PartitionState] = {}
@@ -120,55 +119,19 @@ class ViewRun:
         self.store = ViewStore(self.layout, root / f"{served.view.name}.db")
         self._instance, self._topic, self._bootstrap = served.instance, topic, bootstrap
         self._table = Table(topic, served.view.schema)
-        self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
         self._failures = 0
-        self._rate = (time.monotonic(), figures.rows_in)
         self._noted = self._counted = 0.0
         # Epoch ms of the last end that was asked for and is reached; 0 if the store was opened since.
         self._read_at = 0
 
-    # Life, as the driver sees it
-
-    @property
-    def running(self) -> bool:
-        return self._thread is not None
-
-    @property
-    def active(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
     def reconcile(self) -> None:
+        """Start the thread if it does not run."""
         if not self.active:
-            self._stopping = threading.Event()
-            self.figures.state = "starting"
-            self._thread = threading.Thread(
-                target=self._work, args=(self._stopping,), name=f"view-{self.view.name}", daemon=True
-            )
-            self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(STOP)
-            self._thread = None
-        self.figures.state, self.figures.rows_per_s = "stopped", 0.0
-
-    def write_seconds(self) -> float:
-        """A write that hangs shows as a view that grows old."""
-        return 0.0
-
-    def lag(
-        self, offsets: dict[str, dict[int, int]], stable: PartitionOffsets, ends: PartitionOffsets, at: float
-    ) -> None:
-        """It measures its own, more often."""
+            self.start()
 
     def report(self) -> ProgressRow:
-        rate_at, rows_then = self._rate
         now = time.monotonic()
-        if now - rate_at > 1:
-            self.figures.rows_per_s = (self.figures.rows_in - rows_then) / (now - rate_at)
-            self._rate = (now, self.figures.rows_in)
+        self.update_rate(now)
         partitions = self.served
         self.figures.behind_ms = int((now - min(h.at for h in partitions.values())) * 1000) if partitions else None
         row = replace(self.figures)
