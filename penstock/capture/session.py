@@ -117,9 +117,9 @@ class CaptureSession:
         self.set_columns(columns_of(page))
         return records_of_page
 
-    def without_oversized(self, made: PageRecords) -> PageRecords:
+    def without_oversized(self, records_of_page: PageRecords) -> PageRecords:
         """The records of a page; those that the topic cannot take become tombstones and dead letters."""
-        return self.oversized.filter(made, self.index.scan)
+        return self.oversized.filter(records_of_page, self.index.scan)
 
     def set_columns(self, columns: tuple[tuple[str, str], ...]) -> None:
         """Store the columns. If they changed, a reconcile updates the rows that do not change themselves."""

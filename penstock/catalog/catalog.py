@@ -159,10 +159,11 @@ class Catalog:
         for stream in self.streams.values():
             if schedule := stream.output_mode.heartbeat_schedule:
                 grace = stream.output_mode.watermark_delay.total_seconds()
-                for topic in (given.topic for given in stream.sources.values() if given.topic):
-                    known = topics.get(topic.name) or HeartbeatTopic(topic, [], grace, self._writers(topic.name))
-                    topics[topic.name] = known._replace(
-                        readers=[*known.readers, HeartbeatReader(schedule, stream.name)], grace=min(known.grace, grace)
+                for topic in (input_.topic for input_ in stream.sources.values() if input_.topic):
+                    existing = topics.get(topic.name) or HeartbeatTopic(topic, [], grace, self._writers(topic.name))
+                    topics[topic.name] = existing._replace(
+                        readers=[*existing.readers, HeartbeatReader(schedule, stream.name)],
+                        grace=min(existing.grace, grace),
                     )
         return topics
 
@@ -200,5 +201,5 @@ def _look_up(kind: str, name: str, among: Mapping[str, T]) -> T:
     try:
         return among[name]
     except KeyError:
-        known = ", ".join(sorted(among)) or "none"
-        raise DeclarationError(f"no such {kind}", got=name, hint=f"take one of: {known}") from None
+        existing = ", ".join(sorted(among)) or "none"
+        raise DeclarationError(f"no such {kind}", got=name, hint=f"take one of: {existing}") from None

@@ -33,8 +33,8 @@ def text(graph: Graph) -> str:
 
 
 def _tree(graph: Graph, node: CatalogNode, depth: int, shown: set[CatalogNode]) -> Iterator[str]:
-    again = node in shown and bool(graph.targets[node])
-    yield f"{'  ' * depth}{node.name} ({node.kind})" + (", see above" if again else "")
+    is_repeated = node in shown and bool(graph.targets[node])
+    yield f"{'  ' * depth}{node.name} ({node.kind})" + (", see above" if is_repeated else "")
     if node in shown:
         return
     shown.add(node)

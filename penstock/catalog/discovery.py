@@ -37,11 +37,11 @@ def discover(project: Path) -> Iterator[Declaration]:
     A module declares its STREAM or STREAMS, and each view, panel, archive and backfill that is a variable or in a
     list.
     """
-    seen: list[Declaration] = []
+    declared: list[Declaration] = []
     for path in modules(project):
         for declaration in declarations_of(path, project):
-            if not any(declaration is other for other in seen):
-                seen.append(declaration)
+            if not any(declaration is other for other in declared):
+                declared.append(declaration)
                 yield declaration
 
 

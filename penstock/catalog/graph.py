@@ -49,13 +49,13 @@ class Graph:
 def _reachable(start: Iterable[CatalogNode], step: Callable[[CatalogNode], list[CatalogNode]]) -> Iterator[CatalogNode]:
     """The nodes that `step` reaches, those it starts from included."""
     waiting = list(start)
-    seen = set(waiting)
+    visited = set(waiting)
     while waiting:
         node = waiting.pop()
         yield node
-        fresh = [other for other in step(node) if other not in seen]
-        seen.update(fresh)
-        waiting += fresh
+        unvisited = [other for other in step(node) if other not in visited]
+        visited.update(unvisited)
+        waiting += unvisited
 
 
 def graph(catalog: Catalog) -> Graph:

@@ -58,21 +58,21 @@ def layout_graph(graph: Graph) -> GraphLayout:
 def _order(graph: Graph) -> list[CatalogNode]:
     """Nodes such that a source stands before its targets, but for one edge of each cycle; neighbours near each
     other."""
-    found: list[CatalogNode] = []
-    seen: set[CatalogNode] = set()
+    ordered: list[CatalogNode] = []
+    visited: set[CatalogNode] = set()
 
     def visit(node: CatalogNode) -> None:
-        seen.add(node)
+        visited.add(node)
         for target in reversed(graph.targets[node]):
-            if target not in seen:
+            if target not in visited:
                 visit(target)
-        found.append(node)
+        ordered.append(node)
 
     # What nothing feeds comes first; of a cycle that nothing feeds, a topic.
     for node in sorted(graph.nodes, key=lambda n: (bool(graph.sources[n]), n.kind != "topic")):
-        if node not in seen:
+        if node not in visited:
             visit(node)
-    return found[::-1]
+    return ordered[::-1]
 
 
 def _columns(graph: Graph, order: Sequence[CatalogNode], forward: Sequence[Edge]) -> dict[CatalogNode, int]:

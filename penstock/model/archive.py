@@ -72,9 +72,9 @@ class Archive:
                 hint="write it as folder/folder, without '/' at either end",
             )
         if self.format not in get_args(Format):
-            known = ", ".join(get_args(Format))
+            formats = ", ".join(get_args(Format))
             raise DeclarationError(
-                f"archive {self.name}: the format is not known", got=repr(self.format), hint=f"take one of: {known}"
+                f"archive {self.name}: the format is not known", got=repr(self.format), hint=f"take one of: {formats}"
             )
         if isinstance(self.source, Stream) and len(self.source.output_topics) != 1:
             raise DeclarationError(

@@ -152,9 +152,9 @@ def parse(text: str, path: Path) -> Capture:
             config={"max.message.bytes": str(clause_values.get("max_record_bytes", Capture.max_record_bytes))},
         )
     except DeclarationError as e:
-        raise clauses.error(e.what, str(e.got), e.hint, clauses.found["CAPTURE"]) from e
+        raise clauses.error(e.what, str(e.got), e.hint, clauses.clause_tokens["CAPTURE"]) from e
     select, sql = clauses.select(clause_values["dialect"])
-    locations = {clause: line_and_column(text, token.start) for clause, token in clauses.found.items()}
+    locations = {clause: line_and_column(text, token.start) for clause, token in clauses.clause_tokens.items()}
     locations |= {"topic": line_and_column(text, clauses.topic), "SELECT": line_and_column(text, clauses.begins)}
     capture = Capture(
         name=path.stem, path=path, topic=topic, select=select, sql=sql, locations=locations, **clause_values

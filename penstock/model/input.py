@@ -131,9 +131,9 @@ class Input:
         for name, choice in choices.items():
             chosen = getattr(self, name)
             if chosen not in get_args(choice) and (chosen is not None or name not in ("on_data_loss", "late_records")):
-                known = " or ".join(f'"{one}"' for one in get_args(choice))
+                allowed = " or ".join(f'"{one}"' for one in get_args(choice))
                 raise DeclarationError(
-                    f"input {self.source}: {name} has no such value", got=repr(chosen), hint=f"give {name}={known}"
+                    f"input {self.source}: {name} has no such value", got=repr(chosen), hint=f"give {name}={allowed}"
                 )
         if self.max_ahead is not None:
             check_duration(f"input {self.source}: max_ahead", self.max_ahead)
@@ -193,11 +193,11 @@ class Input:
             )
 
     def _share_fits(self) -> None:
-        given: object = self.share
-        if isinstance(given, tuple) and [type(n) for n in given] == [int, int] and 1 <= given[0] <= given[1]:
+        share: object = self.share
+        if isinstance(share, tuple) and [type(n) for n in share] == [int, int] and 1 <= share[0] <= share[1]:
             return
         raise DeclarationError(
-            f"input {self.source}: share is not valid", got=repr(given), hint="give share=(1, 2) for the first of two"
+            f"input {self.source}: share is not valid", got=repr(share), hint="give share=(1, 2) for the first of two"
         )
 
     @property

@@ -93,8 +93,8 @@ def schema(ddl: str, what: str, *, of_json: bool = True) -> tuple[Field, ...]:
     columns = table.expressions if isinstance(table, exp.Schema) else []
     if not columns or not all(isinstance(c, exp.ColumnDef) and c.kind for c in columns):
         raise DeclarationError(f"the schema of {what} is no Spark DDL", got=ddl, hint="write: name TYPE, name TYPE")
-    found = _fields(columns, what, of_json)
-    names = [f.name.lower() for f in found]
+    parsed = _fields(columns, what, of_json)
+    names = [f.name.lower() for f in parsed]
     if reserved := [name for name in names if name.startswith("_") or name == "event_time"]:
         raise DeclarationError(
             f"the schema of {what} has a field of the engine's own name",
@@ -102,7 +102,7 @@ def schema(ddl: str, what: str, *, of_json: bool = True) -> tuple[Field, ...]:
             hint="rename it where it is written, or read the records without a schema: names that begin with '_' and "
             "event_time are taken",
         )
-    return found
+    return parsed
 
 
 def _fields(columns: list[exp.ColumnDef], what: str, of_json: bool) -> tuple[Field, ...]:
@@ -129,9 +129,9 @@ def _field(column: exp.ColumnDef, what: str, of_json: bool) -> Field:
     return Field(column.name, _type(column.args["kind"], what, column.name, of_json), required)
 
 
-def _type(found: exp.DataType, what: str, where: str, of_json: bool) -> Type:
-    name = found.this.name if isinstance(found.this, exp.DataType.Type) else str(found.this)
-    inner = found.expressions
+def _type(parsed: exp.DataType, what: str, where: str, of_json: bool) -> Type:
+    name = parsed.this.name if isinstance(parsed.this, exp.DataType.Type) else str(parsed.this)
+    inner = parsed.expressions
     match name:
         case "ARRAY" | "LIST" if inner:
             return Type("array", _type(inner[0], what, f"{where}[]", of_json))
@@ -145,7 +145,7 @@ def _type(found: exp.DataType, what: str, where: str, of_json: bool) -> Type:
         return Type("binary")
     raise DeclarationError(
         f"the schema of {what}: field {where} has a type that is not read from JSON",
-        got=found.sql("spark"),
+        got=parsed.sql("spark"),
         hint=f"declare one of {KNOWN}; a number with more than a double's digits is written and declared as STRING "
         "and cast in the transform",
     )

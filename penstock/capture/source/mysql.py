@@ -179,8 +179,8 @@ class MySQL(SourceDatabase):
         with closing(connection.cursor()) as cursor:
             names = ", ".join(f"'{name}'" for name in self.VARIABLES)
             cursor.execute(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")
-            known = [name for name, _ in cursor.fetchall()]
-            cursor.execute(f"SET {', '.join(f'{name} = {self.VARIABLES[name]}' for name in known)}")
+            existing = [name for name, _ in cursor.fetchall()]
+            cursor.execute(f"SET {', '.join(f'{name} = {self.VARIABLES[name]}' for name in existing)}")
 
     def sees_all(self, c: Connection) -> bool:
         self._look.replays |= any(replays for *_, replays in c.execute(text(self.STATEMENTS)))

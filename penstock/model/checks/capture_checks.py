@@ -49,28 +49,33 @@ def check(capture: Capture, clauses: CaptureClauses) -> None:
         pieces.append((capture.deleted, capture.deleted_sql, clauses.condition))
     for tree, text, begins in pieces:
         end = begins + len(text)
-        given = [token for token in clauses.tokens if begins <= token.start < end]
+        own_tokens = [token for token in clauses.tokens if begins <= token.start < end]
         if capture.dialect == "mysql":
-            for token in given:
+            for token in own_tokens:
                 if any(comment.startswith(("!", "M!")) for comment in token.comments):
                     at = clauses.text.index("/*", token.start)
                     got = excerpt(clauses.text[at:])
                     raise clauses.error_at("the server would run this comment", got, "say it without /*! */", at)
-        for token, call in momentary(given, capture.dialect):
+        for token, call in momentary(own_tokens, capture.dialect):
             raise clauses.error(MOMENT, call, LEAVE_OUT, token)
 
         def refuse(
-            what: str, node: exp.Expr, hint: str, word: str = "", begins: int = begins, given: list[Token] = given
+            what: str,
+            node: exp.Expr,
+            hint: str,
+            word: str = "",
+            begins: int = begins,
+            own_tokens: list[Token] = own_tokens,
         ) -> DeclarationError:
             at = begins + _start(node)
-            named = [token.start for token in given if word and token.text.upper().startswith(word.split()[0])]
+            named = [token.start for token in own_tokens if word and token.text.upper().startswith(word.split()[0])]
             at = max((start for start in named if start <= at), default=min(named, default=at))
             return clauses.error_at(what, word if word.isupper() else excerpt(node.sql(capture.dialect)), hint, at)
 
         check_query(tree, capture.dialect, refuse)
     if capture.delay >= capture.hold:
         hint = "a transaction is waited for as long as HOLD says at most: make it longer than DELAY"
-        start = clauses.found.get("DELAY") or clauses.found.get("HOLD") or clauses.peek()
+        start = clauses.clause_tokens.get("DELAY") or clauses.clause_tokens.get("HOLD") or clauses.peek()
         raise clauses.error("DELAY is not shorter than HOLD", f"{capture.delay} and {capture.hold}", hint, start)
     if capture.columns is not None:
         _check_columns(capture, capture.columns, clauses)
@@ -172,29 +177,33 @@ def _of_the_machine(literal: exp.Literal) -> bool:
 
 def _start(node: exp.Expr) -> int:
     """The offset of a node in its text; 0 if it is unknown."""
-    found = [one.meta["start"] for one in node.walk() if "start" in one.meta]
-    return min(found, default=0)
+    offsets = [one.meta["start"] for one in node.walk() if "start" in one.meta]
+    return min(offsets, default=0)
 
 
 def _check_system_columns(capture: Capture, clauses: CaptureClauses) -> None:
     """A row's place changes with each UPDATE, and the numbers of transactions begin again after four billions."""
     for clause, names in (("KEY", capture.key), ("CURSOR", (capture.cursor,))):
         for written in (e for e in capture.select.expressions if e.alias_or_name in names):
-            if found := next((c for c in written.find_all(exp.Column) if c.name.lower() in SYSTEM_COLUMNS), None):
+            if system_column := next(
+                (c for c in written.find_all(exp.Column) if c.name.lower() in SYSTEM_COLUMNS), None
+            ):
                 hint = "take a column of the table; for CURSOR a time, or a number from a sequence, set at each change"
                 what = f"{clause} is made of what PostgreSQL keeps of a row for itself, and gives again"
-                raise clauses.error(what, found.sql("postgres"), hint, clauses.found[clause])
+                raise clauses.error(what, system_column.sql("postgres"), hint, clauses.clause_tokens[clause])
 
 
 def _check_columns(capture: Capture, columns: list[str], clauses: CaptureClauses) -> None:
-    known = ", ".join(columns)
+    names = ", ".join(columns)
     if "" in columns or len(set(columns)) < len(columns):
         hint = "give each column of the SELECT a name of its own, by AS"
-        raise clauses.error("columns without a name, or with one name", known, hint, clauses.peek())
+        raise clauses.error("columns without a name, or with one name", names, hint, clauses.peek())
     used = [("KEY", name) for name in capture.key] + [("CURSOR", capture.cursor)]
     if capture.deleted is not None:
         used += [("DELETED", column.name) for column in own_columns(capture.deleted)]
     for clause, name in used:
         if name not in columns:
-            hint = f"take one of the SELECT's columns: {known}"
-            raise clauses.error(f"{clause} names a column that is not selected", name, hint, clauses.found[clause])
+            hint = f"take one of the SELECT's columns: {names}"
+            raise clauses.error(
+                f"{clause} names a column that is not selected", name, hint, clauses.clause_tokens[clause]
+            )

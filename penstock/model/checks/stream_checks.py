@@ -35,7 +35,7 @@ def kinds_fit(stream: Stream) -> None:
         if not good:
             got = repr(tags if what == "output" and isinstance(stream.output, Mapping) else getattr(stream, what))
             raise DeclarationError(f"stream {stream.name}: {what} is not what it should be", got=got, hint=hint)
-    if strange := [given for given in stream.inputs.values() if not isinstance(given, (Input, Table))]:
+    if strange := [value for value in stream.inputs.values() if not isinstance(value, (Input, Table))]:
         hint = "Input(Topic(...), ...) or Table(Topic(...), ...)"
         raise DeclarationError(f"stream {stream.name}: this is no input", got=repr(strange[0]), hint=hint)
 
@@ -58,24 +58,24 @@ def numbers_fit(stream: Stream) -> None:
         ("max_records", 0, int),
         ("max_poison", 0, int),
     ):
-        given = getattr(stream, what)
-        check_kind(f"stream {stream.name}", what, given, kind)
-        if not given >= least:
+        value = getattr(stream, what)
+        check_kind(f"stream {stream.name}", what, value, kind)
+        if not value >= least:
             raise DeclarationError(
-                f"stream {stream.name}: {what} is too small", got=given, hint=f"give {least} or more"
+                f"stream {stream.name}: {what} is too small", got=value, hint=f"give {least} or more"
             )
 
 
 def no_loop(stream: Stream, written: set[str]) -> None:
     """No pattern matches a topic of `written`, those that a batch may write: each batch would make another."""
-    for given in stream.sources.values():
+    for value in stream.sources.values():
         # The mark of each batch lies in COMMITS.
-        matched = {name for name in {*written, COMMITS.name} if given.pattern and re.fullmatch(given.pattern, name)}
+        matched = {name for name in {*written, COMMITS.name} if value.pattern and re.fullmatch(value.pattern, name)}
         if matched:
             raise DeclarationError(
                 f"stream {stream.name} reads what it writes, without end",
-                got=f"{given.pattern!r} matches {', '.join(sorted(matched))}",
-                hint=f"leave them out: pattern={_without(given.pattern, matched)!r}",
+                got=f"{value.pattern!r} matches {', '.join(sorted(matched))}",
+                hint=f"leave them out: pattern={_without(value.pattern, matched)!r}",
             )
 
 

@@ -57,7 +57,7 @@ def _texts(expression: Any) -> Iterator[Any]:
 
 
 def _volatile(expression: Any) -> Iterator[tuple[str, int]]:
-    inner = [found for child in elements(expression.children()) for found in _volatile(child)]
+    inner = [nested for child in elements(expression.children()) for nested in _volatile(child)]
     if inner:
         yield from inner
     elif not expression.deterministic() or VOLATILE_CLASSES.fullmatch(expression.getClass().getSimpleName()):
@@ -95,6 +95,6 @@ def _source_text(expression: Any) -> str:
     return str(origin.sqlText().get())[origin.startIndex().get() : origin.stopIndex().get() + 1]
 
 
-def _with_start(expression: Any, said: str) -> tuple[str, int]:
+def _with_start(expression: Any, text: str) -> tuple[str, int]:
     start = expression.origin().startIndex()
-    return said, -1 if start.isEmpty() else int(start.get())
+    return text, -1 if start.isEmpty() else int(start.get())

@@ -30,13 +30,13 @@ RESERVED = ("__", "penstock.")
 class CaptureClauses(TokenReader):
     """First its clauses are read, then its SELECT.
 
-    found: where each clause that there is begins; topic, condition, begins: where the topic's name, DELETED's
+    clause_tokens: where each clause that there is begins; topic, condition, begins: where the topic's name, DELETED's
     condition and the SELECT do.
     """
 
     kind: ClassVar[str] = "capture"
 
-    found: dict[str, Token] = field(default_factory=dict)
+    clause_tokens: dict[str, Token] = field(default_factory=dict)
     topic: int = 0
     condition: int = 0
     begins: int = 0
@@ -69,8 +69,8 @@ class CaptureClauses(TokenReader):
                     values["max_record_bytes"] = self._size()
                 case other:
                     values[other.lower()] = self.duration()
-        if missing := [name for name in NEEDED if name not in self.found]:
-            present = ", ".join(self.found) or "none"
+        if missing := [name for name in NEEDED if name not in self.clause_tokens]:
+            present = ", ".join(self.clause_tokens) or "none"
             raise self.error(f"{', '.join(missing)} is missing", present, "write it before AS", self.peek())
         return values
 
@@ -80,11 +80,11 @@ class CaptureClauses(TokenReader):
         if name not in CLAUSES:
             known = ", ".join((*CLAUSES, "AS"))
             raise self.error("this is no clause of a capture", token.text, f"take one of: {known}", token)
-        if name in self.found:
+        if name in self.clause_tokens:
             raise self.error("a clause is repeated", name, "leave one", token)
-        if not self.found and name != "CAPTURE":
+        if not self.clause_tokens and name != "CAPTURE":
             raise self.error("a capture begins with CAPTURE INTO", token.text, "say into which topic first", token)
-        self.found[name] = token
+        self.clause_tokens[name] = token
         return token
 
     def _topic(self) -> str:

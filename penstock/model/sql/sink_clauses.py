@@ -47,71 +47,73 @@ ONCE = "each record makes documents of its own, which no later one changes"
 
 @dataclass
 class SinkClauses(TokenReader):
-    """First its clauses are read, then its SELECT.
+    """Reads the clauses of a sink, then its SELECT.
 
-    found: where each clause that there is begins, that of a topic also as `READ <topic>`, and what stands in it as
-    `JSON <topic>` and `EVENT TIME <topic>`; begins: where the SELECT does.
+    Attributes:
+        clause_tokens: First token of each clause; for a topic also by `READ <topic>`, `JSON <topic>` and `EVENT TIME
+            <topic>`.
+        begins: Offset of the SELECT in the text.
     """
 
-    found: dict[str, Token] = field(default_factory=dict)
+    clause_tokens: dict[str, Token] = field(default_factory=dict)
     begins: int = 0
 
     def read(self) -> dict[str, Any]:
         """Every clause up to AS: the fields of a Sink."""
-        given: dict[str, Any] = {"reads": (), "indexes": (), "unique_indexes": ()}
+        values: dict[str, Any] = {"reads": (), "indexes": (), "unique_indexes": ()}
         while not self.is_word("AS"):
             clause = self._clause()
             name = clause.text.upper()
-            self._goes(name, clause, given)
+            self._goes(name, clause, values)
             match name:
                 case "UPSERT" | "INSERT":
                     self.word("INTO")
-                    given |= {"verb": cast("Verb", name.lower()), **self._target()}
+                    values |= {"verb": cast("Verb", name.lower()), **self._target()}
                 case "READ":
-                    given["reads"] += (self._read({read.topic.lower() for read in given["reads"]}),)
+                    values["reads"] += (self._read({read.topic.lower() for read in values["reads"]}),)
                 case "KEY" | "TAGS":
-                    given[name.lower()] = self._columns(name)
+                    values[name.lower()] = self._columns(name)
                 case "VERSION":
-                    given["version"] = self._version(given["store"])
+                    values["version"] = self._version(values["store"])
                 case "SUFFIX":
                     unit = self.one_of(get_args(Unit), "the length of a part")
-                    given["suffix"] = (cast("Unit", unit), self._column(name))
+                    values["suffix"] = (cast("Unit", unit), self._column(name))
                 case "EXPIRE":
                     self.word("AFTER")
-                    given["expire"] = self.duration()
+                    values["expire"] = self.duration()
                 case "TOMBSTONES":
-                    given["tombstones"] = cast("Tombstones", self.one_of(get_args(Tombstones), "what tombstones do"))
+                    values["tombstones"] = cast("Tombstones", self.one_of(get_args(Tombstones), "what tombstones do"))
                     if self.is_word("("):
-                        given["tombstone_key"] = tuple(self._parts("an expression over the record, as record.key"))
+                        values["tombstone_key"] = tuple(self._parts("an expression over the record, as record.key"))
                 case "DELETED":
                     self.word("WHEN")
-                    given["deleted_sql"] = self._inside("a condition, as DELETED WHEN (deleted)")
+                    values["deleted_sql"] = self._inside("a condition, as DELETED WHEN (deleted)")
                 case "BATCH":
-                    given["max_records"] = self._count(name)
+                    values["max_records"] = self._count(name)
                     if self.is_word("EVERY"):
                         self.at += 1
-                        given["every"] = self.duration()
+                        values["every"] = self.duration()
                 case "PARALLEL":
-                    given["parallel"] = self._count(name)
+                    values["parallel"] = self._count(name)
                 case "DEAD":
                     self.word("LETTERS")
                     self.word("INTO")
-                    given["dead_letters"] = self.name("the topic's name")
+                    values["dead_letters"] = self.name("the topic's name")
                 case "APP":
-                    given["app"] = self.name("the app's name")
+                    values["app"] = self.name("the app's name")
                 case "FIELDS":
-                    given["fields"] = self._fields(given["store"])
+                    values["fields"] = self._fields(values["store"])
                 case "INDEX":
-                    given["indexes"] += (self._columns(name),)
+                    values["indexes"] += (self._columns(name),)
                 case "UNIQUE":
                     self.word("INDEX")
-                    given["unique_indexes"] += (self._columns(name),)
+                    values["unique_indexes"] += (self._columns(name),)
                 case other:
-                    given[other.lower()] = self._column(name)
-        if not given["reads"]:
-            there = ", ".join(self.found) or "none"
+                    values[other.lower()] = self._column(name)
+        if not values["reads"]:
+            there = ", ".join(self.clause_tokens) or "none"
             raise self.error("READ is missing", there, "say before AS which topics it reads", self.peek())
-        return given
+        return values
 
     def _clause(self) -> Token:
         token = self.next("a clause, or AS and the SELECT")
@@ -119,17 +121,17 @@ class SinkClauses(TokenReader):
         if name not in CLAUSES or token.token_type in QUOTED:
             known = ", ".join((*CLAUSES, "AS"))
             raise self.error("this is no clause of a sink", token.text, f"take one of: {known}", token)
-        if not self.found and name not in BEGIN:
+        if not self.clause_tokens and name not in BEGIN:
             hint = "say first into what: UPSERT INTO elasticsearch.<index>"
             raise self.error("a sink begins with UPSERT INTO or INSERT INTO", token.text, hint, token)
-        if (name in self.found and name not in SEVERAL) or (name in BEGIN and self.found):
+        if (name in self.clause_tokens and name not in SEVERAL) or (name in BEGIN and self.clause_tokens):
             raise self.error("a clause is repeated", name, "leave one", token)
-        self.found.setdefault("INTO" if name in BEGIN else name, token)
+        self.clause_tokens.setdefault("INTO" if name in BEGIN else name, token)
         return token
 
-    def _goes(self, name: str, clause: Token, given: dict[str, Any]) -> None:
+    def _goes(self, name: str, clause: Token, values: dict[str, Any]) -> None:
         """A clause that is parsed is honoured, or it is refused."""
-        store, verb = given.get("store", ""), given.get("verb", "")
+        store, verb = values.get("store", ""), values.get("verb", "")
         if store and store not in ONLY.get(name, (store,)):
             others = " and ".join(ONLY[name])
             raise self.error(f"{store} has no {name}", name, f"leave it out: it is for {others}", clause)
@@ -168,22 +170,22 @@ class SinkClauses(TokenReader):
         if topic.lower() in others:
             hint = "name it once; the SELECT may read it as often as it likes, but knows no capitals from small letters"
             raise self.error("a topic is read twice", topic, hint, first)
-        self.found[f"READ {topic}"] = first
+        self.clause_tokens[f"READ {topic}"] = first
         share = self._share(topic)
         self.word("AS")
         form, ddl, time = cast("Format", self.one_of(get_args(Format), "the format of its values")), "", ""
         if form == "json":
-            self.found[f"JSON {topic}"] = self.peek()
+            self.clause_tokens[f"JSON {topic}"] = self.peek()
             ddl = self._inside("the fields, as (id BIGINT NOT NULL, name STRING)")
             with self.placed(f"JSON {topic}"):
                 fields = schema(ddl, f"topic {topic}")
-                if any(given.name.lower() == RECORD_COLUMN for given in fields):
+                if any(values.name.lower() == RECORD_COLUMN for values in fields):
                     hint = f"leave it out, and take get_json_object(string({RECORD_COLUMN}.value), '$.{RECORD_COLUMN}')"
                     raise DeclarationError("a field has the name of the record itself", got=RECORD_COLUMN, hint=hint)
         if self.is_word("EVENT"):
             self.at += 1
             self.word("TIME")
-            self.found[f"EVENT TIME {topic}"] = self.peek()
+            self.clause_tokens[f"EVENT TIME {topic}"] = self.peek()
             time = self._expression("the event time")
         return SinkRead(topic, form, ddl, time, share)
 
@@ -191,7 +193,7 @@ class SinkClauses(TokenReader):
         """SHARE 1 OF 2, or nothing."""
         if not self.is_word("SHARE"):
             return (1, 1)
-        self.found[f"SHARE {topic}"] = self.next("SHARE")
+        self.clause_tokens[f"SHARE {topic}"] = self.next("SHARE")
         n = self.number("which share it is")
         self.word("OF")
         last = self.peek()
@@ -306,7 +308,7 @@ class SinkClauses(TokenReader):
         try:
             yield
         except DeclarationError as e:
-            at = f"{self.path}:{line_and_column(self.text, self.found[clause].start)}"
+            at = f"{self.path}:{line_and_column(self.text, self.clause_tokens[clause].start)}"
             raise DeclarationError(f"{at}: {e.what}", got=e.got, hint=e.hint) from e
 
 

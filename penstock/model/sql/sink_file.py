@@ -34,7 +34,7 @@ def parse(text: str, path: Path) -> Sink:
     _fits(clauses, given)
     sql = clauses.select()
     rewritten = rewrite_select(clauses, sql, [read.topic for read in given["reads"]])
-    locations = {clause: line_and_column(text, token.start) for clause, token in clauses.found.items()}
+    locations = {clause: line_and_column(text, token.start) for clause, token in clauses.clause_tokens.items()}
     locations["SELECT"] = line_and_column(text, clauses.begins)
     return Sink(name=path.stem, path=path, sql=sql, rewritten=rewritten, locations=locations, **given)
 
@@ -47,11 +47,11 @@ def _fits(clauses: SinkClauses, given: dict[str, Any]) -> None:
     if measured == ("measurement" in given):
         hint = "write influxdb.<database>.<measurement>, or influxdb.<database> and MEASUREMENT (column)"
         got = ".".join(given["target"])
-        raise clauses.error("a measurement is named once", got, hint, clauses.found["INTO"])
+        raise clauses.error("a measurement is named once", got, hint, clauses.clause_tokens["INTO"])
     if given["store"] == "influxdb" and given["verb"] == "insert":
         hint = "write UPSERT INTO, with VERSION NONE if no point ever changes"
         raise clauses.error(
-            "a point has no id but its measurement, tags and time", "INSERT", hint, clauses.found["INTO"]
+            "a point has no id but its measurement, tags and time", "INSERT", hint, clauses.clause_tokens["INTO"]
         )
     if "tombstone_key" in given:
         time = (given["time"],) if "time" in given else ()
@@ -60,4 +60,6 @@ def _fits(clauses: SinkClauses, given: dict[str, Any]) -> None:
             of = ", ".join(keys) or "the record's key, which needs no expression"
             hint = f"write one expression for each of: {of}" if keys else "leave them out"
             got = f"{len(given['tombstone_key'])} for {of}, TOMBSTONES {given['tombstones'].upper()}"
-            raise clauses.error("these do not stand for the columns of the id", got, hint, clauses.found["TOMBSTONES"])
+            raise clauses.error(
+                "these do not stand for the columns of the id", got, hint, clauses.clause_tokens["TOMBSTONES"]
+            )

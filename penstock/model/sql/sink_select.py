@@ -245,7 +245,9 @@ def rewrite_select(clauses: SinkClauses, sql: str, topics: Sequence[str]) -> Rew
     for topic in topics:
         if not select.reads(topic):
             hint = f"leave its READ out, or name it in FROM: `{topic}`"
-            raise clauses.error("the SELECT does not read this topic", topic, hint, clauses.found[f"READ {topic}"])
+            raise clauses.error(
+                "the SELECT does not read this topic", topic, hint, clauses.clause_tokens[f"READ {topic}"]
+            )
     made = select.rewritten()
     if not made.added:
         raise clauses.error_at("the SELECT reads no topic", excerpt(sql), "write SELECT ... FROM", clauses.begins)
