@@ -22,6 +22,7 @@ from penstock.errors import SinkError, Wait
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.output import NO_COMMIT, CommitMarker, Delivery, Output, WriterOwner
 from penstock.model.topic import COMMITS
+from penstock.settings import PROJECT
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.support.wait import tended, wait_until
@@ -174,7 +175,7 @@ def test_rows_go_to_the_output_of_their_tag_in_one_transaction(
 
 
 def test_the_example_of_several_outputs(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
-    given = catalog.load(Path(__file__).parents[1] / "examples").stream("sorted-sales")
+    given = catalog.load(PROJECT / "tests" / "examples").stream("sorted-sales")
     create(bootstrap, *given.topics())
     sale = '{"id": %d, "shop": "a", "amount": %g, "at": "2023-11-14T22:20:00Z"}'
     send(bootstrap, [Record("sales", None, sale % (n, amount)) for n, amount in [(1, 5), (2, 5000), (3, 7)]])
@@ -274,7 +275,7 @@ def test_a_wrong_tag_is_refused_and_nothing_of_the_batch_is_written(
     with running(stream(wrong, even=Shelved("a"), odd=TOPICS["odd"]), spark, bootstrap, tmp_path) as run:
         wait_until(lambda: tended(run.reconcile, lambda: run.figures.state == "blocked"), what="the stream is blocked")
         assert "rows for an output that is not declared" in (run.figures.error or "")
-        assert "let the transform give one of: even, odd" in (run.figures.error or "")
+        assert "let the transform return one of: even, odd" in (run.figures.error or "")
     assert (pairs(bootstrap, "odd"), SHELVES["a"].writes) == ([], [])
 
 
