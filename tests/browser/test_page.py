@@ -117,7 +117,7 @@ AGENTS = """
 from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
 STREAMS = [
     Stream(name, "agents", {"rows": Input(Topic(f"{name}-in"))}, lambda rows: rows,
-           TopicOutput(Topic(name), value="value"), Stateless())
+           TopicOutput(Topic(f"{name}-out"), value="value"), Stateless())
     for name in ("agent-offline", "assignments")
 ]
 """

@@ -91,7 +91,9 @@ def test_the_whole_graph_is_drawn() -> None:
 
 
 def test_an_unknown_name_is_refused_with_close_matches() -> None:
-    assert "there is no declaration, topic or store named 'shop-name'; did you mean shop-names" in run("shop-name", code=2)
+    assert "there is no declaration, topic or store named 'shop-name'; did you mean shop-names" in run(
+        "shop-name", code=2
+    )
 
 
 def test_an_unknown_graph_format_is_refused() -> None:
