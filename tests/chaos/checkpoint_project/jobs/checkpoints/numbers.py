@@ -1,4 +1,4 @@
-"""Of numbers: each as it is, counts of windows in Spark's own state, and sums in the state of a fold."""
+"""Numbers in three streams: without state, counted per window in Spark's state, and summed in the state of a fold."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NUMBERS = Input(
 )
 SUMS = Fold(
     name="sums",
-    key=("who",),
+    key=("residue",),
     state_schema="total BIGINT",
-    update_sql="SELECT who, sum(n)::BIGINT + coalesce(any_value(state.total), 0) AS total"
-    " FROM records LEFT JOIN state USING (who) GROUP BY who",
+    update_sql="SELECT residue, sum(n)::BIGINT + coalesce(any_value(state.total), 0) AS total"
+    " FROM records LEFT JOIN state USING (residue) GROUP BY residue",
     emit_sql="FROM folded",
-    output_schema="who BIGINT, total BIGINT",
+    output_schema="residue BIGINT, total BIGINT",
 )
 
 
@@ -37,23 +37,23 @@ def digits(numbers: DataFrame) -> DataFrame:
 
 
 def sums(numbers: DataFrame) -> DataFrame:
-    return SUMS(numbers.withColumn("who", F.col("n") % 3000))
+    return SUMS(numbers.withColumn("residue", F.col("n") % 3000))
 
 
 STREAMS = [
     Stream(
-        name="evens", app="kept", inputs={"numbers": NUMBERS}, transform=evens, output_mode=Stateless(),
+        name="evens", app="checkpoints", inputs={"numbers": NUMBERS}, transform=evens, output_mode=Stateless(),
         output=TopicOutput(Topic("evens", partitions=1), key="n", value=("n",)),
     ),
     Stream(
-        name="digits", app="kept", inputs={"numbers": NUMBERS}, transform=digits,
+        name="digits", app="checkpoints", inputs={"numbers": NUMBERS}, transform=digits,
         output=TopicOutput(Topic("digits", partitions=1, compacted=True), key=("start", "digit"),
                            value=("count", "sum")),
         output_mode=EmitChanges(window=timedelta(minutes=1), grace=timedelta(minutes=10)),
     ),
     Stream(
-        name="sums", app="kept", inputs={"numbers": NUMBERS}, transform=sums, shuffle_partitions=2,
+        name="sums", app="checkpoints", inputs={"numbers": NUMBERS}, transform=sums, shuffle_partitions=2,
         output_mode=KeyedState(),
-        output=TopicOutput(Topic("sums", partitions=1, compacted=True), key="who", value=("total",)),
+        output=TopicOutput(Topic("sums", partitions=1, compacted=True), key="residue", value=("total",)),
     ),
 ]  # fmt: skip

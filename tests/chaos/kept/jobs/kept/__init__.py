@@ -1,1 +1,0 @@
-"""Streams whose checkpoints are kept elsewhere, and moved."""
