@@ -118,16 +118,16 @@ def ours(bootstrap: str, topic: str, count: int) -> tuple[float, float]:
 @contextmanager
 def _parts(folder: Path) -> Iterator[tuple[Bucket, str]]:
     with s3_store.server(folder / "s3") as part, Broker(home=folder, port=free_port(2)) as broker:
-        where = s3_store.where(part)
+        endpoint = s3_store.endpoint_of(part)
         given = {
             "PENSTOCK_HOME": str(folder / "home"),
-            "PENSTOCK_S3_URL": where.url,
-            "PENSTOCK_S3_ACCESS_KEY": where.access_key,
-            "PENSTOCK_S3_SECRET_KEY": where.secret_key,
+            "PENSTOCK_S3_URL": endpoint.url,
+            "PENSTOCK_S3_ACCESS_KEY": endpoint.access_key,
+            "PENSTOCK_S3_SECRET_KEY": endpoint.secret_key,
         }
         os.environ.update(given)
         settings.cache_clear()
-        store = Bucket(where, ARCHIVE.bucket, ARCHIVE.prefix)
+        store = Bucket(endpoint, ARCHIVE.bucket, ARCHIVE.prefix)
         store.ensure_exists()
         yield store, broker.bootstrap
 

@@ -23,7 +23,7 @@ from penstock.java import aot_cache
 from penstock.object_store.bucket import Bucket
 from tests.bench.common import spread, table, write
 from tests.chaos.checkpoint_app import APP, checkpoint_app, other_home, s3_variables
-from tests.support.s3_store import server, where
+from tests.support.s3_store import endpoint_of, server
 
 
 def recoveries(home: Path, checkpoints: str, kills: int, variables: Mapping[str, object]) -> tuple[list[float], float]:
@@ -60,7 +60,7 @@ def main(kills: int) -> None:
             )
             rows.append([name, *spread(times, 1), f"{other_host_seconds:.1f}"])
             shutil.rmtree(home)
-        objects = Bucket(where(store_server), "state").list_objects("checkpoints")
+        objects = Bucket(endpoint_of(store_server), "state").list_objects("checkpoints")
     size = sum(item.size for item in objects)
     results = table(["checkpoints on", "kills", "median, s", "p99, s", "max, s", "another host, s"], rows)
     write("checkpoint-recovery", f"{results}\n\nIn the store: {len(objects)} objects, {size:,} bytes.")

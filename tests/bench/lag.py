@@ -154,11 +154,11 @@ def platform(home: Path) -> Iterator[Drivers]:
         Broker(home=home, port=free_port(2)) as broker,
         MariaDB(home=home, port=free_port()) as mariadb,
     ):
-        where = s3_store.where(store)
+        endpoint = s3_store.endpoint_of(store)
         variables = {
-            "PENSTOCK_S3_URL": where.url,
-            "PENSTOCK_S3_ACCESS_KEY": where.access_key,
-            "PENSTOCK_S3_SECRET_KEY": where.secret_key,
+            "PENSTOCK_S3_URL": endpoint.url,
+            "PENSTOCK_S3_ACCESS_KEY": endpoint.access_key,
+            "PENSTOCK_S3_SECRET_KEY": endpoint.secret_key,
             "PENSTOCK_S3_MAKE_BUCKETS": "1",
             "PENSTOCK_DRIVER_MEMORY": "768m",
         }

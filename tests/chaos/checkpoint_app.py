@@ -19,7 +19,7 @@ from penstock.devstack.servers.s3 import S3Server
 from penstock.settings import PROJECT, settings
 from penstock.testing import Record, latest, read, send
 from tests.chaos.drivers import Drivers, drivers
-from tests.support.s3_store import where
+from tests.support.s3_store import endpoint_of
 from tests.support.wait import wait_until
 
 PROJECT_FOLDER = PROJECT / "tests" / "chaos" / "checkpoint_project"
@@ -87,7 +87,7 @@ class CheckpointApp:
 
 def s3_variables(store: S3Server) -> dict[str, object]:
     """Settings of a driver that uses an object store."""
-    at = where(store)
+    at = endpoint_of(store)
     return {
         "PENSTOCK_S3_URL": at.url, "PENSTOCK_S3_ACCESS_KEY": at.access_key, "PENSTOCK_S3_SECRET_KEY": at.secret_key,
         "PENSTOCK_S3_MAKE_BUCKETS": "1",

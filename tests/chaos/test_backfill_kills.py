@@ -1,5 +1,6 @@
-"""A backfill's process, killed wherever it is, again and again: at its end its topic holds what the archive gives, each
-row once. What that is, is told here by plain Python."""
+"""A backfill's process is killed at random moments. At the end its topic has each row of the archive once.
+
+The expected rows are computed by plain Python."""
 
 from __future__ import annotations
 
@@ -28,34 +29,34 @@ from penstock.settings import PROJECT
 from penstock.streams import Archive, Topic
 from penstock.testing import Record, create, latest, read
 from tests.support import s3_store
-from tests.support.s3_store import holds, where
+from tests.support.s3_store import endpoint_of, write_to_archive
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 KILLS = int(os.environ.get("KILLS", "2"))
 SEED = int(os.environ.get("SEED", "1"))
-FILLING = PROJECT / "tests" / "chaos" / "filling"
+PROJECT_FOLDER = PROJECT / "tests" / "chaos" / "backfill_project"
 HOUR = datetime(2026, 1, 1, 10, tzinfo=UTC)
-COUNT, PEOPLE = 12_000, 4_000
-ARCHIVE = Archive("events-archive", "events", bucket="lake", prefix="filling")
+COUNT, KEYS = 12_000, 4_000
+ARCHIVE = Archive("events-archive", "events", bucket="lake", prefix="backfills")
 TOPICS = {
-    "as-they-are": Topic("events-again", partitions=3, config={"retention.ms": "-1"}),
-    "by-query": Topic("totals-again", partitions=2, compacted=True),
+    "unchanged": Topic("events-copy", partitions=3, config={"retention.ms": "-1"}),
+    "by-query": Topic("backfilled-totals", partitions=2, compacted=True),
     "through-a-stream": Topic("digits", partitions=2, compacted=True),
 }
-# Rows a second: a transaction each.
-RATES = {"as-they-are": 3_000, "by-query": 1_000, "through-a-stream": 500}
+# Rows per second; each second's rows are one transaction.
+RATES = {"unchanged": 3_000, "by-query": 1_000, "through-a-stream": 500}
 
 
 def events() -> list[dict[str, Any]]:
-    """Three hours of records, of two partitions, in no order of time; every eleventh is a tombstone."""
-    chance = random.Random(SEED)
-    found = []
+    """Records of three hours in two partitions, not ordered by time; every eleventh is a tombstone."""
+    rng = random.Random(SEED)
+    records = []
     for n in range(COUNT):
-        at = HOUR + timedelta(milliseconds=chance.randrange(3 * 3_600_000))
-        value: dict[str, Any] = {"who": f"k{chance.randrange(PEOPLE)}", "n": n, "at": int(at.timestamp() * 1000)}
-        found.append(
+        at = HOUR + timedelta(milliseconds=rng.randrange(3 * 3_600_000))
+        value: dict[str, Any] = {"who": f"k{rng.randrange(KEYS)}", "n": n, "at": int(at.timestamp() * 1000)}
+        records.append(
             {
                 "topic": "events",
                 "partition": n % 2,
@@ -67,16 +68,16 @@ def events() -> list[dict[str, Any]]:
                 "headers": [{"key": "n", "value": str(n).encode()}],
             }
         )
-    return found
+    return records
 
 
 EVENTS = events()
-VALUES = [json.loads(one["value"]) for one in EVENTS if one["value"] is not None]
+VALUES = [json.loads(event["value"]) for event in EVENTS if event["value"] is not None]
 
 
 @dataclass
-class Filling:
-    """Runs one backfill of the project, in a process of its own. settings: variables of its environment."""
+class BackfillProcess:
+    """Runs one backfill of the project in its own process. settings: environment variables."""
 
     name: str
     bootstrap: str
@@ -87,11 +88,11 @@ class Filling:
 
     @contextmanager
     def process(self) -> Iterator[subprocess.Popen[bytes]]:
-        words = ["backfill", "run", self.name, "--from", "2026-01-01T10", "--to", "2026-01-01T13"]
-        words += ["--rate", str(RATES.get(self.name, 0))]
+        arguments = ["backfill", "run", self.name, "--from", "2026-01-01T10", "--to", "2026-01-01T13"]
+        arguments += ["--rate", str(RATES.get(self.name, 0))]
         with self.log.open("ab") as out:
             started = subprocess.Popen(
-                [sys.executable, "-m", "penstock", *words], env={**os.environ, **self.settings},
+                [sys.executable, "-m", "penstock", *arguments], env={**os.environ, **self.settings},
                 stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         try:
@@ -101,168 +102,172 @@ class Filling:
                 os.killpg(started.pid, signal.SIGKILL)
             started.wait(60)
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")
 
     def written(self) -> int:
         topic = TOPICS[self.name]
-        places = [(topic.name, p) for p in range(topic.partitions)]
-        return sum(log_end_offsets(admin(self.bootstrap), places, self.bootstrap).values())
+        partitions = [(topic.name, p) for p in range(topic.partitions)]
+        return sum(log_end_offsets(admin(self.bootstrap), partitions, self.bootstrap).values())
 
-    def moments(self, chance: random.Random) -> Sequence[tuple[str, Callable[[], object]]]:
-        """Where it may be killed."""
-        more = self.written() + chance.randrange(1, 2 * RATES[self.name])
-        before = self.said().count("verifying")
-        made = self.home / "backfills"
+    def kill_points(self, rng: random.Random) -> Sequence[tuple[str, Callable[[], object]]]:
+        """Names of phases at which the process may be killed, each with a test for whether it has been reached."""
+        threshold = self.written() + rng.randrange(1, 2 * RATES[self.name])
+        earlier = self.output().count("verifying")
+        work_folder = self.home / "backfills"
         return [
-            ("reading", lambda: list(made.glob("*/files/*"))),
-            ("made", lambda: list(made.glob("*/rows.parquet"))),
-            ("writing", lambda: self.written() >= more),
-            ("writing", lambda: self.written() >= more),
-            ("verifying", lambda: self.said().count("verifying") > before),
+            ("reading", lambda: list(work_folder.glob("*/files/*"))),
+            ("transforming", lambda: list(work_folder.glob("*/rows.parquet"))),
+            ("writing", lambda: self.written() >= threshold),
+            ("writing", lambda: self.written() >= threshold),
+            ("verifying", lambda: self.output().count("verifying") > earlier),
         ]
 
-    def killed(self, chance: random.Random) -> str:
-        """Start it and kill it somewhere; where, or `done` if it was quicker."""
-        moment, reached = chance.choice(self.moments(chance))
+    def run_and_kill(self, rng: random.Random) -> str:
+        """Start the process and kill it in some phase; return the phase, or `done` if it ended before."""
+        kill_point, is_reached = rng.choice(self.kill_points(rng))
         with self.process() as running:
-            wait_until(lambda: reached() or running.poll() is not None, every=0.05, what=f"{moment}: {self.log}")
-            time.sleep(chance.uniform(0, 0.3))
+            wait_until(lambda: is_reached() or running.poll() is not None, every=0.05, what=f"{kill_point}: {self.log}")
+            time.sleep(rng.uniform(0, 0.3))
             if running.poll() is not None:
-                assert running.returncode == 0, self.said()
+                assert running.returncode == 0, self.output()
                 return "done"
-        return moment
+        return kill_point
 
-    def done(self) -> str:
-        """Let it come to its end; what it said."""
-        before = len(self.said())
+    def run_to_end(self) -> str:
+        """Run the process to its end and return its output."""
+        earlier = len(self.output())
         with self.process() as running:
-            assert running.wait(300) == 0, self.said()
-        return " ".join(self.said()[before:].split())
+            assert running.wait(300) == 0, self.output()
+        return " ".join(self.output()[earlier:].split())
 
 
 @pytest.fixture
-def filling(
+def backfill(
     request: pytest.FixtureRequest, fresh_broker: Broker, home: Path, control: Control, tmp_path: Path
-) -> Iterator[Filling]:
+) -> Iterator[BackfillProcess]:
     bootstrap, name = fresh_broker.bootstrap, str(request.param)
     create(bootstrap, *TOPICS.values())
-    with s3_store.server(tmp_path / "s3") as part:
-        at = where(part)
-        holds(ARCHIVE, at, EVENTS)
-        given = {
-            "PENSTOCK_PROJECT": str(FILLING), "PENSTOCK_HOME": str(home), "PENSTOCK_KAFKA_BOOTSTRAP": bootstrap,
+    with s3_store.server(tmp_path / "s3") as store_server:
+        at = endpoint_of(store_server)
+        write_to_archive(ARCHIVE, at, EVENTS)
+        variables = {
+            "PENSTOCK_PROJECT": str(PROJECT_FOLDER), "PENSTOCK_HOME": str(home), "PENSTOCK_KAFKA_BOOTSTRAP": bootstrap,
             "PENSTOCK_CONTROL_URL": control.engine.url.render_as_string(hide_password=False),
             "PENSTOCK_S3_URL": at.url, "PENSTOCK_S3_ACCESS_KEY": at.access_key,
             "PENSTOCK_S3_SECRET_KEY": at.secret_key, "PENSTOCK_DRIVER_MEMORY": "512m", "PYTHONPATH": str(PROJECT),
         }  # fmt: skip
-        (tmp_path / "said.log").touch()
-        yield Filling(name, bootstrap, given, control, tmp_path / "said.log", home)
+        (tmp_path / "backfill.log").touch()
+        yield BackfillProcess(name, bootstrap, variables, control, tmp_path / "backfill.log", home)
 
 
-def as_they_are(found: Sequence[Record]) -> None:
-    wanted = [
-        (one["key"], one["value"], int(one["timestamp"].timestamp() * 1000), one["headers"][0]["value"])
-        for one in EVENTS
+def check_copy(records: Sequence[Record]) -> None:
+    expected = [
+        (event["key"], event["value"], int(event["timestamp"].timestamp() * 1000), event["headers"][0]["value"])
+        for event in EVENTS
     ]
 
-    def given(r: Record) -> tuple[Any, ...]:
+    def fields(r: Record) -> tuple[Any, ...]:
         return (
             r.key and r.key.encode(), None if r.value is None else r.value.encode(), r.timestamp,
             dict(r.headers)["n"].encode(),
         )  # fmt: skip
 
-    assert Counter(map(given, found)) == Counter(wanted)
+    assert Counter(map(fields, records)) == Counter(expected)
     for p in range(3):
-        times = [r.timestamp for r in found if r.partition == p]
+        times = [r.timestamp for r in records if r.partition == p]
         assert times == sorted(times)
 
 
-def by_query(found: Sequence[Record]) -> None:
-    wanted = Counter[str]()
-    for one in VALUES:
-        wanted[one["who"]] += one["n"]
-    assert len(found) == len(wanted)
-    rows = (json.loads(value or "") for value in latest(found).values())
-    assert {row["who"]: row["total"] for row in rows} == wanted
+def check_totals(records: Sequence[Record]) -> None:
+    expected = Counter[str]()
+    for value in VALUES:
+        expected[value["who"]] += value["n"]
+    assert len(records) == len(expected)
+    rows = (json.loads(v or "") for v in latest(records).values())
+    assert {row["who"]: row["total"] for row in rows} == expected
 
 
-def through_a_stream(found: Sequence[Record]) -> None:
+def check_windows(records: Sequence[Record]) -> None:
     counts, sums = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
-    for one in VALUES:
-        key = (one["at"] // 60_000 * 60_000, one["n"] % 10)
+    for value in VALUES:
+        key = (value["at"] // 60_000 * 60_000, value["n"] % 10)
         counts[key] += 1
-        sums[key] += one["n"]
-    assert len(found) == len(counts)
+        sums[key] += value["n"]
+    assert len(records) == len(counts)
     rows = {
         (k["start"], k["digit"]): json.loads(v or "")
-        for k, v in ((json.loads(k or ""), v) for k, v in latest(found).items())
+        for k, v in ((json.loads(k or ""), v) for k, v in latest(records).items())
     }
     assert {key: (row["count"], row["sum"]) for key, row in rows.items()} == {
         k: (n, sums[k]) for k, n in counts.items()
     }
 
 
-ORACLES = {"as-they-are": as_they_are, "by-query": by_query, "through-a-stream": through_a_stream}
+ORACLES = {"unchanged": check_copy, "by-query": check_totals, "through-a-stream": check_windows}
 
 
 @pytest.mark.parametrize(
-    "filling", [pytest.param("as-they-are", marks=pytest.mark.long), "by-query", "through-a-stream"], indirect=True
+    "filling", [pytest.param("unchanged", marks=pytest.mark.long), "by-query", "through-a-stream"], indirect=True
 )
-def test_killed_again_and_again(filling: Filling) -> None:
-    chance = random.Random(f"{SEED} {filling.name}")
-    where_killed = [filling.killed(chance) for _ in range(KILLS)]
-    assert where_killed.count("done") < KILLS, filling.said()
-    said = filling.done()
-    assert " rows, hash " in said or "nothing is new" in said, where_killed
-    found = read(filling.bootstrap, TOPICS[filling.name].name)
-    ORACLES[filling.name](found)
-    assert ": 0 rows written; nothing is new" in filling.done()
-    assert read(filling.bootstrap, TOPICS[filling.name].name) == found
-    [row] = filling.control.backfill_runs()
+def test_rows_are_written_once_despite_kills(backfill: BackfillProcess) -> None:
+    rng = random.Random(f"{SEED} {backfill.name}")
+    killed_at = [backfill.run_and_kill(rng) for _ in range(KILLS)]
+    assert killed_at.count("done") < KILLS, backfill.output()
+    output = backfill.run_to_end()
+    assert " rows, hash " in output or "nothing is new" in output, killed_at
+    records = read(backfill.bootstrap, TOPICS[backfill.name].name)
+    ORACLES[backfill.name](records)
+    assert ": 0 rows written; nothing is new" in backfill.run_to_end()
+    assert read(backfill.bootstrap, TOPICS[backfill.name].name) == records
+    [row] = backfill.control.backfill_runs()
     assert row.state == "done"
 
 
-@pytest.mark.parametrize("filling", ["for-hours"], indirect=True)
-def test_asked_to_end_within_a_query(filling: Filling) -> None:
-    with filling.process() as running:
-        # It has said so once more, so the query runs.
-        wait_until(lambda: "the rows are made, for" in filling.said() or running.poll() is not None)
+@pytest.mark.parametrize("filling", ["slow-query"], indirect=True)
+def test_sigterm_stops_a_running_query(backfill: BackfillProcess) -> None:
+    with backfill.process() as running:
+        # This is logged repeatedly while the query runs.
+        wait_until(lambda: "the rows are made, for" in backfill.output() or running.poll() is not None)
         os.kill(running.pid, signal.SIGTERM)
-        assert running.wait(120) == 143, filling.said()
-    [row] = filling.control.backfill_runs()
+        assert running.wait(120) == 143, backfill.output()
+    [row] = backfill.control.backfill_runs()
     assert row.state == "stopped"
     assert row.why.startswith("it was stopped")
 
 
 @pytest.mark.parametrize("filling", ["through-a-stream"], indirect=True)
 @pytest.mark.parametrize("works", ["java", pytest.param("pyspark", marks=pytest.mark.long)])
-def test_asked_to_end_while_spark_works(filling: Filling, works: str) -> None:
-    """As Airflow asks whose task is stopped: all of its session at once. works: part of the command line of a process
-    that is there by then."""
-    with filling.process() as running:
-        one = psutil.Process(running.pid)
+def test_sigterm_stops_spark(backfill: BackfillProcess, process_name: str) -> None:
+    """SIGTERM to all processes of the session, as Airflow sends it when a task is stopped.
 
-        def there() -> bool:
+    process_name: part of the command line of a process that must have started before.
+    """
+    with backfill.process() as running:
+        process = psutil.Process(running.pid)
+
+        def spark_started() -> bool:
             try:
-                return any(works in " ".join(child.cmdline()) for child in _below(one))
+                return any(process_name in " ".join(child.cmdline()) for child in _descendants(process))
             except psutil.Error:  # one of them has just ended
                 return False
 
-        wait_until(lambda: there() or running.poll() is not None, every=0.05, what=f"{works}: {filling.log}")
+        wait_until(
+            lambda: spark_started() or running.poll() is not None, every=0.05, what=f"{process_name}: {backfill.log}"
+        )
         time.sleep(random.Random(SEED).uniform(0, 2))
-        below = _below(one)
+        descendants = _descendants(process)
         os.killpg(running.pid, signal.SIGTERM)
-        assert running.wait(120) == 143, filling.said()
-    wait_until(lambda: not any(child.is_running() and child.status() != "zombie" for child in below), 60)
-    assert read(filling.bootstrap, TOPICS[filling.name].name) == []
-    [row] = filling.control.backfill_runs()
+        assert running.wait(120) == 143, backfill.output()
+    wait_until(lambda: not any(child.is_running() and child.status() != "zombie" for child in descendants), 60)
+    assert read(backfill.bootstrap, TOPICS[backfill.name].name) == []
+    [row] = backfill.control.backfill_runs()
     assert (row.state, row.why[:14]) == ("stopped", "it was stopped")
-    filling.done()
-    ORACLES[filling.name](read(filling.bootstrap, TOPICS[filling.name].name))
+    backfill.run_to_end()
+    ORACLES[backfill.name](read(backfill.bootstrap, TOPICS[backfill.name].name))
 
 
-def _below(process: psutil.Process) -> list[psutil.Process]:
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
     try:
         return process.children(recursive=True)
     except psutil.NoSuchProcess:

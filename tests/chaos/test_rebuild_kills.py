@@ -1,6 +1,6 @@
-"""A rebuild whose process is killed wherever it is, of a stream's next version, which cannot read the state that was.
+"""A rebuild for a stream's next release, which cannot read the old state, is killed at random moments.
 
-At the end the stream goes on with every record counted once.
+At the end the stream continues and has counted every record once.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 KILLS = int(os.environ.get("KILLS", "2"))
 SEED = int(os.environ.get("SEED", "1"))
-FILLING = PROJECT / "tests" / "chaos" / "filling"
+PROJECT_FOLDER = PROJECT / "tests" / "chaos" / "backfill_project"
 START = 1_700_000_000_000
 
 
-def paid(chance: random.Random, count: int, into: Counter[str]) -> list[Record]:
-    """Payments, which are counted too."""
-    found = []
+def payments(rng: random.Random, count: int, totals_by_person: Counter[str]) -> list[Record]:
+    """Random payments; adds them to the expected totals."""
+    records = []
     for n in range(count):
-        who, amount = f"k{chance.randrange(3000)}", chance.randrange(1, 100)
-        into[who] += amount
-        found.append(Record("paid", who, json.dumps({"who": who, "amount": amount, "at": START + n}), n % 2))
-    return found
+        who, amount = f"k{rng.randrange(3000)}", rng.randrange(1, 100)
+        totals_by_person[who] += amount
+        records.append(Record("paid", who, json.dumps({"who": who, "amount": amount, "at": START + n}), n % 2))
+    return records
 
 
 def totals(bootstrap: str) -> dict[str, int]:
@@ -54,76 +54,80 @@ def totals(bootstrap: str) -> dict[str, int]:
     return {row["who"]: row["total"] for row in rows}
 
 
-def reached_or_ended(reached: Callable[[], object], process: subprocess.Popen[bytes]) -> bool:
-    return bool(reached()) or process.poll() is not None
+def reached_or_ended(is_reached: Callable[[], object], process: subprocess.Popen[bytes]) -> bool:
+    return bool(is_reached()) or process.poll() is not None
 
 
-def declared() -> Stream:
-    found = catalog.load(FILLING).streams["sums"]
-    assert isinstance(found, Stream)
-    return found
+def declared_stream() -> Stream:
+    records = catalog.load(PROJECT_FOLDER).streams["sums"]
+    assert isinstance(records, Stream)
+    return records
 
 
-def test_killed_again_and_again(
+def test_records_are_counted_once_despite_kills(
     spark: SparkSession, fresh_broker: Broker, control: Control, home: Path, tmp_path: Path
 ) -> None:
-    chance, bootstrap = random.Random(SEED), fresh_broker.bootstrap
-    checkpoints, log = tmp_path / "checkpoints", tmp_path / "said.log"
-    given = {
+    rng, bootstrap = random.Random(SEED), fresh_broker.bootstrap
+    checkpoints, log = tmp_path / "checkpoints", tmp_path / "rebuild.log"
+    variables = {
         "PENSTOCK_HOME": str(home), "PENSTOCK_KAFKA_BOOTSTRAP": bootstrap, "PENSTOCK_CHECKPOINTS": str(checkpoints),
         "PENSTOCK_CONTROL_URL": control.engine.url.render_as_string(hide_password=False),
         "PENSTOCK_DRIVER_MEMORY": "512m", "PYTHONPATH": str(PROJECT),
     }  # fmt: skip
-    wanted = Counter[str]()
-    with other_project(FILLING, given):
-        stream = declared()
+    expected = Counter[str]()
+    with other_project(PROJECT_FOLDER, variables):
+        stream = declared_stream()
         create(bootstrap, *stream.topics(), COMMITS)
         with running(stream, spark, bootstrap, checkpoints) as run:
             for _ in range(2):
-                send(bootstrap, paid(chance, 3000, wanted))
+                send(bootstrap, payments(rng, 3000, expected))
                 run.process_all_available()
-        assert totals(bootstrap) == wanted
-    given["FILLING_WIDER"] = "1"
-    words = [sys.executable, "-m", "penstock", "streams", "rebuild", "sums"]
-    with other_project(FILLING, given):
-        wider = declared()
-        control.sync(catalog.load(FILLING))
+        assert totals(bootstrap) == expected
+    variables["WIDER_STATE"] = "1"
+    command = [sys.executable, "-m", "penstock", "streams", "rebuild", "sums"]
+    with other_project(PROJECT_FOLDER, variables):
+        next_release = declared_stream()
+        control.sync(catalog.load(PROJECT_FOLDER))
         control.set_desired(["sums"], "off", Actor("test", "cli"))
-        # What comes meanwhile is neither lost nor counted twice.
-        send(bootstrap, paid(chance, 500, wanted))
-        with pytest.raises(Blocked, match="streams rebuild sums"), running(wider, spark, bootstrap, checkpoints):
+        # Records that arrive meanwhile are neither lost nor counted twice.
+        send(bootstrap, payments(rng, 500, expected))
+        with pytest.raises(Blocked, match="streams rebuild sums"), running(next_release, spark, bootstrap, checkpoints):
             pass
-        waits, making = checkpoints / "sums.reset", checkpoints / "sums.rebuilding"
-        moments: list[Callable[[], object]] = [
-            making.exists,
-            lambda: list(making.glob("folds/sums/*")),
-            lambda: list(making.glob("folds/sums/*.json")),
-            lambda: list(making.glob("offsets/*")),
-            lambda: list(making.glob("commits/*")) or waits.exists(),
+        reset_folder, rebuild_folder = checkpoints / "sums.reset", checkpoints / "sums.rebuilding"
+        kill_points: list[Callable[[], object]] = [
+            rebuild_folder.exists,
+            lambda: list(rebuild_folder.glob("folds/sums/*")),
+            lambda: list(rebuild_folder.glob("folds/sums/*.json")),
+            lambda: list(rebuild_folder.glob("offsets/*")),
+            lambda: list(rebuild_folder.glob("commits/*")) or reset_folder.exists(),
         ]
         for number in range(KILLS):
-            reached = moments[(number + SEED) % len(moments)]
+            is_reached = kill_points[(number + SEED) % len(kill_points)]
             with log.open("ab") as out, subprocess.Popen(
-                words, env={**os.environ, "PENSTOCK_PROJECT": str(FILLING)}, stdout=out, stderr=subprocess.STDOUT,
+                command, env={**os.environ, "PENSTOCK_PROJECT": str(PROJECT_FOLDER)}, stdout=out, stderr=subprocess.STDOUT,
                 start_new_session=True,
             ) as process:  # fmt: skip
-                wait_until(partial(reached_or_ended, reached, process), every=0.01, what=str(log))
-                time.sleep(chance.uniform(0, 0.2))
+                wait_until(partial(reached_or_ended, is_reached, process), every=0.01, what=str(log))
+                time.sleep(rng.uniform(0, 0.2))
                 assert process.poll() in (None, 0), log.read_text()
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
-            if not waits.exists():
-                # Nothing of what it left is taken for the state.
-                with pytest.raises(Blocked), running(wider, spark, bootstrap, checkpoints):
+            if not reset_folder.exists():
+                # Files of an unfinished rebuild are not used as the state.
+                with pytest.raises(Blocked), running(next_release, spark, bootstrap, checkpoints):
                     pass
         done = subprocess.run(
-            words, env={**os.environ, "PENSTOCK_PROJECT": str(FILLING)}, capture_output=True, text=True, check=False
+            command,
+            env={**os.environ, "PENSTOCK_PROJECT": str(PROJECT_FOLDER)},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert not making.exists()
-        with running(wider, spark, bootstrap, checkpoints) as run:
+        assert not rebuild_folder.exists()
+        with running(next_release, spark, bootstrap, checkpoints) as run:
             run.process_all_available()
-            assert totals(bootstrap) == wanted
-            send(bootstrap, paid(chance, 3000, wanted))
+            assert totals(bootstrap) == expected
+            send(bootstrap, payments(rng, 3000, expected))
             run.process_all_available()
-        assert totals(bootstrap) == wanted
+        assert totals(bootstrap) == expected

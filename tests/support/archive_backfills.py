@@ -18,7 +18,7 @@ from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, RowsQuery, Topic, TopicOutput
 from penstock.testing import latest, read
-from tests.support.s3_store import holds
+from tests.support.s3_store import write_to_archive
 
 KEPT = Topic("kept", partitions=2)
 AGAIN = Topic("again", partitions=3, config={"retention.ms": "-1"})
@@ -41,7 +41,7 @@ def filled(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, name: str) -> Ar
     leads_to(endpoint, monkeypatch)
     monkeypatch.setattr(archive_source, "STALL_TIMEOUT", 0.0)
     archive = Archive("kept-archive", KEPT, bucket="lake", prefix=f"t-{abs(hash(name))}", every=timedelta(0))
-    holds(archive, endpoint, [event(p, n) for p in (0, 1) for n in range(PER_PART)])
+    write_to_archive(archive, endpoint, [event(p, n) for p in (0, 1) for n in range(PER_PART)])
     return archive
 
 

@@ -1,4 +1,4 @@
-"""An object store of one's own: the embedded one, started in a folder; and a way to it that breaks."""
+"""An embedded object store in a folder, and connections to it that fail."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ Cut = Literal["before", "after"]
 
 @contextmanager
 def server(folder: Path) -> Iterator[S3Server]:
-    with S3Server(folder, port=free_port()) as part:
-        yield part
+    with S3Server(folder, port=free_port()) as store:
+        yield store
 
 
-def where(part: S3Server) -> Endpoint:
-    """How a client reaches it."""
-    return Endpoint(part.url, "us-east-1", ACCESS_KEY, part.secret_key, True)
+def endpoint_of(store: S3Server) -> Endpoint:
+    """The endpoint of an embedded object store."""
+    return Endpoint(store.url, "us-east-1", ACCESS_KEY, store.secret_key, True)
 
 
 def created(endpoint: Endpoint, bucket: str, key: str, data: bytes) -> bool:
-    """Put an object where there is none; whether there was none."""
+    """Create an object; False if it exists."""
     at = formatdate(usegmt=True)
     signed = hmac.new(endpoint.secret_key.encode(), f"PUT\n\n\n{at}\n/{bucket}/{key}".encode(), "sha1").digest()
     head = {
@@ -64,24 +64,23 @@ def created(endpoint: Endpoint, bucket: str, key: str, data: bytes) -> bool:
     return True
 
 
-def holds(
+def write_to_archive(
     archive: Archive,
     endpoint: Endpoint,
-    given: Sequence[Mapping[str, Any]],
+    records: Sequence[Mapping[str, Any]],
     *,
     close: bool = True,
     topic_id: str = "",
     starts: Mapping[int, int] | None = None,
 ) -> None:
-    """Let an archive hold some more records, all of its topic's partitions, and close its hours. starts: the first
-    offsets of the batch that they came in."""
+    """Write records of all partitions to an archive and close its hours. starts: the first offsets of their batch."""
     topic = archive.reads[0].name
     to = ArchiveOutput(archive.name, archive.bucket, archive.prefix, (topic,), 900.0)
     writer = ArchiveWriter(to, Bucket(endpoint, archive.bucket, archive.prefix))
     ends: dict[int, int] = {}
-    for r in given:
+    for r in records:
         ends[r["partition"]] = max(ends.get(r["partition"], 0), r["offset"] + 1)
-    rows = pa.Table.from_pylist(list(map(dict, given)), parquet.SCHEMA)
+    rows = pa.Table.from_pylist(list(map(dict, records)), parquet.SCHEMA)
     ids = {topic: topic_id} if topic_id else {}
     writer.write(
         {to.name: rows}, CommitMarker("query", 0, {topic: ends}, ids, start_offsets={topic: starts} if starts else {})

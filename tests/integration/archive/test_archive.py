@@ -27,7 +27,7 @@ from penstock.object_store.bucket import Bucket
 from penstock.settings import settings
 from penstock.testing import create, running
 from tests.support.caches import clear_caches, unload_jobs
-from tests.support.s3_store import Failing, where
+from tests.support.s3_store import Failing, endpoint_of
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
@@ -41,7 +41,7 @@ ARCHIVE = Archive("kept", EVENTS, bucket="lake", prefix="events", event_time=TIM
 @pytest.fixture
 def store(object_store: S3Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """Where the settings lead to, empty."""
-    at = where(object_store)
+    at = endpoint_of(object_store)
     assert home == settings().home
     for name, value in {"URL": at.url, "ACCESS_KEY": at.access_key, "SECRET_KEY": at.secret_key}.items():
         monkeypatch.setenv(f"PENSTOCK_S3_{name}", value)
@@ -154,7 +154,7 @@ def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
     bootstrap = fresh_broker.bootstrap
     create(bootstrap, EVENTS, COMMITS)
     sent = fill(bootstrap, 0, 100)
-    cut = Failing(Bucket(where(object_store), "lake", "events"), at, "after")
+    cut = Failing(Bucket(endpoint_of(object_store), "lake", "events"), at, "after")
     with monkeypatch.context() as patch:
         patch.setattr(writer, "archive_bucket", lambda *_: cut)
         with running(archive_stream(ARCHIVE), spark, bootstrap, tmp_path) as run:

@@ -15,7 +15,7 @@ from penstock.archive.writer import ArchiveWriter
 from penstock.devstack.servers.s3 import S3Server
 from penstock.errors import LeaseLost, SinkError, Wait
 from penstock.object_store.bucket import Bucket
-from tests.support.s3_store import Failing, where
+from tests.support.s3_store import Failing, endpoint_of
 from tests.support.small_archive import (
     ALL_ROWS,
     HOUR,
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def store(object_store: S3Server) -> Bucket:
-    return Bucket(where(object_store), "lake", "writer")
+    return Bucket(endpoint_of(object_store), "lake", "writer")
 
 
 def test_a_writer_cut_off_and_started_again_loses_nothing(store: Bucket) -> None:

@@ -107,14 +107,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
     (project / "jobs" / "kept" / "__init__.py").touch()
     (project / "jobs" / "kept" / "again.py").write_text(DECLARED)
     with ExitStack() as stack:
-        where = s3_store.where(stack.enter_context(s3_store.server(tmp_path / "s3")))
-        s3_store.holds(KEPT, where, events())
+        endpoint = s3_store.endpoint_of(stack.enter_context(s3_store.server(tmp_path / "s3")))
+        s3_store.write_to_archive(KEPT, endpoint, events())
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
         mariadb = stack.enter_context(MariaDB(home=home, port=free_port()))
         given = {
-            "PENSTOCK_S3_URL": where.url,
-            "PENSTOCK_S3_ACCESS_KEY": where.access_key,
-            "PENSTOCK_S3_SECRET_KEY": where.secret_key,
+            "PENSTOCK_S3_URL": endpoint.url,
+            "PENSTOCK_S3_ACCESS_KEY": endpoint.access_key,
+            "PENSTOCK_S3_SECRET_KEY": endpoint.secret_key,
         }
         control = stack.enter_context(deployed(project, broker, mariadb, home, **given))
         create(broker.bootstrap, *TARGETS)
@@ -123,7 +123,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
         airflow = stack.enter_context(Airflow(home, free_port(), project))
         dags = f"dags?dag_id_pattern={DAG_ID}"
         wait_until(lambda: asked(airflow, dags).get("total_entries"), PATIENCE, every=1, what="Airflow knows the DAG")
-        yield Whole(airflow, broker.bootstrap, Bucket(where, KEPT.bucket, KEPT.prefix))
+        yield Whole(airflow, broker.bootstrap, Bucket(endpoint, KEPT.bucket, KEPT.prefix))
 
 
 def asked(airflow: Airflow, path: str) -> dict[str, Any]:

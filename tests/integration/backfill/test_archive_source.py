@@ -30,7 +30,7 @@ from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.testing import Record, create, latest, read, running, send
 from tests.support.archive_backfills import leads_to
-from tests.support.s3_store import where
+from tests.support.s3_store import endpoint_of
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
@@ -46,8 +46,8 @@ def endpoint(home: Path, object_store: S3Server, monkeypatch: pytest.MonkeyPatch
     assert settings().home == home
     monkeypatch.setattr(hour_closer, "CHECK_INTERVAL", 0.5)
     monkeypatch.setenv("PENSTOCK_S3_MAKE_BUCKETS", "1")
-    leads_to(where(object_store), monkeypatch)
-    return where(object_store)
+    leads_to(endpoint_of(object_store), monkeypatch)
+    return endpoint_of(object_store)
 
 
 def walks(chance: random.Random, count: int, begin: datetime, length: timedelta) -> list[dict[str, Any]]:

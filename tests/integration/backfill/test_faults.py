@@ -25,7 +25,7 @@ from penstock.object_store.endpoint import Endpoint
 from penstock.streams import Archive
 from penstock.testing import create
 from tests.support.archive_backfills import AGAIN, ALL, PER_PART, again, do, event, filled, job, leads_to, places
-from tests.support.s3_store import Answer, Between, holds, where
+from tests.support.s3_store import Answer, Between, endpoint_of, write_to_archive
 from tests.support.small_archive import cut, edit_manifest, files, of_another_hour, strange, twice
 
 pytestmark = pytest.mark.integration
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def endpoint(object_store: S3Server) -> Endpoint:
-    return where(object_store)
+    return endpoint_of(object_store)
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_an_object_that_vanishes_between_listing_and_reading(
     def gone(n: int) -> Answer:
         if n == 1:
             if joined:
-                holds(kept, endpoint, [event(0, PER_PART)])
+                write_to_archive(kept, endpoint, [event(0, PER_PART)])
                 assert old not in files(store)
             store.delete(old)
         return "pass"

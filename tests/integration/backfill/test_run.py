@@ -48,7 +48,7 @@ from tests.support.archive_backfills import (
     sums,
     total,
 )
-from tests.support.s3_store import holds, where
+from tests.support.s3_store import endpoint_of, write_to_archive
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
@@ -56,7 +56,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def endpoint(object_store: S3Server) -> Endpoint:
-    return where(object_store)
+    return endpoint_of(object_store)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_only_the_interval_and_then_only_what_came_late(
     assert 0 < len(inside) < len(ALL)
     assert do(one, fresh_broker).rows == len(inside)
     assert set(places(fresh_broker)) == inside
-    holds(kept, endpoint, [event(0, PER_PART)])
+    write_to_archive(kept, endpoint, [event(0, PER_PART)])
     assert do(one, fresh_broker).rows == 1
     assert sorted(places(fresh_broker)) == sorted([*inside, (0, PER_PART)])
     assert do(one, fresh_broker).rows == 0
@@ -127,7 +127,7 @@ def test_cut_off_and_taken_up_again(
     assert told[-1].state == "stopped"
     # A transaction that is committed is seen a moment later.
     wait_until(lambda: len(places(fresh_broker)) == at * 10)
-    holds(kept, endpoint, [event(1, PER_PART)])
+    write_to_archive(kept, endpoint, [event(1, PER_PART)])
     if at == 3:
         shutil.rmtree(home / "backfills")
     done = do(job(again(kept)), fresh_broker)
@@ -242,7 +242,7 @@ def test_rows_are_made_of_all_before_the_end(kept: Archive, endpoint: Endpoint, 
     assert key == json.dumps({"who": json.loads(value or "")["who"]}, separators=(",", ":"))
     assert do(one, fresh_broker).rows == 0
     # Of more records, and by another query, the rows are made anew.
-    holds(kept, endpoint, [{**event(0, PER_PART), "value": event(0, 1)["value"]}])
+    write_to_archive(kept, endpoint, [{**event(0, PER_PART), "value": event(0, 1)["value"]}])
     assert do(one, fresh_broker).rows == 5
     doubled = sums(kept, SUM.replace("sum(n)", "2 * sum(n)"))
     assert do(job(doubled, hours=1.0), fresh_broker).rows == 5
@@ -297,7 +297,7 @@ def test_refusals(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> No
     with pytest.raises(InputNotReady, match=r"has not come to the end.*kept\[0\] up to 40 of 41"):
         do(job(sums(kept)), fresh_broker)
     assert do(job(sums(kept), unclosed=True), fresh_broker).rows == 5
-    holds(kept, endpoint, [event(0, PER_PART)], close=False)
+    write_to_archive(kept, endpoint, [event(0, PER_PART)], close=False)
     with pytest.raises(BackfillError, match=r"hours of archive kept-archive are open.*--unclosed"):
         do(job(sums(kept)), fresh_broker)
     with pytest.raises(BackfillError, match="interval is empty"):

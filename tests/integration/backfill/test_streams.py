@@ -29,7 +29,7 @@ from penstock.settings import settings
 from penstock.streams import Archive, Backfill
 from penstock.testing import create, read, table
 from tests.support.archive_backfills import leads_to
-from tests.support.s3_store import holds, where
+from tests.support.s3_store import endpoint_of, write_to_archive
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +38,7 @@ START = datetime(2026, 1, 1, 10, tzinfo=UTC)
 
 @pytest.fixture
 def endpoint(object_store: S3Server) -> Endpoint:
-    return where(object_store)
+    return endpoint_of(object_store)
 
 
 @pytest.fixture(autouse=True)
@@ -83,14 +83,14 @@ def test_summaries_are_computed_again_with_what_came_late(
     create(fresh_broker.bootstrap, *STREAM.output_topics)
     before = [receipt(n, START - timedelta(hours=2) + timedelta(minutes=n)) for n in range(3)]
     given = [receipt(3 + n, START + timedelta(minutes=n), float(n)) for n in range(60)]
-    holds(RECEIPTS_ARCHIVE, endpoint, [*before, *given])
+    write_to_archive(RECEIPTS_ARCHIVE, endpoint, [*before, *given])
     job = BackfillJob(SUMMARIES, START, START + timedelta(hours=1), SUMMARIES.target_topic)
     assert do(job, fresh_broker, spark).rows == 6
     found = table(read(fresh_broker.bootstrap, SUMMARIES.target_topic))
     assert [json.loads(value)["count"] for value in found.values()] == [10] * 6
     assert do(job, fresh_broker, spark).rows == 0
     # Of one that came late the window is written over, and of others what they were.
-    holds(RECEIPTS_ARCHIVE, endpoint, [receipt(63, START + timedelta(minutes=5), 1000.0)])
+    write_to_archive(RECEIPTS_ARCHIVE, endpoint, [receipt(63, START + timedelta(minutes=5), 1000.0)])
     assert do(job, fresh_broker, spark).rows == 6
     found = table(read(fresh_broker.bootstrap, SUMMARIES.target_topic))
     assert sorted((s["count"], s["max"]) for s in map(json.loads, found.values()))[-1] == (11, 1000.0)
@@ -112,7 +112,7 @@ def test_a_stream_by_own_timestamps_is_given_all_hours_that_hold_some(
         receipt(7, hour + timedelta(minutes=1), sent=hour - timedelta(milliseconds=1)),
         receipt(8, hour + timedelta(minutes=1), sent=hour + hours),
     ]
-    holds(archive, endpoint, given)
+    write_to_archive(archive, endpoint, given)
     done = do(BackfillJob(backfill, hour, hour + hours, backfill.target_topic), fresh_broker, spark)
     assert done.rows == 5
     found = {
@@ -130,7 +130,7 @@ def test_a_stream_by_another_event_time_than_its_archive_is_refused(
     create(fresh_broker.bootstrap, *STREAM.output_topics)
     given = [receipt(n, START + timedelta(minutes=n)) for n in range(5)]
     late = receipt(5, START, sent=START + timedelta(minutes=7))
-    holds(archive, endpoint, [*given, {**late, "event_time": late["timestamp"]}])
+    write_to_archive(archive, endpoint, [*given, {**late, "event_time": late["timestamp"]}])
     job = BackfillJob(backfill, START, START + timedelta(hours=1), backfill.target_topic)
     with pytest.raises(DeclarationError, match=r"another event time than the archive.*receipts\[0\]@5 by 420 s"):
         do(job, fresh_broker, spark)
@@ -143,7 +143,7 @@ def test_windows_from_before_the_archive_began_are_refused(endpoint: Endpoint, f
     create(fresh_broker.bootstrap, *STREAM.output_topics)
     begun = START + timedelta(minutes=10)
     late = receipt(9, START - timedelta(hours=5), sent=begun + timedelta(minutes=1))
-    holds(archive, endpoint, [receipt(7, START, sent=begun), receipt(8, begun + timedelta(minutes=1)), late])
+    write_to_archive(archive, endpoint, [receipt(7, START, sent=begun), receipt(8, begun + timedelta(minutes=1)), late])
 
     def of(hours: int) -> BackfillJob:
         begin = START + timedelta(hours=hours)
@@ -158,9 +158,9 @@ def test_windows_from_before_the_archive_began_are_refused(endpoint: Endpoint, f
         ArchiveSource(replace(of(hours), unclosed=True), fresh_broker.bootstrap, print)
     # Records that were removed before they were archived are missing in the middle.
     gap, later = fresh(SUMMARIES, "gap")
-    holds(gap, endpoint, [receipt(0, START)], starts={0: 0})
+    write_to_archive(gap, endpoint, [receipt(0, START)], starts={0: 0})
     ArchiveSource(replace(of(0), backfill=later), fresh_broker.bootstrap, print)
-    holds(gap, endpoint, [receipt(5, START, sent=begun)], starts={0: 5})
+    write_to_archive(gap, endpoint, [receipt(5, START, sent=begun)], starts={0: 5})
     with pytest.raises(BackfillError, match="receipts/0 from offset 5 on, at 2026-01-01T10:10"):
         ArchiveSource(replace(of(0), backfill=later), fresh_broker.bootstrap, print)
     # Of later windows it has all there was.

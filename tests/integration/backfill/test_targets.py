@@ -24,7 +24,7 @@ from penstock.object_store.endpoint import Endpoint
 from penstock.streams import Archive, Topic
 from penstock.testing import Record, create, read, send
 from tests.support.archive_backfills import AGAIN, ALL, HOUR, KEPT, SUMS, again, do, event, filled, job, places, sums
-from tests.support.s3_store import holds, where
+from tests.support.s3_store import endpoint_of, write_to_archive
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
@@ -36,7 +36,7 @@ CLEANED = replace(LATEST, partitions=1, config={"segment.ms": "100", "min.cleana
 
 @pytest.fixture
 def endpoint(object_store: S3Server) -> Endpoint:
-    return where(object_store)
+    return endpoint_of(object_store)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_transaction_has_a_bound_in_bytes(
     kept: Archive, endpoint: Endpoint, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(fresh_broker.bootstrap, AGAIN)
-    holds(kept, endpoint, [{**event(0, 40 + n), "value": b"x" * 30_000} for n in range(20)])
+    write_to_archive(kept, endpoint, [{**event(0, 40 + n), "value": b"x" * 30_000} for n in range(20)])
     monkeypatch.setattr(writer, "ROWS_PER_TRANSACTION", 1000)
     monkeypatch.setattr(making, "BATCH_BYTES", 100_000)
     sizes = list[int]()
@@ -195,28 +195,28 @@ def test_an_archive_of_the_topic_before_it_was_made_again_tells_nothing_of_this_
     create(fresh_broker.bootstrap, AGAIN, KEPT)
     client = admin(fresh_broker.bootstrap)
     before = topic_ids(client, [KEPT.name], fresh_broker.bootstrap)[KEPT.name]
-    holds(kept, endpoint, [event(1, 40)], topic_id=before)
+    write_to_archive(kept, endpoint, [event(1, 40)], topic_id=before)
     remade(fresh_broker, KEPT)
     send(fresh_broker.bootstrap, [Record("kept", "k", "v", 0)])
     later = replace(job(again(kept)), begin=HOUR + timedelta(hours=12), end=HOUR + timedelta(hours=13))
     with pytest.raises(InputNotReady, match=r"kept\[0\] up to 0 of 1 of the recreated topic"):
         do(later, fresh_broker)
     now = topic_ids(client, [KEPT.name], fresh_broker.bootstrap)[KEPT.name]
-    holds(kept, endpoint, [{**event(0, 0), "event_time": HOUR + timedelta(hours=20)}], topic_id=now)
+    write_to_archive(kept, endpoint, [{**event(0, 0), "event_time": HOUR + timedelta(hours=20)}], topic_id=now)
     assert "had no record then" in do(later, fresh_broker).summary
 
 
 def test_a_base_of_a_part_of_the_records_is_refused(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:
     create(fresh_broker.bootstrap, SUMS)
     late, gap = (replace(kept, prefix=f"{kept.prefix}-{name}") for name in ("late", "gap"))
-    holds(late, endpoint, [event(0, n) for n in range(5, 9)])
+    write_to_archive(late, endpoint, [event(0, n) for n in range(5, 9)])
     with pytest.raises(BackfillError, match=r"not have all records of kept.*kept/0 without a gap from offset 5 on"):
         do(job(sums(late)), fresh_broker)
     assert do(job(sums(late), unclosed=True), fresh_broker).rows == 4
     # Heartbeats lay before its first record, and then offsets were passed over.
-    holds(gap, endpoint, [event(0, n) for n in range(6, 11)], starts={0: 0})
+    write_to_archive(gap, endpoint, [event(0, n) for n in range(6, 11)], starts={0: 0})
     assert do(job(sums(gap)), fresh_broker).rows == 4
-    holds(gap, endpoint, [event(0, 14)], starts={0: 13})
+    write_to_archive(gap, endpoint, [event(0, 14)], starts={0: 13})
     with pytest.raises(BackfillError, match=r"kept/0 without a gap from offset 13 on"):
         do(job(sums(gap)), fresh_broker)
 
@@ -229,7 +229,7 @@ def test_nothing_in_the_archive(kept: Archive, endpoint: Endpoint, fresh_broker:
         begin, end = (HOUR + timedelta(hours=h) for h in (first, last))
         return replace(job(again(kept), **given), begin=begin, end=end)
 
-    holds(kept, endpoint, [{**event(1, 40), "event_time": HOUR + timedelta(hours=9)}])
+    write_to_archive(kept, endpoint, [{**event(1, 40), "event_time": HOUR + timedelta(hours=9)}])
     # Between two hours, and behind the last of a topic that is there: it had none.
     for one in (of(5, 6), of(12, 13)):
         dry = do(replace(one, dry_run=True), fresh_broker).summary

@@ -16,7 +16,7 @@ from penstock.object_store.bucket import Bucket, ObjectNotFound
 from penstock.object_store.endpoint import ACCESS_KEY, Endpoint, find_endpoint
 from penstock.settings import settings
 from tests.support import s3_store
-from tests.support.s3_store import where
+from tests.support.s3_store import endpoint_of
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
@@ -29,7 +29,7 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def test_objects_are_kept_through_a_crash(part: S3Server) -> None:
-    store = Bucket(where(part), "kept", "some/where")
+    store = Bucket(endpoint_of(part), "kept", "some/where")
     store.ensure_exists()
     store.put("date=1/a", b"one")
     store.put("date=1/large", b"x" * 12_000_000)
@@ -55,10 +55,10 @@ def test_it_listens_on_loopback_alone(part: S3Server) -> None:
 
 @pytest.mark.parametrize("wrong", [{"secret_key": "wrong"}, {"access_key": "nobody"}])
 def test_who_does_not_know_the_secret_is_refused(part: S3Server, wrong: dict[str, Any]) -> None:
-    mine = Bucket(where(part), "closed")
+    mine = Bucket(endpoint_of(part), "closed")
     mine.ensure_exists()
     mine.put("a", b"one")
-    store = Bucket(replace(where(part), **wrong), "closed")
+    store = Bucket(replace(endpoint_of(part), **wrong), "closed")
     for call in (
         lambda: store.put("b", b"x"),
         lambda: store.get("a"),
@@ -71,7 +71,7 @@ def test_who_does_not_know_the_secret_is_refused(part: S3Server, wrong: dict[str
 
 
 def test_a_bucket_is_made_only_where_that_is_allowed(part: S3Server) -> None:
-    store = Bucket(replace(where(part), create_buckets=False), "missing")
+    store = Bucket(replace(endpoint_of(part), create_buckets=False), "missing")
     for call in (store.ensure_exists, lambda: store.put("a", b"x")):
         with pytest.raises(SinkError, match=r"there is no bucket missing.*PENSTOCK_S3_MAKE_BUCKETS=1"):
             call()
@@ -79,7 +79,7 @@ def test_a_bucket_is_made_only_where_that_is_allowed(part: S3Server) -> None:
 
 def test_a_paused_or_stopped_store_raises_wait(part: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket, "REQUEST_TIMEOUT", 2.0)
-    store = Bucket(where(part), "away")
+    store = Bucket(endpoint_of(part), "away")
     store.ensure_exists()
     running = part.running()
     assert running is not None

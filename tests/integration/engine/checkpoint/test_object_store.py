@@ -26,7 +26,7 @@ from penstock.errors import Blocked, LeaseLost, PenstockError
 from penstock.host import ports
 from penstock.object_store.bucket import Bucket
 from penstock.settings import settings
-from tests.support.s3_store import created, server, where
+from tests.support.s3_store import created, endpoint_of, server
 
 pytestmark = pytest.mark.integration
 
@@ -43,7 +43,7 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture
 def store(part: S3Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:  # noqa: ARG001
-    at = where(part)
+    at = endpoint_of(part)
     given = {"S3_URL": at.url, "S3_ACCESS_KEY": at.access_key, "S3_SECRET_KEY": at.secret_key, "CHECKPOINTS": ROOT}
     told(monkeypatch, **given)
     made = Bucket(at, "state", "checkpoints")

@@ -13,7 +13,7 @@ from penstock.model.topic import COMMITS
 from penstock.object_store.bucket import Bucket
 from penstock.testing import create, send
 from tests.support.recovered_streams import EVENTS, OUT, events, values
-from tests.support.s3_store import server, where
+from tests.support.s3_store import endpoint_of, server
 from tests.support.stream_process import Far, far
 from tests.support.wait import wait_until
 
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 @pytest.fixture(scope="module")
 def process(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Far, Bucket]]:
     with server(tmp_path_factory.mktemp("store")) as part:
-        at = where(part)
+        at = endpoint_of(part)
         store = Bucket(at, "state")
         store.ensure_exists()
         given = {

@@ -1,4 +1,4 @@
-"""Backfills of each kind, whose process is killed again and again."""
+"""Backfills of each kind, whose process is killed several times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARCHIVE = Archive(
     "events-archive",
     EVENTS,
     bucket="lake",
-    prefix="filling",
+    prefix="backfills",
     event_time="timestamp_millis(cast(get_json_object(cast(value as string), '$.at') as bigint))",
 )
 
@@ -29,27 +29,27 @@ def transform(events: DataFrame) -> DataFrame:
 
 STREAM = Stream(
     name="digits",
-    app="filling",
+    app="backfills",
     inputs={"events": Input(EVENTS, schema=EVENT, event_time="timestamp_millis(at)")},
     transform=transform,
     output=TopicOutput(Topic("digits", partitions=2, compacted=True), key=("start", "digit"), value=("count", "sum")),
     output_mode=EmitChanges(window=timedelta(minutes=1), grace=timedelta(minutes=10)),
 )
 
-REPLAYED = Topic("events-again", partitions=3, heartbeat_every=0, config={"retention.ms": "-1"})
-TOTALS = TopicOutput(Topic("totals-again", partitions=2, compacted=True), key=("who",), value=("who", "total"))
-HOURS = """SELECT 'all' AS who, sum(n)::BIGINT AS total,
+COPY = Topic("events-copy", partitions=3, heartbeat_every=0, config={"retention.ms": "-1"})
+TOTALS = TopicOutput(Topic("backfilled-totals", partitions=2, compacted=True), key=("who",), value=("who", "total"))
+SLOW_QUERY = """SELECT 'all' AS who, sum(n)::BIGINT AS total,
   (SELECT sum(a.range * b.range % 7) FROM range(1000000) a, range(1000000) b) AS hours FROM records"""
 BACKFILLS = [
-    Backfill("as-they-are", ARCHIVE, REPLAYED),
+    Backfill("unchanged", ARCHIVE, COPY),
     Backfill(
         "by-query", ARCHIVE, TOTALS,
         rows=RowsQuery(EVENT, "timestamp_millis(at)", "SELECT who, sum(n)::BIGINT AS total FROM records GROUP BY who"),
     ),
     Backfill("through-a-stream", ARCHIVE, STREAM),
-    # Of hours, so that it is asked to end within its query.
+    # A query that takes hours, so that it is stopped while it runs.
     Backfill(
-        "for-hours", ARCHIVE, TOTALS,
-        rows=RowsQuery(EVENT, "timestamp_millis(at)", HOURS),
+        "slow-query", ARCHIVE, TOTALS,
+        rows=RowsQuery(EVENT, "timestamp_millis(at)", SLOW_QUERY),
     ),
 ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Backfills, and a stream to rebuild, whose processes are killed."""

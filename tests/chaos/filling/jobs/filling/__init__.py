@@ -1,1 +1,0 @@
-"""What is filled and rebuilt while its process is killed."""
