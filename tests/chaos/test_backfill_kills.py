@@ -208,7 +208,7 @@ ORACLES = {"unchanged": check_copy, "by-query": check_totals, "through-a-stream"
 
 
 @pytest.mark.parametrize(
-    "filling", [pytest.param("unchanged", marks=pytest.mark.long), "by-query", "through-a-stream"], indirect=True
+    "backfill", [pytest.param("unchanged", marks=pytest.mark.long), "by-query", "through-a-stream"], indirect=True
 )
 def test_rows_are_written_once_despite_kills(backfill: BackfillProcess) -> None:
     rng = random.Random(f"{SEED} {backfill.name}")
@@ -224,7 +224,7 @@ def test_rows_are_written_once_despite_kills(backfill: BackfillProcess) -> None:
     assert row.state == "done"
 
 
-@pytest.mark.parametrize("filling", ["slow-query"], indirect=True)
+@pytest.mark.parametrize("backfill", ["slow-query"], indirect=True)
 def test_sigterm_stops_a_running_query(backfill: BackfillProcess) -> None:
     with backfill.process() as running:
         # This is logged repeatedly while the query runs.
@@ -236,8 +236,8 @@ def test_sigterm_stops_a_running_query(backfill: BackfillProcess) -> None:
     assert row.why.startswith("it was stopped")
 
 
-@pytest.mark.parametrize("filling", ["through-a-stream"], indirect=True)
-@pytest.mark.parametrize("works", ["java", pytest.param("pyspark", marks=pytest.mark.long)])
+@pytest.mark.parametrize("backfill", ["through-a-stream"], indirect=True)
+@pytest.mark.parametrize("process_name", ["java", pytest.param("pyspark", marks=pytest.mark.long)])
 def test_sigterm_stops_spark(backfill: BackfillProcess, process_name: str) -> None:
     """SIGTERM to all processes of the session, as Airflow sends it when a task is stopped.
 

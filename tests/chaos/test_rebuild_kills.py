@@ -59,9 +59,9 @@ def reached_or_ended(is_reached: Callable[[], object], process: subprocess.Popen
 
 
 def declared_stream() -> Stream:
-    records = catalog.load(PROJECT_FOLDER).streams["sums"]
-    assert isinstance(records, Stream)
-    return records
+    stream = catalog.load(PROJECT_FOLDER).streams["sums"]
+    assert isinstance(stream, Stream)
+    return stream
 
 
 def test_records_are_counted_once_despite_kills(
@@ -101,12 +101,15 @@ def test_records_are_counted_once_despite_kills(
             lambda: list(rebuild_folder.glob("offsets/*")),
             lambda: list(rebuild_folder.glob("commits/*")) or reset_folder.exists(),
         ]
+        environment = {**os.environ, "PENSTOCK_PROJECT": str(PROJECT_FOLDER)}
         for number in range(KILLS):
             is_reached = kill_points[(number + SEED) % len(kill_points)]
-            with log.open("ab") as out, subprocess.Popen(
-                command, env={**os.environ, "PENSTOCK_PROJECT": str(PROJECT_FOLDER)}, stdout=out, stderr=subprocess.STDOUT,
-                start_new_session=True,
-            ) as process:  # fmt: skip
+            with (
+                log.open("ab") as out,
+                subprocess.Popen(
+                    command, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                ) as process,
+            ):
                 wait_until(partial(reached_or_ended, is_reached, process), every=0.01, what=str(log))
                 time.sleep(rng.uniform(0, 0.2))
                 assert process.poll() in (None, 0), log.read_text()
@@ -116,13 +119,7 @@ def test_records_are_counted_once_despite_kills(
                 # Files of an unfinished rebuild are not used as the state.
                 with pytest.raises(Blocked), running(next_release, spark, bootstrap, checkpoints):
                     pass
-        done = subprocess.run(
-            command,
-            env={**os.environ, "PENSTOCK_PROJECT": str(PROJECT_FOLDER)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert not rebuild_folder.exists()
         with running(next_release, spark, bootstrap, checkpoints) as run:
