@@ -1,7 +1,7 @@
-"""How long streams on a cluster stand still behind each fault, until what was sent after it is committed by all.
+"""Recovery time of streams on a cluster: from a fault until all streams have committed records that were sent after it.
 
-A standalone master, two workers and three brokers, and an app of two streams with state; fifty numbers a second flow
-all the while. Before the next fault everything is there again. The first row is what the same takes without a fault.
+A standalone master, two workers and three brokers, and an app of two streams with state; fifty numbers a second
+are sent throughout. All servers run before the next fault. The first row is the same measurement without a fault.
 
     python -m tests.bench.faults [times]
 """
@@ -18,60 +18,60 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from tests.bench.common import spread, table, write
-from tests.chaos.clustered import Clustered, clustered, executors_of, pause
+from tests.chaos.cluster_app import ClusterApp, cluster_app, pause, processes_of_worker
 from tests.support.wait import wait_until
 
 
-def killed(place: Clustered, part: ManagedServer) -> float:
-    seconds = place.recovers(part.kill)
-    place.back(part)
+def kill_server(app: ClusterApp, server: ManagedServer) -> float:
+    seconds = app.recovery_time(server.kill)
+    app.restart_server(server)
     return seconds
 
 
-def worker_paused(place: Clustered) -> float:
-    """With all that it has started, and for good: it is killed once others have done its work."""
-    lost = place.host()
-    seconds = place.recovers(lambda: pause(lost))
-    lost.kill()
-    place.back(lost)
-    wait_until(lambda: not executors_of(lost), what="what was given up has ended")
+def pause_worker(app: ClusterApp) -> float:
+    """Pause a worker with its executors; it is killed after the streams have recovered."""
+    worker = app.worker_with_executor()
+    seconds = app.recovery_time(lambda: pause(worker))
+    worker.kill()
+    app.restart_server(worker)
+    wait_until(lambda: not processes_of_worker(worker), what="executors of the lost worker have ended")
     return seconds
 
 
-def master_restarted(place: Clustered) -> float:
-    """Measured from its death, with its start."""
-    master = place.cluster.master
+def restart_master(app: ClusterApp) -> float:
+    """Measured from the kill; includes the restart."""
+    master = app.cluster.master
 
-    def strike() -> None:
+    def inject_fault() -> None:
         master.kill()
-        place.back(master)
+        app.restart_server(master)
 
-    return place.recovers(strike)
+    return app.recovery_time(inject_fault)
 
 
-FAULTS: dict[str, Callable[[Clustered], float]] = {
-    "nothing": lambda place: place.recovers(lambda: None),
-    "a worker with an executor is killed": lambda place: killed(place, place.host()),
-    "a worker with an executor is paused for good": worker_paused,
-    "the master is killed and started again": master_restarted,
-    "the broker that leads an input is killed": lambda place: killed(place, place.leads()),
+FAULTS: dict[str, Callable[[ClusterApp], float]] = {
+    "nothing": lambda app: app.recovery_time(lambda: None),
+    "a worker with an executor is killed": lambda app: kill_server(app, app.worker_with_executor()),
+    "a worker with an executor is paused for good": pause_worker,
+    "the master is killed and started again": restart_master,
+    "the broker that leads an input is killed": lambda app: kill_server(app, app.partition_leader()),
 }
 
 
 def main(times: int) -> None:
     aot_cache.ensure()
-    found: dict[str, list[float]] = {name: [] for name in FAULTS}
+    results: dict[str, list[float]] = {name: [] for name in FAULTS}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        with MariaDB(home=home / "mariadb", port=free_port()) as mariadb, clustered(mariadb, home / "home") as place:
+        with MariaDB(home=home / "mariadb", port=free_port()) as mariadb, cluster_app(mariadb, home / "home") as app:
             for _ in range(times):
-                for name, strike in FAULTS.items():
-                    place.settles()
-                    wait_until(lambda: place.alive() == 2, what="the master has both workers")
-                    place.goes_on()
-                    found[name].append(strike(place))
-            place.exact()
-    rows = [[name, *spread(seconds, 1)] for name, seconds in found.items()]
+                for name, inject_fault in FAULTS.items():
+                    app.wait_executors()
+                    wait_until(lambda: app.live_workers() == 2, what="the master has both workers")
+                    app.wait_progress()
+                    results[name].append(inject_fault(app))
+            app.check_output()
+    rows = [[name, *spread(seconds, 1)] for name, seconds in results.items()]
     write("faults", table(["what happens", "times", "median, s", "p99, s", "max, s"], rows))
 
 

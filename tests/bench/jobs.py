@@ -28,8 +28,8 @@ from tests.bench import peers
 from tests.bench.common import peak_memory
 from tests.bench.peers import Measured
 from tests.bench.steady import Course, following
+from tests.chaos.commit_markers import CommitMarkers
 from tests.chaos.drivers import drivers
-from tests.chaos.marks import Marks
 from tests.support.wait import wait_until
 
 RECEIPTS = "receipts"
@@ -81,10 +81,10 @@ def measured(at: Place, job: str, settings: Mapping[str, str], cluster: SparkClu
         given_settings = {"PENSTOCK_DRIVER_MEMORY": "768m", **settings}
         with drivers(at.broker, at.mariadb, home, project, **given_settings) as given:
             streams = [catalog.load().stream(name) for name in names]
-            # With their marks: a stream that has one and no checkpoint is blocked.
+            # With their markers: a stream that has one and no checkpoint is blocked.
             drop(at, [COMMITS.name, *(s.output_names[0] for s in streams)])
             ensure_topics(catalog.load().topics.values(), at.broker.bootstrap)
-            marks = Marks(at.broker.bootstrap)
+            markers = CommitMarkers(at.broker.bootstrap)
             began = time.time()
             driver = given.launch(app)
             course = Course()
@@ -95,15 +95,15 @@ def measured(at: Place, job: str, settings: Mapping[str, str], cluster: SparkClu
             before = sum(map(cpu_of, _processes(cluster)))
             with (
                 peak_memory(lambda: [*driver.session.processes(), *_processes(cluster)]) as peak,
-                following(course, all_cpu, lambda: marks.offsets(names)),
+                following(course, all_cpu, lambda: markers.offsets(names)),
             ):
                 source, done = read_by(job), began
                 for stream in streams:
-                    done = marks.wait([stream.name], source, ends(at, source))
+                    done = markers.wait([stream.name], source, ends(at, source))
                     source = stream.output_names[0]
                 cpu = all_cpu() - before
-                course.note(cpu, marks.offsets(names))
-            marks.close()
+                course.note(cpu, markers.offsets(names))
+            markers.close()
             driver.session.kill()
         log = home / "checkpoints" / names[0] / "offsets" / "0"
         first = json.loads(log.read_text().splitlines()[1])["batchTimestampMs"] / 1000

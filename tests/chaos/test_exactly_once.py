@@ -19,8 +19,8 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.settings import PROJECT
 from penstock.testing import Record, latest, read, send
-from tests.chaos.counted import Counted
 from tests.chaos.drivers import Drivers, drivers, signal_session
+from tests.chaos.quality_records import QualityRecords
 from tests.support.statistics_model import plain
 from tests.support.wait import wait_until
 
@@ -45,19 +45,19 @@ def chaos(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[Dr
 def test_quality_counts_each_record_once_through_kills_and_a_second_launch(quality: Drivers) -> None:
     """Records of three topics, the last created on the way; SIGKILL of the whole driver at random moments; then a
     second driver beside a healthy one."""
-    counted = Counted(quality.bootstrap, 20260101, "first", "second")
+    records = QualityRecords(quality.bootstrap, 20260101, "first", "second")
     d = quality.launch("quality")
     for kill in range(KILLS):
         if kill == KILLS // 2:
-            counted.add("third")
-        counted.produce(2000)
+            records.add("third")
+        records.produce(2000)
         # From the start of the session to behind a few batches.
-        d = killed(quality, d, counted.produce, after=counted.chance.uniform(2, 12))
-    counted.produce(2000)
-    counted.check(d.log)
+        d = killed(quality, d, records.produce, after=records.chance.uniform(2, 12))
+    records.produce(2000)
+    records.check(d.log)
     second_launch_leaves_a_healthy_driver_alone(quality, d)
-    counted.produce(2000)
-    counted.check(d.log)
+    records.produce(2000)
+    records.check(d.log)
 
 
 def second_launch_leaves_a_healthy_driver_alone(drivers: Drivers, first: DriverRow) -> None:
@@ -137,7 +137,7 @@ def test_a_driver_that_wakes_up_behind_its_lease_does_no_harm(chaos: Drivers) ->
     def total() -> int:
         return sum(json.loads(v or "{}")["count"] for v in latest(read(chaos.bootstrap, "totals")).values())
 
-    wait_until(lambda: total() >= sent - 1, what="all is counted")
+    wait_until(lambda: total() >= sent - 1, what="all records are counted")
     assert total() == sent - 1
     grown = read(chaos.bootstrap, "totals")
     assert grown[: len(before)] == before

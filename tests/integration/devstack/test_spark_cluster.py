@@ -10,26 +10,26 @@ import pytest
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.engine import executor_check
 from penstock.settings import settings
-from tests.chaos.clustered import clustered
+from tests.chaos.cluster_app import cluster_app
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 
 def test_what_an_executor_lacks_is_told(mariadb: MariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with clustered(mariadb, tmp_path) as place:
-        place.settles()
-        with monkeypatch.context() as given:
-            given.setenv("PENSTOCK_EXECUTOR_PYTHON", "/nowhere/python")
+    with cluster_app(mariadb, tmp_path) as app:
+        app.wait_executors()
+        with monkeypatch.context() as variables:
+            variables.setenv("PENSTOCK_EXECUTOR_PYTHON", "/nowhere/python")
             settings.cache_clear()
             assert "No such file" in executor_check.check_executor().error
-        with monkeypatch.context() as given:
+        with monkeypatch.context() as variables:
             # The one that the environment was made from has none of its libraries.
-            given.setenv("PENSTOCK_EXECUTOR_PYTHON", str(Path(sys.executable).resolve()))
+            variables.setenv("PENSTOCK_EXECUTOR_PYTHON", str(Path(sys.executable).resolve()))
             settings.cache_clear()
             assert "penstock.engine.worker_daemon" in executor_check.check_executor().error
-        with monkeypatch.context() as given:
-            given.setenv("PENSTOCK_EXECUTOR_MEMORY", "64g")
+        with monkeypatch.context() as variables:
+            variables.setenv("PENSTOCK_EXECUTOR_MEMORY", "64g")
             settings.cache_clear()
             assert "64g" in executor_check.check_executor().missing
         settings.cache_clear()
-        place.exact()
+        app.check_output()

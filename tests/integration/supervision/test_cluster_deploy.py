@@ -20,7 +20,7 @@ from penstock.host.ports import free_port
 from penstock.settings import BROKERS
 from penstock.supervision import cluster_drivers, launch
 from penstock.supervision.supervisor import Supervisor
-from tests.chaos.clustered import Clustered, pause, resume, suspend
+from tests.chaos.cluster_app import ClusterApp, pause, resume, suspend
 from tests.chaos.drivers import Drivers, drivers
 from tests.chaos.platform import APP, CHAOS
 from tests.support.caches import clear_caches
@@ -33,11 +33,11 @@ pytestmark = pytest.mark.integration
 ME = Actor("deploy test", "cli")
 
 
-class Deployed(Clustered):
+class ClusterDriverApp(ClusterApp):
     """The app in a cluster, and supervisors of it."""
 
-    def __init__(self, brokers: Brokers, made: SparkCluster, apps: Drivers, home: Path) -> None:
-        super().__init__(brokers, made, apps)
+    def __init__(self, brokers: Brokers, cluster: SparkCluster, apps: Drivers, home: Path) -> None:
+        super().__init__(brokers, cluster, apps)
         self._home = home
         self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -57,7 +57,7 @@ class Deployed(Clustered):
 
     def launch(self) -> None:
         self.supervise("one")
-        self.driver = self.running()
+        self.driver = self.wait_driver()
 
     def worker_of(self, d: DriverRow) -> Worker:
         """The worker that runs a driver."""
@@ -83,7 +83,7 @@ class Deployed(Clustered):
 
 
 @contextmanager
-def deployed(mariadb: MariaDB, home: Path, count: int = 1, **more: object) -> Iterator[Deployed]:
+def deployed(mariadb: MariaDB, home: Path, count: int = 1, **more: object) -> Iterator[ClusterDriverApp]:
     """So many brokers, a master, two workers and the app, which has committed its first batches."""
     first = free_port(2 * count)
     settings = {
@@ -101,11 +101,11 @@ def deployed(mariadb: MariaDB, home: Path, count: int = 1, **more: object) -> It
     with (
         Brokers(home, [first + 2 * i for i in range(count)]) as brokers,
         drivers(brokers, mariadb, home, CHAOS, **settings) as apps,
-        SparkCluster(cores=3, memory="2g") as made,
-        closing(Deployed(brokers, made, apps, home)) as place,
+        SparkCluster(cores=3, memory="2g") as cluster,
+        closing(ClusterDriverApp(brokers, cluster, apps, home)) as app,
     ):
-        place.begin()
-        yield place
+        app.start()
+        yield app
 
 
 @pytest.mark.timeout(900)
@@ -113,8 +113,8 @@ def test_a_worker_then_a_supervisors_host_and_then_the_drivers_worker_are_lost(
     mariadb: MariaDB, tmp_path: Path
 ) -> None:
     """Short form of tests/chaos/test_cluster_kills.py too: three brokers, and each record counts once."""
-    with deployed(mariadb, tmp_path, BROKERS, PENSTOCK_REPLICATION=BROKERS, PENSTOCK_APP_CORES=2) as place:
-        first = place.driver
+    with deployed(mariadb, tmp_path, BROKERS, PENSTOCK_REPLICATION=BROKERS, PENSTOCK_APP_CORES=2) as app:
+        first = app.driver
         assert (first.submission or "").startswith("driver-")
         log = Path(first.log).read_text()
         assert "penstock" in log, "Python's records"
@@ -125,70 +125,70 @@ def test_a_worker_then_a_supervisors_host_and_then_the_drivers_worker_are_lost(
         assert (found.python, found.error, found.missing) == (sys.executable, "", "")
         assert found.records, "it reads from the brokers"
 
-        place.settles()
-        before, host = place.executors(), place.worker_of(first)
+        app.wait_executors()
+        before, host = app.executors(), app.worker_of(first)
         assert set(before.values()) == {1, 2}, "each worker has one"
-        [other] = [worker for worker in place.cluster.workers if worker != host]
-        place.recovers(other.kill)
-        place.settles()
-        after = place.executors()
+        [other] = [worker for worker in app.cluster.workers if worker != host]
+        app.recovery_time(other.kill)
+        app.wait_executors()
+        after = app.executors()
         assert set(after.values()) == {host.number}, "both are the other's"
         assert len(before.keys() & after.keys()) == 1, "one of them has stayed"
-        place.back(other)
+        app.restart_server(other)
 
-        place.lose("one")
-        place.supervise("two")
-        adopted = place.running(owner="two")
+        app.lose("one")
+        app.supervise("two")
+        adopted = app.wait_driver(owner="two")
         assert adopted.incarnation == first.incarnation, "it is found, and left as it is"
-        left = place.processes_of(first)
+        left = app.processes_of(first)
         host.kill()
-        second = place.running(other_than=first)
-        assert place.worker_of(second) == other
-        assert all(gone(one) for one in left)
-        place.driver = second
-        place.goes_on()
-        place.exact()
+        second = app.wait_driver(other_than=first)
+        assert app.worker_of(second) == other
+        assert all(gone(process) for process in left)
+        app.driver = second
+        app.wait_progress()
+        app.check_output()
 
 
-def gone(one: psutil.Process) -> bool:
-    return not one.is_running() or one.status() == psutil.STATUS_ZOMBIE
+def gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_it_is_drained_killed_while_it_hangs_and_fenced_from_another_host(mariadb: MariaDB, tmp_path: Path) -> None:
-    with deployed(mariadb, tmp_path) as place:
-        control = place.apps.control
-        first = place.driver
-        place.lose("one")
-        place.supervise("two")
-        place.running(owner="two")
+    with deployed(mariadb, tmp_path) as app:
+        control = app.apps.control
+        first = app.driver
+        app.lose("one")
+        app.supervise("two")
+        app.wait_driver(owner="two")
         control.release(APP, ME, "new code")
-        second = place.running(other_than=first)
-        assert (place.apps.row(first.incarnation).reason or "").startswith("release"), "it drained by itself"
+        second = app.wait_driver(other_than=first)
+        assert (app.apps.row(first.incarnation).reason or "").startswith("release"), "it drained by itself"
         wait_until(lambda: cluster_drivers.driver_state(first, 0).state == "FINISHED", 30, what="its JVM ends with it")
-        place.goes_on()
+        app.wait_progress()
 
-        hung = place.processes_of(second)
+        hung = app.processes_of(second)
         suspend(hung)
-        third = place.running(other_than=second)
-        assert (place.apps.row(second.incarnation).reason or "").startswith("hung")
-        assert all(gone(one) for one in hung), "its worker killed the JVM, and that took Python along"
-        assert "kill" in place.told()
-        place.goes_on()
+        third = app.wait_driver(other_than=second)
+        assert (app.apps.row(second.incarnation).reason or "").startswith("hung")
+        assert all(gone(process) for process in hung), "its worker killed the JVM, and that took Python along"
+        assert "kill" in app.told()
+        app.wait_progress()
 
         # As if its whole host hung: nobody can kill it, and nobody knows.
-        sleepers, worker = place.processes_of(third), place.worker_of(third)
+        sleepers, worker = app.processes_of(third), app.worker_of(third)
         suspend(sleepers)
         pause(worker)
-        place.driver = place.running(other_than=third)
-        assert place.worker_of(place.driver) != worker
+        app.driver = app.wait_driver(other_than=third)
+        assert app.worker_of(app.driver) != worker
         resume(worker)
-        for one in sleepers:
-            one.resume()
-        wait_until(lambda: all(gone(one) for one in sleepers), what="it sees that it has an heir and ends")
-        place.goes_on()
-        place.exact()
+        for process in sleepers:
+            process.resume()
+        wait_until(lambda: all(gone(process) for process in sleepers), what="it sees that it has an heir and ends")
+        app.wait_progress()
+        app.check_output()
 
 
 def test_without_room_it_is_queued_and_without_a_master_it_says_so(
@@ -201,10 +201,10 @@ def test_without_room_it_is_queued_and_without_a_master_it_says_so(
     p = Platform(tmp_path)
     supervisor = Supervisor(p.control, "a", "one", lambda incarnation: submission("a", incarnation))
     try:
-        with SparkCluster(port=port, workers=1, cores=1, memory="1g") as made:
+        with SparkCluster(port=port, workers=1, cores=1, memory="1g") as app:
             supervisor.tick()
             d = p.driver()
-            assert (d.pid, d.master) == (None, made.url)
+            assert (d.pid, d.master) == (None, app.url)
             assert d.state in ("launching", "queued")
 
             def queued() -> bool:
@@ -213,7 +213,7 @@ def test_without_room_it_is_queued_and_without_a_master_it_says_so(
 
             wait_until(queued, 60)
             assert p.driver().reason == (
-                f"waits for a worker with room for its driver; {made.url} has 1 workers with 1 cores and 1024 MiB free"
+                f"waits for a worker with room for its driver; {app.url} has 1 workers with 1 cores and 1024 MiB free"
             )
             p.control.set_desired(["s"], "off", ME)
             wait_until(lambda: supervisor.tick().why == "not wanted", 60)
@@ -224,7 +224,7 @@ def test_without_room_it_is_queued_and_without_a_master_it_says_so(
         supervisor.tick()
         last = p.driver()
         assert last.state == "ended"
-        assert f"the Spark master {made.url} did not submit a driver" in (last.reason or "")
+        assert f"the Spark master {app.url} did not submit a driver" in (last.reason or "")
         assert "does not answer" in (last.reason or "")
     finally:
         p.close()

@@ -1,4 +1,4 @@
-"""Records of topics for the app `quality`, and what it must have counted of them."""
+"""Records for the app `quality`, and the counts that it must write for them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.testing import Record, create, latest, read, send
 from tests.support.wait import wait_until
 
 
-class Counted:
-    """Sends good and bad records to topics of two partitions, and knows how many there are of each."""
+class QualityRecords:
+    """Sends valid and invalid records to topics with two partitions, and counts them."""
 
     def __init__(self, bootstrap: str, seed: int, *names: str) -> None:
         self.bootstrap, self.chance = bootstrap, random.Random(seed)
@@ -42,6 +42,10 @@ class Counted:
         return {k: int(v or 0) for k, v in latest(read(self.bootstrap, "metrics")).items()}
 
     def check(self, log: str) -> None:
-        """Wait until all is counted, then compare."""
-        wait_until(lambda: sum(self.counts().values()) >= self.expected.total(), every=1, what=f"all is counted: {log}")
+        """Wait until all records are counted, then compare the counts."""
+        wait_until(
+            lambda: sum(self.counts().values()) >= self.expected.total(),
+            every=1,
+            what=f"all are counted: {log}",
+        )
         assert self.counts() == dict(self.expected)
