@@ -104,10 +104,10 @@ class NumbersApp:
         sent = [json.loads(r.value or "") for r in read(self.bootstrap, TOPIC)]
         assert sorted(s["n"] for s in sent if s["n"]) == list(range(1, self.numbers.sent + 1)), "lost or written twice"
         expected: defaultdict[int, dict[str, int]] = defaultdict(lambda: {"count": 0, "sum": 0})
-        for process in sent:
-            window = expected[process["at"] // WINDOW_MS * WINDOW_MS]
+        for number in sent:
+            window = expected[number["at"] // WINDOW_MS * WINDOW_MS]
             window["count"] += 1
-            window["sum"] += process["n"]
+            window["sum"] += number["n"]
         wait_until(
             lambda: self._totals() == expected,
             RECOVERY_TIMEOUT,

@@ -30,8 +30,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    first_driver = free_port(2 * BROKERS)
-    with Brokers(tmp_path, [first_driver + 2 * i for i in range(BROKERS)]) as brokers:
+    first_port = free_port(2 * BROKERS)
+    with Brokers(tmp_path, [first_port + 2 * i for i in range(BROKERS)]) as brokers:
         yield brokers
 
 
@@ -49,8 +49,8 @@ def executors(cluster: SparkCluster, app: str) -> int:
     app_ids = {a["id"] for a in master_state.get("activeapps", ()) if a["name"] == f"penstock-{app}"}
     return sum(
         e["appid"] in app_ids
-        for broker in cluster.workers
-        for e in state(worker_page(broker.ports)).get("executors", ())
+        for worker in cluster.workers
+        for e in state(worker_page(worker.ports)).get("executors", ())
     )
 
 
@@ -144,7 +144,7 @@ def test_a_worker_that_is_paused_for_a_moment_keeps_its_executors(app: ClusterAp
     app.check_output()
 
 
-@pytest.mark.parametrize("returns", [True, False], ids=["resumed", "killed"])
+@pytest.mark.parametrize("resumes", [True, False], ids=["resumed", "killed"])
 def test_a_worker_that_is_lost_to_the_network_is_replaced(app: ClusterApp, resumes: bool) -> None:
     """Its executors may still write when it is resumed."""
     app.wait_executors()

@@ -186,7 +186,9 @@ def test_it_is_drained_killed_while_it_hangs_and_fenced_from_another_host(mariad
         resume(worker)
         for process in sleepers:
             process.resume()
-        wait_until(lambda: all(gone(process) for process in sleepers), what="it sees that it has an heir and ends")
+        wait_until(
+            lambda: all(gone(process) for process in sleepers), what="the old driver ends, as it has a successor"
+        )
         app.wait_progress()
         app.check_output()
 
