@@ -79,9 +79,8 @@ class BatchCommitter:
     ) -> None:
         self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
         self._checkpoint, self._tables, self._on_commit = checkpoint, tables, on_commit
-        self._stores = OutputStores(stream, bootstrap)
         self._data_losses, self._inputs = data_losses, InputCheck(stream, bootstrap, checkpoint, data_losses)
-        self._upstream_streams = upstream_streams
+        self._upstream_streams, self._stores = upstream_streams, OutputStores(stream, bootstrap)
         self._upstream: UpstreamProgress | None = None
         self._rejects: RejectFinder
         self._watermark: Watermark

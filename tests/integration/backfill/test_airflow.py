@@ -222,7 +222,7 @@ def test_triggered_run_verified_and_shown(whole: Whole) -> None:
     # Who asks for no interval is told so at once.
     run = call(one, "POST", f"{DAG}/dagRuns", logical_date=None, conf={})["dag_run_id"]
     assert ended(one, run) == "failed"
-    assert any("say begin and end" in line for line in told(one, run))
+    assert any("give begin and end" in line for line in told(one, run))
 
     # However old the day is that is asked for, it is looked for.
     run = call(one, "POST", f"{DAG}/dagRuns", logical_date="2019-06-02T00:00:00Z", conf={})["dag_run_id"]

@@ -33,6 +33,9 @@ from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
 STREAM = Stream("{name}", "{app}", {{"rows": Input(Topic("in"))}}, lambda rows: rows,
                 TopicOutput(Topic("{name}-out"), value="value"), Stateless())
 """
+WINDOWED = "from datetime import timedelta\nfrom penstock.streams import EmitFinal\n" + STREAM.format(
+    name="rates", app="bank"
+).replace("Stateless())", "EmitFinal(timedelta(60), timedelta(1)))")
 CAPTURE = "CAPTURE INTO {name} FROM sqlite demo KEY (id) CURSOR at AS SELECT id, at FROM t"
 ME = Actor("me", "cli")
 BROKEN = "def f(:\n"
@@ -295,11 +298,7 @@ def test_state_that_does_not_fit_is_not_released_unless_accepted(
 def test_the_beats_of_a_broken_file_go_on(project: Path) -> None:
     from penstock_triggers import declared_windows
 
-    windowed = STREAM.format(name="rates", app="bank").replace(
-        "Stateless())", "EmitFinal(timedelta(60), timedelta(1)))"
-    )
-    head = "from datetime import timedelta\nfrom penstock.streams import EmitFinal\n"
-    (project / "jobs" / "bank" / "rates.py").write_text(head + windowed)
+    (project / "jobs" / "bank" / "rates.py").write_text(WINDOWED)
     before = declared_windows()
     assert [one["topic"] for one in before] == ["in"]
     broken(project, "jobs/bank/rates.py")
@@ -311,11 +310,7 @@ def test_who_feeds_a_topic_is_known_though_its_file_breaks(project: Path) -> Non
     """Its driver runs on, and its readers' windows wait for it as before."""
     from penstock_triggers import _windowed, declared_windows
 
-    windowed = STREAM.format(name="rates", app="bank").replace(
-        "Stateless())", "EmitFinal(timedelta(60), timedelta(1)))"
-    )
-    head = "from datetime import timedelta\nfrom penstock.streams import EmitFinal\n"
-    (project / "jobs" / "bank" / "rates.py").write_text(head + windowed.replace('Topic("in")', 'Topic("sales-out")'))
+    (project / "jobs" / "bank" / "rates.py").write_text(WINDOWED.replace('Topic("in")', 'Topic("sales-out")'))
     before = declared_windows()
     found = _windowed(json.loads(json.dumps(before)))
     assert found == partial_catalog()[0].heartbeat_topics()

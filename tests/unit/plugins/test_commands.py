@@ -63,7 +63,7 @@ def test_a_backfill_runs_over_its_data_interval_or_that_of_the_form() -> None:
     assert said.endswith("--from 2026-01-01T08:30:00")
     without = asked()
     without["dag_run"].data_interval_start = without["dag_run"].data_interval_end = None
-    with pytest.raises(AirflowFailException, match="say begin and end"):
+    with pytest.raises(AirflowFailException, match="give begin and end"):
         one.options(without)
     whole = RunBackfill(task_id="run", backfill="base-counts", full_history=True)
     assert "--from" not in whole.options(asked())
