@@ -17,7 +17,7 @@ from rich.progress import track
 
 from penstock.supervision.decision.decide import EARLY_DEATH
 from tests.bench.common import spread, table, write
-from tests.chaos.platform import APP, Platform, started
+from tests.chaos.platform import APP, Platform, start_platform
 from tests.support.wait import wait_until
 
 # Drivers whose last beat came earlier count as crashes, which are launched with growing pauses.
@@ -26,11 +26,11 @@ LIVES = EARLY_DEATH + 10
 
 def recovery(platform: Platform) -> tuple[float, float]:
     """Seconds from the kill to the next process, and to its first committed batch."""
-    before = platform.works(180)
+    before = platform.wait_working(180)
     wait_until(lambda: platform.control.now() - before.launched_at > 1000 * LIVES, LIVES + 10)
     killed = time.time()
     assert before.session.kill()
-    after = wait_until(lambda: platform.heir(before))
+    after = wait_until(lambda: platform.successor(before))
     assert after
     launched = time.time() - killed
 
@@ -43,7 +43,7 @@ def recovery(platform: Platform) -> tuple[float, float]:
 
 
 def main(kills: int) -> None:
-    with tempfile.TemporaryDirectory() as folder, started(Path(folder)) as platform:
+    with tempfile.TemporaryDirectory() as folder, start_platform(Path(folder)) as platform:
         found = [recovery(platform) for _ in track(range(kills), "kills")]
     rows = [
         ["next driver's process", *spread([f[0] for f in found], 1)],

@@ -1,4 +1,4 @@
-"""A whole platform of real parts, whose processes can be killed one by one."""
+"""A platform of real servers, whose processes can be killed one by one."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tests.support.wait import wait_until
 APP = "chaos"
 CHAOS = PROJECT / "tests" / "chaos" / "project"
 ME = Actor("chaos test", "cli")
-# When a scheduler is taken for dead and its tasks are adopted: short, so that what must outlast it is short too.
-# Shorter still, and a healthy scheduler that was busy for a moment calls itself dead.
-PATIENCE = {
+# After these seconds a scheduler counts as dead and its tasks are adopted. Short, so that tests that wait for it are
+# short; with shorter times a healthy but busy scheduler would count as dead.
+SCHEDULER_TIMEOUTS = {
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "20",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
 }
@@ -42,16 +42,16 @@ WRAPPER = "org.apache.spark.deploy.worker.DriverWrapper"
 
 
 def call(airflow: Airflow, method: str, path: str, **body: Any) -> Any:
-    """A call of Airflow's REST API, signed in as its user."""
-    head = {"Authorization": f"Bearer {airflow.token()}"}
-    answer = httpx.request(method, f"{airflow.url}/api/v2/{path}", headers=head, json=body or None, timeout=30)
-    return answer.raise_for_status().json()
+    """Call Airflow's REST API as its user."""
+    headers = {"Authorization": f"Bearer {airflow.token()}"}
+    response = httpx.request(method, f"{airflow.url}/api/v2/{path}", headers=headers, json=body or None, timeout=30)
+    return response.raise_for_status().json()
 
 
 class Numbers(threading.Thread):
-    """Writes records numbered 1, 2, 3 ... all the time; each at least once for certain, and once by idempotence.
+    """Sends records numbered 1, 2, 3 ... until stopped; each exactly once, by an idempotent producer.
 
-    sent: how many there are already. acknowledged: the offset behind the last one, by partition.
+    sent: number of records sent so far. acknowledged: by partition, the offset after the last acknowledged record.
     """
 
     RATE = 50.0
@@ -67,7 +67,7 @@ class Numbers(threading.Thread):
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 50,
-                # Longer than the broker is away: no record may be given up.
+                # Longer than any outage of the broker, so that no record is given up.
                 "message.timeout.ms": 300_000,
                 "log_level": 0,
             }
@@ -95,20 +95,20 @@ class Numbers(threading.Thread):
         self.join()
 
     def finish(self) -> None:
-        """Write no more."""
+        """Stop sending, and wait until all is acknowledged."""
         self.stop()
         assert self._producer.flush(120) == 0
 
-    def close(self, later: float) -> None:
-        """Let time come up to the clock by a record numbered 0 in each partition, so many seconds ahead of it."""
+    def close(self, ahead_s: float) -> None:
+        """Close windows by a record numbered 0 in each partition, with an event time this far ahead of the clock."""
         for partition in (0, 1):
-            self._write({"n": 0, "at": int((time.time() + later) * 1000)}, partition)
+            self._write({"n": 0, "at": int((time.time() + ahead_s) * 1000)}, partition)
         assert self._producer.flush(60) == 0
         assert not self.failed
 
 
 class Platform:
-    """The parts, the app's control rows, and what may be asked and done in a test."""
+    """The servers and the control rows of the app, with checks and actions for tests."""
 
     def __init__(self, broker: Broker, control: Control, airflow: Airflow, numbers: Numbers) -> None:
         self.broker, self.control, self.airflow, self.numbers = broker, control, airflow, numbers
@@ -118,55 +118,55 @@ class Platform:
         row = self.control.app(APP)
         return self.control.driver(row.incarnation) if row and row.incarnation else None
 
-    def heir(self, before: DriverRow) -> DriverRow | None:
-        """The next driver after this one, once its process is started."""
+    def successor(self, before: DriverRow) -> DriverRow | None:
+        """The driver after this one, once its process has started."""
         d = self.driver()
         return d if d and d.incarnation != before.incarnation and d.pid else None
 
     def drivers(self) -> set[int]:
         """Sessions of every driver process of this platform's app, whatever the control database says.
 
-        Of one in a cluster it is Python's: its JVM is a worker's, and ends with that.
+        For a driver in a cluster, the session of its Python: its JVM belongs to the worker.
         """
-        known = {d.incarnation for d in self.control.drivers(live=False)}
-        found = set()
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal():
+        incarnations = {d.incarnation for d in self.control.drivers(live=False)}
+        sessions = set()
+        for process_folder in Path("/proc").iterdir():
+            if process_folder.name.isdecimal():
                 try:
-                    words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                    session = os.getsid(int(entry.name))
+                    command_line = (process_folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                    session = os.getsid(int(process_folder.name))
                 except OSError:
                     continue
-                if WRAPPER in words or "--incarnation" not in words[:-1]:
+                if WRAPPER in command_line or "--incarnation" not in command_line[:-1]:
                     continue
-                if words[words.index("--incarnation") + 1] in known:
-                    found.add(session)
-        return found
+                if command_line[command_line.index("--incarnation") + 1] in incarnations:
+                    sessions.add(session)
+        return sessions
 
     def call(self, method: str, path: str, **body: Any) -> Any:
         return call(self.airflow, method, path, **body)
 
     def operate(self, action: str, target: str, note: str) -> None:
-        """Fill in and send the form of `operate_streams`, and wait until it is carried out."""
+        """Run the DAG `operate_streams` with this form, and wait until it has succeeded."""
         conf = {"action": action, "target": target, "note": note}
         run = self.call("POST", "dags/operate_streams/dagRuns", logical_date=None, conf=conf)
         path = f"dags/operate_streams/dagRuns/{run['dag_run_id']}"
-        wait_until(lambda: self.call("GET", path)["state"] == "success", what=f"the form is carried out: {conf}")
+        wait_until(lambda: self.call("GET", path)["state"] == "success", what=f"operate_streams succeeds: {conf}")
 
-    def goes_on(self, d: DriverRow, seconds: float) -> None:
-        """For so many seconds the driver works as if nothing had happened."""
+    def check_undisturbed(self, d: DriverRow, seconds: float) -> None:
+        """Check for some seconds that the driver stays the only one, and that batches are committed."""
         deadline = time.monotonic() + seconds
-        began = self.batch()
+        batches_before = self.batch()
         while time.monotonic() < deadline:
-            self.only(d)
+            self.check_single_driver(d)
             time.sleep(1)
-        assert self.batch() > began
+        assert self.batch() > batches_before
 
     def batch(self) -> int:
-        """How many batches all streams have committed."""
+        """Number of batches that all streams have committed."""
         return sum(p.batch_id or 0 for p in self.control.progress(APP).values())
 
-    def works(self, seconds: float = 180, *, other_than: DriverRow | None = None) -> DriverRow:
+    def wait_working(self, seconds: float = 180, *, other_than: DriverRow | None = None) -> DriverRow:
         """Wait until one driver, and only one, runs and commits new batches of both streams."""
 
         def runs() -> DriverRow | None:
@@ -177,19 +177,19 @@ class Platform:
 
         d = wait_until(runs, seconds, what="a driver runs")
         assert d
-        began = self.control.now()
+        since = self.control.now()
 
         def commits() -> bool:
             rows = self.control.progress(APP).values()
             return len(rows) == 2 and all(
-                p.incarnation == d.incarnation and (p.batch_at or 0) > began and p.lag is not None for p in rows
+                p.incarnation == d.incarnation and (p.batch_at or 0) > since and p.lag is not None for p in rows
             )
 
         wait_until(commits, seconds, what="its streams commit batches")
-        self.only(d)
+        self.check_single_driver(d)
         return d
 
-    def only(self, d: DriverRow) -> None:
+    def check_single_driver(self, d: DriverRow) -> None:
         assert self.drivers() == {d.pid}
         assert [r.incarnation for r in self.control.drivers()] == [d.incarnation]
 
@@ -200,23 +200,23 @@ class Platform:
 
 
 @contextmanager
-def started(home: Path, deploy: str = "client") -> Iterator[Platform]:
-    """The whole platform, with numbers flowing; nothing of it is left at the end. deploy: where the driver lives."""
+def start_platform(home: Path, deploy: str = "client") -> Iterator[Platform]:
+    """Start the platform and send numbers; stop all at the end. deploy: where the driver runs."""
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
         mariadb = stack.enter_context(MariaDB(home=home, port=free_port()))
-        given = {
-            # Short, so that what must outlast them is short too; each still covers several beats.
+        variables = {
+            # Short, so that the tests are short; each still covers several liveness reports.
             "PENSTOCK_STUCK_AFTER": 15,
             "PENSTOCK_LEASE_TTL": 8,
             "PENSTOCK_DRAIN_TIMEOUT": 30,
-            **PATIENCE,
+            **SCHEDULER_TIMEOUTS,
         }
         if deploy == "cluster":
             port = free_port(6)
-            given |= {"PENSTOCK_DEPLOY": deploy, "PENSTOCK_SPARK_MASTER": f"spark://127.0.0.1:{port}"}
-            given |= {"PENSTOCK_SPARK_PORT": port, "PENSTOCK_APP_CORES": 1}
-        control = stack.enter_context(deployed(CHAOS, broker, mariadb, home, **given))
+            variables |= {"PENSTOCK_DEPLOY": deploy, "PENSTOCK_SPARK_MASTER": f"spark://127.0.0.1:{port}"}
+            variables |= {"PENSTOCK_SPARK_PORT": port, "PENSTOCK_APP_CORES": 1}
+        control = stack.enter_context(deployed(CHAOS, broker, mariadb, home, **variables))
         if deploy == "cluster":
             stack.enter_context(SparkCluster(cores=2, memory="2g"))
         numbers = Numbers(broker.bootstrap)
@@ -227,6 +227,6 @@ def started(home: Path, deploy: str = "client") -> Iterator[Platform]:
 
 
 def pause(d: DriverRow) -> None:
-    """SIGSTOP every process of a driver: it hangs, and nothing of it is gone."""
+    """SIGSTOP every process of a driver, so that it hangs."""
     for member in d.session.members():
         os.kill(member.pid, signal.SIGSTOP)

@@ -23,7 +23,7 @@ from penstock.errors import HostError
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from tests.chaos.histories.servers import Server, mysql, postgres, sqlite
-from tests.chaos.long.breakers import back
+from tests.chaos.long.breakers import restart
 from tests.support.caches import clear_caches
 from tests.support.mysql import MySQL
 from tests.support.postgres import Postgres
@@ -162,7 +162,7 @@ def outages(world: World) -> dict[str, Callable[[random.Random], str]]:
             if how == "paused":
                 part.resume()
             elif isinstance(part, ManagedServer):
-                back(part)
+                restart(part)
             elif isinstance(part, Postgres):
                 part.start()
             return f"{seconds:.1f} s"

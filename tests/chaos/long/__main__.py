@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.chaos.long import breakers
 from tests.chaos.long.checker import STREAMS, Checker
 from tests.chaos.long.traffic import Ledger, Traffic
-from tests.chaos.long.world import State, World, started
+from tests.chaos.long.world import State, World, start_platform
 
 SHORTEST_GRACE = 45.0
 
@@ -36,7 +36,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--patience", type=float, default=300.0, help="seconds until all that was sent must be out")
     parser.add_argument("--streams", default=",".join(STREAMS), help="only these, by name, with commas")
     parser.add_argument("--kinds", default="", help="only these kills, by name, with commas")
-    parser.add_argument("--without-airflow", action="store_true", help="a keeper of its own looks after the drivers")
+    parser.add_argument("--without-airflow", action="store_true", help="supervise drivers without Airflow")
     return parser.parse_args(given)
 
 
@@ -48,7 +48,7 @@ class Run:
         self.checker, self.ledger, self.given = checker, ledger, given
         self.chance = random.Random(f"{state.seed}/{state.rounds}")
         self.kills = {k: b for k, b in breakers.KILLS.items() if not given.kinds or k in given.kinds.split(",")}
-        self.outages = breakers.outages(longest=state.grace - 45)
+        self.outages = breakers.outages(max_seconds=state.grace - 45)
         self.end = time.monotonic() + given.hours * 3600
 
     def left(self) -> tuple[int, int]:
@@ -90,7 +90,7 @@ class Run:
 
     def _timely(self) -> bool:
         deadline = time.monotonic() + 90
-        while not self.world.timely(self.state.grace):
+        while not self.world.watermarks_are_recent(self.state.grace):
             if time.monotonic() > deadline:
                 return False
             time.sleep(1)
@@ -105,7 +105,7 @@ class Run:
         try:
             said = kinds[kind](self.world, self.chance)
             if kind != "capture" and "capture" in self.kills and self.chance.random() < 0.5:
-                said += f"; the captures' driver: {breakers.capture(self.world, self.chance)}"
+                said += f"; the captures' driver: {breakers.kill_or_pause_captures(self.world, self.chance)}"
                 self.state.kills["capture"] = self.state.kills.get("capture", 0) + 1
         except AssertionError as e:
             self.state.mistakes.append(f"{kind}: {e}")
@@ -119,9 +119,9 @@ class Run:
         self._save()
 
     def _recover(self, what: str) -> float | None:
-        seconds = self.world.recovered()
+        seconds = self.world.wait_recovered()
         if seconds is None:
-            self.state.mistakes.append(f"nothing works {what and f'after {what}'}: {self.world.why()}")
+            self.state.mistakes.append(f"nothing works {what and f'after {what}'}: {self.world.states_text()}")
         elif what != "start":
             self.state.recoveries.append(round(seconds, 1))
         return seconds
@@ -184,7 +184,7 @@ def main(given: Sequence[str] | None = None) -> int:
         ledgers[0].make()
 
     try:
-        with started(asked.home, state, airflow=not asked.without_airflow, before=prepare) as world:
+        with start_platform(asked.home, state, airflow=not asked.without_airflow, prepare_database=prepare) as world:
             checker = Checker(world.broker.bootstrap, state.streams)
             Run(world, state, asked, checker, ledgers[0]).rounds()
             checker.topics.close()

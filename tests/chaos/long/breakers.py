@@ -1,4 +1,4 @@
-"""Ways to break a running platform; each says what it did, and leaves everything started again."""
+"""Faults of a running platform; each returns a description of what it did, and leaves all servers running."""
 
 from __future__ import annotations
 
@@ -18,81 +18,81 @@ from penstock.devstack.servers.base import ManagedServer
 from penstock.errors import PenstockError
 from penstock.host import session
 from penstock.model.capture import APP as CAPTURES
-from tests.chaos.long.keeper import command
-from tests.chaos.long.world import APP, LEASE, STUCK, World, parts_of
+from tests.chaos.long.supervision import command
+from tests.chaos.long.world import APP, LEASE, STUCK, World, supervision_servers
 from tests.support.wait import wait_until
 
 COMMITS = "penstock.commits"
 Breaker = Callable[[World, random.Random], str]
 
 
-def words(pid: int) -> str:
+def command_line(pid: int) -> str:
     with suppress(OSError):
         return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return ""
 
 
-def signalled(d: DriverRow, number: signal.Signals, which: Callable[[str], bool] = lambda _: True) -> int:
-    """Send a signal to those of a driver's processes whose command line is as asked; how many."""
+def signal_processes(d: DriverRow, number: signal.Signals, is_target: Callable[[str], bool] = lambda _: True) -> int:
+    """Send a signal to the processes of a driver whose command line matches; returns their number."""
     count = 0
     for member in d.session.members():
-        if which(words(member.pid)):
+        if is_target(command_line(member.pid)):
             with suppress(ProcessLookupError):
                 os.kill(member.pid, number)
                 count += 1
     return count
 
 
-def java(line: str) -> bool:
+def is_jvm(line: str) -> bool:
     return "/java " in line
 
 
-def python(line: str) -> bool:
-    """The driver's own, not its workers."""
-    return "--incarnation" in line and not java(line)
+def is_python(line: str) -> bool:
+    """Whether it is the driver's Python and not a Python worker."""
+    return "--incarnation" in line and not is_jvm(line)
 
 
-def worker(line: str) -> bool:
-    return not java(line) and not python(line)
+def is_worker(line: str) -> bool:
+    return not is_jvm(line) and not is_python(line)
 
 
-def running(world: World, app: str = "") -> DriverRow:
-    found = wait_until(lambda: world.driver(app), what=f"{app or world.apps[0]} has a driver")
-    assert found
-    return found
+def current_driver(world: World, app: str = "") -> DriverRow:
+    driver = wait_until(lambda: world.driver(app), what=f"{app or world.apps[0]} has a driver")
+    assert driver
+    return driver
 
 
-def heir(world: World, before: DriverRow) -> DriverRow:
-    """The next driver, once its process is there."""
+def successor(world: World, previous: DriverRow) -> DriverRow:
+    """The next driver, once its process has started."""
 
-    def found() -> DriverRow | None:
-        d = world.driver(before.app)
-        return d if d and d.incarnation != before.incarnation else None
+    def next_driver() -> DriverRow | None:
+        d = world.driver(previous.app)
+        return d if d and d.incarnation != previous.incarnation else None
 
-    made = wait_until(found, every=0.02, what="another driver is launched")
-    assert made
-    return made
+    found_driver = wait_until(next_driver, every=0.02, what="another driver is launched")
+    assert found_driver
+    return found_driver
 
 
-def _killed(which: Callable[[str], bool]) -> Breaker:
-    def kill(world: World, chance: random.Random) -> str:  # noqa: ARG001
-        return f"{signalled(running(world), signal.SIGKILL, which)} processes"
+def kill_processes(is_target: Callable[[str], bool]) -> Breaker:
+    def kill(world: World, rng: random.Random) -> str:  # noqa: ARG001
+        return f"{signal_processes(current_driver(world), signal.SIGKILL, is_target)} processes"
 
     return kill
 
 
-def twice(world: World, chance: random.Random) -> str:
-    first = running(world)
-    signalled(first, signal.SIGKILL)
-    second, wait = heir(world, first), chance.uniform(0, 2)
+def kill_twice(world: World, rng: random.Random) -> str:
+    driver = current_driver(world)
+    signal_processes(driver, signal.SIGKILL)
+    next_driver, wait = successor(world, driver), rng.uniform(0, 2)
     time.sleep(wait)
-    signalled(second, signal.SIGKILL)
-    return f"again {wait:.1f} s after the next began"
+    signal_processes(next_driver, signal.SIGKILL)
+    return f"again {wait:.1f} s after the next driver started"
 
 
-def aimed(world: World, chance: random.Random) -> str:  # noqa: ARG001
-    """At the very moment a batch is committed to its topics, of which Spark has written down nothing yet."""
-    d = running(world)
+def kill_after_commit(world: World, rng: random.Random) -> str:  # noqa: ARG001
+    """Kill when a batch is committed to its topics and not yet to Spark's checkpoint."""
+    d = current_driver(world)
     consumer = Consumer(
         {
             "bootstrap.servers": world.broker.bootstrap,
@@ -104,122 +104,126 @@ def aimed(world: World, chance: random.Random) -> str:  # noqa: ARG001
         }
     )
     try:
-        there = consumer.list_topics(timeout=30).topics
-        consumer.assign([TopicPartition(t, p, OFFSET_END) for t in (COMMITS, "named") for p in there[t].partitions])
+        topics = consumer.list_topics(timeout=30).topics
+        consumer.assign([TopicPartition(t, p, OFFSET_END) for t in (COMMITS, "named") for p in topics[t].partitions])
         pids = [member.pid for member in d.session.members()]
-        seen = consumer.poll(60.0)
+        message = consumer.poll(60.0)
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     finally:
         consumer.close()
-    return f"{len(pids)} processes, at {seen.topic()} {(seen.key() or b'').decode()}" if seen else "nothing was seen"
+    return (
+        f"{len(pids)} processes, at {message.topic()} {(message.key() or b'').decode()}"
+        if message
+        else "no batch was committed"
+    )
 
 
-def starting(world: World, chance: random.Random) -> str:
-    first = running(world)
-    signalled(first, signal.SIGKILL)
-    second, wait = heir(world, first), chance.uniform(2, 12)
+def kill_starting(world: World, rng: random.Random) -> str:
+    driver = current_driver(world)
+    signal_processes(driver, signal.SIGKILL)
+    next_driver, wait = successor(world, driver), rng.uniform(2, 12)
     time.sleep(wait)
-    return f"{wait:.1f} s old, {signalled(second, signal.SIGKILL)} processes"
+    return f"{wait:.1f} s old, {signal_processes(next_driver, signal.SIGKILL)} processes"
 
 
-def paused(world: World, chance: random.Random) -> str:
-    """Woken within its lease, behind it, or when it was taken for hung and killed."""
-    d, wait = running(world), chance.choice((chance.uniform(0.5, LEASE), chance.uniform(LEASE, STUCK + 10)))
-    signalled(d, signal.SIGSTOP)
+def pause(world: World, rng: random.Random) -> str:
+    """Pause a driver until before or after its lease expires, or until it was killed as hung."""
+    d, wait = current_driver(world), rng.choice((rng.uniform(0.5, LEASE), rng.uniform(LEASE, STUCK + 10)))
+    signal_processes(d, signal.SIGSTOP)
     time.sleep(wait)
-    return f"{wait:.1f} s, {signalled(d, signal.SIGCONT)} processes woke up"
+    return f"{wait:.1f} s, {signal_processes(d, signal.SIGCONT)} processes resumed"
 
 
-def zombie(world: World, chance: random.Random) -> str:
-    """As if on another host: nobody can kill it, its heir works, and then it wakes up."""
-    d = running(world)
-    signalled(d, signal.SIGSTOP)
+def pause_beyond_lease(world: World, rng: random.Random) -> str:
+    """Pause a driver as if on another host, where nobody can kill it; resume it while its successor works."""
+    d = current_driver(world)
+    signal_processes(d, signal.SIGSTOP)
     try:
         world.control.update_driver(d.incarnation, host="elsewhere")
         wait_until(
             lambda: all(lease.expires_at < world.control.now() for lease in world.control.leases().values()
                         if lease.holder == d.incarnation), what="its leases run out",
         )  # fmt: skip
-        second = launched(world, d)
-        wait_until(lambda: world.works(APP, 0), what="its heir works")
-        time.sleep(chance.uniform(0, 5))
+        next_driver = launch_successor(world, d)
+        wait_until(lambda: world.is_working(APP, 0), what="its successor works")
+        time.sleep(rng.uniform(0, 5))
     finally:
-        woke = signalled(d, signal.SIGCONT)
-    wait_until(lambda: not d.session.members(), what="it sees that it is not wanted")
-    return f"{woke} processes woke up beside {second.incarnation[:8]}"
+        resumed = signal_processes(d, signal.SIGCONT)
+    wait_until(lambda: not d.session.members(), what="it notices that it lost its leases")
+    return f"{resumed} processes resumed beside {next_driver.incarnation[:8]}"
 
 
-def launched(world: World, before: DriverRow) -> DriverRow:
-    """A driver that takes the app over, started as a supervisor would."""
+def launch_successor(world: World, previous: DriverRow) -> DriverRow:
+    """Launch a driver that takes the app over, as a supervisor would."""
     from penstock.supervision import launch
 
-    log = launch.new_log(before.app)
-    made = world.control.claim(
-        before.app, before.incarnation, host=session.host(), spec_hash="zombie", owner="zombie", log=str(log)
+    log = launch.new_log(previous.app)
+    incarnation = world.control.claim(
+        previous.app, previous.incarnation, host=session.host(), spec_hash="zombie", owner="zombie", log=str(log)
     )
-    if made is None:
-        # Who looks after the drivers was faster.
-        return heir(world, before)
-    pid, started = launch.start(command(before.app, made), log=log)
-    world.control.update_driver(made, pid=pid, pid_started=started)
-    found = world.control.driver(made)
-    assert found
-    return found
+    if incarnation is None:
+        # The supervision was faster.
+        return successor(world, previous)
+    pid, started = launch.start(command(previous.app, incarnation), log=log)
+    world.control.update_driver(incarnation, pid=pid, pid_started=started)
+    next_driver = world.control.driver(incarnation)
+    assert next_driver
+    return next_driver
 
 
-def capture(world: World, chance: random.Random) -> str:
-    """The captures' driver killed, or paused behind its lease."""
-    d = running(world, CAPTURES)
-    if chance.random() < 0.7:
-        return f"{signalled(d, signal.SIGKILL)} processes"
-    signalled(d, signal.SIGSTOP)
-    time.sleep(wait := chance.uniform(1, LEASE + 4))
-    return f"paused for {wait:.1f} s, {signalled(d, signal.SIGCONT)} processes woke up"
+def kill_or_pause_captures(world: World, rng: random.Random) -> str:
+    """Kill the captures' driver, or pause it until after its lease."""
+    d = current_driver(world, CAPTURES)
+    if rng.random() < 0.7:
+        return f"{signal_processes(d, signal.SIGKILL)} processes"
+    signal_processes(d, signal.SIGSTOP)
+    time.sleep(wait := rng.uniform(1, LEASE + 4))
+    return f"paused for {wait:.1f} s, {signal_processes(d, signal.SIGCONT)} processes resumed"
 
 
 KILLS: dict[str, Breaker] = {
-    "driver": _killed(lambda _: True),
-    "python": _killed(python),
-    "jvm": _killed(java),
-    "workers": _killed(worker),
-    "aimed": aimed,
-    "twice": twice,
-    "starting": starting,
-    "paused": paused,
-    "zombie": zombie,
-    "capture": capture,
+    "driver": kill_processes(lambda _: True),
+    "python": kill_processes(is_python),
+    "jvm": kill_processes(is_jvm),
+    "workers": kill_processes(is_worker),
+    "aimed": kill_after_commit,
+    "twice": kill_twice,
+    "starting": kill_starting,
+    "paused": pause,
+    "zombie": pause_beyond_lease,
+    "capture": kill_or_pause_captures,
 }
 
 
-def outage(part: Callable[[World], ManagedServer], *, pause: bool, longest: float) -> Breaker:
-    """longest: seconds that a part is killed or paused for."""
+def outage(server: Callable[[World], ManagedServer], *, pause: bool, max_seconds: float) -> Breaker:
+    """Kill or pause a server for some seconds. max_seconds: upper limit."""
 
-    def away(world: World, chance: random.Random) -> str:
-        one, seconds = part(world), chance.choice((chance.uniform(1, 10), chance.uniform(5, longest)))
-        one.pause() if pause else one.kill()
-        said = f"{seconds:.0f} s"
+    def stop_server(world: World, rng: random.Random) -> str:
+        target, seconds = server(world), rng.choice((rng.uniform(1, 10), rng.uniform(5, max_seconds)))
+        target.pause() if pause else target.kill()
+        description = f"{seconds:.0f} s"
         time.sleep(seconds / 2)
-        # Trouble seldom comes alone.
-        if chance.random() < 0.25 and (d := world.driver()):
-            said += f", and the driver killed, {signalled(d, signal.SIGKILL)} processes"
+        # Sometimes a second fault at the same time.
+        if rng.random() < 0.25 and (d := world.driver()):
+            description += f", and the driver killed, {signal_processes(d, signal.SIGKILL)} processes"
         time.sleep(seconds / 2)
         if pause:
-            one.resume()
+            target.resume()
         else:
-            back(one)
-        return said
+            restart(target)
+        return description
 
-    return away
+    return stop_server
 
 
-def back(part: ManagedServer) -> None:
-    """Start a part again; its port may be given back a moment later."""
+def restart(server: ManagedServer) -> None:
+    """Start a server again; retries, as its port may be released a moment later."""
     for last in (False, False, True):
         try:
-            part.start()
-            part.wait()
+            server.start()
+            server.wait()
         except PenstockError:
             if last:
                 raise
@@ -228,29 +232,29 @@ def back(part: ManagedServer) -> None:
             return
 
 
-def keeper(world: World, chance: random.Random) -> str:
-    """Who looks after the drivers is killed, and in half the cases a driver that nobody then starts again."""
-    parts = list(parts_of(world.keeper))
-    chosen = chance.choice([parts, [chance.choice(parts)]])
-    for part in chosen:
-        part.kill()
-    seconds = chance.uniform(1, 30)
-    if chance.random() < 0.5 and (d := world.driver()):
-        signalled(d, signal.SIGKILL)
+def kill_supervision(world: World, rng: random.Random) -> str:
+    """Kill the supervision, and in half of the cases a driver too, which is then not restarted at once."""
+    servers = list(supervision_servers(world.supervision))
+    chosen_servers = rng.choice([servers, [rng.choice(servers)]])
+    for server in chosen_servers:
+        server.kill()
+    seconds = rng.uniform(1, 30)
+    if rng.random() < 0.5 and (d := world.driver()):
+        signal_processes(d, signal.SIGKILL)
     time.sleep(seconds)
-    for part in chosen:
-        back(part)
-    if isinstance(world.keeper, Airflow):
-        world.keeper.wait()
-    return f"{', '.join(part.name for part in chosen)}, {seconds:.0f} s"
+    for server in chosen_servers:
+        restart(server)
+    if isinstance(world.supervision, Airflow):
+        world.supervision.wait()
+    return f"{', '.join(server.name for server in chosen_servers)}, {seconds:.0f} s"
 
 
-def outages(longest: float) -> dict[str, Breaker]:
-    """longest: seconds, below the grace of the streams."""
+def outages(max_seconds: float) -> dict[str, Breaker]:
+    """max_seconds: below the grace of the streams."""
     return {
-        "broker killed": outage(lambda w: w.broker, pause=False, longest=longest),
-        "broker paused": outage(lambda w: w.broker, pause=True, longest=longest),
-        "database killed": outage(lambda w: w.database, pause=False, longest=longest),
-        "database paused": outage(lambda w: w.database, pause=True, longest=longest),
-        "supervision killed": keeper,
+        "broker killed": outage(lambda w: w.broker, pause=False, max_seconds=max_seconds),
+        "broker paused": outage(lambda w: w.broker, pause=True, max_seconds=max_seconds),
+        "database killed": outage(lambda w: w.database, pause=False, max_seconds=max_seconds),
+        "database paused": outage(lambda w: w.database, pause=True, max_seconds=max_seconds),
+        "supervision killed": kill_supervision,
     }

@@ -22,24 +22,24 @@ from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.model.capture import APP as CAPTURES
 from penstock.settings import PROJECT
-from tests.chaos.platform import PATIENCE
+from tests.chaos.platform import SCHEDULER_TIMEOUTS
 from tests.chaos.projects import deployed
 
 APP = "long"
 FOLDER = PROJECT / "tests" / "chaos" / "long" / "project"
-# Short, so that what must outlast them is short too; each still covers several beats.
+# Short, so that waits for them are short; each still covers several liveness reports.
 LEASE, STUCK = 8.0, 15.0
-WELL = ("running", "idle")
+WORKING_STATES = ("running", "idle")
 
 
-class Keeper(ManagedServer):
-    """Stands for Airflow in a short run: a twentieth of its weight."""
+class Supervision(ManagedServer):
+    """Replaces Airflow in short runs, with a twentieth of its memory and CPU."""
 
-    name: str = "keeper"
-    label: str = "the keeper of the drivers"
+    name: str = "supervision"
+    label: str = "the supervision of the drivers"
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "tests.chaos.long.keeper"]
+        return [sys.executable, "-m", "tests.chaos.long.supervision"]
 
     def environment(self) -> dict[str, str]:
         return {"PYTHONPATH": os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])}
@@ -50,8 +50,8 @@ class Keeper(ManagedServer):
 
 @dataclass
 class State:
-    """What is kept of a run, so that it can go on another day. ports: broker, database, Airflow; next: first free
-    number of an event; recoveries: seconds; mistakes: as the checker said them."""
+    """State of a run in a file, so that it can be continued later. ports: of broker, database and Airflow; next: first
+    unused event number; recoveries: seconds; mistakes: reported by the checker."""
 
     seed: int
     grace: float
@@ -80,93 +80,94 @@ class State:
 
 
 class World:
-    """Parts and drivers. apps: those that must work, the one that is broken first."""
+    """Servers and drivers. apps: those that must work; faults hit the first."""
 
     apps: ClassVar[tuple[str, ...]] = (APP, CAPTURES)
 
-    def __init__(self, broker: Broker, database: MariaDB, control: Control, keeper: Keeper | Airflow) -> None:
-        self.broker, self.database, self.control, self.keeper = broker, database, control, keeper
+    def __init__(self, broker: Broker, database: MariaDB, control: Control, supervision: Supervision | Airflow) -> None:
+        self.broker, self.database, self.control, self.supervision = broker, database, control, supervision
 
     def driver(self, app: str = "") -> DriverRow | None:
-        """The app's current driver, once it has a process; it may have ended. None while the database is away."""
+        """The app's current driver, once it has a process; it may have ended. None while the database is down."""
         try:
             row = self.control.app(app or self.apps[0])
-            found = self.control.driver(row.incarnation) if row and row.incarnation else None
+            driver = self.control.driver(row.incarnation) if row and row.incarnation else None
         except PenstockError:
             return None
-        return found if found and found.pid else None
+        return driver if driver and driver.pid else None
 
-    def works(self, app: str, since_ms: int) -> bool:
-        """Whether a driver runs, and every stream or capture of the app has worked since a moment of the database."""
+    def is_working(self, app: str, since_ms: int) -> bool:
+        """Whether a driver runs, and every stream or capture of the app has made progress since then (epoch ms)."""
         d = self.driver(app)
         if d is None or d.state != "running" or not d.session.alive():
             return False
         try:
             rows = self.control.progress(app).values()
-            wanted = self.control.desired(app).keys()
+            desired = self.control.desired(app).keys()
             if app == CAPTURES:
-                return {p.name for p in rows} == set(wanted) and all(
-                    p.incarnation == d.incarnation and (p.reported_at or 0) > since_ms and p.state in WELL for p in rows
+                return {p.name for p in rows} == set(desired) and all(
+                    p.incarnation == d.incarnation and (p.reported_at or 0) > since_ms and p.state in WORKING_STATES
+                    for p in rows
                 )
-            return {p.name for p in rows} == set(wanted) and all(
+            return {p.name for p in rows} == set(desired) and all(
                 p.incarnation == d.incarnation and (p.batch_at or 0) > since_ms for p in rows
             )
         except PenstockError:
             return False
 
-    def recovered(self, seconds: float = 300.0) -> float | None:
-        """Wait until everything works again; after how long, or None if it did not."""
-        began, since = time.monotonic(), int(time.time() * 1000)
+    def wait_recovered(self, seconds: float = 300.0) -> float | None:
+        """Wait until everything works again; returns the seconds, or None after the timeout."""
+        started_at, since = time.monotonic(), int(time.time() * 1000)
         apps = list(self.apps)
-        while time.monotonic() - began < seconds:
-            apps = [app for app in apps if not self.works(app, since)]
+        while time.monotonic() - started_at < seconds:
+            apps = [app for app in apps if not self.is_working(app, since)]
             if not apps:
-                return time.monotonic() - began
+                return time.monotonic() - started_at
             time.sleep(0.5)
         return None
 
-    def why(self) -> str:
-        """What the streams say of themselves."""
-        said = []
+    def states_text(self) -> str:
+        """Drivers, states and errors of the apps as text."""
+        reasons = []
         for app in self.apps:
             d = self.driver(app)
-            said.append(f"{app}: {d.state if d else 'no driver'} {d.log if d else ''}")
+            reasons.append(f"{app}: {d.state if d else 'no driver'} {d.log if d else ''}")
             try:
-                said += [f"{p.name} {p.state}: {p.error}" for p in self.control.progress(app).values() if p.error]
+                reasons += [f"{p.name} {p.state}: {p.error}" for p in self.control.progress(app).values() if p.error]
             except PenstockError as e:
-                said.append(str(e))
-        return "; ".join(said)
+                reasons.append(str(e))
+        return "; ".join(reasons)
 
-    def timely(self, grace: float) -> bool:
-        """Whether every stream that knows time knows that hours ago is over."""
+    def watermarks_are_recent(self, grace: float) -> bool:
+        """Whether the watermark of every stream that has one is recent."""
         rows = self.control.progress(APP).values()
-        over = (time.time() - grace - 600) * 1000
+        limit = (time.time() - grace - 600) * 1000
         timed = [p for p in rows if p.name not in ("named", "parted", "wilds")]
-        return len(rows) == len(self.control.desired(APP)) and all((p.watermark or 0) > over for p in timed)
+        return len(rows) == len(self.control.desired(APP)) and all((p.watermark or 0) > limit for p in timed)
 
 
 @contextmanager
-def started(home: Path, state: State, *, airflow: bool, before: Callable[[], None]) -> Iterator[World]:
-    """Everything runs; at the end nothing does, and the data stays. before: what the database needs first."""
+def start_platform(home: Path, state: State, *, airflow: bool, prepare_database: Callable[[], None]) -> Iterator[World]:
+    """Start everything; stop it at the end and keep the data. prepare_database: called before drivers start."""
     aot_cache.ensure()
     with ExitStack() as stack:
         os.environ.update(CHAOS_GRACE=str(int(state.grace)), CHAOS_STREAMS=",".join(state.streams))
         kafka, sql, web = state.ports
         broker = stack.enter_context(Broker(home=home, port=kafka))
         database = stack.enter_context(MariaDB(home=home, port=sql))
-        before()
+        prepare_database()
         os.environ["AIRFLOW_CONN_DEMO"] = database.url_of("demo")
-        given: dict[str, Any] = {
+        variables: dict[str, Any] = {
             "PENSTOCK_STUCK_AFTER": STUCK,
             "PENSTOCK_LEASE_TTL": LEASE,
             "PENSTOCK_DRIVER_MEMORY": "768m",
-            **PATIENCE,
+            **SCHEDULER_TIMEOUTS,
         }
-        control = stack.enter_context(deployed(FOLDER, broker, database, home, **given))
-        keeper = Airflow(home, web, FOLDER) if airflow else Keeper(home)
-        stack.enter_context(keeper)
-        yield World(broker, database, control, keeper)
+        control = stack.enter_context(deployed(FOLDER, broker, database, home, **variables))
+        supervision = Airflow(home, web, FOLDER) if airflow else Supervision(home)
+        stack.enter_context(supervision)
+        yield World(broker, database, control, supervision)
 
 
-def parts_of(keeper: Keeper | Airflow) -> Sequence[ManagedServer]:
-    return keeper.servers if isinstance(keeper, Airflow) else [keeper]
+def supervision_servers(supervision: Supervision | Airflow) -> Sequence[ManagedServer]:
+    return supervision.servers if isinstance(supervision, Airflow) else [supervision]

@@ -127,9 +127,9 @@ class Run:
         say(f"{self.found.kills.total()}+{self.found.outages.total()} {kind}: {said}")
 
     def _recover(self, kind: str) -> float | None:
-        seconds, self.unhealed = self.world.recovered(), 0
+        seconds, self.unhealed = self.world.wait_recovered(), 0
         if seconds is None:
-            self.found.mistakes.append(f"nothing works after {kind}: {self.world.why()}")
+            self.found.mistakes.append(f"nothing works after {kind}: {self.world.states_text()}")
         elif kind != "start":
             self.found.recoveries.append(round(seconds, 1))
         return seconds
@@ -138,7 +138,7 @@ class Run:
         self.load.quiet()
         began = time.monotonic()
         if not self.world.through(PATIENCE):
-            self.found.mistakes.append(f"not all is through after {PATIENCE:g} s: {self.world.why()}")
+            self.found.mistakes.append(f"not all is through after {PATIENCE:g} s: {self.world.states_text()}")
         took = time.monotonic() - began
         wrong = self.checker.mistakes()
         self.found.mistakes += wrong

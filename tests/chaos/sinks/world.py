@@ -24,7 +24,7 @@ from penstock.settings import PROJECT
 from penstock.streams import Topic
 from penstock.testing import create
 from tests.chaos.long import breakers, world
-from tests.chaos.long.world import LEASE, STUCK, Keeper
+from tests.chaos.long.world import LEASE, STUCK, Supervision
 from tests.chaos.projects import deployed
 
 FOLDER = PROJECT / "tests" / "chaos" / "sinks" / "project"
@@ -42,9 +42,14 @@ class World(world.World):
     apps: ClassVar[tuple[str, ...]] = (SINKS_APP,)
 
     def __init__(
-        self, broker: Broker, database: MariaDB, control: Control, keeper: Keeper, stores: dict[str, Store]
+        self,
+        broker: Broker,
+        database: MariaDB,
+        control: Control,
+        supervision: Supervision,
+        stores: dict[str, Store],
     ) -> None:
-        super().__init__(broker, database, control, keeper)
+        super().__init__(broker, database, control, supervision)
         self.stores = stores
 
     def killable(self) -> bool:
@@ -53,7 +58,7 @@ class World(world.World):
         return d is not None and self.lives(d)
 
     def lives(self, d: DriverRow) -> bool:
-        return any(breakers.python(breakers.words(one.pid)) for one in d.session.members())
+        return any(breakers.is_python(breakers.command_line(member.pid)) for member in d.session.members())
 
     def through(self, seconds: float) -> bool:
         """Wait until all that the topics hold by now is written; whether it is in time."""
@@ -75,10 +80,10 @@ class World(world.World):
         return found
 
 
-def outages(longest: float, stores: Sequence[str]) -> dict[str, breakers.Breaker]:
+def outages(max_seconds: float, stores: Sequence[str]) -> dict[str, breakers.Breaker]:
     """Ways to break one store while the others go on."""
     return {
-        f"{name} {how}": breakers.outage(partial(_store, name), pause=how == "paused", longest=longest)
+        f"{name} {how}": breakers.outage(partial(_store, name), pause=how == "paused", max_seconds=max_seconds)
         for name in stores
         for how in ("killed", "paused")
     }
@@ -106,5 +111,5 @@ def started(home: Path, names: Sequence[str]) -> Iterator[World]:
         given = {f"PENSTOCK_{name.upper()}_URL": stores[name].url if name in stores else "" for name in STORES}
         given |= {"PENSTOCK_STUCK_AFTER": STUCK, "PENSTOCK_LEASE_TTL": LEASE, "PENSTOCK_DRIVER_MEMORY": "768m"}
         control = stack.enter_context(deployed(FOLDER, broker, database, home, **given))
-        keeper = stack.enter_context(Keeper(home))
-        yield World(broker, database, control, keeper, stores)
+        supervision = stack.enter_context(Supervision(home))
+        yield World(broker, database, control, supervision, stores)

@@ -1,6 +1,6 @@
-"""Looks after the drivers as Airflow does, and sends the beats, where a run is to do without Airflow.
+"""Supervises drivers and sends heartbeats in runs without Airflow.
 
-`python -m tests.chaos.long.keeper`, with the platform's settings in its environment; runs until it is killed.
+`python -m tests.chaos.long.supervision`, with the platform's settings in its environment; runs until it is killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def command(app: str, incarnation: str) -> Sequence[str]:
 def supervise(app: str) -> None:
     control = connect()
     watch = AppWatch(control, app)
-    supervisor = Supervisor(control, app, "keeper", lambda incarnation: command(app, incarnation))
+    supervisor = Supervisor(control, app, "supervision", lambda incarnation: command(app, incarnation))
     while True:
         try:
             step = watch.look()
