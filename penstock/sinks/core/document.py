@@ -17,12 +17,12 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F
 from penstock.model.output import Delivery, Output
-from penstock.model.sink import Tombstones, Unit
+from penstock.model.sink import Sink, Tombstones, Unit
 from penstock.model.topic import Topic, side_topic
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class DocumentOutput(Output):
         dead_letters: topic for records that the store refuses.
         orders_tombstones: whether a tombstone is newer than what precedes it in its partition, whatever the time that
             names. Rows then say what kind of record they are of.
+        store_schema: `module:function` of an output and a document's Arrow type: what is created in the store.
     """
 
     sink: str
@@ -61,6 +62,12 @@ class DocumentOutput(Output):
     orders_tombstones: bool = False
 
     delivery: ClassVar[Delivery] = "upsert"
+    store_schema: ClassVar[str]
+
+    @classmethod
+    def declared_by(cls, sink: Sink) -> dict[str, Any]:
+        """The attributes that only this store's outputs have, as a sink declares them."""
+        raise NotImplementedError
 
     @property
     def keyed(self) -> bool:

@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-# Functions of an output and a document's Arrow type: what is created in the store.
-SCHEMA_FUNCTIONS = {
-    "elasticsearch": "penstock.sinks.elasticsearch.indexes:index_template",
-    "mongodb": "penstock.sinks.mongodb.collections:collection_schema",
-    "influxdb": "penstock.sinks.influxdb.points:point_schema",
-}
 TOMBSTONES = {"delete": "deletes its document", "mark": "marks its document as deleted", "ignore": "does nothing"}
 
 
@@ -104,7 +98,7 @@ def _store_schema(sink: Sink, output: DocumentOutput, rows: DataFrame) -> Mappin
     try:
         document = rows.schema["doc"].dataType
         shape = to_arrow_type(document, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
-        created = resolve_name(SCHEMA_FUNCTIONS[sink.store])(output, shape)
+        created = resolve_name(output.store_schema)(output, shape)
     except PySparkException as e:
         raise spark_error(sink.at("SELECT"), e) from e
     except ValueError as e:

@@ -98,33 +98,11 @@ def sink_output(sink: Sink) -> DocumentOutput:
         "expire_seconds": int(sink.expire.total_seconds()) if sink.expire else 0,
         "dead_letters": sink.dead_letters or f"{sink.name}-dead-letter",
     }
-    match sink.store:
-        case "elasticsearch":
-            declared |= {"index": sink.target[0], "fields": tuple(sink.fields.items())}
-        case "mongodb":
-            database, collection = sink.target
-            declared |= {
-                "database": database,
-                "collection": collection,
-                "indexes": sink.indexes,
-                "unique": sink.unique_indexes,
-            }
-        case "influxdb":
-            database, *measurement = sink.target
-            declared |= {
-                "database": database,
-                "measurement": "".join(measurement),
-                "measurement_column": sink.measurement,
-                "tags": sink.tags,
-                "fields": tuple(sink.fields.items()),
-                "time": sink.time,
-                "versioned": sink.version != "none",
-            }
     try:
         kind = resolve_name(OUTPUT_CLASSES[sink.store])
     except (ImportError, AttributeError) as e:
         raise DeclarationError(f"nothing here writes to {sink.store}", got=str(e), hint="install it") from e
-    output = kind(**declared)
+    output = kind(**declared, **kind.declared_by(sink))
     assert isinstance(output, DocumentOutput)
     return output
 

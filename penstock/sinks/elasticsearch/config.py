@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F
 from penstock.model.output import JSON
+from penstock.model.sink import Sink
 from penstock.sinks.core.document import DocumentOutput, name_error
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Elasticsearch(DocumentOutput):
     fields: tuple[tuple[str, str], ...] = ()
 
     writer: ClassVar[str] = "penstock.sinks.elasticsearch.writer:IndexWriter.open"
+    store_schema: ClassVar[str] = "penstock.sinks.elasticsearch.indexes:index_template"
 
     def __post_init__(self) -> None:
         wrong = name_error(self.index, FORBIDDEN, LIMITS.index_bytes - len("-2026.11.22.21"))
@@ -89,6 +91,10 @@ class Elasticsearch(DocumentOutput):
                 hint='give one, e.g. keyword, or a mapping: {"type": "keyword", "ignore_above": 256}',
             )
         return dict(mapping)
+
+    @classmethod
+    def declared_by(cls, sink: Sink) -> dict[str, Any]:
+        return {"index": sink.target[0], "fields": tuple(sink.fields.items())}
 
     @property
     def name(self) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F
+from penstock.model.sink import Sink
 from penstock.sinks.core.document import DocumentOutput
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class InfluxDB(DocumentOutput):
     versioned: bool = True
 
     writer: ClassVar[str] = "penstock.sinks.influxdb.writer:InfluxWriter.open"
+    store_schema: ClassVar[str] = "penstock.sinks.influxdb.points:point_schema"
 
     def __post_init__(self) -> None:
         if mistake := next(self._mistakes(), None):
@@ -113,6 +115,19 @@ class InfluxDB(DocumentOutput):
             )
         if unknown := [kind for _, kind in self.fields if kind and kind not in TYPES]:
             yield "not a type of a field", unknown[0], f"one of {', '.join(sorted(TYPES))}"
+
+    @classmethod
+    def declared_by(cls, sink: Sink) -> dict[str, Any]:
+        database, *measurement = sink.target
+        return {
+            "database": database,
+            "measurement": "".join(measurement),
+            "measurement_column": sink.measurement,
+            "tags": sink.tags,
+            "fields": tuple(sink.fields.items()),
+            "time": sink.time,
+            "versioned": sink.version != "none",
+        }
 
     @property
     def name(self) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F
+from penstock.model.sink import Sink
 from penstock.sinks.core.document import DocumentOutput, name_error
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class MongoDB(DocumentOutput):
     unique: tuple[Keys, ...] = ()
 
     writer: ClassVar[str] = "penstock.sinks.mongodb.writer:MongoWriter.open"
+    store_schema: ClassVar[str] = "penstock.sinks.mongodb.collections:collection_schema"
 
     def __post_init__(self) -> None:
         room = LIMITS.namespace_bytes - len(self.database.encode())
@@ -92,6 +94,16 @@ class MongoDB(DocumentOutput):
                     got=keys,
                     hint="name each column and each index once; _id has its own index",
                 )
+
+    @classmethod
+    def declared_by(cls, sink: Sink) -> dict[str, Any]:
+        database, collection = sink.target
+        return {
+            "database": database,
+            "collection": collection,
+            "indexes": sink.indexes,
+            "unique": sink.unique_indexes,
+        }
 
     @property
     def name(self) -> str:
