@@ -13,9 +13,10 @@ from penstock.testing import Case, cases
 
 HERE = Path(__file__).parent
 CASES = [
-    pytest.param(case, id=f"{system}-{case.name}")
-    for system in ("quality", "metrics", "presence", "agents")
-    for case in cases(HERE / system)
+    pytest.param(case, id=f"{folder.name}-{case.name}")
+    for folder in sorted(HERE.iterdir())
+    if folder.is_dir() and folder.name != "sinks"
+    for case in cases(folder)
 ]
 
 

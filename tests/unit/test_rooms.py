@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,14 @@ def test_what_runs_without_spark_imports_none() -> None:
     assert len(names) > len(WITHOUT_SPARK)
     said = fresh(sys.executable, "-c", PROBE, *names)
     assert not said, f"\n{said}"
+
+
+def test_the_table_of_rooms_has_every_room() -> None:
+    [rooms] = [c for c in tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+               if c["type"] == "layers"]  # fmt: skip
+    names = {name for layer in rooms["layers"] for name in layer.split(" | ")}
+    table = (PROJECT / "docs" / "architecture.md").read_text().partition("## Rooms")[2].partition("## Size")[0]
+    assert sorted(names) == sorted(set(re.findall(r"`penstock/(\w+)/?`", table)))
 
 
 def told_apart(path: Path) -> Iterator[str]:
