@@ -1,4 +1,4 @@
-"""Arrows between rooms point one way; the contracts are in pyproject.toml."""
+"""Imports between packages go one way; the contracts are in pyproject.toml."""
 
 from __future__ import annotations
 
