@@ -58,8 +58,8 @@ def test_no_public_class_or_function_has_a_retired_name() -> None:
 
 # Not even for local variables: they do not say what they hold.
 RETIRED_LOCALS = {"aside", "asked", "found", "given", "kept", "made", "said", "seen", "told", "through"}
-ROOMS_WITH_PLAIN_LOCALS = (
-    "jobs", "dags", "plugins", *(f"penstock/{room}" for room in (
+PACKAGES_WITH_PLAIN_LOCALS = (
+    "jobs", "dags", "plugins", *(f"penstock/{package}" for package in (
         "cli", "devstack", "engine", "host", "java", "monitoring", "object_store", "settings", "supervision",
         "testing", "views", "web",
     )),
@@ -70,7 +70,7 @@ LOCAL = re.compile(rf"\b({'|'.join(sorted(RETIRED_LOCALS))})\b")
 
 
 def test_no_local_variable_has_a_retired_name() -> None:
-    modules = [path for room in ROOMS_WITH_PLAIN_LOCALS for path in sorted((PROJECT / room).rglob("*.py"))]
+    modules = [path for package in PACKAGES_WITH_PLAIN_LOCALS for path in sorted((PROJECT / package).rglob("*.py"))]
     names = {
         f"{path.relative_to(PROJECT)}:{node.lineno}: {name}"
         for path, text in ((path, path.read_text()) for path in modules)

@@ -1,7 +1,7 @@
 """Reads the plan that Spark makes of a frame.
 
 It stands below `engine/jvm`, the only other place that reaches into Spark's JVM, because sinks and event times are
-checked when they are declared, where no engine is. `tests/unit/test_rooms.py` names both places.
+checked when they are declared, where no engine is. `tests/unit/test_imports.py` names both places.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ import pytest
 
 from penstock.settings import PROJECT
 
-# What is imported where no Spark is, or where its start would be waited for: by DAG files, the page, the captures.
+# Imported by processes without Spark, or that must start quickly: DAG files, the page, the captures.
 WITHOUT_SPARK = (
     "errors", "settings", "logs", "model", "host", "java", "web", "streams", "object_store", "codec", "control",
     "kafka", "sinks", "tables", "catalog", "supervision", "capture", "views", "monitoring", "cli",
 )  # fmt: skip
-# Run in a fresh interpreter: imports modules while Spark is banned, and says which of them wanted it.
+# Run in a fresh interpreter: imports modules while Spark is banned, and reports which module imported it.
 PROBE = """
 import importlib, importlib.abc, sys
 
@@ -45,8 +45,8 @@ print(*sorted(found), sep="\\n", end="")
 MODULES = sorted((PROJECT / "penstock").rglob("*.py"))
 
 
-def fresh(*command: str) -> str:
-    """What a command says, with the project first on Python's path."""
+def run_in_fresh_process(*command: str) -> str:
+    """Output of a command, with the project first on Python's path."""
     env = {**os.environ, "PYTHONPATH": str(PROJECT)}
     done = subprocess.run(command, cwd=PROJECT, env=env, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
@@ -57,9 +57,9 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.processes
-def test_rooms_import_only_what_lies_below_them() -> None:
-    said = fresh(str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo")
-    assert "0 broken" in said, f"\n{said}"
+def test_packages_import_only_packages_below_them() -> None:
+    output = run_in_fresh_process(str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo")
+    assert "0 broken" in output, f"\n{output}"
 
 
 @pytest.mark.processes
@@ -70,20 +70,20 @@ def test_what_runs_without_spark_imports_none() -> None:
     # What only simulators import, which compare the streams' output by penstock.testing.
     names.remove("penstock.cli.simulator_options")
     assert len(names) > len(WITHOUT_SPARK)
-    said = fresh(sys.executable, "-c", PROBE, *names)
-    assert not said, f"\n{said}"
+    output = run_in_fresh_process(sys.executable, "-c", PROBE, *names)
+    assert not output, f"\n{output}"
 
 
-def test_the_table_of_rooms_has_every_room() -> None:
-    [rooms] = [c for c in tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-               if c["type"] == "layers"]  # fmt: skip
-    names = {name for layer in rooms["layers"] for name in layer.split(" | ")}
-    table = (PROJECT / "docs" / "architecture.md").read_text().partition("## Rooms")[2].partition("## Size")[0]
+def test_the_table_of_packages_has_every_package() -> None:
+    config = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    [contract] = [c for c in config["contracts"] if c["type"] == "layers"]
+    names = {name for layer in contract["layers"] for name in layer.split(" | ")}
+    table = (PROJECT / "docs" / "architecture.md").read_text().partition("## Packages")[2].partition("## Size")[0]
     assert sorted(names) == sorted(set(re.findall(r"`penstock/(\w+)/?`", table)))
 
 
-def told_apart(path: Path) -> Iterator[str]:
-    """Classes of outputs and sinks by which a module decides: in `isinstance` or in a class pattern."""
+def output_classes_tested(path: Path) -> Iterator[str]:
+    """Classes of outputs and sinks that a module tests for, in `isinstance` or in a class pattern."""
     tree = ast.parse(path.read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     outputs = {
@@ -98,20 +98,20 @@ def told_apart(path: Path) -> Iterator[str]:
             and isinstance(node.func, ast.Name)
             and node.func.id in ("isinstance", "issubclass")
         ):
-            asked: ast.AST = node.args[1]
+            classes: ast.AST = node.args[1]
         elif isinstance(node, ast.MatchClass):
-            asked = node.cls
+            classes = node.cls
         else:
             continue
-        yield from (part.id for part in ast.walk(asked) if isinstance(part, ast.Name) and part.id in outputs)
+        yield from (part.id for part in ast.walk(classes) if isinstance(part, ast.Name) and part.id in outputs)
 
 
 @pytest.mark.parametrize("module", ["query/stream_run", "commit/committer", "commit/output_stores"])
 def test_the_engine_treats_all_outputs_alike(module: str) -> None:
-    assert list(told_apart(PROJECT / "penstock" / "engine" / f"{module}.py")) == []
+    assert list(output_classes_tested(PROJECT / "penstock" / "engine" / f"{module}.py")) == []
 
 
-def test_the_engine_is_seen_to_tell_outputs_apart(tmp_path: Path) -> None:
+def test_tests_for_classes_of_outputs_are_found(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(
         "from penstock.model.output import Output, TopicOutput as T\n"
@@ -120,7 +120,7 @@ def test_the_engine_is_seen_to_tell_outputs_apart(tmp_path: Path) -> None:
         "    match o:\n"
         "        case Output(): pass\n"
     )
-    assert sorted(told_apart(wrong)) == ["Output", "T"]
+    assert sorted(output_classes_tested(wrong)) == ["Output", "T"]
 
 
 def test_only_two_places_reach_into_sparks_jvm() -> None:
@@ -131,16 +131,16 @@ def test_only_two_places_reach_into_sparks_jvm() -> None:
 
 
 @pytest.mark.processes
-def test_every_module_can_be_read_at_a_sitting() -> None:
+def test_no_module_has_more_than_400_lines() -> None:
     files = [
-        path for room in ("penstock", "plugins", "dags", "jobs", "tests") for path in (PROJECT / room).rglob("*.py")
+        path for folder in ("penstock", "plugins", "dags", "jobs", "tests") for path in (PROJECT / folder).rglob("*.py")
     ]
     assert len(files) > 200
     assert [str(path) for path in files if len(path.read_text().splitlines()) > 400] == []
 
 
 def test_no_test_imports_from_a_test_file() -> None:
-    """What several tests need lies in tests/support or beside them, under a name that says what it is."""
+    """Helpers of several tests are in tests/support or beside them, under a name that says what it is."""
     imports = re.compile(r"^ *from (tests\.(?:\w+\.)*test_\w+)", re.MULTILINE)
     # A program of another process may import the file that has its text.
     found = {
