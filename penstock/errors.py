@@ -77,7 +77,7 @@ class ClusterError(PenstockError):
 
 
 class ReleaseRefused(PenstockError):
-    """The code as it lies on the disk would not run, or not go on with the state there is; nothing was released."""
+    """The code on the disk would not run, or could not continue with the present state; nothing was released."""
 
 
 class SinkError(PenstockError):
@@ -117,5 +117,7 @@ class Refused(PenstockError):
     def __init__(
         self, what: str, *, rows: Mapping[str, Mapping[int, str]], got: object = None, written: int | None = None
     ) -> None:
-        super().__init__(what, got=got, hint="nothing: they are put aside, and the rest is given again")
+        super().__init__(
+            what, got=got, hint="nothing to do: these rows become dead letters, and the other rows are written again"
+        )
         self.rows, self.written = rows, written

@@ -204,15 +204,15 @@ class _Run:
         job = self._job
         self._progress.update(state="verifying", rows_done=0)
         with self._progress.keepalive("what was written is compared with what was to be"):
-            verdict = verify_target(
+            verification = verify_target(
                 job, plan, path, self._bootstrap, self._target.compacted, lambda n: self._progress.update(rows_done=n)
             )
-        if not verdict.ok:
+        if not verification.ok:
             raise BackfillError(
-                f"backfill {job.id}: {verdict.summary}",
+                f"backfill {job.id}: {verification.summary}",
                 hint=f"see who else writes to {job.target} or cleans it; then do it once more: --again",
             )
-        self._summary = verdict.summary
+        self._summary = verification.summary
 
     def _plan(self, source: BackfillSource, previous: BackfillMarker | None) -> BackfillMarker | None:
         """The rows to write; None if all are written and verified.

@@ -121,7 +121,11 @@ def release(
     name: Name,
     note: Note = "",
     accept_state: Annotated[
-        bool, typer.Option("--accept-state", help="Keep state that other code wrote; the audit log records this.")
+        bool,
+        typer.Option(
+            "--accept-state",
+            help="Keep the state although its plan differs from that of the new code; the audit log records this.",
+        ),
     ] = False,
 ) -> None:
     """Replace the driver of an app, or of a stream's app, by one that runs the present code.

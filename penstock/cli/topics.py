@@ -254,7 +254,7 @@ def _check(catalog: Catalog, topic: str, batch: Sequence[OutgoingRecord], before
                 tombstone = batch[number].value is None
                 if why and not tombstone:
                     raise PenstockError(
-                        f"stream {name} would put record {before + number + 1} aside as a dead letter",
+                        f"stream {name} would write record {before + number + 1} as a dead letter",
                         got=why,
                         hint=f"send values of the schema {source.schema!r}, or use --no-check; "
                         f"{before:,} records were sent",

@@ -1,4 +1,4 @@
-"""What runs, and what it uses."""
+"""CPU, memory and ports of running servers and drivers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def measure(which: list[ManagedServer], rows: list[DriverRow], seconds: float = 
     time.sleep(seconds if everyone else 0)
     elapsed = time.monotonic() - began
 
-    def use(name: str, pid: int | None, members: list[psutil.Process], ports: dict[str, int]) -> ServerUsage:
+    def usage_of(name: str, pid: int | None, members: list[psutil.Process], ports: dict[str, int]) -> ServerUsage:
         cpu = sum(max(0.0, _cpu(p) - before[p.pid]) for p in members)
         leader = next((p for p in members if p.pid == pid), members[0])
         return ServerUsage(
@@ -50,10 +50,10 @@ def measure(which: list[ManagedServer], rows: list[DriverRow], seconds: float = 
     for server, members in usage_by_server.values():
         record, alive = server.record, server.running()
         if alive and record and members:
-            out.append(use(server.name, alive.pid, members, dict(record.ports)))
+            out.append(usage_of(server.name, alive.pid, members, dict(record.ports)))
         else:
             out.append(ServerUsage(server.name, "crashed" if record else "stopped", ports=dict(server.ports)))
-    out += [use(name, row.pid, members, {}) for name, (row, members) in sessions.items() if members]
+    out += [usage_of(name, row.pid, members, {}) for name, (row, members) in sessions.items() if members]
     return out
 
 

@@ -31,7 +31,7 @@ from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.model.topic import COMMITS
 
 TopicAndPartition = tuple[str, int]
-# Seconds; the broker aborts the transaction of a dead driver sooner.
+# Seconds to wait for an open transaction; the broker aborts that of a dead driver before.
 OPEN_TRANSACTION_TIMEOUT = 60.0
 
 

@@ -14,7 +14,7 @@
     RECONCILE EVERY 1 DAY RATE 10000      -- how often table and topic are compared, at how many rows a second at most;
                                           -- or RECONCILE NEVER; REMOVES 20 PERCENT behind it: if more of the topic's
                                           -- rows are gone from the table, somebody is asked before they are removed
-    LARGEST 16 MB                         -- of a record; a row that makes a larger one is put aside
+    LARGEST 16 MB                         -- of a record; a row with a larger one becomes a dead letter
     AS
     SELECT id, name, deleted, updated_at FROM accounts
 

@@ -121,9 +121,9 @@ def _field(column: exp.ColumnDef, what: str, of_json: bool) -> Field:
     constraints = [c.kind for c in column.args.get("constraints") or ()]
     if other := [c for c in constraints if not isinstance(c, IGNORED_CONSTRAINTS)]:
         raise DeclarationError(
-            f"the schema of {what}: field {column.name} says more than a type and NOT NULL",
+            f"the schema of {what}: field {column.name} declares more than a type and NOT NULL",
             got=", ".join(c.sql("spark") for c in other),
-            hint="leave it out: a missing field is NULL, and the transform may say what stands for it",
+            hint="leave it out: a missing field is NULL, for which the transform may set a default",
         )
     required = any(isinstance(c, exp.NotNullColumnConstraint) for c in constraints)
     return Field(column.name, _type(column.args["kind"], what, column.name, of_json), required)

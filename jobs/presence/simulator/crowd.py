@@ -199,7 +199,7 @@ def plan(crowd: Crowd) -> Plan:
     crowd.rules.check()
     if crowd.length <= crowd.late:
         hint = "let it last longer than a probe may be late"
-        raise PenstockError("the crowd is too short", got=f"{crowd.length} ms", hint=hint)
+        raise PenstockError("the simulated time of the crowd is too short", got=f"{crowd.length} ms", hint=hint)
     if crowd.late >= crowd.rules.dwell:
         raise PenstockError(
             "probes may be as late as the dwell, so visits cannot be known in advance",

@@ -219,7 +219,7 @@ class DigestIndex:
         self.drift = replace(d, missing=d.missing + missing, differing=d.differing + (not missing))
 
     def mark_compared(self, keys: Sequence[bytes], behind: tuple[Any, ...] | None) -> None:
-        """Record that rows were compared; `behind` is the last key, None if there are no more rows."""
+        """Record that rows were compared. behind: key after which the next rows are read; None if there are none."""
         with self._transaction():
             self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
             self.behind, self.scanned = behind, behind is None

@@ -162,7 +162,7 @@ class PlanFingerprint:
                 "`penstock backfill list`",
             )
 
-    def keep(self, lines: list[str]) -> None:
+    def store(self, lines: list[str]) -> None:
         """Record that the state is from now on that of this plan."""
         if self._lines(PLAN_FILE) != lines:
             self._write(PLAN_FILE, lines)

@@ -56,9 +56,7 @@ class DeadLetterIndex:
         topics = [*self._stream.side_outputs, DEAD_LETTERS.name]
         counts = partition_counts(admin(self._bootstrap), self._bootstrap)
         # Another stream's open transaction may hide later dead letters.
-        stable_end_offsets(
-            [(t, p) for t in topics for p in range(counts.get(t, 0))], self._bootstrap, "what was put aside"
-        )
+        stable_end_offsets([(t, p) for t in topics for p in range(counts.get(t, 0))], self._bootstrap, "dead letters")
         for letter in dead_letters.read_dead_letters(topics, self._bootstrap, sys.maxsize):
             if letter.stream == self._stream.name and letter.origin:
                 letters.setdefault((letter.topic, *letter.origin), set()).add(letter.topic_id)

@@ -3,7 +3,7 @@
 Spark bounds a batch by the number of its records alone, and a record may have a megabyte. So when memory was full, of
 the JVM or of a Python worker, the batch that was planned is cut by bytes, as they are read off the log, and all that it
 held is read in batches of no more records than its first piece has. One of these that fails is cut likewise, down to
-one record, which is put aside in the end.
+one record, which becomes a dead letter in the end.
 """
 
 from __future__ import annotations

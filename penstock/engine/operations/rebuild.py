@@ -1,9 +1,9 @@
 """Rebuild of a fold's checkpoint: its state is computed from the stream's output, or from its inputs, as of the batch
 of the commit marker.
 
-It is built in a folder of its own, `<stream>.rebuilding`, and becomes a pending reset when it is
-whole and on the disk: the next start takes it up, as it does any reset, and sets aside what is there. So whatever dies
-before leaves all as it was.
+It is built in its own folder, `<stream>.rebuilding`, and becomes a pending reset when it is complete and
+flushed: the next start activates it, as any reset, in place of the old checkpoint. A rebuild that is killed
+before changes nothing.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def rebuild(
         ids = {**topic_ids(admin(bootstrap), plan.ends, bootstrap), **mark.topic_ids}
         reset = Reset(plan.ends, ids={topic: ids[topic] for topic in plan.ends if topic in ids}, rebuilt=True)
         HadoopFolder(spark, str(folder)).replace(RESET_FILE, reset.text())
-        plans.PlanFingerprint(spark, stream.name, str(folder)).keep(lines)
+        plans.PlanFingerprint(spark, stream.name, str(folder)).store(lines)
         if (now := read_commit_marker(stream.name, bootstrap)) != mark:
             raise PenstockError(
                 f"stream {stream.name} has written meanwhile",

@@ -197,8 +197,8 @@ def _note_replayed(stream: Stream, plan: ResetPlan, replayed: Iterable[tuple[Rec
         is_idempotent = isinstance(stream.output_mode, Stateless) and all(
             output.keyed for output in stream.outputs.values()
         )
-        text = f"{count:,} of the records that are read again were put aside and replayed"
-        (plan.notes if is_idempotent else plan.objections).append(f"{text}, so each of them is there twice")
+        text = f"{count:,} of the records that are read again were dead letters that were replayed"
+        (plan.notes if is_idempotent else plan.objections).append(f"{text}, so each of them is in its topic twice")
 
 
 def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]], to: ResetTarget) -> dict[Place, int]:

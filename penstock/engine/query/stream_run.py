@@ -248,10 +248,10 @@ class StreamRun:
             writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
         if not has_commits:
             # If the driver died right after the start, nothing else would say what the first state is made of.
-            self._plan.keep(fingerprint)
+            self._plan.store(fingerprint)
         self._query = writer.start()
         if has_commits:
-            self._plan.keep(fingerprint)
+            self._plan.store(fingerprint)
 
     def _end_query(self, query: StreamingQuery, timeout: float = 30.0) -> None:
         self._committer.quiesce(timeout)

@@ -193,9 +193,9 @@ def _check(fold: Fold, con: duckdb.DuckDBPyConnection, key: str, fresh: pa.Table
     (different,) = con.execute(f"SELECT count(*) FROM (SELECT DISTINCT {key} FROM folded)").fetchall()[0]
     if not count == different == len(fresh):
         raise DeclarationError(
-            f"fold {fold.name} gives a key twice, or one that no record has",
-            got=f"{count} rows of {different} keys, {len(fresh)} of them of the records or due",
-            hint="let its query give one row for a key of the records or one that is due, or none to forget it",
+            f"fold {fold.name} gives a key twice, or a key without a record or a due timer",
+            got=f"{count} rows of {different} keys, {len(fresh)} of them with a record or a due timer",
+            hint="give one row for each key with a record or a due timer, or no row to forget the key",
         )
 
 

@@ -14,13 +14,13 @@ REFUSED_FOR = 600_000
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a watcher sees over time and one look cannot. It goes with the event that wakes the supervisor.
+    """What a watcher observes over time; sent with the event that wakes the supervisor.
 
     Attributes:
         incarnation: The driver that was watched.
         alive_at: Its last liveness report.
         silent_for: Seconds without a new report while the database answered.
-        leaving_for: Seconds since the driver should have begun to leave.
+        leaving_for: Seconds since the driver should have begun to exit.
         incomplete_for: Seconds that the running driver did not know a wanted stream.
     """
 
@@ -33,7 +33,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Facts:
-    """What one look at an app finds; a decision is a function of it.
+    """What one check of an app finds; a decision is a function of it.
 
     Attributes:
         wanted: Whether any stream of the app is wanted.

@@ -37,7 +37,7 @@ LONGEST_WAIT = 30.0
 # A held topic is looked at so often; streams that feed topics, so often that none is ill in between unseen.
 HELD_EVERY, WATCH_EVERY = 1.0, 10.0
 # The bound of a topic that no reader waits for.
-NOBODY = EventTimeBound(None)
+NO_HOLD = EventTimeBound(None)
 # A heartbeat that is so late was not sent in time: a broker, this program or its host was down.
 OVERDUE = 5.0
 
@@ -98,7 +98,7 @@ class HeartbeatSender:
         turn = [name for name in self._windowed if self._next.get(name, 0) <= now]
         bounds = {name: self._holds.bound(name, now) for name in turn if self._holds.due(name)}
         for name in (name for name in turn if name not in bounds):
-            self._note_hold(name, NOBODY)
+            self._note_hold(name, NO_HOLD)
             self._next[name] = now + int(WATCH_EVERY * 1000)
         for name, bound in bounds.items():
             self._note_hold(name, bound)
@@ -113,7 +113,7 @@ class HeartbeatSender:
         return max(0.0, min(min(self._next.values()) / 1000 - self._clock(), longest))
 
     def _overdue(self, now: int) -> dict[str, int]:
-        """Topics whose readers wait for a beat, with the age of the last in ms; the database knows older ones."""
+        """Topics whose next heartbeat is overdue, with the age of the last one in ms."""
         if self._control is None:
             return {}
         if self._before is None:

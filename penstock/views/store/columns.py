@@ -169,5 +169,5 @@ def escaped(text: str) -> str:
 
 
 def entry(name: str, value: str) -> str:
-    """How an entry of a map lies in its column."""
+    """The text by which an entry of a map is stored in its column."""
     return f"{RS}{escaped(name)}{US}{escaped(value)}{RS}"

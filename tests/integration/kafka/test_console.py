@@ -67,7 +67,7 @@ def test_what_is_sent_is_read() -> None:
 
 def test_a_value_that_a_stream_would_put_aside_is_refused() -> None:
     _, said = run("send", "orders", GOOD, '{"shop":"north","at":1}', code=1)
-    assert "stream totals would put record 2 aside" in said
+    assert "stream totals would write record 2 as a dead letter" in said
     assert "field amount is missing or null" in said
     assert ORDER in said
     assert run("read", "orders") == ("", "topic orders has no record\n")

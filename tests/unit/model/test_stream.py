@@ -176,7 +176,7 @@ EVENT = "n BIGINT, at TIMESTAMP, s STRUCT<at: TIMESTAMP>, day DATE"
         ({"event_time": " "}, "has an empty event time"),
         ({"schema": "timestamp BIGINT", "event_time": "timestamp"}, "got: timestamp BIGINT"),
         ({"schema": "", "event_time": "at"}, "take one of: topic, partition, offset, key, value, timestamp"),
-        ({"schema": "n BIGINT DEFAULT 5, at TIMESTAMP"}, "says more than a type and NOT NULL; got: DEFAULT 5"),
+        ({"schema": "n BIGINT DEFAULT 5, at TIMESTAMP"}, "declares more than a type and NOT NULL; got: DEFAULT 5"),
         ({"topic": "events"}, "an input needs a Topic; got: 'events'"),
         ({"tombstones": "drop"}, 'give tombstones="dead letter" or "keep"'),
         ({"tombstones": "keep"}, "nothing would tell their keys"),

@@ -215,7 +215,7 @@ def test_a_release_incompatible_with_the_state_is_refused(
         control.sync(catalog.load())
         checkpoints = Path(settings().checkpoint_root)
         for name, of in catalog.load().streams.items():
-            PlanFingerprint(session_for(spark, of), name, str(checkpoints / name)).keep(kept(spark, of))
+            PlanFingerprint(session_for(spark, of), name, str(checkpoints / name)).store(kept(spark, of))
             (checkpoints / name / "commits").mkdir()
             (checkpoints / name / "commits" / "0").write_text("v1\n{}")
         write("'sums', 1, 'max(amount)'", "'counts', 2, 'count(*)'", "'kept', 1, 'sum(amount)'")

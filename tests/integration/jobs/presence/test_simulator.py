@@ -131,7 +131,7 @@ def test_a_crowd_on_the_clock_ends_early_with_the_truth_of_what_was_sent(place: 
     ("words", "message"),
     [
         (("--for", "10 minutes"), "this is not a duration; got: 10 minutes; hint: e.g. 90s"),
-        (("--for", "4s", "--businesses", "3"), "the crowd is too short; got: 4000 ms"),
+        (("--for", "4s", "--businesses", "3"), "the simulated time of the crowd is too short; got: 4000 ms"),
         (("--dwell", "10m"), "no crowd can be simulated by these rules; got: dwell 600000 ms"),
         (("--rate", "0.1", "--businesses", "3"), "1000 devices send "),
         (("--check", "nowhere"), "the truth cannot be read; got: nowhere"),

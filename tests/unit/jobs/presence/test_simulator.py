@@ -142,7 +142,7 @@ def test_contacts_come_before_at_and_after_visits_or_never(made: Plan) -> None:
     ("given", "message"),
     [
         ({"rate": 0.1}, "150 devices send .* probes/s at least; got: 0.1; hint: use a higher rate"),
-        ({"length": 5000}, "the crowd is too short; got: 5000 ms"),
+        ({"length": 5000}, "the simulated time of the crowd is too short; got: 5000 ms"),
         ({"late": 20_000}, "got: 20000 ms late, dwell 20000 ms; hint: let them be less late, or use"),
         (
             {"rules": Rules(dwell=10, within=10)},
