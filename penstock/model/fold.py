@@ -33,7 +33,7 @@ class Fold:
     NULL, `struct_pack(v := v)`.
 
     Attributes:
-        name: of the state; a stream may have several.
+        name: of the state; a stream may have several. Small letters, digits and single `-`.
         key: the frame's columns that a state belongs to; none of them may be NULL.
         state_schema: Spark DDL of the state of a key, without the key.
         update_sql: a SELECT over `records`, the frame's columns with `event_time TIMESTAMPTZ`, and `state`, the key and

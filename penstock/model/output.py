@@ -94,7 +94,7 @@ class Writer(Protocol):
         """Write a batch with its commit marker; return when all of it is durable.
 
         Args:
-            rows: by the output's name.
+            rows: by the output's name; an output without rows may be missing; all are if the marker alone is written.
             mark: of the batch.
 
         Returns:
@@ -118,7 +118,7 @@ class WriterOwner:
 
     Attributes:
         name: of the stream.
-        group: its fencing id.
+        group: identifies the stream to its stores; a newer writer of the same group fences the older ones.
         bootstrap: the brokers.
     """
 
@@ -135,8 +135,9 @@ class Output(ABC):
 
     Attributes:
         writer: `module:callable` that opens the store: an Opener.
-        delivery: what the store guarantees of a batch that is given twice: it is there once (`exactly once`), or it is
-            written over itself (`upsert`).
+        delivery: what the store guarantees of a batch that is given twice: it is there once (`exactly once`), because
+            its writer keeps the commit marker with the rows and returns it from `committed`; or it is written over
+            itself (`upsert`). Only a store of the second kind has a thread of its own, so that it may be slow.
         empty_batches: whether a store without commit markers is also given batches without rows, and so knows all
             offsets that were read.
     """
