@@ -29,7 +29,7 @@ class Drivers:
         self.control, self.bootstrap = control, bootstrap
 
     def launch(self, app: str) -> DriverRow:
-        """Start a driver as a supervisor would, whatever runs already."""
+        """Launch a driver as a supervisor would, even if another runs."""
         row = self.control.app(app)
         assert row
         log = launch.new_log(app)
@@ -44,16 +44,16 @@ class Drivers:
         return self.row(incarnation)
 
     def row(self, incarnation: str) -> DriverRow:
-        found = self.control.driver(incarnation)
-        assert found
-        return found
+        driver = self.control.driver(incarnation)
+        assert driver
+        return driver
 
     def wait_running(self, d: DriverRow, seconds: float = 90) -> None:
         wait_until(lambda: self.row(d.incarnation).state == "running", seconds, what=f"driver {d.app} runs: {d.log}")
 
     def wait_committed(self, app: str, d: DriverRow, seconds: float = 90) -> None:
         """Wait until every stream of the app has committed a batch under this driver and has no lag."""
-        # Some streams have nothing to do for longer than a minute.
+        # Some streams have no batch for longer than a minute.
         since = min(d.launched_at, self.control.now() - 60_000)
 
         def done() -> bool:
@@ -65,25 +65,25 @@ class Drivers:
         wait_until(done, seconds, what=f"the streams of {app} commit batches: {d.log}")
 
     @contextmanager
-    def beating(self) -> Iterator[None]:
-        """Beats go out by the clock, as Airflow sends them, also behind a broker that was away."""
-        over = threading.Event()
-        beater = HeartbeatSender(catalog.load().heartbeat_topics(), self.control, self.bootstrap)
+    def sending_heartbeats(self) -> Iterator[None]:
+        """Send heartbeats as Airflow does, also after an outage of the broker."""
+        stop = threading.Event()
+        sender = HeartbeatSender(catalog.load().heartbeat_topics(), self.control, self.bootstrap)
 
-        def beat() -> None:
+        def send_heartbeats() -> None:
             wait = 0.0
-            while not over.wait(min(wait, 1.0)):
+            while not stop.wait(min(wait, 1.0)):
                 with suppress(BrokerError):
-                    wait = beater.run_once()
+                    wait = sender.run_once()
 
-        thread = threading.Thread(target=beat, name="beats")
+        thread = threading.Thread(target=send_heartbeats, name="heartbeats")
         thread.start()
         try:
             yield
         finally:
-            over.set()
+            stop.set()
             thread.join()
-            beater.close()
+            sender.close()
 
 
 def signal_session(d: DriverRow, number: signal.Signals) -> None:
@@ -97,6 +97,6 @@ def signal_session(d: DriverRow, number: signal.Signals) -> None:
 def drivers(
     broker: Broker | Brokers, mariadb: MariaDB, home: Path, project: Path, **extra: object
 ) -> Iterator[Drivers]:
-    """Drivers of a project with a home of their own; every process they started is gone at the end."""
+    """Drivers of a project with a home of their own; all their processes are killed at the end."""
     with deployed(project, broker, mariadb, home, **extra) as control:
         yield Drivers(control, broker.bootstrap)

@@ -199,7 +199,7 @@ def started(broker: Broker, mariadb: MariaDB, tmp_path: Path, monkeypatch: pytes
     variables = {f"PENSTOCK_AGENTS_{name}": value for name, value in {"RUN": 1, **lengths}.items()}
     with (
         drivers(broker, mariadb, tmp_path, PROJECT, PENSTOCK_LEASE_TTL=5, **variables) as app_drivers,
-        app_drivers.beating(),
+        app_drivers.sending_heartbeats(),
     ):
         yield app_drivers
 

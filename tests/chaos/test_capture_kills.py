@@ -1,4 +1,4 @@
-"""The captures' driver killed at random moments while writers work: the topic ends as the table, never going back."""
+"""The captures' driver is killed at random moments while rows change: the topic equals the table, in version order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 
-# The histories try what is captured; here it is the driver, with its leases.
+# The chaos histories test what is captured; this tests the driver and its leases.
 KILLS = 4
 ROWS = 40
 DECLARED = """CAPTURE INTO ledger PARTITIONS 2 FROM mysql demo KEY (id) CURSOR changed DELETED WHEN (gone)
@@ -46,37 +46,37 @@ def ledger(
         cursor.executemany("INSERT INTO ledger (id) VALUES (%s)", [(i,) for i in range(ROWS)])
     connection.commit()
     connection.close()
-    with drivers(fresh_broker, mariadb, tmp_path, tmp_path / "project", PENSTOCK_LEASE_TTL=5) as given:
-        yield given
+    with drivers(fresh_broker, mariadb, tmp_path, tmp_path / "project", PENSTOCK_LEASE_TTL=5) as driver_processes:
+        yield driver_processes
 
 
-def write(mariadb: MariaDB, worker: int, over: threading.Event) -> None:
-    """Transactions of some rows each, held open for a while, so that they commit in another order than they began."""
-    chance, connection = random.Random(worker), connect(mariadb)
+def write(mariadb: MariaDB, worker: int, stop: threading.Event) -> None:
+    """Transactions of some rows each, open for a while, so that they do not commit in the order in which they began."""
+    rng, connection = random.Random(worker), connect(mariadb)
     with connection.cursor() as cursor:
-        while not over.is_set():
-            # In order of key, so that no two writers wait for each other.
-            for key in sorted(chance.sample(range(ROWS), chance.choice((1, 1, 2, 5)))):
-                gone = chance.random() < 0.1
-                cursor.execute("UPDATE ledger SET version = version + 1, gone = %s WHERE id = %s", (gone, key))
-                time.sleep(chance.choice((0, 0, 0.02, 0.2)))
-            connection.commit() if chance.random() < 0.9 else connection.rollback()
+        while not stop.is_set():
+            # In key order, so that there are no deadlocks.
+            for key in sorted(rng.sample(range(ROWS), rng.choice((1, 1, 2, 5)))):
+                deleted = rng.random() < 0.1
+                cursor.execute("UPDATE ledger SET version = version + 1, gone = %s WHERE id = %s", (deleted, key))
+                time.sleep(rng.choice((0, 0, 0.02, 0.2)))
+            connection.commit() if rng.random() < 0.9 else connection.rollback()
     connection.rollback()
     connection.close()
 
 
-def test_the_topic_is_the_table_through_kills(ledger: Drivers, mariadb: MariaDB) -> None:
-    chance, over = random.Random(20261121), threading.Event()
-    writers = [threading.Thread(target=write, args=(mariadb, worker, over)) for worker in range(3)]
+def test_the_topic_equals_the_table_despite_kills(ledger: Drivers, mariadb: MariaDB) -> None:
+    rng, stop = random.Random(20261121), threading.Event()
+    writers = [threading.Thread(target=write, args=(mariadb, worker, stop)) for worker in range(3)]
     for writer in writers:
         writer.start()
     for _ in range(KILLS):
         driver = ledger.launch(APP)
-        # Sometimes before it took its leases, mostly in the middle of its work.
-        time.sleep(chance.uniform(0.5, 4))
+        # Sometimes before it has its leases, mostly while it works.
+        time.sleep(rng.uniform(0.5, 4))
         signal_session(driver, signal.SIGKILL)
-        wait_until(lambda d=driver: d.session.alive() is False, what="it is gone")  # type: ignore[misc]
-    over.set()
+        wait_until(lambda d=driver: d.session.alive() is False, what="the driver is gone")  # type: ignore[misc]
+    stop.set()
     for writer in writers:
         writer.join()
     ledger.wait_running(ledger.launch(APP))
@@ -91,11 +91,11 @@ def test_the_topic_is_the_table_through_kills(ledger: Drivers, mariadb: MariaDB)
         last = table(read(ledger.bootstrap, "ledger"))
         return {json.loads(key)["id"]: json.loads(value)["version"] for key, value in last.items()}
 
-    wait_until(lambda: topic() == rows, what="the topic is the table")
+    wait_until(lambda: topic() == rows, what="the topic equals the table")
     newest: dict[str, int] = {}
     for record in read(ledger.bootstrap, "ledger"):
         if record.value is not None:
             key, version = record.key or "", json.loads(record.value)["version"]
-            assert version >= newest.get(key, 0), f"{key} went back"
+            assert version >= newest.get(key, 0), f"{key} has an older version after a newer one"
             newest[key] = version
     assert sum(newest.values()) > ROWS

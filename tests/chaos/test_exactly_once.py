@@ -1,4 +1,4 @@
-"""Each record once, whatever dies: drivers killed at random moments, and one that wakes up as a zombie."""
+"""Each record is counted once while drivers are killed at random moments, or resumed after they were replaced."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ CHAOS = PROJECT / "tests" / "chaos" / "project"
 
 @pytest.fixture
 def quality(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[Drivers]:
-    with drivers(fresh_broker, mariadb, tmp_path, PROJECT) as given:
-        yield given
+    with drivers(fresh_broker, mariadb, tmp_path, PROJECT) as app_drivers:
+        yield app_drivers
 
 
 @pytest.fixture
 def chaos(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[Drivers]:
-    with drivers(fresh_broker, mariadb, tmp_path, CHAOS, PENSTOCK_LEASE_TTL=5) as given:
-        yield given
+    with drivers(fresh_broker, mariadb, tmp_path, CHAOS, PENSTOCK_LEASE_TTL=5) as app_drivers:
+        yield app_drivers
 
 
-def test_quality_counts_each_record_once_through_kills_and_a_second_launch(quality: Drivers) -> None:
-    """Records of three topics, the last created on the way; SIGKILL of the whole driver at random moments; then a
+def test_quality_counts_each_record_once_despite_kills_and_a_second_launch(quality: Drivers) -> None:
+    """Records of three topics, one of them created later; SIGKILL of the whole driver at random moments; then a
     second driver beside a healthy one."""
     records = QualityRecords(quality.bootstrap, 20260101, "first", "second")
     d = quality.launch("quality")
@@ -51,8 +51,8 @@ def test_quality_counts_each_record_once_through_kills_and_a_second_launch(quali
         if kill == KILLS // 2:
             records.add("third")
         records.produce(2000)
-        # From the start of the session to behind a few batches.
-        d = killed(quality, d, records.produce, after=records.chance.uniform(2, 12))
+        # Between the start of the session and a few batches later.
+        d = kill_and_relaunch(quality, d, records.produce, seconds=records.chance.uniform(2, 12))
     records.produce(2000)
     records.check(d.log)
     second_launch_leaves_a_healthy_driver_alone(quality, d)
@@ -61,7 +61,7 @@ def test_quality_counts_each_record_once_through_kills_and_a_second_launch(quali
 
 
 def second_launch_leaves_a_healthy_driver_alone(drivers: Drivers, first: DriverRow) -> None:
-    """The second driver finds the leases held, gives the app back and ends."""
+    """The second driver finds that the leases are held, gives the app back and ends."""
     second = drivers.launch(first.app)
     wait_until(lambda: drivers.row(second.incarnation).state == "ended", what="the second launch ends")
     assert "lease" in (drivers.row(second.incarnation).reason or "")
@@ -71,9 +71,9 @@ def second_launch_leaves_a_healthy_driver_alone(drivers: Drivers, first: DriverR
     assert drivers.row(first.incarnation).state == "running"
 
 
-def test_summaries_count_each_receipt_once_through_kills_of_both_stages(quality: Drivers) -> None:
+def test_summaries_count_each_receipt_once_despite_kills_of_both_stages(quality: Drivers) -> None:
     """Receipts while both stages work; SIGKILL of the driver that runs them at random moments."""
-    chance = random.Random(20260102)
+    rng = random.Random(20260102)
     sent: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     base = int(time.time() * 1000) - 25 * 60_000
 
@@ -81,57 +81,60 @@ def test_summaries_count_each_receipt_once_through_kills_of_both_stages(quality:
         records = []
         for _ in range(count):
             metric, value, at = (
-                chance.choice("abc"),
-                round(chance.gauss(0, 50), 3),
-                base + chance.randrange(20 * 60_000),
+                rng.choice("abc"),
+                round(rng.gauss(0, 50), 3),
+                base + rng.randrange(20 * 60_000),
             )
             receipt = {"environment": "prod", "metric": metric, "value": value, "timestamp": at}
-            records.append(Record("receipts", None, json.dumps(receipt), chance.randrange(4), timestamp=at))
+            records.append(Record("receipts", None, json.dumps(receipt), rng.randrange(4), timestamp=at))
             sent[metric, at // 600_000 * 600_000].append(value)
         send(quality.bootstrap, records)
 
     d = quality.launch("metrics")
     for _ in range(KILLS):
         produce(1000)
-        d = killed(quality, d, produce, after=chance.uniform(3, 14))
+        d = kill_and_relaunch(quality, d, produce, seconds=rng.uniform(3, 14))
     produce(1000)
 
     def summaries() -> dict[tuple[str, int], dict[str, Any]]:
-        found = [json.loads(v or "{}") for v in latest(read(quality.bootstrap, "metric-summaries")).values()]
-        return {(s["metric"], s["window"]): s for s in found}
+        rows = [json.loads(v or "{}") for v in latest(read(quality.bootstrap, "metric-summaries")).values()]
+        return {(s["metric"], s["window"]): s for s in rows}
 
     total = sum(map(len, sent.values()))
     wait_until(
         lambda: sum(s["count"] for s in summaries().values()) >= total, every=1, what=f"all is summarised: {d.log}"
     )
-    found = summaries()
-    assert found.keys() == sent.keys()
+    summaries_by_key = summaries()
+    assert summaries_by_key.keys() == sent.keys()
     for group, values in sent.items():
-        for name, wanted in plain(values, [0.9]).items():
-            assert found[group][name] == pytest.approx(wanted, rel=1e-9), (group, name)
+        for name, expected in plain(values, [0.9]).items():
+            assert summaries_by_key[group][name] == pytest.approx(expected, rel=1e-9), (group, name)
 
 
 @pytest.mark.long
-def test_a_driver_that_wakes_up_behind_its_lease_does_no_harm(chaos: Drivers) -> None:
-    """Paused in full work, replaced as if it ran on another host, where nobody can kill it, then woken."""
-    sleeper = chaos.launch("chaos")
-    chaos.wait_running(sleeper)
+def test_a_driver_resumed_after_its_lease_does_no_harm(chaos: Drivers) -> None:
+    """A working driver is paused, replaced as if it ran on another host, where nobody can kill it, and resumed."""
+    paused_driver = chaos.launch("chaos")
+    chaos.wait_running(paused_driver)
     sent = produce(chaos, 1, 3000)
     wait_until(lambda: rows_out(chaos), what="the first totals are written")
     sent = produce(chaos, sent, 3000)
-    signal_session(chaos.row(sleeper.incarnation), signal.SIGSTOP)
-    chaos.control.update_driver(sleeper.incarnation, host="elsewhere")
+    signal_session(chaos.row(paused_driver.incarnation), signal.SIGSTOP)
+    chaos.control.update_driver(paused_driver.incarnation, host="elsewhere")
     wait_until(
         lambda: all(lease.expires_at < chaos.control.now() for lease in chaos.control.leases().values()),
         what="the leases run out",
     )
-    heir = chaos.launch("chaos")
-    chaos.wait_running(heir)
+    successor = chaos.launch("chaos")
+    chaos.wait_running(successor)
     sent = produce(chaos, sent, 3000)
-    chaos.wait_committed("chaos", heir)
+    chaos.wait_committed("chaos", successor)
     before = read(chaos.bootstrap, "totals")
-    signal_session(sleeper, signal.SIGCONT)
-    wait_until(lambda: sleeper.session.alive() is False, what="the sleeper sees that it lost its leases and ends")
+    signal_session(paused_driver, signal.SIGCONT)
+    wait_until(
+        lambda: paused_driver.session.alive() is False,
+        what="the paused driver loses its leases and ends",
+    )
     sent = produce(chaos, sent, 3000)
 
     def total() -> int:
@@ -139,37 +142,37 @@ def test_a_driver_that_wakes_up_behind_its_lease_does_no_harm(chaos: Drivers) ->
 
     wait_until(lambda: total() >= sent - 1, what="all records are counted")
     assert total() == sent - 1
-    grown = read(chaos.bootstrap, "totals")
-    assert grown[: len(before)] == before
-    # A stale writer would put an older total behind a newer one.
-    seen: dict[str | None, int] = {}
-    for record in grown:
+    all_totals = read(chaos.bootstrap, "totals")
+    assert all_totals[: len(before)] == before
+    # A fenced writer would write an older total after a newer one.
+    newest: dict[str | None, int] = {}
+    for record in all_totals:
         count = json.loads(record.value or "{}")["count"]
-        assert count >= seen.get(record.key, 0), f"{record} goes back behind {seen[record.key]}"
-        seen[record.key] = count
-    assert chaos.row(heir.incarnation).state == "running"
+        assert count >= newest.get(record.key, 0), f"{record} comes after the newer {newest[record.key]}"
+        newest[record.key] = count
+    assert chaos.row(successor.incarnation).state == "running"
 
 
-def killed(given: Drivers, d: DriverRow, produce: Callable[[int], None], after: float) -> DriverRow:
-    """Produce for so many seconds, SIGKILL all of a driver, and launch the next."""
-    deadline = time.monotonic() + after
+def kill_and_relaunch(app_drivers: Drivers, d: DriverRow, produce: Callable[[int], None], seconds: float) -> DriverRow:
+    """Produce for some seconds, SIGKILL the whole driver, and launch the next."""
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         produce(50)
         time.sleep(0.05)
     assert d.session.kill()
-    return given.launch(d.app)
+    return app_drivers.launch(d.app)
 
 
-def rows_out(given: Drivers) -> int:
-    found = given.control.progress("chaos").get("totals")
-    return found.rows_out if found else 0
+def rows_out(app_drivers: Drivers) -> int:
+    row = app_drivers.control.progress("chaos").get("totals")
+    return row.rows_out if row else 0
 
 
-def produce(to: Drivers, first: int, count: int) -> int:
+def produce(app_drivers: Drivers, first: int, count: int) -> int:
     """Records numbered from `first` on; returns the next number."""
     now = int(time.time() * 1000)
     send(
-        to.bootstrap,
+        app_drivers.bootstrap,
         [
             Record("numbers", None, json.dumps({"n": n, "at": now}), n % 2, timestamp=now)
             for n in range(first, first + count)

@@ -93,7 +93,7 @@ def platform(
         started = stack.enter_context(drivers(fresh_broker, mariadb, tmp_path, project, **given))
         for app in ("agents", CAPTURES, "views-1"):
             started.launch(app)
-        stack.enter_context(started.beating())
+        stack.enter_context(started.sending_heartbeats())
         asked = Asked(port)
         stack.callback(asked.close)
         yield started, asked

@@ -89,7 +89,7 @@ def test_records_are_written_as_they_are_in_order_of_event_time(kept: Archive, f
     assert len(read(fresh_broker.bootstrap, "again")) == len(ALL)
 
 
-def test_only_the_interval_and_then_only_what_came_late(
+def test_a_second_run_writes_only_records_that_arrived_late(
     kept: Archive, endpoint: Endpoint, fresh_broker: Broker
 ) -> None:
     create(fresh_broker.bootstrap, AGAIN)
@@ -105,7 +105,7 @@ def test_only_the_interval_and_then_only_what_came_late(
 
 
 @pytest.mark.parametrize("at", [0, 1, 3, 8])
-def test_cut_off_and_taken_up_again(
+def test_an_interrupted_run_is_continued(
     kept: Archive, endpoint: Endpoint, home: Path, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """Before a transaction, or between the last and the verification; then the archive gets more, and the files that

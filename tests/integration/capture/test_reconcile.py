@@ -193,7 +193,7 @@ def test_a_key_that_is_given_another_type_between_two_questions(
     compared(source, poller)
 
 
-def test_keys_that_are_the_same_to_the_database(source: Source) -> None:
+def test_keys_that_the_database_compares_as_equal(source: Source) -> None:
     source.sql(f"ALTER TABLE {source.name} MODIFY id VARCHAR(20) COLLATE utf8mb4_general_ci")
     for value in ("a", "B", "c ", "d"):
         source.sql(f"INSERT INTO {source.name} (id) VALUES ('{value}')")

@@ -169,7 +169,7 @@ class Bulk(pymysql.Connection):
         client._read_packet()
 
 
-def test_statements_of_the_bulk_protocol_count(mariadb: MariaDB) -> None:
+def test_statements_of_the_bulk_protocol_count_as_open_transactions(mariadb: MariaDB) -> None:
     with opened(mariadb, timedelta(seconds=9)) as database:
         client = Bulk(
             host="127.0.0.1", port=mariadb.port, user="penstock", password="penstock", database="demo", autocommit=True

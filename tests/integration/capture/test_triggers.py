@@ -129,7 +129,7 @@ def test_a_trigger_that_is_disabled(at: Place) -> None:
         assert "no trigger sets changed" in said
 
 
-def test_a_trigger_that_sets_what_does_not_grow(at: Place) -> None:
+def test_a_trigger_that_sets_a_cursor_that_may_not_grow(at: Place) -> None:
     if at.dialect != "sqlite":
         at.trigger("tr", "SET NEW.changed = COALESCE(NEW.changed, OLD.changed)")
         [said] = at.said()

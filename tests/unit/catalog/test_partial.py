@@ -130,7 +130,7 @@ def test_the_error_of_a_wrong_combiner_names_its_stream(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("args", [(), ("--json",), ("--graph", "text"), ("--graph", "mermaid"), ("order-points",)])
-def test_the_command_shows_the_rest_and_fails(folder: Path, args: tuple[str, ...]) -> None:
+def test_the_command_shows_valid_declarations_and_fails(folder: Path, args: tuple[str, ...]) -> None:
     (folder / "jobs" / "shop" / "wrong.py").write_text("1 / 0\n")
     found = penstock_catalog(*args)
     assert found.exit_code == 1
@@ -141,7 +141,7 @@ def test_the_command_shows_the_rest_and_fails(folder: Path, args: tuple[str, ...
 
 
 @pytest.mark.processes
-def test_the_page_has_the_rest_and_a_count(folder: Path) -> None:
+def test_the_page_lists_valid_declarations_and_the_number_of_broken_files(folder: Path) -> None:
     (folder / "jobs" / "shop" / "wrong.py").write_text("1 / 0\n")
     done = subprocess.run(
         [sys.executable, "-m", "penstock.catalog"], cwd=PROJECT, env={"PENSTOCK_PROJECT": str(folder)},
@@ -153,7 +153,7 @@ def test_the_page_has_the_rest_and_a_count(folder: Path) -> None:
     assert "ZeroDivisionError" in done.stderr
 
 
-def test_the_heartbeats_of_the_others_go_on(folder: Path) -> None:
+def test_heartbeats_of_valid_declarations_continue(folder: Path) -> None:
     from penstock_triggers import declared_windows
 
     before = declared_windows()

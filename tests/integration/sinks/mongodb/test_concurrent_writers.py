@@ -64,7 +64,7 @@ def test_writes_between_a_look_at_the_versions_and_the_write(
     assert (late.counters.written, late.counters.conflicts) == (4, 2)
 
 
-def test_what_is_not_there_is_inserted(opened: Opened, database: Database[Any]) -> None:
+def test_new_documents_are_inserted_without_a_version_guard(opened: Opened, database: Database[Any]) -> None:
     """A write that is guarded by a version is a search for each document."""
 
     class Listener(CommandListener):
