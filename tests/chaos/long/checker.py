@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
-from tests.chaos.long.topics import Seen, Topics
+from tests.chaos.long.topics import CommittedRecord, Topics
 
 WINDOW, NEAR, TIMER = 10_000, 10_000, 20_000
 # Older than this is late for certain; everything else must be younger than half a grace.
@@ -62,7 +62,7 @@ class Checker:
             found += self._captured(ledger)
         return found
 
-    def _read(self, topic: str) -> list[Seen]:
+    def _read(self, topic: str) -> list[CommittedRecord]:
         rows = self.topics.read(topic)
         self.records[topic] = len(rows)
         return rows
@@ -153,7 +153,7 @@ class Checker:
         yield from _differ("wilds", Counter(wanted.items()), Counter(dict(rows).items()))
         yield from _back("wilds", rows)
 
-    def _dead(self, bad: list[Seen]) -> Iterator[str]:
+    def _dead(self, bad: list[CommittedRecord]) -> Iterator[str]:
         readers = [stream for stream in READ_EVENTS if stream in self.streams]
         yield from self._kept("events-dead-letter", bad, readers, "reason")
         if "named" not in self.streams:
@@ -165,7 +165,7 @@ class Checker:
         for stream in set(KEEP_LATE) & set(self.streams):
             yield from self._kept(f"{stream}-late", [e["record"] for e in late], (stream,), "late-ms")
 
-    def _kept(self, topic: str, wanted: list[Seen], streams: Iterable[str], why: str) -> Iterator[str]:
+    def _kept(self, topic: str, wanted: list[CommittedRecord], streams: Iterable[str], why: str) -> Iterator[str]:
         """Each record once for each stream, as it came, with its place and why."""
         want = Counter((s, r.partition, r.offset, r.key, r.value) for r in wanted for s in streams)
         rows = self._read(topic)
@@ -193,16 +193,16 @@ class Checker:
         yield from _some("ledger, went back", back)
 
 
-def _ours(r: Seen) -> bool:
+def _ours(r: CommittedRecord) -> bool:
     """A heartbeat of the platform, which is no record of anybody's."""
     return (r.key or b"").startswith(b"penstock.")
 
 
-def _bad(r: Seen) -> bool:
+def _bad(r: CommittedRecord) -> bool:
     return (r.key or b"").startswith(b"bad")
 
 
-def _event(r: Seen) -> Event:
+def _event(r: CommittedRecord) -> Event:
     found: Event = json.loads(r.value or b"")
     return {**found, "late": found["at"] < r.at - LATE, "record": r}
 

@@ -1,4 +1,4 @@
-"""Topics read by a consumer of the checker's own, each record once: what was read is kept."""
+"""Reads topics with a plain consumer; each record is read once and kept in memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
-class Seen(NamedTuple):
-    """A committed record. at: epoch ms that its producer gave it."""
+class CommittedRecord(NamedTuple):
+    """A committed record. at: the producer's timestamp, epoch ms."""
 
     partition: int
     offset: int
@@ -23,7 +23,7 @@ class Seen(NamedTuple):
 
 
 class Topics:
-    """What the topics of a broker hold, by name."""
+    """The committed records of a broker's topics, by topic."""
 
     def __init__(self, bootstrap: str) -> None:
         self._consumer = Consumer(
@@ -37,28 +37,28 @@ class Topics:
                 "auto.offset.reset": "earliest",
             }
         )
-        self._found: defaultdict[str, list[Seen]] = defaultdict(list)
+        self._records: defaultdict[str, list[CommittedRecord]] = defaultdict(list)
         self._next: defaultdict[str, dict[int, int]] = defaultdict(dict)
 
     def names(self) -> set[str]:
-        return set(self._consumer.list_topics(timeout=PATIENCE).topics)
+        return set(self._consumer.list_topics(timeout=TIMEOUT).topics)
 
-    def read(self, topic: str) -> list[Seen]:
-        """All committed records of a topic, in the order of each partition; none of a topic that is not there."""
-        there = self._consumer.list_topics(timeout=PATIENCE).topics.get(topic)
-        if there is None:
+    def read(self, topic: str) -> list[CommittedRecord]:
+        """All committed records of a topic, in the order of each partition; empty if there is no such topic."""
+        metadata = self._consumer.list_topics(timeout=TIMEOUT).topics.get(topic)
+        if metadata is None:
             return []
-        starts = {p: self._next[topic].get(p, 0) for p in there.partitions}
+        starts = {p: self._next[topic].get(p, 0) for p in metadata.partitions}
         self._consumer.assign([TopicPartition(topic, p, at) for p, at in starts.items()])
-        open_ones, deadline = set(starts), time.monotonic() + PATIENCE
-        while open_ones:
-            found = self._consumer.consume(1000, timeout=0.2)
-            if not found and time.monotonic() > deadline:
-                raise OSError(f"{topic}: the broker says nothing for {PATIENCE:g} s")
-            for message in found:
+        unfinished, deadline = set(starts), time.monotonic() + TIMEOUT
+        while unfinished:
+            messages = self._consumer.consume(1000, timeout=0.2)
+            if not messages and time.monotonic() > deadline:
+                raise OSError(f"{topic}: no answer from the broker for {TIMEOUT:g} s")
+            for message in messages:
                 partition, error = message.partition() or 0, message.error()
                 if error and error.code() == KafkaError._PARTITION_EOF:
-                    open_ones.discard(partition)
+                    unfinished.discard(partition)
                     continue
                 if error:
                     raise OSError(f"{topic}: {error}")
@@ -66,14 +66,14 @@ class Topics:
                 if offset < starts[partition]:
                     continue
                 starts[partition] = offset + 1
-                given: Any = message.headers() or ()
-                headers = {name: (value or b"").decode() for name, value in given}
-                self._found[topic].append(
-                    Seen(partition, offset, message.timestamp()[1], message.key(), message.value(), headers)
+                pairs: Any = message.headers() or ()
+                headers = {name: (value or b"").decode() for name, value in pairs}
+                self._records[topic].append(
+                    CommittedRecord(partition, offset, message.timestamp()[1], message.key(), message.value(), headers)
                 )
         self._consumer.unassign()
         self._next[topic] = starts
-        return self._found[topic]
+        return self._records[topic]
 
     def close(self) -> None:
         self._consumer.close()

@@ -11,7 +11,7 @@ import httpx
 from pymongo import MongoClient
 
 from tests.chaos.long.topics import Topics
-from tests.chaos.sinks.oracle import Document, Place, Wanted, wanted, whole
+from tests.chaos.sinks.oracle import Document, ExpectedStore, Position, expected_stores, without_nulls
 
 PAGE = 5000
 SHOWN = 3
@@ -29,41 +29,41 @@ class Checker:
     def mistakes(self) -> list[str]:
         """All that is missing, too much or other than it must be, told of some examples each."""
         self.compared.clear()
-        right = wanted(self._topics.read("items"), self._topics.read("events"))
+        right = expected_stores(self._topics.read("items"), self._topics.read("events"))
         readers = {"search": "elasticsearch", "documents": "mongodb", "points": "influxdb"}
         right = {name: one for name, one in right.items() if readers[name.partition("-")[0]] in self._urls}
-        found = [said for name, one in right.items() for said in self._of_sink(name, one)]
-        return [*found, *self._of_letters(right)]
+        expected = [text for name, one in right.items() for text in self._of_sink(name, one)]
+        return [*expected, *self._of_letters(right)]
 
     def close(self) -> None:
         self._topics.close()
 
-    def _of_sink(self, name: str, right: Wanted) -> Iterator[str]:
+    def _of_sink(self, name: str, right: ExpectedStore) -> Iterator[str]:
         held, twice = dict[Hashable, Document](), list[Hashable]()
         for key, document in HELD[name](self._urls):
             if key in held:
                 twice.append(key)
-            held[key] = whole(document)
+            held[key] = without_nulls(document)
         self.compared[name] = len(right.documents)
         yield from differences(name, held, right.documents)
         yield from _told(f"{name}: there twice", twice)
 
-    def _of_letters(self, right: dict[str, Wanted]) -> Iterator[str]:
+    def _of_letters(self, right: dict[str, ExpectedStore]) -> Iterator[str]:
         """Each poison record is one dead letter of each sink that does not take it, if it gets that far."""
-        of_schema: Counter[tuple[str, Place]] = Counter()
+        of_schema: Counter[tuple[str, Position]] = Counter()
         for topic in ("items", "events"):
             of_schema.update(self._letters(f"{topic}-dead-letter"))
         for name, one in right.items():
             own = Counter({place: count for (stream, place), count in of_schema.items() if stream == name})
-            yield from _letters_differ(f"{name}: letters of the schema", own, one.none, set())
+            yield from _letters_differ(f"{name}: letters of the schema", own, one.invalid, set())
             refused = Counter(place for _, place in self._letters(f"{name}-dead-letter"))
-            yield from _letters_differ(f"{name}: letters of the store", refused, one.refused, one.perhaps)
-            self.compared["dead letters"] += len(one.none) + len(one.refused)
+            yield from _letters_differ(f"{name}: letters of the store", refused, one.refused, one.maybe_refused)
+            self.compared["dead letters"] += len(one.invalid) + len(one.refused)
 
-    def _letters(self, topic: str) -> list[tuple[str, Place]]:
+    def _letters(self, topic: str) -> list[tuple[str, Position]]:
         """The stream and the origin of each."""
-        said = [{n.removeprefix("penstock."): v for n, v in r.headers.items()} for r in self._topics.read(topic)]
-        return [(one["stream"], (one["topic"], int(one["partition"]), int(one["offset"]))) for one in said]
+        text = [{n.removeprefix("penstock."): v for n, v in r.headers.items()} for r in self._topics.read(topic)]
+        return [(one["stream"], (one["topic"], int(one["partition"]), int(one["offset"]))) for one in text]
 
 
 def differences(name: str, held: dict[Hashable, Document], right: dict[Hashable, Document]) -> Iterator[str]:
@@ -73,9 +73,11 @@ def differences(name: str, held: dict[Hashable, Document], right: dict[Hashable,
     yield from _told(f"{name}: differs", [f"{key}: {held[key]}, not {right[key]}" for key in other])
 
 
-def _letters_differ(name: str, found: Counter[Place], right: set[Place], perhaps: set[Place]) -> Iterator[str]:
-    yield from _told(f"{name}: missing", sorted(right - found.keys()))
-    yield from _told(f"{name}: too many", sorted((found - Counter(right | perhaps)).elements()))
+def _letters_differ(
+    name: str, expected: Counter[Position], right: set[Position], maybe: set[Position]
+) -> Iterator[str]:
+    yield from _told(f"{name}: missing", sorted(right - expected.keys()))
+    yield from _told(f"{name}: too many", sorted((expected - Counter(right | maybe)).elements()))
 
 
 def _told(what: str, those: Sequence[object]) -> Iterator[str]:

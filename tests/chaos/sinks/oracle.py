@@ -1,4 +1,4 @@
-"""What the stores must hold of what the topics hold, by the sinks' documentation and by nothing of the platform."""
+"""Expected contents of the stores, computed from topics as documented, without code of the platform."""
 
 from __future__ import annotations
 
@@ -8,41 +8,43 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.chaos.long.topics import Seen
+from tests.chaos.long.topics import CommittedRecord
 
-# Of a version: milliseconds above, the offset's lower bits below.
+# A version has the milliseconds in its upper bits, and these lower bits of the offset.
 OFFSET_BITS = 21
 LAST_MS = 2**42 - 1
-# Bytes of a term of Elasticsearch.
+# Longest term of Elasticsearch, bytes.
 TERM = 32_766
 POINTS_FROM = 1_700_000_000_000_000
 HOURS_FROM = 1_700_000_000
 
 Document = dict[str, Any]
-Place = tuple[str, int, int]
-# A document that the store never takes.
-UNTAKEN: Document = {}
-# Key, version and document; None for one that goes.
+Position = tuple[str, int, int]
+# Stands for a document that the store never accepts.
+NEVER_ACCEPTED: Document = {}
+# Key, version and document; None for a delete.
 Change = tuple[Hashable, int, Document | None]
 
 
 @dataclass
-class Wanted:
-    """Of one sink. documents: by key, without fields that are NULL; none: places of records that are none of the
-    schema; refused: of those that the store never takes; perhaps: likewise, but there is something newer of their key,
-    and where the two met in a batch nobody asked the store."""
+class ExpectedStore:
+    """Expected results of one sink.
+
+    documents: by key, without fields that are NULL. invalid: positions of records not of the schema. refused:
+    positions of records that the store never accepts. maybe_refused: likewise, but with a newer record of their key: if
+    both were in one batch, the older was not sent to the store."""
 
     documents: dict[Hashable, Document] = field(default_factory=dict)
-    none: set[Place] = field(default_factory=set)
-    refused: set[Place] = field(default_factory=set)
-    perhaps: set[Place] = field(default_factory=set)
+    invalid: set[Position] = field(default_factory=set)
+    refused: set[Position] = field(default_factory=set)
+    maybe_refused: set[Position] = field(default_factory=set)
 
 
 Rule = Callable[[Document, int], Iterator[Change]]
 
 
-def wanted(items: Sequence[Seen], events: Sequence[Seen]) -> dict[str, Wanted]:
-    """By the name of the sink."""
+def expected_stores(items: Sequence[CommittedRecord], events: Sequence[CommittedRecord]) -> dict[str, ExpectedStore]:
+    """Expected results by name of the sink."""
     return {
         "search-now": of_items(items, search_now),
         "search-latest": of_events(events, search_latest),
@@ -55,9 +57,9 @@ def wanted(items: Sequence[Seen], events: Sequence[Seen]) -> dict[str, Wanted]:
     }
 
 
-def of_items(records: Sequence[Seen], rule: Rule) -> Wanted:
-    found = Wanted()
-    changes: list[tuple[Place, Change]] = []
+def of_items(records: Sequence[CommittedRecord], rule: Rule) -> ExpectedStore:
+    expected = ExpectedStore()
+    changes: list[tuple[Position, Change]] = []
     for record in records:
         place = ("items", record.partition, record.offset)
         if record.value is None:
@@ -65,57 +67,57 @@ def of_items(records: Sequence[Seen], rule: Rule) -> Wanted:
         else:
             value = parsed(record.value, ("id", "born", "at"))
         if value is None:
-            found.none.add(place)
+            expected.invalid.add(place)
         elif not 0 <= value["at"] <= LAST_MS:
-            found.refused.add(place)
+            expected.refused.add(place)
         else:
             changes += [(place, change) for change in rule(value, versioned(value, record))]
-    return settled(found, changes)
+    return latest_accepted(expected, changes)
 
 
-def of_events(records: Sequence[Seen], rule: Rule) -> Wanted:
-    found = Wanted()
-    changes: list[tuple[Place, Change]] = []
+def of_events(records: Sequence[CommittedRecord], rule: Rule) -> ExpectedStore:
+    expected = ExpectedStore()
+    changes: list[tuple[Position, Change]] = []
     for record in records:
         place = ("events", record.partition, record.offset)
         if (value := parsed(record.value, ("n", "at"))) is None:
-            found.none.add(place)
+            expected.invalid.add(place)
         else:
             changes += [(place, change) for change in rule(value, versioned(value, record))]
-    return settled(found, changes)
+    return latest_accepted(expected, changes)
 
 
-def versioned(value: Document, record: Seen) -> int:
+def versioned(value: Document, record: CommittedRecord) -> int:
     version: int = value["at"] << OFFSET_BITS | record.offset & 2**OFFSET_BITS - 1
     return version
 
 
-def settled(found: Wanted, changes: Sequence[tuple[Place, Change]]) -> Wanted:
-    """With the state of each key of the greatest version that the store takes."""
+def latest_accepted(expected: ExpectedStore, changes: Sequence[tuple[Position, Change]]) -> ExpectedStore:
+    """The document of each key with the greatest version that the store accepts."""
     greatest: dict[Hashable, int] = {}
     best: dict[Hashable, tuple[int, Document | None]] = {}
     for _, (key, version, document) in changes:
         greatest[key] = max(version, greatest.get(key, version))
-        if document is not UNTAKEN and (key not in best or best[key][0] < version):
+        if document is not NEVER_ACCEPTED and (key not in best or best[key][0] < version):
             best[key] = version, document
     for place, (key, version, document) in changes:
-        if document is UNTAKEN:
-            (found.perhaps if version < greatest[key] else found.refused).add(place)
-    found.documents = {key: whole(document) for key, (_, document) in best.items() if document is not None}
-    return found
+        if document is NEVER_ACCEPTED:
+            (expected.maybe_refused if version < greatest[key] else expected.refused).add(place)
+    expected.documents = {key: without_nulls(document) for key, (_, document) in best.items() if document is not None}
+    return expected
 
 
 def parsed(value: bytes | None, needed: Sequence[str]) -> Document | None:
-    """The columns of a value; None if it is no record of the schema."""
+    """The columns of a value; None if the record does not match the schema."""
     try:
-        found: Document = json.loads(value or b"")
+        expected: Document = json.loads(value or b"")
     except ValueError:
         return None
-    return found if all(found.get(name) is not None for name in needed) else None
+    return expected if all(expected.get(name) is not None for name in needed) else None
 
 
-def whole(document: Document) -> Document:
-    """Without fields that are NULL."""
+def without_nulls(document: Document) -> Document:
+    """A document without fields that are NULL."""
     return {name: value for name, value in document.items() if value is not None}
 
 
@@ -139,7 +141,7 @@ def search_now(value: Document, version: int) -> Iterator[Change]:
         yield key_text(value), version, None
         return
     document = {**columns(value, "id", "name", "state", "level", "n", "gone"), "_version": version}
-    yield key_text(value), version, document if len(value["state"]) <= TERM else UNTAKEN
+    yield key_text(value), version, document if len(value["state"]) <= TERM else NEVER_ACCEPTED
 
 
 def search_latest(value: Document, version: int) -> Iterator[Change]:  # noqa: ARG001
@@ -153,7 +155,7 @@ def search_log(value: Document, version: int) -> Iterator[Change]:
         return
     kind = "first" if value["kind"] == "a" else value["kind"]
     document = {**columns(value, "at", "n", "sensor", "note"), "kind": kind, "_version": version}
-    yield value["n"], 0, document if len(value["note"] or "") <= TERM else UNTAKEN
+    yield value["n"], 0, document if len(value["note"] or "") <= TERM else NEVER_ACCEPTED
 
 
 def documents_now(value: Document, version: int) -> Iterator[Change]:
@@ -162,7 +164,7 @@ def documents_now(value: Document, version: int) -> Iterator[Change]:
         yield key, version, None
         return
     document = {**columns(value, "id", "born", "name", "level", "n", "gone"), "labels": labels(value), "_v": version}
-    yield key, version, UNTAKEN if operator(value) else document
+    yield key, version, NEVER_ACCEPTED if operator(value) else document
 
 
 def documents_marked(value: Document, version: int) -> Iterator[Change]:
@@ -177,7 +179,7 @@ def documents_log(value: Document, version: int) -> Iterator[Change]:
     for part in value["parts"]:
         document = {**columns(value, "n", "sensor"), "part": part, "labels": labels(value), "_v": version}
         document |= {"hour": hour, "collection": f"events-{hour:%Y.%m.%d.%H}"}
-        yield (value["n"], part), 0, UNTAKEN if operator(value) else document
+        yield (value["n"], part), 0, NEVER_ACCEPTED if operator(value) else document
 
 
 def labels(value: Document) -> Document:
@@ -185,7 +187,7 @@ def labels(value: Document) -> Document:
 
 
 def operator(value: Document) -> bool:
-    """Whether MongoDB takes its label for one."""
+    """Whether MongoDB would read a label of the value as an operator."""
     return bool(value["label"].startswith("$"))
 
 
@@ -196,17 +198,17 @@ def points_now(value: Document, version: int) -> Iterator[Change]:
         return
     document = {"level": number(value), "name": value["name"] or "", "n": value["n"]}
     point = {**document, **{f"_version.{name}": version for name in document}}
-    yield key, version, UNTAKEN if document["level"] is None else point
+    yield key, version, NEVER_ACCEPTED if document["level"] is None else point
 
 
 def points_log(value: Document, version: int) -> Iterator[Change]:  # noqa: ARG001
     key = value["sensor"], value["kind"], POINTS_FROM + value["n"]
     level = number(value)
-    yield key, 0, UNTAKEN if level is None else {"level": level, "n": value["n"]}
+    yield key, 0, NEVER_ACCEPTED if level is None else {"level": level, "n": value["n"]}
 
 
 def number(value: Document) -> int | None:
-    """What a field of whole numbers takes."""
+    """A value as an integer field of InfluxDB stores it."""
     try:
         return int(value["level"])
     except ValueError:

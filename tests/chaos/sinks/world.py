@@ -30,10 +30,10 @@ from tests.chaos.projects import deployed
 FOLDER = PROJECT / "tests" / "chaos" / "sinks" / "project"
 STORES = ("elasticsearch", "mongodb", "influxdb")
 KILLS = {kind: breakers.KILLS[kind] for kind in ("driver", "python", "jvm", "starting", "twice")}
-# Longer than what a client waits for an answer.
+# Longer than a client's timeout.
 LONGEST = 40.0
 Store = ElasticsearchServer | MongoDBServer | InfluxDBServer
-FOR_EVER = {"retention.ms": "-1"}
+KEEP_ALL = {"retention.ms": "-1"}
 
 
 class World(world.World):
@@ -52,17 +52,17 @@ class World(world.World):
         super().__init__(broker, database, control, supervision)
         self.stores = stores
 
-    def killable(self) -> bool:
-        """Whether there is a driver with a Python that can be killed."""
+    def has_driver_to_kill(self) -> bool:
+        """Whether there is a driver whose Python can be killed."""
         d = self.driver()
-        return d is not None and self.lives(d)
+        return d is not None and self.is_alive(d)
 
-    def lives(self, d: DriverRow) -> bool:
+    def is_alive(self, d: DriverRow) -> bool:
         return any(breakers.is_python(breakers.command_line(member.pid)) for member in d.session.members())
 
-    def through(self, seconds: float) -> bool:
-        """Wait until all that the topics hold by now is written; whether it is in time."""
-        # Ends of topics that were measured before the last record came say nothing.
+    def wait_caught_up(self, seconds: float) -> bool:
+        """Wait until all records sent so far are written; False after a timeout."""
+        # Lags that were measured before the last record was sent do not count.
         since, end = int(time.time() * 1000) + 5000, time.monotonic() + seconds
         while time.monotonic() < end:
             rows = self.control.progress(SINKS_APP).values()
@@ -72,16 +72,16 @@ class World(world.World):
         return False
 
     def written(self) -> dict[str, int]:
-        """Rows that went out so far, by store."""
-        found = dict.fromkeys(self.stores, 0)
+        """Rows written so far, by store."""
+        rows = dict.fromkeys(self.stores, 0)
         prefixes = {"search": "elasticsearch", "documents": "mongodb", "points": "influxdb"}
         for name, row in self.control.progress(SINKS_APP).items():
-            found[prefixes[name.partition("-")[0]]] += row.rows_out
-        return found
+            rows[prefixes[name.partition("-")[0]]] += row.rows_out
+        return rows
 
 
 def outages(max_seconds: float, stores: Sequence[str]) -> dict[str, breakers.Breaker]:
-    """Ways to break one store while the others go on."""
+    """Outages of one store while the others run."""
     return {
         f"{name} {how}": breakers.outage(partial(_store, name), pause=how == "paused", max_seconds=max_seconds)
         for name in stores
@@ -89,27 +89,27 @@ def outages(max_seconds: float, stores: Sequence[str]) -> dict[str, breakers.Bre
     }
 
 
-def _store(name: str, given: world.World) -> ManagedServer:
-    assert isinstance(given, World)
-    return given.stores[name]
+def _store(name: str, platform: world.World) -> ManagedServer:
+    assert isinstance(platform, World)
+    return platform.stores[name]
 
 
 @contextmanager
-def started(home: Path, names: Sequence[str]) -> Iterator[World]:
-    """Everything runs; at the end nothing does, and the data stays."""
+def start_platform(home: Path, names: Sequence[str]) -> Iterator[World]:
+    """Start everything; stop it at the end and keep the data."""
     aot_cache.ensure()
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
         database = stack.enter_context(MariaDB(home=home, port=free_port()))
-        made: dict[str, Any] = {
+        server_classes: dict[str, Any] = {
             "elasticsearch": ElasticsearchServer,
             "mongodb": MongoDBServer,
             "influxdb": InfluxDBServer,
         }
-        stores = {name: stack.enter_context(made[name](home, port=free_port(2))) for name in names}
-        create(broker.bootstrap, *(Topic(name, partitions=3, config=FOR_EVER) for name in ("items", "events")))
-        given = {f"PENSTOCK_{name.upper()}_URL": stores[name].url if name in stores else "" for name in STORES}
-        given |= {"PENSTOCK_STUCK_AFTER": STUCK, "PENSTOCK_LEASE_TTL": LEASE, "PENSTOCK_DRIVER_MEMORY": "768m"}
-        control = stack.enter_context(deployed(FOLDER, broker, database, home, **given))
+        stores = {name: stack.enter_context(server_classes[name](home, port=free_port(2))) for name in names}
+        create(broker.bootstrap, *(Topic(name, partitions=3, config=KEEP_ALL) for name in ("items", "events")))
+        variables = {f"PENSTOCK_{name.upper()}_URL": stores[name].url if name in stores else "" for name in STORES}
+        variables |= {"PENSTOCK_STUCK_AFTER": STUCK, "PENSTOCK_LEASE_TTL": LEASE, "PENSTOCK_DRIVER_MEMORY": "768m"}
+        control = stack.enter_context(deployed(FOLDER, broker, database, home, **variables))
         supervision = stack.enter_context(Supervision(home))
         yield World(broker, database, control, supervision, stores)

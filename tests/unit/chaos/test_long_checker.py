@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from tests.chaos.long.checker import KEEP_LATE, READ_EVENTS, STREAMS, Checker
-from tests.chaos.long.topics import Seen
+from tests.chaos.long.topics import CommittedRecord
 
 AT, HORIZON = 1_800_000_000_000, 1_800_000_020_000
 LEDGER = [(1, {"version": 3}), (2, {"version": 1}), (2, None)]
-Contents = dict[str, list[Seen]]
+Contents = dict[str, list[CommittedRecord]]
 
 
-def record(offset: int, key: Any, value: Any, headers: dict[str, str] | None = None, at: int = AT) -> Seen:
+def record(offset: int, key: Any, value: Any, headers: dict[str, str] | None = None, at: int = AT) -> CommittedRecord:
     def encoded(given: Any) -> bytes | None:
         return given.encode() if isinstance(given, str) else None if given is None else json.dumps(given).encode()
 
-    return Seen(0, offset, at, encoded(key), encoded(value), headers or {})
+    return CommittedRecord(0, offset, at, encoded(key), encoded(value), headers or {})
 
 
 def event(number: int, at: int = AT) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Given:
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
 
-    def read(self, topic: str) -> list[Seen]:
+    def read(self, topic: str) -> list[CommittedRecord]:
         return self._contents.get(topic, [])
 
     def names(self) -> set[str]:
