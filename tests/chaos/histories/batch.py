@@ -1,4 +1,4 @@
-"""Some histories at once: tables, writers, breakers, quiet, comparison."""
+"""A batch of histories: tables, writers, faults, and the comparison when all writers have ended."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.chaos.histories.writers import Writer
 
 ATTEMPTS = 8
 WRITERS = 3
-# Polls of each capture, and seconds of writing, behind the last breaker: what is killed often hardly polls.
+# Polls of each capture, and seconds of writing, after the last fault: a process that is killed often hardly polls.
 POLLS, LAST = 15, 6.0
 
 
 @dataclass
-class Found:
-    """What a run came to; counts. refused: captures that were refused, by the reason's first words; by_polls: histories
-    in which nothing was compared before it was looked at what the polls wrote."""
+class RunSummary:
+    """Counts of a run. refused: captures that were refused, by the first words of the reason; by_polls: histories whose
+    topics were checked before any reconcile."""
 
     histories: int = 0
     operations: int = 0
@@ -50,26 +50,26 @@ class Found:
 
 
 class Batch:
-    """Histories of these numbers. say: told of what happens, in lines."""
+    """Histories with these numbers. say: called with a line for each event."""
 
     def __init__(
-        self, world: World, seed: int, numbers: Sequence[int], without: frozenset[str], found: Found,
+        self, world: World, seed: int, numbers: Sequence[int], without: frozenset[str], summary: RunSummary,
         say: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self.world, self.found, self._say = world, found, say
-        self.chance = random.Random(f"{seed}/{numbers[0]}")
+        self.world, self.summary, self._say = world, summary, say
+        self.rng = random.Random(f"{seed}/{numbers[0]}")
         self.folder = world.home / "declared"
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         world.folder = self.folder
         engines = list(world.servers)
-        self.histories = [self._made(seed, n, engines[n % len(engines)], without) for n in numbers]
+        self.histories = [self._create_history(seed, n, engines[n % len(engines)], without) for n in numbers]
 
     def _server(self, h: History) -> Server:
         return self.world.servers[h.engine]
 
-    def _made(self, seed: int, number: int, engine: str, without: frozenset[str]) -> History:
-        """A history that the platform does not refuse, with its table."""
+    def _create_history(self, seed: int, number: int, engine: str, without: frozenset[str]) -> History:
+        """Create the table of a history whose capture the platform accepts."""
         for attempt in range(ATTEMPTS):
             h = history(seed, number, engine, without, attempt)
             self._drop(h)
@@ -78,13 +78,13 @@ class Batch:
             path.write_text(h.declaration())
             writer = Writer(h, self._server(h), 99, threading.Lock())
             connection = self._server(h).open()
-            for _ in range(self.chance.choice((1, 20))):
+            for _ in range(self.rng.choice((1, 20))):
                 with suppress(*ERRORS):
                     writer.insert(connection)
             connection.close()
             if not (why := refusal(path)):
                 return h
-            self.found.refused[" ".join(why.split()[:12])] += 1
+            self.summary.refused[" ".join(why.split()[:12])] += 1
             self._keep(h, "refused", [why])
             path.unlink()
             self._drop(h)
@@ -92,9 +92,9 @@ class Batch:
 
     def run(self, kills: int, cuts: int) -> None:
         for h in self.histories:
-            self.found.engines[h.engine] += 1
-            self.found.keys.update(f"{h.engine} {c.kind.ddl}" for c in h.key)
-            self.found.cursors[f"{h.engine} {h.cursor.ddl}{' auto' if h.cursor.auto else ''}"] += 1
+            self.summary.engines[h.engine] += 1
+            self.summary.keys.update(f"{h.engine} {c.kind.ddl}" for c in h.key)
+            self.summary.cursors[f"{h.engine} {h.cursor.ddl}{' auto' if h.cursor.auto else ''}"] += 1
         writers = self._writers()
         self.world.start_worker()
         try:
@@ -103,7 +103,7 @@ class Batch:
             for writer in writers:
                 writer.over.set()
             self._end(writers)
-        self.found.operations += sum(w.done for w in writers)
+        self.summary.operations += sum(w.done for w in writers)
         self._check({w.history.name for w in writers if w.late})
         self.world.end_worker()
         for h in self.histories:
@@ -111,7 +111,7 @@ class Batch:
         self._forget_topics()
 
     def _end(self, writers: Sequence[Writer]) -> None:
-        """Wait for all; one may wait for what another prepared and was cut off from."""
+        """Wait for all writers; one may wait for a prepared transaction of another that lost its connection."""
         deadline = time.monotonic() + 120
         while any(writer.is_alive() for writer in writers):
             for server in self.world.servers.values():
@@ -125,94 +125,96 @@ class Batch:
             settle(server)
 
     def _writers(self) -> list[Writer]:
-        made = []
+        writers = []
         for h in self.histories:
-            fresh = threading.Lock()
-            made += [Writer(h, self._server(h), n, fresh, partial(self._polls, h.name)) for n in range(WRITERS)]
-        for writer in made:
+            lock = threading.Lock()
+            writers += [Writer(h, self._server(h), n, lock, partial(self._polls, h.name)) for n in range(WRITERS)]
+        for writer in writers:
             writer.start()
-        return made
+        return writers
 
     def _polls(self, name: str) -> int:
         row = self.world.captures.rows().get(name)
         return row.polls if row else 0
 
     def _break(self, kills: int, cuts: int) -> None:
-        ways = outages(self.world)
+        faults = outages(self.world)
         plan = ["kill"] * kills + ["outage"] * cuts
-        self.chance.shuffle(plan)
+        self.rng.shuffle(plan)
         names = [h.name for h in self.histories]
         for what in plan:
-            # What is killed sooner is mostly still at its start.
-            if self.chance.random() < 0.7:
-                self.world.works(names)
-            time.sleep(self.chance.choice((self.chance.uniform(0, 2), self.chance.uniform(2, 7))))
-            count = self.found.kills if what == "kill" else self.found.outages
-            kinds = list(KILLS) if what == "kill" else list(ways)
+            # Without a wait, the process would mostly be killed while it starts.
+            if self.rng.random() < 0.7:
+                self.world.wait_polled(names)
+            time.sleep(self.rng.choice((self.rng.uniform(0, 2), self.rng.uniform(2, 7))))
+            count = self.summary.kills if what == "kill" else self.summary.outages
+            kinds = list(KILLS) if what == "kill" else list(faults)
             least = min(count[kind] for kind in kinds)
-            # The kind that was tried least, so that none is left out.
-            kind = self.chance.choice([kind for kind in kinds if count[kind] == least])
-            said = KILLS[kind](self.world, self.chance) if what == "kill" else ways[kind](self.chance)
+            # The least frequent kind, so that all occur.
+            kind = self.rng.choice([kind for kind in kinds if count[kind] == least])
+            description = KILLS[kind](self.world, self.rng) if what == "kill" else faults[kind](self.rng)
             count[kind] += 1
-            self._say(f"{kind}: {said}")
-            if self.chance.random() < 0.3:
-                self._ask_something()
-        if not self.world.works(names, POLLS):
+            self._say(f"{kind}: {description}")
+            if self.rng.random() < 0.3:
+                self._request_reconcile_or_snapshot()
+        if not self.world.wait_polled(names, POLLS):
             self._say("not all of them have polled often")
         time.sleep(LAST)
 
-    def _ask_something(self) -> None:
-        """A comparison or a new snapshot while everything goes on."""
+    def _request_reconcile_or_snapshot(self) -> None:
+        """Request a reconcile or a new snapshot while writers and faults continue."""
         from penstock.control.rows import Actor
 
-        h = self.chance.choice(self.histories)
+        h = self.rng.choice(self.histories)
         if "snapshot" in h.features:
-            self.world.captures.ask(h.name, self.chance.choice(("snapshot", "reconcile")), Actor("histories", "test"))
+            self.world.captures.ask(h.name, self.rng.choice(("snapshot", "reconcile")), Actor("histories", "test"))
 
     # The comparison
 
-    def _check(self, late: set[str]) -> None:
+    def _check(self, unseen_by_polls: set[str]) -> None:
         names = [h.name for h in self.histories]
-        failed = self.world.asked(names, "poll")
-        failed |= self.world.asked([n for n in names if n not in failed], "poll")
+        failed = self.world.ask_all(names, "poll")
+        failed |= self.world.ask_all([n for n in names if n not in failed], "poll")
         rows = self.world.captures.rows()
-        alone = {name for name in names if not (row := rows.get(name)) or not row.drift}
-        self.found.by_polls += len(alone - failed.keys())
+        not_reconciled = {name for name in names if not (row := rows.get(name)) or not row.drift}
+        self.summary.by_polls += len(not_reconciled - failed.keys())
         wrong = self._compared(exact=False)
-        behind = [h.name for h in self.histories if wrong[h.name] and h.name not in failed]
-        if behind:
-            # What heals by itself was not lost.
+        to_poll_again = [h.name for h in self.histories if wrong[h.name] and h.name not in failed]
+        if to_poll_again:
+            # A difference that another poll repairs is no loss.
             time.sleep(3)
-            self.world.asked(behind, "poll")
+            self.world.ask_all(to_poll_again, "poll")
             wrong = self._compared(exact=False)
         for h in self.histories:
             if h.name in failed:
                 self._mistake(h, "stopped", [failed[h.name]])
-            elif wrong[h.name] and h.name not in late:
+            elif wrong[h.name] and h.name not in unseen_by_polls:
                 self._mistake(h, "before the reconcile", wrong[h.name])
-        again = self.world.asked([n for n in names if n not in failed], "reconcile")
+        unreconciled = self.world.ask_all([n for n in names if n not in failed], "reconcile")
         wrong = self._compared(exact=True, count=True)
         for h in self.histories:
-            if h.name in again:
-                self._mistake(h, "reconcile", [again[h.name]])
+            if h.name in unreconciled:
+                self._mistake(h, "reconcile", [unreconciled[h.name]])
             elif wrong[h.name] and h.name not in failed:
                 self._mistake(h, "after the reconcile", wrong[h.name])
-        self.found.histories += len(self.histories)
+        self.summary.histories += len(self.histories)
 
     def _compared(self, *, exact: bool, count: bool = False) -> dict[str, list[str]]:
         tables: dict[str, tuple[Rows, set[tuple[object, ...]]]] = {}
         for h in self.histories:
             tables[h.name] = expected(h, self._server(h))
-        there = topics(self.world.broker.bootstrap, self.histories)
+        contents = topics(self.world.broker.bootstrap, self.histories)
         if count:
-            self.found.records += sum(topic.records for topic in there.values())
-            self.found.rows += sum(len(rows) for rows, _ in tables.values())
-        return {h.name: compared(h, there.get(h.name, Topic()), *tables[h.name], exact=exact) for h in self.histories}
+            self.summary.records += sum(topic.records for topic in contents.values())
+            self.summary.rows += sum(len(rows) for rows, _ in tables.values())
+        return {
+            h.name: compared(h, contents.get(h.name, Topic()), *tables[h.name], exact=exact) for h in self.histories
+        }
 
     def _mistake(self, h: History, when: str, mistakes: list[str]) -> None:
-        said = f"{h.name} ({h.engine}) {when}: {' | '.join(mistakes)}"
-        self.found.mistakes.append(said[:2000])
-        self._say(f"MISTAKE {said[:700]}")
+        description = f"{h.name} ({h.engine}) {when}: {' | '.join(mistakes)}"
+        self.summary.mistakes.append(description[:2000])
+        self._say(f"MISTAKE {description[:700]}")
         self._keep(h, when, mistakes)
 
     def _keep(self, h: History, when: str, mistakes: list[str]) -> None:
@@ -227,13 +229,13 @@ class Batch:
 
     def _forget_topics(self) -> None:
         client = AdminClient({"bootstrap.servers": self.world.broker.bootstrap})
-        for done in client.delete_topics([h.name for h in self.histories]).values():
+        for deletion in client.delete_topics([h.name for h in self.histories]).values():
             with suppress(Exception):  # it may never have been made
-                done.result(30)
+                deletion.result(30)
 
 
 def refusal(path: Path) -> str:
-    """Why the platform refuses a declared capture; empty if it takes it."""
+    """Why the platform refuses a declared capture; empty if it accepts it."""
     try:
         explain.first_row(read(path))
     except PenstockError as e:

@@ -1,7 +1,6 @@
-"""What the topics of histories hold against what their tables hold, key by key, by nothing of the platform.
+"""Compares the topics of histories with their tables, key by key, without code of the platform.
 
-The forms are those of the table of types in the captures' documentation, made from the text that the database itself
-shows.
+Forms are those of the table of types in docs/captures.md, computed from the text that the database returns.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are one in JSON too: 1, 1.0 and true are not."""
+    """Whether two values are equal in JSON too: 1, 1.0 and true are not."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list):
@@ -90,7 +89,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def outs(history: History, server: Server) -> list[Out]:
-    """The columns that records have; those that were added meanwhile are asked of the database."""
+    """The columns of the records; those added during the history are read from the database."""
     if not history.star or "alter" not in history.features or server.engine == "sqlite":
         return history.out
     place = "table_schema = DATABASE()" if server.engine != "postgres" else "table_schema = 'public'"
@@ -102,7 +101,7 @@ def outs(history: History, server: Server) -> list[Out]:
 
 
 def expected(history: History, server: Server) -> tuple[Rows, set[tuple[Any, ...]]]:
-    """The rows by key as the topic should have them, and the keys that should have tombstones."""
+    """The rows that the topic should have, by key, and the keys that should have tombstones."""
     columns = outs(history, server)
     asked = [o.sql for o in columns]
     if server.engine == "postgres":
@@ -126,7 +125,7 @@ def expected(history: History, server: Server) -> tuple[Rows, set[tuple[Any, ...
 
 @dataclass
 class Topic:
-    """What a topic holds. last: value by key, as sent; records: how many; mistakes: what is wrong by itself."""
+    """Contents of a topic. last: value by key; records: their number; mistakes: found in the topic alone."""
 
     last: dict[bytes, bytes | None] = field(default_factory=dict)
     records: int = 0
@@ -147,7 +146,7 @@ class Topic:
 
 
 def topics(bootstrap: str, histories: Iterable[History]) -> dict[str, Topic]:
-    """All that committed transactions wrote, from the beginning to the end as it is now."""
+    """All committed records, from the beginning to the present end."""
     found = {h.name: Topic() for h in histories}
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "histories", "isolation.level": "read_committed",
@@ -174,7 +173,7 @@ def topics(bootstrap: str, histories: Iterable[History]) -> dict[str, Topic]:
 
 
 def compared(history: History, topic: Topic, rows: Rows, deleted: set[tuple[Any, ...]], *, exact: bool) -> list[str]:
-    """What is wrong. exact: after a comparison, where all must be equal; before, what no poll can see is let pass."""
+    """The differences. exact: after a reconcile all must be equal; before, changes that no poll can see are ignored."""
     mistakes = [f"{m}" for m in topic.mistakes[:TOLD]]
     found: dict[tuple[Any, ...], bytes | None] = {}
     for sent, value in topic.last.items():

@@ -32,7 +32,7 @@ ENGINES = ("mariadb", "postgres", "sqlite", "mysql")
 # Rows of a page.
 PAGE = 3
 # Seconds until a capture must have done what it was asked; a sixth of them if it says why not.
-PATIENCE = 300.0
+TIMEOUT = 300.0
 NO_ANSWER = "no answer"
 
 
@@ -45,29 +45,29 @@ class Breakable(Protocol):
 
 
 class World:
-    """What runs. parts: servers by name; worker: the process that captures, None before it is started."""
+    """The running processes. parts: servers by name; worker: the capturing process, None before it is started."""
 
     def __init__(self, home: Path, broker: Broker, parts: dict[str, Breakable], servers: dict[str, Server]) -> None:
         self.home, self.broker, self.parts, self.servers = home, broker, parts, servers
         self.control = Control(f"sqlite:///{home / 'control.db'}")
         self.captures = Captures(self.control)
         self.worker: subprocess.Popen[bytes] | None = None
-        self.folder, self._began = home, 0
+        self.folder, self._started_at = home, 0
 
     def start_worker(self) -> subprocess.Popen[bytes]:
-        """Another process that captures all of `folder`; it shuts out the one before."""
-        self._began = time.time_ns() // 1_000_000
+        """Start a process that captures all of `folder`; it fences the one before."""
+        self._started_at = time.time_ns() // 1_000_000
         with (self.home / "worker.log").open("ab") as log:
             command = [sys.executable, "-m", "tests.chaos.histories.worker", str(self.folder), str(PAGE)]
             self.worker = subprocess.Popen(command, stdout=log, stderr=log, cwd=PROJECT)
         return self.worker
 
-    def works(self, names: Sequence[str], polls: int = 1) -> bool:
-        """Wait until all of them have polled so often; False if one does not in time."""
-        deadline = time.monotonic() + PATIENCE / 6 * (1 if polls == 1 else 2)
+    def wait_polled(self, names: Sequence[str], polls: int = 1) -> bool:
+        """Wait until all captures have polled this often; False after a timeout."""
+        deadline = time.monotonic() + TIMEOUT / 6 * (1 if polls == 1 else 2)
         while time.monotonic() < deadline:
             rows = self.captures.rows()
-            if all((row := rows.get(n)) and row.polls >= polls and row.reported_at > self._began for n in names):
+            if all((row := rows.get(n)) and row.polls >= polls and row.reported_at > self._started_at for n in names):
                 return True
             time.sleep(0.5)
         return False
@@ -76,115 +76,115 @@ class World:
         if self.worker:
             end(self.worker)
 
-    def asked(self, names: Sequence[str], what: CaptureRequest) -> dict[str, str]:
-        """Ask it of all, and wait until it is done; why not, by name, of those that could not."""
-        left, failed = dict[str, str](), dict.fromkeys(names, NO_ANSWER)
-        began = time.monotonic()
-        while waiting := [n for n, why in failed.items() if time.monotonic() - began < _patience(why)]:
+    def ask_all(self, names: Sequence[str], what: CaptureRequest) -> dict[str, str]:
+        """Request this of all captures, and wait until it is done; returns the reasons of failures, by name."""
+        pending, failed = dict[str, str](), dict.fromkeys(names, NO_ANSWER)
+        started_at = time.monotonic()
+        while waiting := [n for n, why in failed.items() if time.monotonic() - started_at < _timeout(why)]:
             for name in waiting:
-                if name not in left:
-                    left[name] = self.captures.ask(name, what, Actor("histories", "test"))
+                if name not in pending:
+                    pending[name] = self.captures.ask(name, what, Actor("histories", "test"))
             time.sleep(0.5)
             for name, row in self.captures.rows().items():
-                if name in left and row.answered_request_id == left[name]:
-                    # What failed tries again by itself, and is asked again.
-                    del left[name]
+                if name in pending and row.answered_request_id == pending[name]:
+                    # A failed request is sent again.
+                    del pending[name]
                     failed[name] = row.answer or ""
                     if not row.answer:
                         del failed[name]
         return failed
 
 
-def _patience(why: str) -> float:
-    return PATIENCE if why == NO_ANSWER else PATIENCE / 6
+def _timeout(why: str) -> float:
+    return TIMEOUT if why == NO_ANSWER else TIMEOUT / 6
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL it, stopped or not."""
+    """SIGKILL a process, also a stopped one."""
     process.kill()
     process.wait(30)
 
 
-# Kills of the process that captures; each leaves one that runs
+# Faults of the capturing process; each leaves one that runs
 
 
-def killed(world: World, chance: random.Random) -> str:  # noqa: ARG001
+def kill(world: World, rng: random.Random) -> str:  # noqa: ARG001
     world.end_worker()
     world.start_worker()
     return "and started again"
 
 
-def twice(world: World, chance: random.Random) -> str:
+def kill_twice(world: World, rng: random.Random) -> str:
     world.end_worker()
     world.start_worker()
-    time.sleep(wait := chance.uniform(0.3, 3))
+    time.sleep(wait := rng.uniform(0.3, 3))
     world.end_worker()
     world.start_worker()
     return f"again after {wait:.1f} s"
 
 
-def paused(world: World, chance: random.Random) -> str:
+def pause(world: World, rng: random.Random) -> str:
     assert world.worker
     world.worker.send_signal(signal.SIGSTOP)
-    time.sleep(wait := chance.uniform(0.5, 5))
+    time.sleep(wait := rng.uniform(0.5, 5))
     world.worker.send_signal(signal.SIGCONT)
     return f"{wait:.1f} s"
 
 
-def zombie(world: World, chance: random.Random) -> str:
-    """It wakes up beside its heir."""
-    first = world.worker
-    assert first
-    first.send_signal(signal.SIGSTOP)
+def pause_and_replace(world: World, rng: random.Random) -> str:
+    """Pause the process, start another, and resume the first beside it."""
+    previous = world.worker
+    assert previous
+    previous.send_signal(signal.SIGSTOP)
     world.start_worker()
-    time.sleep(wait := chance.uniform(3, 8))
-    first.send_signal(signal.SIGCONT)
-    time.sleep(chance.uniform(0.5, 3))
-    end(first)
-    return f"it slept {wait:.1f} s"
+    time.sleep(wait := rng.uniform(3, 8))
+    previous.send_signal(signal.SIGCONT)
+    time.sleep(rng.uniform(0.5, 3))
+    end(previous)
+    return f"it was paused for {wait:.1f} s"
 
 
 KILLS: dict[str, Callable[[World, random.Random], str]] = {
-    "killed": killed,
-    "twice": twice,
-    "paused": paused,
-    "zombie": zombie,
+    "killed": kill,
+    "twice": kill_twice,
+    "paused": pause,
+    "zombie": pause_and_replace,
 }
 
 
 def outages(world: World) -> dict[str, Callable[[random.Random], str]]:
-    """Ways to break the servers of this world, each for some seconds."""
+    """Outages of the servers, each for some seconds."""
 
-    def made(part: Breakable, how: str) -> Callable[[random.Random], str]:
-        def away(chance: random.Random) -> str:
-            part.kill() if how == "killed" else part.pause()
-            time.sleep(seconds := chance.choice((chance.uniform(0.5, 3), chance.uniform(3, 12))))
+    def outage(server: Breakable, how: str) -> Callable[[random.Random], str]:
+        def stop_server(rng: random.Random) -> str:
+            server.kill() if how == "killed" else server.pause()
+            time.sleep(seconds := rng.choice((rng.uniform(0.5, 3), rng.uniform(3, 12))))
             if how == "paused":
-                part.resume()
-            elif isinstance(part, ManagedServer):
-                restart(part)
-            elif isinstance(part, Postgres):
-                part.start()
+                server.resume()
+            elif isinstance(server, ManagedServer):
+                restart(server)
+            elif isinstance(server, Postgres):
+                server.start()
             return f"{seconds:.1f} s"
 
-        return away
+        return stop_server
 
     parts: dict[str, Breakable] = {"broker": world.broker, **world.parts}
-    return {f"{name} {how}": made(part, how) for name, part in parts.items() for how in ("killed", "paused")}
+    return {f"{name} {how}": outage(server, how) for name, server in parts.items() for how in ("killed", "paused")}
 
 
 @contextmanager
-def started(home: Path, engines: Sequence[str]) -> Iterator[World]:
-    """Everything runs but the process that captures; at the end nothing does."""
+def start_world(home: Path, engines: Sequence[str]) -> Iterator[World]:
+    """Start all but the capturing process; stop everything at the end."""
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
         parts, servers = dict[str, Breakable](), dict[str, Server]()
         for engine in engines:
             if engine in ("mariadb", "mysql"):
-                part = (MariaDB if engine == "mariadb" else MySQL)(home, free_port())
-                stack.enter_context(part)
-                parts[engine], servers[engine] = part, mysql(engine, part.port)
+                database = (MariaDB if engine == "mariadb" else MySQL)(home, free_port())
+                stack.enter_context(database)
+                parts[engine], servers[engine] = database, mysql(engine, database.port)
             elif engine == "postgres":
                 parts[engine] = server = stack.enter_context(Postgres())
                 servers[engine] = postgres(server.url)
@@ -213,11 +213,11 @@ def started(home: Path, engines: Sequence[str]) -> Iterator[World]:
             clear_caches()
 
 
-def there() -> tuple[str, ...]:
-    """The engines that can be had on this machine."""
-    from tests.support import mysql as fetched
+def available_engines() -> tuple[str, ...]:
+    """The engines that are available on this machine."""
+    from tests.support import mysql as mysql_server
 
     with suppress(HostError):
-        fetched.root()
+        mysql_server.root()
         return ENGINES
     return ENGINES[:3]
