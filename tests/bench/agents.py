@@ -1,4 +1,4 @@
-"""Endpoint agents: a million of them known, check-ins at a rate, and how soon each change of theirs is seen.
+"""Endpoint agents: check-ins of a million agents at a steady rate, and the latency of each kind of change.
 
 The project's own app `agents` as a driver of its own and one instance of the views, against a broker and a control
 database of their own; captured topics are written directly. Everything is on this machine, and so are those who send

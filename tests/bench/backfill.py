@@ -1,4 +1,4 @@
-"""How fast counts come from an archive into a topic, beside the bare loop: the files read, each record produced.
+"""Rate of a backfill from an archive into a topic, compared with a bare loop that produces each record.
 
 The bare loop checks nothing, sorts nothing, has no transactions, no header and no mark, and what it wrote is not read
 back. Both read from the embedded object store, over HTTP.

@@ -1,4 +1,4 @@
-"""How soon a commit is in the topic, how fast a snapshot is, and what many idle captures cost.
+"""Latency from a commit to the topic, rate of a snapshot, and CPU of many idle captures.
 
 python -m tests.bench.capture [latency|snapshot|idle]     all three, a quarter of an hour
 """
@@ -89,7 +89,7 @@ def place(captures: Mapping[str, int]) -> Iterator[Place]:
 
 
 def latency() -> None:
-    """From the commit to the hands of a read-committed consumer."""
+    """From the commit until a read-committed consumer has the record."""
     rows = []
     with place({"orders": EVERY_MS}) as at:
         at.sql("INSERT INTO orders (name) SELECT CONCAT('order ', seq) FROM seq_1_to_10000")
@@ -227,7 +227,7 @@ def _forget(at: Place) -> None:
 
 
 def _bare(at: Place) -> None:
-    """Stream the table through one cursor into one producer, as a competent hand would."""
+    """Stream the table through one cursor into one producer, as a hand-written program would."""
     producer = Producer(
         {"bootstrap.servers": at.broker.bootstrap, "linger.ms": 5, "compression.type": "lz4", "acks": "all",
          "queue.buffering.max.messages": 1_000_000}

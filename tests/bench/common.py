@@ -72,7 +72,7 @@ def peak_memory(processes: Callable[[], Iterable[psutil.Process]]) -> Iterator[l
 
 @contextmanager
 def during(work: Callable[[], float], after: float = 0.0) -> Iterator[None]:
-    """Do something again and again during the block, each time so many seconds later as it says; first after some."""
+    """Call `work` repeatedly during the block; it returns the pause in seconds. after: the first pause."""
     done = threading.Event()
 
     def repeat() -> None:

@@ -1,4 +1,4 @@
-"""Kafka Connect with Debezium's MariaDB connector, standalone, as what a capture is measured against."""
+"""Kafka Connect with Debezium's MariaDB connector, standalone, with which captures are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs to spread an app over workers: one executor with two cores, beside two of one core on a worker each.
+"""Cost of spreading an app over workers: one executor with two cores, compared with two of one core on two workers.
 
 The same job (windows with state, one stage of the summaries) over the same full topic on a standalone cluster that is
 started for each run; the driver is a process of its own in all. Spread, also with more partitions of the shuffle, each
@@ -18,7 +18,7 @@ from penstock.host.ports import free_port
 from penstock.java import aot_cache
 from penstock.settings import settings
 from tests.bench.common import table, write
-from tests.bench.jobs import Place, fill, measured, output, place, same, state
+from tests.bench.jobs import Servers, fill, measured, output, same, start_servers, state
 from tests.bench.peers import Measured
 
 JOB, KEYS = "summaries, one stage", 1000
@@ -26,16 +26,18 @@ JOB, KEYS = "summaries, one stage", 1000
 LAYOUTS = ((1, 2, 2), (2, 1, 2), (2, 1, 4), (2, 1, 8))
 
 
-def run(at: Place, layout: tuple[int, int, int]) -> Measured:
+def run(servers: Servers, layout: tuple[int, int, int]) -> Measured:
     workers, cores, partitions = layout
     # Heap as a worker of that size gives it; together it is the same.
     memory = f"{512 * cores}m"
-    with SparkCluster(at.folder, free_port(2 + 2 * workers), workers=workers, cores=cores, memory=memory) as cluster:
+    with SparkCluster(
+        servers.folder, free_port(2 + 2 * workers), workers=workers, cores=cores, memory=memory
+    ) as cluster:
         given = {
             "PENSTOCK_SPARK_MASTER": cluster.url, "PENSTOCK_APP_CORES": "2", "PENSTOCK_EXECUTOR_CORES": str(cores),
             "PENSTOCK_EXECUTOR_MEMORY": memory, "SHUFFLE_PARTITIONS": str(partitions),
         }  # fmt: skip
-        return measured(at, JOB, given, cluster)
+        return measured(servers, JOB, given, cluster)
 
 
 def rate(m: Measured) -> float:
@@ -45,7 +47,7 @@ def rate(m: Measured) -> float:
 
 def warm(m: Measured) -> float:
     """Records a second, of the second half."""
-    return m.course.steady(0.5, 1, m.records).records_s
+    return m.samples.steady(0.5, 1, m.records).records_s
 
 
 def main(records: int, rounds: int) -> None:
@@ -54,13 +56,13 @@ def main(records: int, rounds: int) -> None:
     os.environ["PENSTOCK_SPARK_SECRET"] = os.urandom(16).hex()
     settings.cache_clear()
     found: dict[tuple[int, int, int], list[Measured]] = {layout: [] for layout in LAYOUTS}
-    with place() as at:
-        fill(at, records, KEYS)
+    with start_servers() as servers:
+        fill(servers, records, KEYS)
         first = None
         for number in range(rounds):
             for layout in LAYOUTS if number % 2 else reversed(LAYOUTS):
-                found[layout].append(run(at, layout))
-                written = state(at, output(JOB))
+                found[layout].append(run(servers, layout))
+                written = state(servers, output(JOB))
                 same(first or written, written)
                 first = first or written
     whole, rows = found[LAYOUTS[0]], []

@@ -1,4 +1,4 @@
-"""How long after a window's end its final record is on the output topic, on an otherwise silent topic.
+"""Time from a window's end until its final record is on the output topic, when the input is otherwise idle.
 
 Ten-second windows without grace. One record falls into each, in its middle; then nobody sends, and the heartbeat that
 is due at the window's end closes it. Measured is the moment a read-committed consumer has the final record, against the

@@ -1,4 +1,4 @@
-"""What the platform that `make up` started uses while nobody sends: CPU over some minutes, memory at the end.
+"""What the platform that `make up` started uses while idle: CPU over some minutes, memory at the end.
 
 Its own measurement runs all the time, so the streams are not asleep: they take a batch for each sample.
 

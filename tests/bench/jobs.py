@@ -1,4 +1,4 @@
-"""The hot jobs as processes over a full topic: a driver of Penstock, and Kafka Streams, measured from their start."""
+"""The benchmark jobs as processes that read a full topic: by Penstock or Kafka Streams; measured from their start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.settings import PROJECT
 from tests.bench import peers
 from tests.bench.common import peak_memory
 from tests.bench.peers import Measured
-from tests.bench.steady import Course, following
+from tests.bench.steady import RunSamples, sample_during
 from tests.chaos.commit_markers import CommitMarkers
 from tests.chaos.drivers import drivers
 from tests.support.wait import wait_until
@@ -47,8 +47,8 @@ EVERY: dict[str, tuple[str, tuple[str, ...], peers.Job]] = {**JOBS, WALK_INS: (W
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where it all runs."""
+class Servers:
+    """The servers of a benchmark and its folder."""
 
     broker: Broker
     mariadb: MariaDB
@@ -56,7 +56,7 @@ class Place:
 
 
 @contextmanager
-def place() -> Iterator[Place]:
+def start_servers() -> Iterator[Servers]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         config = {"log.retention.ms": "-1"}
@@ -64,30 +64,30 @@ def place() -> Iterator[Place]:
             Broker(home=home, port=free_port(2), config=config) as broker,
             MariaDB(home=home, port=free_port()) as mariadb,
         ):
-            yield Place(broker, mariadb, home)
+            yield Servers(broker, mariadb, home)
 
 
-def ours(at: Place, job: str, **settings: str) -> Measured:
+def run_penstock(servers: Servers, job: str, **settings: str) -> Measured:
     """One run of a job by Penstock, from the start of its driver's process. settings: PENSTOCK_* for it."""
-    return measured(at, job, settings)
+    return measured(servers, job, settings)
 
 
-def measured(at: Place, job: str, settings: Mapping[str, str], cluster: SparkCluster | None = None) -> Measured:
+def measured(servers: Servers, job: str, settings: Mapping[str, str], cluster: SparkCluster | None = None) -> Measured:
     """The same. cluster: where its executors are, whose processes count too."""
     app, names, _ = EVERY[job]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         project = PROJECT / "tests" / "bench" / "receipts"
         given_settings = {"PENSTOCK_DRIVER_MEMORY": "768m", **settings}
-        with drivers(at.broker, at.mariadb, home, project, **given_settings) as given:
+        with drivers(servers.broker, servers.mariadb, home, project, **given_settings) as given:
             streams = [catalog.load().stream(name) for name in names]
             # With their markers: a stream that has one and no checkpoint is blocked.
-            drop(at, [COMMITS.name, *(s.output_names[0] for s in streams)])
-            ensure_topics(catalog.load().topics.values(), at.broker.bootstrap)
-            markers = CommitMarkers(at.broker.bootstrap)
+            drop(servers, [COMMITS.name, *(s.output_names[0] for s in streams)])
+            ensure_topics(catalog.load().topics.values(), servers.broker.bootstrap)
+            markers = CommitMarkers(servers.broker.bootstrap)
             began = time.time()
             driver = given.launch(app)
-            course = Course()
+            samples = RunSamples()
 
             def all_cpu() -> float:
                 return spent(driver) + sum(map(cpu_of, _processes(cluster)))
@@ -95,20 +95,20 @@ def measured(at: Place, job: str, settings: Mapping[str, str], cluster: SparkClu
             before = sum(map(cpu_of, _processes(cluster)))
             with (
                 peak_memory(lambda: [*driver.session.processes(), *_processes(cluster)]) as peak,
-                following(course, all_cpu, lambda: markers.offsets(names)),
+                sample_during(samples, all_cpu, lambda: markers.offsets(names)),
             ):
-                source, done = read_by(job), began
+                source, done = input_topic_of(job), began
                 for stream in streams:
-                    done = markers.wait([stream.name], source, ends(at, source))
+                    done = markers.wait([stream.name], source, ends(servers, source))
                     source = stream.output_names[0]
                 cpu = all_cpu() - before
-                course.note(cpu, markers.offsets(names))
+                samples.note(cpu, markers.offsets(names))
             markers.close()
             driver.session.kill()
         log = home / "checkpoints" / names[0] / "offsets" / "0"
         first = json.loads(log.read_text().splitlines()[1])["batchTimestampMs"] / 1000
-        records = sum(ends(at, read_by(job)).values())
-        return Measured(done - began, cpu, peak[0] / MIB, records, first - began, course=course)
+        records = sum(ends(servers, input_topic_of(job)).values())
+        return Measured(done - began, cpu, peak[0] / MIB, records, first - began, samples=samples)
 
 
 def spent(driver: DriverRow) -> float:
@@ -128,44 +128,44 @@ def _processes(cluster: SparkCluster | None) -> list[psutil.Process]:
     return [one for record in records if record for one in record.session.processes()]
 
 
-def theirs(at: Place, job: str, **options: object) -> Measured:
+def run_kafka_streams(servers: Servers, job: str, **options: object) -> Measured:
     name = EVERY[job][2]
-    drop(at, [f"peer-{name}"])
-    return peers.run(name, at.broker.bootstrap, topic=read_by(job), **options)  # type: ignore[arg-type]
+    drop(servers, [f"peer-{name}"])
+    return peers.run(name, servers.broker.bootstrap, topic=input_topic_of(job), **options)  # type: ignore[arg-type]
 
 
-def read_by(job: str) -> str:
+def input_topic_of(job: str) -> str:
     return PROBES if job == WALK_INS else RECEIPTS
 
 
-def cached(at: Place, job: str) -> Callable[[], Measured]:
+def cached(servers: Servers, job: str) -> Callable[[], Measured]:
     """The peer with a cache of Java's as Penstock's drivers have one; made now, by a run that does not count."""
-    cache = at.folder / f"{JOBS[job][2]}.aot"
-    theirs(at, job, java_options=aot_cache.training_options(cache))
-    return lambda: theirs(at, job, java_options=aot_cache.use_options(cache))
+    cache = servers.folder / f"{JOBS[job][2]}.aot"
+    run_kafka_streams(servers, job, java_options=aot_cache.training_options(cache))
+    return lambda: run_kafka_streams(servers, job, java_options=aot_cache.use_options(cache))
 
 
-def ends(at: Place, topic: str) -> dict[int, int]:
-    client, bootstrap = admin(at.broker.bootstrap), at.broker.bootstrap
+def ends(servers: Servers, topic: str) -> dict[int, int]:
+    client, bootstrap = admin(servers.broker.bootstrap), servers.broker.bootstrap
     count = partition_counts(client, bootstrap)[topic]
     return {p: end for (_, p), end in end_offsets(client, [(topic, p) for p in range(count)], bootstrap).items()}
 
 
-def drop(at: Place, topics: Sequence[str]) -> None:
+def drop(servers: Servers, topics: Sequence[str]) -> None:
     """Remove topics, so that a run begins without what an earlier one wrote."""
-    client, bootstrap = admin(at.broker.bootstrap), at.broker.bootstrap
+    client, bootstrap = admin(servers.broker.bootstrap), servers.broker.bootstrap
     there = [t for t in topics if t in partition_counts(client, bootstrap)]
     for future in client.delete_topics(there).values() if there else ():
         future.result(30)
     wait_until(lambda: not set(there) & partition_counts(client, bootstrap).keys())
 
 
-def state(at: Place, topic: str) -> dict[bytes, bytes]:
+def state(servers: Servers, topic: str) -> dict[bytes, bytes]:
     """The last value of each key."""
     consumer = Consumer(
-        {"bootstrap.servers": at.broker.bootstrap, "group.id": "state", "isolation.level": "read_committed"}
+        {"bootstrap.servers": servers.broker.bootstrap, "group.id": "state", "isolation.level": "read_committed"}
     )
-    wanted = ends(at, topic)
+    wanted = ends(servers, topic)
     consumer.assign([TopicPartition(topic, p, 0) for p in wanted])
     found: dict[bytes, bytes] = {}
     while any(consumer.position([TopicPartition(topic, p)])[0].offset < end for p, end in wanted.items()):
@@ -177,7 +177,7 @@ def state(at: Place, topic: str) -> dict[bytes, bytes]:
 
 
 def same(one: dict[bytes, bytes], other: dict[bytes, bytes]) -> None:
-    """SystemExit unless both hold the same; figures to nine digits, for additions have an order."""
+    """SystemExit unless both are equal; numbers to nine digits, as the order of additions differs."""
     if one.keys() != other.keys():
         extra = next(iter(one.keys() ^ other.keys()))
         raise SystemExit(f"outputs differ: {len(one)} keys and {len(other)} keys, one of them {extra!r}")
@@ -194,10 +194,10 @@ def _close(one: object, other: object) -> bool:
     return one == other
 
 
-def fill(at: Place, records: int, keys: int, layout: peers.Layout = "canonical") -> None:
-    drop(at, [RECEIPTS])
+def fill(servers: Servers, records: int, keys: int, layout: peers.Layout = "canonical") -> None:
+    drop(servers, [RECEIPTS])
     end = int(time.time() * 1000)
-    peers.generate(at.broker.bootstrap, RECEIPTS, records, end=end, keys=keys, layout=layout)
+    peers.generate(servers.broker.bootstrap, RECEIPTS, records, end=end, keys=keys, layout=layout)
 
 
 def output(job: str) -> str:

@@ -1,4 +1,4 @@
-"""How long a live stream's records take to their output while a backfill runs beside it, and while none does.
+"""Latency of a live stream while a backfill runs, and while none runs.
 
 The app `presence` as it is shipped, in a driver of its own, with its archive. Walk-ins come to `walk-in-counts` at a
 steady rate, each of a device of its own, so that each is told of: measured is the time from when it is sent until a

@@ -1,4 +1,4 @@
-"""Kafka Streams beside Penstock: the same jobs written by hand in Java (tests/bench/peer), built and measured here."""
+"""The same jobs for Kafka Streams, written in Java (tests/bench/peer), compiled and measured here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from penstock.java import jars
 from penstock.java import runtime as java
 from penstock.settings import settings
 from tests.bench.common import peak_memory
-from tests.bench.steady import Course, following
+from tests.bench.steady import RunSamples, sample_during
 
 Job = Literal["quality", "summaries", "summaries2", "walk-ins", "consume"]
 Guarantee = Literal["at_least_once", "exactly_once_v2"]
@@ -75,7 +75,7 @@ class Measured:
     records: int
     first_s: float
     figures: Mapping[str, int] = field(default_factory=dict)
-    course: Course = field(default_factory=Course)
+    samples: RunSamples = field(default_factory=RunSamples)
 
 
 def generate(
@@ -160,7 +160,7 @@ def run(
 
 
 def program() -> Path:
-    """The jar of the compiled program, compiled if its sources or jars are others than last time."""
+    """The jar of the program; compiled if its sources or jars have changed."""
     sources = sorted(SOURCES.glob("*.java"))
     digest = hashlib.sha256(jars.folder("streams").name.encode())
     for source in sources:
@@ -211,17 +211,17 @@ def _measured(
             timer = threading.Timer(timeout, child.kill)
             timer.start()
             measured = psutil.Process(child.pid)
-            course = Course()
+            samples = RunSamples()
             try:
                 with (
                     peak_memory(lambda: [measured]) as peak,
-                    following(course, lambda: _spent(measured), lambda: _committed(bootstrap, group)),
+                    sample_during(samples, lambda: _spent(measured), lambda: _committed(bootstrap, group)),
                 ):
                     assert child.stdout is not None
                     said = child.stdout.readline()
                     # Not reaped before it is waited for, so it can be asked even if it has ended.
                     cpu = measured.cpu_times()
-                    course.note(cpu.user + cpu.system, _committed(bootstrap, group))
+                    samples.note(cpu.user + cpu.system, _committed(bootstrap, group))
                     child.stdout.read()
                     child.wait()
             finally:
@@ -239,7 +239,7 @@ def _measured(
         records=figures["records"],
         first_s=figures["first_record_ms"] / 1000 - started,
         figures=figures,
-        course=course,
+        samples=samples,
     )
 
 
@@ -266,13 +266,13 @@ def _committed(bootstrap: str, group: str) -> dict[str, int]:
     finally:
         consumer.close()
     steps: dict[str, int] = {}
-    for at in found:
-        steps[at.topic] = steps.get(at.topic, 0) + max(0, at.offset)
+    for partition in found:
+        steps[partition.topic] = steps.get(partition.topic, 0) + max(0, partition.offset)
     return {topic: done for topic, done in steps.items() if not topic.endswith("-bundles")}
 
 
 def _forget(bootstrap: str, app: str) -> None:
-    """Remove what Kafka Streams made for itself on the broker."""
+    """Remove the internal topics and the group of Kafka Streams."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     with suppress(KafkaException):
         inner = [name for name in admin.list_topics(timeout=10).topics if name.startswith(f"{app}-")]

@@ -1,4 +1,4 @@
-"""How long the state of a fold takes to be read back from its output: walk-in-counts of some million keys.
+"""Time to rebuild the state of a fold from its output: `walk-in-counts` with some million keys.
 
 A part of the keys is in the topic twice, as before a compaction, and a walk-in of each hundredth comes behind the mark:
 the stream then goes on, and what it comes to is looked at.

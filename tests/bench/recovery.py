@@ -1,4 +1,4 @@
-"""How long a killed driver's streams stand still, supervised by a real Airflow.
+"""Recovery time of a killed driver's streams, supervised by a real Airflow.
 
 SIGKILL of every process of the driver while records flow; measured are the start of the next driver's process and the
 first batch that it commits. Before each kill the driver has lived long enough not to be held back as a crash loop.

@@ -1,4 +1,4 @@
-"""The control database and the operator page with the rows of many streams: what a look costs, and what it brings.
+"""The control database and the operator page with rows of many streams: time and size of each query.
 
 No stream runs: the rows are those that drivers would have written, ten streams an app, ten minutes of history.
 

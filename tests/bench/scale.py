@@ -1,4 +1,4 @@
-"""What far more than one machine would need, computed from what docs/benchmarks.md says was measured.
+"""What more than one machine would need, extrapolated from the measurements in docs/benchmarks.md.
 
     python -m tests.bench.scale
 

@@ -1,4 +1,4 @@
-"""How many documents a second Elasticsearch gets, beside its client's own helper, and how soon a record is found.
+"""Documents per second into Elasticsearch, compared with its client's helper, and the latency until a record is found.
 
 python -m tests.bench.sinks [documents|latency]     both, ten minutes
 """

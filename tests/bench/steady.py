@@ -1,4 +1,4 @@
-"""The rate at which a job works when it is warm, out of a run of it: how far it was and what it had spent."""
+"""The rate of a warm job, from samples of its progress and its CPU time during a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAMPLE_S = 0.5
 
 
 @dataclass(frozen=True)
-class Steady:
+class SteadyRate:
     """records_s: records a second; cpu_s: CPU seconds per million records."""
 
     records_s: float
@@ -23,16 +23,16 @@ class Steady:
 
 
 @dataclass
-class Course:
-    """Samples of a run: the time, CPU seconds so far, and how far each of the job's steps was in its own count."""
+class RunSamples:
+    """Samples of a run: the time, CPU seconds so far, and the progress of each step of the job in its own unit."""
 
     samples: list[tuple[float, float, dict[str, int]]] = field(default_factory=list)
 
     def note(self, cpu_s: float, steps: Mapping[str, int]) -> None:
         self.samples.append((time.time(), cpu_s, dict(steps)))
 
-    def steady(self, low: float, high: float, records: int) -> Steady:
-        """Between two shares of the job, done when the last of its steps has done that much; records: all there are."""
+    def steady(self, low: float, high: float, records: int) -> SteadyRate:
+        """The rate between two shares of the job; reached when the slowest step has. records: of the job."""
         whole = {step: max(s.get(step, 0) for *_, s in self.samples) for _, _, steps in self.samples for step in steps}
 
         def share(steps: Mapping[str, int]) -> float:
@@ -41,7 +41,7 @@ class Course:
         points = [(share(steps), at, cpu) for at, cpu, steps in self.samples]
         (began, spent), (ended, paid) = (_at(points, wanted) for wanted in (low, high))
         done = (high - low) * records
-        return Steady(done / (ended - began), (paid - spent) / done * 1e6)
+        return SteadyRate(done / (ended - began), (paid - spent) / done * 1e6)
 
 
 def _at(points: list[tuple[float, float, float]], wanted: float) -> tuple[float, float]:
@@ -58,7 +58,9 @@ def _at(points: list[tuple[float, float, float]], wanted: float) -> tuple[float,
 
 
 @contextmanager
-def following(course: Course, cpu_s: Callable[[], float], steps: Callable[[], Mapping[str, int]]) -> Iterator[None]:
+def sample_during(
+    samples: RunSamples, cpu_s: Callable[[], float], steps: Callable[[], Mapping[str, int]]
+) -> Iterator[None]:
     """Take samples during the block, while there is something to be sampled."""
 
     def sample() -> float:
@@ -66,7 +68,7 @@ def following(course: Course, cpu_s: Callable[[], float], steps: Callable[[], Ma
         if found:
             # The process may have ended just now.
             with suppress(psutil.NoSuchProcess):
-                course.note(cpu_s(), found)
+                samples.note(cpu_s(), found)
         return SAMPLE_S
 
     with during(sample, after=SAMPLE_S):

@@ -1,4 +1,4 @@
-"""How fast the hot jobs read through a full topic, beside Kafka Streams and the bare consumer.
+"""Rate at which the benchmark jobs read a full topic, compared with Kafka Streams and a bare consumer.
 
 Every run starts a process of its own over the same topic and ends when all of it is committed. Outputs are compared,
 key by key, before any time is shown. Runs are in pairs, in alternating order; ratios are those of each pair.
@@ -20,9 +20,20 @@ from rich.progress import Progress
 from penstock.java import aot_cache, runtime
 from tests.bench import peers
 from tests.bench.common import table, write
-from tests.bench.jobs import JOBS, Place, cached, fill, ours, output, place, same, state, theirs
+from tests.bench.jobs import (
+    JOBS,
+    Servers,
+    cached,
+    fill,
+    output,
+    run_kafka_streams,
+    run_penstock,
+    same,
+    start_servers,
+    state,
+)
 from tests.bench.peers import Measured
-from tests.bench.steady import Steady
+from tests.bench.steady import SteadyRate
 
 KEYS = 1000
 PAIRS = 5
@@ -57,11 +68,11 @@ HEAD = (
 Variants = dict[str, Callable[[], Measured]]
 
 
-def variants(at: Place, job: str, layout: peers.Layout) -> Variants:
-    """The peer, first as it is, then in the ways a careful hand would set it up."""
+def variants(servers: Servers, job: str, layout: peers.Layout) -> Variants:
+    """Kafka Streams with default settings, and then with settings that an expert would choose."""
 
     def peer(**options: object) -> Callable[[], Measured]:
-        return lambda: theirs(at, job, **options)
+        return lambda: run_kafka_streams(servers, job, **options)
 
     found = {PEER: peer()}
     if layout == "any":
@@ -70,11 +81,11 @@ def variants(at: Place, job: str, layout: peers.Layout) -> Variants:
     if job == "quality":
         found[f"{PEER}, guarded"] = peer(guarded=True)
     if runtime.find().version >= aot_cache.SINCE:
-        found[f"{PEER}, with Java's cache"] = cached(at, job)
+        found[f"{PEER}, with Java's cache"] = cached(servers, job)
     return found
 
 
-def compared(at: Place, job: str, others: Variants, pairs: int, say: Callable[[str], None]) -> list[list[str]]:
+def compared(servers: Servers, job: str, others: Variants, pairs: int, say: Callable[[str], None]) -> list[list[str]]:
     """The rows of a job: Penstock, and each variant with its ratio."""
     mine: list[Measured] = []
     found: dict[str, list[Measured]] = {name: [] for name in others}
@@ -83,11 +94,11 @@ def compared(at: Place, job: str, others: Variants, pairs: int, say: Callable[[s
         names = [name for name in others if name == PEER or number < FEWER]
         for name in [None, *names] if number % 2 else [*names, None]:
             if name is None:
-                mine.append(ours(at, job))
+                mine.append(run_penstock(servers, job))
             else:
                 found[name].append(others[name]())
         if number == 0:
-            same(state(at, output(job)), state(at, f"peer-{JOBS[job][2]}"))
+            same(state(servers, output(job)), state(servers, f"peer-{JOBS[job][2]}"))
     rows = [row(f"**{job}**: Penstock", mine)]
     for name, measured in found.items():
         ratios = [other.wall_s / own.wall_s for own, other in zip(mine, measured, strict=False)]
@@ -115,13 +126,17 @@ def _beside(section: str, layout: peers.Layout, pairs: int, jobs: Sequence[str])
     """A table of its own for each job: should a later one fail, this one is written."""
     about = f"{RECORDS:,} records, {KEYS:,} metrics, layout {layout}, {pairs} runs, medians"
     fewer = f"; variants of the peer {FEWER} runs" if pairs > FEWER else ""
-    with place() as at, Progress() as progress:
+    with start_servers() as servers, Progress() as progress:
         step = progress.add_task("generating", total=None)
-        fill(at, RECORDS, KEYS, layout)
-        bare = row("bare consumer, 2 threads", [peers.run("consume", at.broker.bootstrap)])
+        fill(servers, RECORDS, KEYS, layout)
+        bare = row("bare consumer, 2 threads", [peers.run("consume", servers.broker.bootstrap)])
         for job in jobs:
             rows = compared(
-                at, job, variants(at, job, layout), pairs, lambda text: progress.update(step, description=text)
+                servers,
+                job,
+                variants(servers, job, layout),
+                pairs,
+                lambda text: progress.update(step, description=text),
             )
             made = table(HEAD, [bare, *rows])
             progress.console.print(made)
@@ -136,20 +151,20 @@ def steady(pairs: Pairs = PAIRS, layout: Annotated[str, typer.Option(help="canon
     """The rate when warm: from the second ten million records to the third."""
     chosen: peers.Layout = "any" if layout == "any" else "canonical"
     rows = []
-    with place() as at, Progress() as progress:
+    with start_servers() as servers, Progress() as progress:
         step = progress.add_task("generating", total=None)
-        fill(at, WARM, KEYS, chosen)
+        fill(servers, WARM, KEYS, chosen)
         for job in JOBS:
-            both: dict[str, list[Steady]] = {"Penstock": [], PEER: []}
+            both: dict[str, list[SteadyRate]] = {"Penstock": [], PEER: []}
             whole: dict[str, list[Measured]] = {"Penstock": [], PEER: []}
             for number in range(pairs):
                 progress.update(step, description=f"{job}: {number + 1} of {pairs}")
                 for who in ("Penstock", PEER) if number % 2 else (PEER, "Penstock"):
-                    found = ours(at, job) if who == "Penstock" else theirs(at, job)
+                    found = run_penstock(servers, job) if who == "Penstock" else run_kafka_streams(servers, job)
                     whole[who].append(found)
-                    both[who].append(found.course.steady(1 / 3, 1, found.records))
+                    both[who].append(found.samples.steady(1 / 3, 1, found.records))
                 if number == 0:
-                    same(state(at, output(job)), state(at, f"peer-{JOBS[job][2]}"))
+                    same(state(servers, output(job)), state(servers, f"peer-{JOBS[job][2]}"))
             rows += _steady_rows(job, both, whole)
     head = [
         "", "1000 records/s", "CPU s per million", "whole run, s", "CPU, s", "peak, MiB", "ratio of rates",
@@ -159,7 +174,7 @@ def steady(pairs: Pairs = PAIRS, layout: Annotated[str, typer.Option(help="canon
     write(f"throughput-steady-{chosen}", f"{about}.\n\n{table(head, rows)}")
 
 
-def _steady_rows(job: str, both: dict[str, list[Steady]], whole: dict[str, list[Measured]]) -> list[list[str]]:
+def _steady_rows(job: str, both: dict[str, list[SteadyRate]], whole: dict[str, list[Measured]]) -> list[list[str]]:
     rows = []
     for who in both:
         middle = [
@@ -187,14 +202,14 @@ def _steady_rows(job: str, both: dict[str, list[Steady]], whole: dict[str, list[
 def scaling() -> None:
     """What records and keys cost: one run each."""
     rows = []
-    with place() as at, Progress() as progress:
+    with start_servers() as servers, Progress() as progress:
         step = progress.add_task("", total=None)
         for records, keys in ((1, KEYS), (3, KEYS), (10, KEYS), (10, 10), (10, 100_000)):
             progress.update(step, description=f"{records} million records, {keys} metrics")
-            fill(at, records * 1_000_000, keys)
+            fill(servers, records * 1_000_000, keys)
             for job in ("quality", "summaries, two stages"):
-                own, other = ours(at, job), theirs(at, job)
-                same(state(at, output(job)), state(at, f"peer-{JOBS[job][2]}"))
+                own, other = run_penstock(servers, job), run_kafka_streams(servers, job)
+                same(state(servers, output(job)), state(servers, f"peer-{JOBS[job][2]}"))
                 figures = [
                     f"{figure:.{digits}f}"
                     for m in (own, other)
@@ -237,15 +252,15 @@ OTHERWISE: dict[str, dict[str, str]] = {
 def otherwise() -> None:
     """Both stages of the summaries with settings other than the default ones: one run each, the default's three."""
     job, rows = "summaries, two stages", list[list[str]]()
-    with place() as at, Progress() as progress:
+    with start_servers() as servers, Progress() as progress:
         step = progress.add_task("generating", total=None)
-        fill(at, RECORDS, KEYS)
+        fill(servers, RECORDS, KEYS)
         usual: list[Measured] = []
         for name, settings in OTHERWISE.items():
             progress.update(step, description=name)
             if len(usual) < 3:
-                usual.append(ours(at, job))
-            rows.append(row(name, [ours(at, job, **settings)])[:-1])
+                usual.append(run_penstock(servers, job))
+            rows.append(row(name, [run_penstock(servers, job, **settings)])[:-1])
         rows.insert(0, row("as it is", usual)[:-1])
     write("throughput-otherwise", table(HEAD[:-1], rows))
 

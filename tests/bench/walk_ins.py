@@ -1,4 +1,4 @@
-"""How fast probes go through the detection of walk-ins, beside Kafka Streams with the same rule (tests/bench/peer).
+"""Rate of probes through the detection of walk-ins, compared with Kafka Streams with the same rule (tests/bench/peer).
 
 The probes are those of `jobs.presence.simulator`: half a day of 200,000 devices at 200 businesses, in order of their
 times, so that what is to be found does not depend on how they are cut into batches. Each run is a process of its own
@@ -22,7 +22,7 @@ from jobs.presence.simulator.topics import PlanSender
 from penstock.java import aot_cache
 from penstock.testing import Record, create, read, send
 from tests.bench.common import table, write
-from tests.bench.jobs import WALK_INS, Place, ours, place, theirs
+from tests.bench.jobs import WALK_INS, Servers, run_kafka_streams, run_penstock, start_servers
 from tests.bench.peers import Measured
 
 DEVICES, BUSINESSES = 200_000, 200
@@ -32,13 +32,13 @@ STEP = 10_000
 PEER = "Kafka Streams"
 
 
-def filled(at: Place, probes: int) -> Plan:
+def filled(servers: Servers, probes: int) -> Plan:
     """So many probes in their topic, and the businesses in theirs."""
     from jobs.presence import CRM_BACKFILL, CRM_EVENTS
     from jobs.presence import PROBES as TOPIC
     from jobs.presence.walk_ins import BUSINESSES as TABLE
 
-    bootstrap = at.broker.bootstrap
+    bootstrap = servers.broker.bootstrap
     create(bootstrap, TOPIC, CRM_EVENTS, CRM_BACKFILL, TABLE.topic)
     known = [Business(str(n + 1), -90 + n % 30) for n in range(BUSINESSES)]
     send(
@@ -54,14 +54,14 @@ def filled(at: Place, probes: int) -> Plan:
     return made
 
 
-def found(at: Place, topic: str) -> Counter[Visit]:
+def found(servers: Servers, topic: str) -> Counter[Visit]:
     """The walk-ins of a topic: a device may have more than one, so not by key."""
-    return Counter(Visit(**json.loads(r.value)) for r in read(at.broker.bootstrap, topic) if r.value)
+    return Counter(Visit(**json.loads(r.value)) for r in read(servers.broker.bootstrap, topic) if r.value)
 
 
-def right(at: Place, topic: str, expected: Counter[Visit]) -> None:
+def right(servers: Servers, topic: str, expected: Counter[Visit]) -> None:
     """SystemExit unless a topic holds these walk-ins, each once."""
-    there = found(at, topic)
+    there = found(servers, topic)
     if there != expected:
         missed, more = expected - there, there - expected
         raise SystemExit(
@@ -73,7 +73,7 @@ def right(at: Place, topic: str, expected: Counter[Visit]) -> None:
 def rows(both: dict[str, list[Measured]]) -> list[list[str]]:
     made = []
     for who, runs in both.items():
-        warm = [m.course.steady(1 / 3, 1, m.records) for m in runs]
+        warm = [m.samples.steady(1 / 3, 1, m.records) for m in runs]
         figures = [
             f"{statistics.median(s.records_s for s in warm) / 1000:.0f}",
             f"{statistics.median(s.cpu_s for s in warm):.2f}",
@@ -91,14 +91,16 @@ HEAD = ("", "1000 probes/s", "CPU s per million", "1000 probes/s, whole run", "w
 
 def main(probes: int, pairs: int) -> None:
     both: dict[str, list[Measured]] = {"Penstock": [], PEER: []}
-    with place() as at:
-        made = filled(at, probes)
+    with start_servers() as servers:
+        made = filled(servers, probes)
         expected = Counter(made.visits)
         for number in range(pairs):
             for who in both if number % 2 else reversed(both):
-                both[who].append(ours(at, WALK_INS) if who == "Penstock" else theirs(at, WALK_INS))
+                both[who].append(
+                    run_penstock(servers, WALK_INS) if who == "Penstock" else run_kafka_streams(servers, WALK_INS)
+                )
             for topic in (WALK_INS, f"peer-{WALK_INS}"):
-                right(at, topic, expected)
+                right(servers, topic, expected)
             print(number + 1, {who: f"{m[-1].wall_s:.1f} s" for who, m in both.items()}, flush=True)
     about = (
         f"{probes:,} probes of {DEVICES:,} devices at {BUSINESSES} businesses, {expected.total():,} walk-ins, "
