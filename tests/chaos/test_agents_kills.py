@@ -28,7 +28,7 @@ from tests.chaos.drivers import Drivers, drivers, signal_session
 from tests.support import agents_model as model
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 KILLS = int(os.environ.get("KILLS", "2"))
 APP = "agents"

@@ -42,9 +42,11 @@ def chaos(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[Dr
         yield app_drivers
 
 
-def test_quality_counts_each_record_once_despite_kills_and_a_second_launch(quality: Drivers) -> None:
+def test_quality_counts_each_record_once_despite_kills_a_second_launch_and_a_lost_broker(
+    quality: Drivers, fresh_broker: Broker
+) -> None:
     """Records of three topics, one of them created later; SIGKILL of the whole driver at random moments; then a
-    second driver beside a healthy one."""
+    second driver beside a healthy one, and SIGKILL of the broker."""
     records = QualityRecords(quality.bootstrap, 20260101, "first", "second")
     d = quality.launch("quality")
     for kill in range(KILLS):
@@ -57,7 +59,12 @@ def test_quality_counts_each_record_once_despite_kills_and_a_second_launch(quali
     records.check(d.log)
     second_launch_leaves_a_healthy_driver_alone(quality, d)
     records.produce(2000)
+    fresh_broker.kill()
+    fresh_broker.start()
+    fresh_broker.wait()
+    records.produce(2000)
     records.check(d.log)
+    assert quality.row(d.incarnation).state == "running"
 
 
 def second_launch_leaves_a_healthy_driver_alone(drivers: Drivers, first: DriverRow) -> None:
