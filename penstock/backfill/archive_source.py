@@ -102,7 +102,7 @@ class ArchiveSource:
                 raise
             raise InputNotReady(
                 f"backfill {self._job.name}: a file of the archive was joined with others while it was read",
-                got=self._store.url(file.key), hint="run it again: it goes on where it was",
+                got=self._store.url(file.key), hint="run it again: it is resumed",
             ) from e  # fmt: skip
 
     def _state(self) -> ArchiveState:

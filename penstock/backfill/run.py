@@ -356,7 +356,7 @@ class _Run:
                 raise InputNotReady(
                     f"backfill {self._job.id}: for {MAX_LAG_WAIT:,.0f} s its readers had too much lag",
                     got=f"{lag_text}; {written:,} rows are written",
-                    hint="see what holds them up: penstock streams show; then run it again: it goes on where it was",
+                    hint="see what holds them up: penstock streams show; then run it again: it is resumed",
                 )
             self._progress.update(state="waiting", why=lag_text)
             time.sleep(LAG_INTERVAL)

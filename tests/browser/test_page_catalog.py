@@ -112,7 +112,7 @@ def test_invalid_declarations_are_reported(visit: Visit, server: Server) -> None
     broken.write_text("nothing.of_the_kind\n")
     try:
         view = visit()
-        expect(view.frame.locator("#catalog-error")).to_contain_text("`penstock catalog` says why")
+        expect(view.frame.locator("#catalog-error")).to_contain_text("`penstock catalog` shows the errors")
         expect(view.frame.locator("tr.stream").first).to_be_visible()
         expect(row(view, "order-replay")).to_be_visible()
     finally:

@@ -43,10 +43,12 @@ def with_source_location(capture: Capture) -> Iterator[None]:
 def _add_location(capture: Capture, e: PenstockError) -> None:
     names, what, hint = [] if "two columns" in e.what else list(_names_in(e)), e.what, ""
     clauses = {"KEY": capture.key, "CURSOR": (capture.cursor,)}
-    clause = next((clause for clause, columns in clauses.items() if set(names).intersection(columns)), "")
+    clause, column = next(
+        ((clause, column) for clause, columns in clauses.items() for column in columns if column in names), ("", "")
+    )
     if not (location := _of_select(capture, names)):
         if clause and "column" in str(e).lower():
-            what = f"{clause} names a column that is not selected"
+            what = f"{clause} names a column that is not selected: {column}"
             hint = "name it as the database shows it, capitals too"
         location = capture.at(clause or _clause(e))
     name = "" if f"capture {capture.name}" in what else f"capture {capture.name}: "

@@ -149,7 +149,7 @@ def test_a_store_that_fails_for_long_ends_it_and_it_goes_on(
 
     with Between(endpoint, reads(some)) as way:
         leads_to(way.endpoint, monkeypatch)
-        said = r"s3://lake/.*\.parquet does not answer.*(500|INTERNAL_FAILURE).*run it again: it goes on"
+        said = r"s3://lake/.*\.parquet does not answer.*(500|INTERNAL_FAILURE).*run it again: it is resumed"
         with pytest.raises(Wait, match=said):
             do(job(again(kept)), fresh_broker)
     assert asked > 3

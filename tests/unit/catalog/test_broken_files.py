@@ -347,7 +347,7 @@ def test_what_a_file_does_to_its_process_keeps_no_other_app_from_a_release(
 
 @pytest.mark.parametrize(
     ("does", "says"),
-    [("import os\nos._exit(3)\n", "did not tell"), ("while True: pass\n", "nothing within")],
+    [("import os\nos._exit(3)\n", "could not check the code"), ("while True: pass\n", "no answer within")],
     ids=["ends its process", "never ends"],
 )
 def test_a_file_that_ends_or_stops_its_reader_refuses_a_release(

@@ -47,7 +47,7 @@ def check(*words: str, code: int) -> str:
 
 def test_a_reachable_database_is_queried() -> None:
     assert "✓ good: topic good, columns id, at; there are no rows yet" in check("good", code=0)
-    assert "✗ bad: bad.sql:1:75: capture bad: the database did not do" in check("bad", code=1)
+    assert "✗ bad: bad.sql:1:75: capture bad: a query of a capture failed" in check("bad", code=1)
 
 
 def test_an_unreachable_database_fails_only_with_connected() -> None:
@@ -88,4 +88,4 @@ def test_explain_prints_queries_plans_and_warnings(tmp_path: Path) -> None:
     assert "warning: what the SELECT no longer gives is no longer in the topic: not a row that is deleted" in said
     refused = CliRunner().invoke(app, ["capture", "explain", "bad"])
     assert refused.exit_code == 1
-    assert "bad.sql:1:75: capture bad: the database did not do" in " ".join(refused.output.split())
+    assert "bad.sql:1:75: capture bad: a query of a capture failed" in " ".join(refused.output.split())

@@ -154,5 +154,5 @@ def test_no_state_is_rebuilt_from_inputs_that_lost_its_records(
     cut(4)
     assert rebuilt(stream, spark, bootstrap, tmp_path).after.keys == 1
     cut(5)
-    with pytest.raises(PenstockError, match=r"records of probes\[0\] are removed"):
+    with pytest.raises(PenstockError, match=r"deleted records of probes\[0\]"):
         rebuilt(stream, spark, bootstrap, tmp_path)

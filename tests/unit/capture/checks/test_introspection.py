@@ -116,7 +116,7 @@ def test_a_column_by_the_name_of_the_one_that_pages_have() -> None:
 def test_a_key_that_star_does_not_give_is_put_at_its_clause() -> None:
     capture = parse("CAPTURE INTO t FROM sqlite shop KEY (ident) CURSOR at AS SELECT * FROM a", Path("t.sql"))
     with pytest.raises(
-        SourceError, match=r"^t.sql:1:33: capture t: KEY names a column that is not selected; .*q.ident"
+        SourceError, match=r"^t.sql:1:33: capture t: KEY names a column that is not selected: .*q.ident"
     ):
         explain.first_row(capture)
     capture = parse("CAPTURE INTO t FROM sqlite shop KEY (id) CURSOR ats AS SELECT * FROM a", Path("t.sql"))
