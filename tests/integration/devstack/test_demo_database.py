@@ -46,7 +46,10 @@ def test_rows_are_added_changed_and_removed(demo: DemoDatabase) -> None:
         (("edit", "accounts", "1", "nam=x"), "no such column; got: nam; hint: use some of: id, name"),
         (("edit", "nothing", "1", "name=x"), "no such table in the demo database; got: nothing"),
         (("edit", "labels", "1", "value=x"), "not the key of table labels; got: id; hint: give test_id="),
-        (("edit", "accounts", "77", "name=x"), "table accounts has no such row, or the row has these values already; got: 77"),
+        (
+            ("edit", "accounts", "77", "name=x"),
+            "table accounts has no such row, or the row has these values already; got: 77",
+        ),
         (("add", "accounts", "name"), "this is no COLUMN=VALUE; got: name"),
         (("add", "accounts", "name=x", "plan=gold"), "the demo database did not do it"),
     ],

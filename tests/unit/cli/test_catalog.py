@@ -127,6 +127,6 @@ def test_a_full_disk_is_an_error_of_one_line(more: tuple[str, ...]) -> None:
 
 def test_completion_offers_declarations_and_topics() -> None:
     assert catalog.complete("shop") == [
-        "shop-names", "shop-points", "shop-points-dead-letter", "shops", "shops-dead-letter",
+        "shop-names", "shop-points", "shop-points-dead-letter", "shop-totals", "shops", "shops-dead-letter",
     ]  # fmt: skip
     assert "order-minutes" in load().streams

@@ -36,5 +36,5 @@ def test_what_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_actions, "REPLAY_TIMEOUT", 0.01)
     with pytest.raises(SinkError, match=r"explain tests` has not ended; got: nothing within 0\.01 s"):
         sink_actions.explained("tests")
-    with pytest.raises(SinkError, match="replay again: what was written by then is not written twice"):
+    with pytest.raises(SinkError, match="replay again: records that were written are not written twice"):
         sink_actions.replayed("tests")
