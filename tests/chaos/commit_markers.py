@@ -72,11 +72,11 @@ class CommitMarkers:
 
     def offsets(self, streams: Sequence[str]) -> dict[str, int]:
         """Sum of the processed offsets of each stream that has written a batch."""
-        seen = dict(self._last_marker)
+        last = dict(self._last_marker)
         return {
-            stream: sum(at for parts in seen[stream][0].offsets.values() for at in parts.values())
+            stream: sum(at for parts in last[stream][0].offsets.values() for at in parts.values())
             for stream in streams
-            if stream in seen
+            if stream in last
         }
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Whether the checkers of `make chaos` can see: the platform broken on purpose, one change at a time.
+"""Whether the checkers of `make chaos` find mistakes: the platform is changed on purpose, one change at a time.
 
-`python -m tests.chaos.mutants [NAME...]`. Each change goes into a copy of the project, which a short run then breaks as
-the long one does, or as the histories of tables, the loop of the sinks or a test with kills do; it must find mistakes,
-and none in a copy without a change. Exit code 1 if one is not found.
+`python -m tests.chaos.mutants [NAME...]`. Each change is made in a copy of the project. A short run of the faults
+(the long run, the histories of tables, the loop of sinks or a test with kills) must find mistakes in it, and none in an
+unchanged copy. Exit code 1 if a change is not found.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ OUTPUT, TRANSACTIONS = "penstock/kafka/topic_writer.py", "penstock/kafka/transac
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file. old: what stands there, exactly once; kills and kinds: of the run that shall find it;
-    histories: so many, from `first` on, on one engine, instead of a run of the whole platform; stores: those of a run
-    of the sinks instead; test: a file of tests instead."""
+    """One change of one file.
+
+    old: text that occurs exactly once. kills, kinds: of the long run that must find it. Instead of the long run:
+    histories: their number, from `first` on, on one engine; stores: those of a run of the sinks; test: a file of tests.
+    """
 
     name: str
     file: str = ""
@@ -215,7 +217,7 @@ MUTANTS = [
 ]
 
 
-def found(mutant: Mutant, folder: Path) -> list[str]:
+def mistakes_found(mutant: Mutant, folder: Path) -> list[str]:
     """The mistakes that a short run finds in a copy of the project with this change."""
     project = folder / "project"
     shutil.copytree(PROJECT, project, ignore=LEFT_OUT)
@@ -256,12 +258,12 @@ def main(names: Sequence[str]) -> int:
     for mutant in [m for m in MUTANTS if not names or m.name in names]:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="penstock-mutant-") as folder:
-            mistakes = found(mutant, Path(folder))
+            mistakes = mistakes_found(mutant, Path(folder))
         good = bool(mistakes) == bool(mutant.file)
         failed += not good
-        said = mistakes[0][:200] if mistakes else "nothing found"
+        first_mistake = mistakes[0][:200] if mistakes else "nothing found"
         took = f"{time.monotonic() - began:.0f} s, {mutant.kills} kills"
-        print(f"{'good' if good else 'BAD '} {mutant.name}: {said} ({took})", flush=True)
+        print(f"{'good' if good else 'BAD '} {mutant.name}: {first_mistake} ({took})", flush=True)
     return 1 if failed else 0
 
 

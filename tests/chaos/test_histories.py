@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(400)]
 def test_each_topic_ends_as_its_table(tmp_path: Path, home: Path) -> None:  # noqa: ARG001
     run = "--seed 3 --histories 3 --at-once 3 --kills 2 --outages 1 --engines mariadb,postgres,sqlite --home"
     code = main([*run.split(), str(tmp_path / "run")])
-    found = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert found["mistakes"] == []
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["mistakes"] == []
     assert code == 0
     # It did something.
-    assert found["histories"] == 3
-    assert found["operations"] > 50
-    assert found["records"] >= found["rows"] > 15
+    assert summary["histories"] == 3
+    assert summary["operations"] > 50
+    assert summary["records"] >= summary["rows"] > 15

@@ -16,11 +16,11 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 def test_each_store_ends_as_its_topics_say(tmp_path: Path, home: Path) -> None:  # noqa: ARG001
     run = "--seed 3 --rate 40 --kills 1 --outages 1 --longest 6 --stores mongodb influxdb --home"
     code = main([*run.split(), str(tmp_path / "run")])
-    found = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert found["mistakes"] == []
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["mistakes"] == []
     assert code == 0
     # It did something.
-    assert (sum(found["kills"].values()), sum(found["outages"].values())) == (1, 1)
-    assert found["records"] > 500
-    assert all(count > 50 for count in found["documents"].values())
-    assert found["documents"].keys() >= {"documents-log", "points-now", "dead letters"}
+    assert (sum(summary["kills"].values()), sum(summary["outages"].values())) == (1, 1)
+    assert summary["records"] > 500
+    assert all(count > 50 for count in summary["documents"].values())
+    assert summary["documents"].keys() >= {"documents-log", "points-now", "dead letters"}

@@ -93,30 +93,30 @@ def outs(history: History, server: Server) -> list[Out]:
     if not history.star or "alter" not in history.features or server.engine == "sqlite":
         return history.out
     place = "table_schema = DATABASE()" if server.engine != "postgres" else "table_schema = 'public'"
-    found = server.rows(
+    added = server.rows(
         f"SELECT column_name FROM information_schema.columns WHERE {place} AND table_name = '{history.name}' "
         "AND column_name LIKE 'added%' ORDER BY ordinal_position"
     )
-    return [*history.out, *(Out(_text(name), _text(name), "whole") for (name,) in found)]
+    return [*history.out, *(Out(_text(name), _text(name), "whole") for (name,) in added)]
 
 
 def expected(history: History, server: Server) -> tuple[Rows, set[tuple[Any, ...]]]:
     """The rows that the topic should have, by key, and the keys that should have tombstones."""
     columns = outs(history, server)
-    asked = [o.sql for o in columns]
+    selected = [o.sql for o in columns]
     if server.engine == "postgres":
         # By the type's own output: a cast to text may show it otherwise.
-        asked = [f"CASE WHEN ({sql}) IS NULL THEN NULL ELSE format('%s', {sql}) END" for sql in asked]
+        selected = [f"CASE WHEN ({sql}) IS NULL THEN NULL ELSE format('%s', {sql}) END" for sql in selected]
     gone = f"CASE WHEN {history.deleted or '1 = 0'} THEN 1 ELSE 0 END"
     rows: Rows = {}
     deleted = set()
-    for row in server.rows(f"SELECT {', '.join(asked)}, {gone} {history.source()}"):
-        made = {o.name: None if v is None else FORMS[o.form](v) for o, v in zip(columns, row[:-1], strict=True)}
-        key = tuple(made[name] for name in history.key_out)
+    for row in server.rows(f"SELECT {', '.join(selected)}, {gone} {history.source()}"):
+        record = {o.name: None if v is None else FORMS[o.form](v) for o, v in zip(columns, row[:-1], strict=True)}
+        key = tuple(record[name] for name in history.key_out)
         if int(row[-1]):
             deleted.add(key)
         else:
-            rows[key] = made
+            rows[key] = record
     return rows, deleted
 
 
@@ -147,14 +147,14 @@ class Topic:
 
 def topics(bootstrap: str, histories: Iterable[History]) -> dict[str, Topic]:
     """All committed records, from the beginning to the present end."""
-    found = {h.name: Topic() for h in histories}
+    by_name = {h.name: Topic() for h in histories}
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "histories", "isolation.level": "read_committed",
          "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 2}
     )  # fmt: skip
     try:
         known = consumer.list_topics(timeout=30).topics
-        wanted = [TopicPartition(n, p, 0) for n in found if n in known for p in known[n].partitions]
+        wanted = [TopicPartition(n, p, 0) for n in by_name if n in known for p in known[n].partitions]
         ends = {(p.topic, p.partition): consumer.get_watermark_offsets(p, timeout=30)[1] for p in wanted}
         left = {place for place, end in ends.items() if end}
         consumer.assign([p for p in wanted if (p.topic, p.partition) in left])
@@ -166,35 +166,35 @@ def topics(bootstrap: str, histories: Iterable[History]) -> dict[str, Topic]:
             if message.error():
                 left.discard((topic, partition))
             else:
-                found[topic].take(message.key() or b"", message.value(), partition, "version")
+                by_name[topic].take(message.key() or b"", message.value(), partition, "version")
     finally:
         consumer.close()
-    return found
+    return by_name
 
 
 def compared(history: History, topic: Topic, rows: Rows, deleted: set[tuple[Any, ...]], *, exact: bool) -> list[str]:
     """The differences. exact: after a reconcile all must be equal; before, changes that no poll can see are ignored."""
     mistakes = [f"{m}" for m in topic.mistakes[:TOLD]]
-    found: dict[tuple[Any, ...], bytes | None] = {}
+    values: dict[tuple[Any, ...], bytes | None] = {}
     for sent, value in topic.last.items():
         key = json.loads(sent)
         if list(key) != history.key_out:
             mistakes.append(f"a key of other columns: {sent!r}")
-        if tuple(key.values()) in found:
+        if tuple(key.values()) in values:
             mistakes.append(f"a key that is written in two ways: {sent!r}")
-        found[tuple(key.values())] = value
+        values[tuple(key.values())] = value
     wrong: dict[str, list[str]] = {"missing": [], "differs": [], "extra": [], "not deleted": []}
     for key, row in rows.items():
-        value = found.get(key)
+        value = values.get(key)
         if value is None:
             wrong["missing"].append(f"{key}: {row}")
         elif exact or not history.stale:
-            said = json.loads(value)
-            if list(said) != list(row) or not all(same(said[name], row[name]) for name in row):
-                names = [name for name in {**said, **row} if not same(said.get(name), row.get(name))]
-                differ = {name: (said.get(name), row.get(name)) for name in names} or "the order of its columns"
+            sent = json.loads(value)
+            if list(sent) != list(row) or not all(same(sent[name], row[name]) for name in row):
+                names = [name for name in {**sent, **row} if not same(sent.get(name), row.get(name))]
+                differ = {name: (sent.get(name), row.get(name)) for name in names} or "the order of its columns"
                 wrong["differs"].append(f"{key}: (topic, table) {differ}")
-    for key, value in found.items():
+    for key, value in values.items():
         if value is None or key in rows:
             continue
         if key in deleted:

@@ -54,8 +54,8 @@ def words(longest: int, quote: Callable[[str], str], encoding: str = "utf-8") ->
     """Text of so many characters at most."""
 
     def literal(chance: Chance) -> str:
-        made = "".join(chance.choice(WORDS) for _ in range(chance.choice((1, 1, 2, 3))))
-        return quote(made.encode(encoding, "ignore").decode(encoding)[: chance.randint(0, longest)])
+        text = "".join(chance.choice(WORDS) for _ in range(chance.choice((1, 1, 2, 3))))
+        return quote(text.encode(encoding, "ignore").decode(encoding)[: chance.randint(0, longest)])
 
     return literal
 
@@ -101,8 +101,8 @@ def data(longest: int, form: str) -> Literal:
     return literal
 
 
-def one_of(*given: str) -> Literal:
-    return lambda chance: chance.choice(given)
+def one_of(*values: str) -> Literal:
+    return lambda chance: chance.choice(values)
 
 
 def moments(digits: int, *, time: bool = True) -> Literal:

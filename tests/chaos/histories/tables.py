@@ -1,4 +1,4 @@
-"""A random table and a random capture over it, both made from a seed and from nothing of the platform."""
+"""A random table and a random capture over it, both generated from a seed without code of the platform."""
 
 from __future__ import annotations
 
@@ -130,13 +130,13 @@ class History:
         columns = ", ".join(f"{self.quote(name)} {kind}" for name, kind in self.columns())
         key = ", ".join(self.quote(c.name) for c in self.key)
         behind = " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4" if self.dialect.name == "mysql" else ""
-        made = [f"CREATE TABLE {self.table} ({columns}, PRIMARY KEY ({key})){behind}"]
+        ddl = [f"CREATE TABLE {self.table} ({columns}, PRIMARY KEY ({key})){behind}"]
         if random.Random(self.seed).random() < 0.8:
-            made.append(f"CREATE INDEX {self.quote(self.name + '_c')} ON {self.table} ({self.quote(self.cursor_name)})")
+            ddl.append(f"CREATE INDEX {self.quote(self.name + '_c')} ON {self.table} ({self.quote(self.cursor_name)})")
         if self.join:
-            made.append(f"CREATE TABLE {self.quote(self.name + '_d')} (part INTEGER PRIMARY KEY, label VARCHAR(20))")
-            made += [f"INSERT INTO {self.quote(self.name + '_d')} VALUES ({n}, 'label {n}')" for n in range(-6, 7)]
-        return made
+            ddl.append(f"CREATE TABLE {self.quote(self.name + '_d')} (part INTEGER PRIMARY KEY, label VARCHAR(20))")
+            ddl += [f"INSERT INTO {self.quote(self.name + '_d')} VALUES ({n}, 'label {n}')" for n in range(-6, 7)]
+        return ddl
 
     def source(self) -> str:
         """FROM and WHERE of the capture's SELECT."""
@@ -211,7 +211,7 @@ def history(seed: int, number: int, engine: str, without: frozenset[str], attemp
         stale=join and chance.random() < 0.5, partitions=chance.choice((1, 1, 2, 3)),
         deleted=chance.choice(d.gone) if chance.random() < 0.6 else "",
         long=chance.random() < 0.5 and number // AT_ONCE % 2 == 0,
-        # A comparison comes when it is asked for: what polls do is looked at before.
+        # A reconcile runs on request only, so that the effect of polls can be checked before.
         clauses=f"EVERY {every} OVERLAP 2 SECONDS DELAY 3 SECONDS HOLD {chance.choice((4, 40))} SECONDS "
         "RECONCILE EVERY 36500 DAYS REMOVES 100 PERCENT",
     )  # fmt: skip
@@ -227,5 +227,5 @@ def _shadowed(out: list[Out], key: list[str], cursor: str, chance: random.Random
     fixed |= {o.name for o in out if o.sql.endswith(")") or " " in o.sql}
     names = [o.name for o in out if o.name not in fixed and o.name[0] != "e"]
     other = dict(zip(names, chance.sample(names, len(names)), strict=True))
-    made = [Out(other.get(o.name, o.name), o.sql, o.form) for o in out]
-    return made, [other.get(k, k) for k in key], other.get(cursor, cursor)
+    renamed = [Out(other.get(o.name, o.name), o.sql, o.form) for o in out]
+    return renamed, [other.get(k, k) for k in key], other.get(cursor, cursor)

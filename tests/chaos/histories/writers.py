@@ -189,8 +189,8 @@ class Writer(threading.Thread):
             raise
 
     def upsert(self, connection: Any) -> int:
-        given = [*self._changes(f"{self.history.table}."), ("settled", "0")]
-        changes = ", ".join(f"{name} = {sql}" for name, sql in given)
+        assignments = [*self._changes(f"{self.history.table}."), ("settled", "0")]
+        changes = ", ".join(f"{name} = {sql}" for name, sql in assignments)
         if self.server.engine in ("mariadb", "mysql"):
             behind = f"ON DUPLICATE KEY UPDATE {changes}"
         else:
@@ -207,11 +207,11 @@ class Writer(threading.Thread):
         h = self.history
         names = [*self._keys(), "version", "grade", "txt", "gone", *(h.quote(c.name) for c in h.values)]
         key = [self._typed(value, c.kind.ddl) for value, c in zip(self._key(), h.key, strict=True)]
-        given = [*key, str(_version()), "grade", "txt", "gone", *(h.quote(c.name) for c in h.values)]
+        columns = [*key, str(_version()), "grade", "txt", "gone", *(h.quote(c.name) for c in h.values)]
         if not h.cursor.auto:
             names.append(h.quote(h.cursor_name))
-            given.append(self._typed(self._drawn(), h.cursor.ddl))
-        source = f"SELECT {', '.join(given)} FROM {h.table} WHERE {self._where(self._key())}"
+            columns.append(self._typed(self._drawn(), h.cursor.ddl))
+        source = f"SELECT {', '.join(columns)} FROM {h.table} WHERE {self._where(self._key())}"
         with self._alone():
             return self._one(connection, f"INSERT INTO {h.table} ({', '.join(names)}) {source}")
 
@@ -268,8 +268,8 @@ class Writer(threading.Thread):
         return " AND ".join([*each, "settled = 0"])
 
     def _update(self, where: str, changes: list[tuple[str, str]] | None = None) -> str:
-        given = self._changes() if changes is None else changes
-        return f"UPDATE {self.history.table} SET {', '.join(f'{name} = {sql}' for name, sql in given)} WHERE {where}"
+        pairs = self._changes() if changes is None else changes
+        return f"UPDATE {self.history.table} SET {', '.join(f'{name} = {sql}' for name, sql in pairs)} WHERE {where}"
 
     def _changes(self, at: str = "") -> list[tuple[str, str]]:
         h = self.history

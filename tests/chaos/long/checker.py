@@ -1,8 +1,8 @@
-"""What each output must hold, in plain Python, from what the inputs hold: nothing here is of the platform.
+"""Computes the expected outputs from the inputs in plain Python, without code of the platform.
 
-The inputs tell it all. A key that begins with `bad` is of no record; an event that is hours older than its record is
-late wherever time decides, every other is on time; ids below zero are pulses, which move time. Compared is what lies
-before a horizon, epoch ms and the end of a window, since when nothing but pulses is sent.
+A record whose key begins with `bad` is malformed. An event that is hours older than its record is late in streams with
+event time; every other is on time. Events with negative ids are pulses, which advance time. Only events before a
+horizon (epoch ms, the end of a window) are compared; after it only pulses are sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Checker:
     def mistakes(self, horizon: int, ledger: Mapping[int, int] | None = None) -> list[str]:
         """All that is wrong; empty if all is as it must be. ledger: the captured table, version by id."""
         self.records = {}
-        found: list[str] = []
+        mistakes: list[str] = []
         # Before the outputs: what they hold must have been there.
         raw = self._read("events")
         sent = [r for r in raw if not _ours(r) and r.at < horizon]
@@ -55,12 +55,12 @@ class Checker:
             "wilds": lambda: self._wilds(horizon),
         }
         for stream in compared.keys() & set(self.streams):
-            found += compared[stream]()
-        found += self._dead(bad)
-        found += self._late([e for e in events if e["late"]])
+            mistakes += compared[stream]()
+        mistakes += self._dead(bad)
+        mistakes += self._late([e for e in events if e["late"]])
         if ledger is not None:
-            found += self._captured(ledger)
-        return found
+            mistakes += self._captured(ledger)
+        return mistakes
 
     def _read(self, topic: str) -> list[CommittedRecord]:
         rows = self.topics.read(topic)
@@ -95,11 +95,11 @@ class Checker:
 
     def _versions(self) -> defaultdict[str, list[int | None]]:
         """By name: none, and what each change left."""
-        found: defaultdict[str, list[int | None]] = defaultdict(lambda: [None])
+        versions: defaultdict[str, list[int | None]] = defaultdict(lambda: [None])
         for r in self._read("names"):
             if r.headers.get("kind") != "bad":
-                found[(r.key or b"").decode()].append(json.loads(r.value)["version"] if r.value else None)
-        return found
+                versions[(r.key or b"").decode()].append(json.loads(r.value)["version"] if r.value else None)
+        return versions
 
     def _windows(self, topic: str, events: list[Event], horizon: int) -> Iterator[str]:
         wanted: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
@@ -203,8 +203,8 @@ def _bad(r: CommittedRecord) -> bool:
 
 
 def _event(r: CommittedRecord) -> Event:
-    found: Event = json.loads(r.value or b"")
-    return {**found, "late": found["at"] < r.at - LATE, "record": r}
+    event: Event = json.loads(r.value or b"")
+    return {**event, "late": event["at"] < r.at - LATE, "record": r}
 
 
 def _differ(topic: str, wanted: Mapping[Any, int], got: Mapping[Any, int]) -> Iterator[str]:
@@ -235,6 +235,6 @@ def _back(topic: str, rows: Iterable[tuple[Hashable, int]]) -> Iterator[str]:
     yield from _some(f"{topic}, went back", fell)
 
 
-def _some(what: str, found: list[str]) -> Iterator[str]:
-    if found:
-        yield f"{what}: {len(found)}: {'; '.join(found[:SHOWN])}"
+def _some(what: str, mistakes: list[str]) -> Iterator[str]:
+    if mistakes:
+        yield f"{what}: {len(mistakes)}: {'; '.join(mistakes[:SHOWN])}"

@@ -281,6 +281,6 @@ class Ledger:
         connection = self._connect()
         with connection.cursor() as cursor:
             cursor.execute("SELECT id, version FROM ledger WHERE NOT gone")
-            found = {int(key): int(version) for key, version in cursor.fetchall()}
+            rows = {int(key): int(version) for key, version in cursor.fetchall()}
         connection.close()
-        return found
+        return rows

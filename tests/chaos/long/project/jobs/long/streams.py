@@ -65,22 +65,22 @@ def parted(events: DataFrame) -> DataFrame:
 
 
 def totals(events: DataFrame) -> DataFrame:
-    found = events.groupBy("k", F.window("event_time", "10 seconds").alias("w"))
-    return found.agg(F.sum("n").alias("n"), F.sum("total").alias("total")).select(
+    windows = events.groupBy("k", F.window("event_time", "10 seconds").alias("w"))
+    return windows.agg(F.sum("n").alias("n"), F.sum("total").alias("total")).select(
         "k", F.unix_millis("w.start").alias("start"), "n", "total"
     )
 
 
 def finals(events: DataFrame) -> DataFrame:
-    found = events.groupBy("k", F.window("event_time", "10 seconds").alias("w"))
-    return found.agg(F.count("*").alias("n"), F.sum("v").alias("total")).select(
+    windows = events.groupBy("k", F.window("event_time", "10 seconds").alias("w"))
+    return windows.agg(F.count("*").alias("n"), F.sum("v").alias("total")).select(
         "k", F.unix_millis("w.start").alias("start"), "n", "total"
     )
 
 
 def once(events: DataFrame) -> DataFrame:
-    found = events.dropDuplicatesWithinWatermark(["id"]).groupBy(F.window("event_time", "10 seconds").alias("w"))
-    return found.agg(F.count("*").alias("n")).select(F.unix_millis("w.start").alias("start"), "n")
+    windows = events.dropDuplicatesWithinWatermark(["id"]).groupBy(F.window("event_time", "10 seconds").alias("w"))
+    return windows.agg(F.count("*").alias("n")).select(F.unix_millis("w.start").alias("start"), "n")
 
 
 def joined(events: DataFrame, pays: DataFrame) -> DataFrame:
@@ -123,8 +123,8 @@ def timed(events: DataFrame) -> DataFrame:
 
 
 def wilds(raw: DataFrame) -> DataFrame:
-    found = raw.groupBy("topic", F.window("event_time", "10 seconds").alias("w")).agg(F.count("*").alias("n"))
-    return found.select("topic", F.unix_millis("w.start").alias("start"), "n")
+    windows = raw.groupBy("topic", F.window("event_time", "10 seconds").alias("w")).agg(F.count("*").alias("n"))
+    return windows.select("topic", F.unix_millis("w.start").alias("start"), "n")
 
 
 def stream(
