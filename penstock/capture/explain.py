@@ -113,7 +113,7 @@ def _explained(capture: Capture, database: SourceDatabase, pages: PageQueries) -
     if capture.reconcile is None:
         explanation.warnings.append(
             "RECONCILE NEVER: rows deleted for good, keys that changed and rows changed without their cursor stay as "
-            "they were in the topic, and nobody is told, until a comparison is asked for (`penstock capture reconcile`)"
+            "they were in the topic, without a report, until a reconcile is requested (`penstock capture reconcile`)"
         )
     return explanation
 

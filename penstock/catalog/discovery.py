@@ -68,7 +68,7 @@ def declarations_of(path: Path, project: Path) -> list[Declaration]:
     Raises:
         DeclarationError: it cannot be imported, or declares what is none.
     """
-    # First: where Python was started, or Penstock itself lies, may be a `jobs` with modules of the same names.
+    # First, because the working directory or Penstock's own may contain another `jobs` package.
     if sys.path[:1] != [str(project)]:
         sys.path.insert(0, str(project))
     # What it prints must not mix with the data that a command prints.

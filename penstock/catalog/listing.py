@@ -34,7 +34,7 @@ class CatalogRow:
         writes: what it writes.
         output_mode: in words; of a capture how often it polls and reconciles.
         runs: whether anything runs it.
-        location: file and line, relative to the project if it lies there.
+        location: file and line, relative to the project if it is in it.
         description: of a backfill.
         behind_ms: delay of its watermark behind its records, as declared.
     """

@@ -1,6 +1,6 @@
 """Finds the Java for the broker and Spark: that of JAVA_HOME, otherwise the runtime that comes as a wheel.
 
-The wheel's is preferred to a Java that merely lies on the path: it is the same everywhere, and new enough for the
+The wheel's is preferred to a Java on the path: it is the same everywhere, and new enough for the
 cache of `penstock.java.aot_cache`.
 """
 

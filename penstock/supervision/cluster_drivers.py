@@ -29,7 +29,7 @@ from penstock.supervision import launch
 TIMEOUT = 60.0
 # How long an answer of the master is used.
 LOOK_EVERY = 5.0
-# What a driver is given on its worker: settings, and where everything lies, which is the same on all hosts. The rest is
+# Variables that a driver gets on its worker: settings, and paths, which are the same on all hosts. The rest is
 # of the worker's host.
 PASSED_ON = re.compile(
     r"(PENSTOCK_|AIRFLOW_CONN_|AWS_|PYSPARK_)\w+|PATH|PYTHONPATH|PYTHONUNBUFFERED|TZ|JAVA_HOME|SSL_CERT_FILE"

@@ -1,4 +1,4 @@
-"""Asks for a release, if the code as it lies on the disk would run: what would not is refused before anything drains.
+"""Requests a release if the code on the disk would run; otherwise refuses it before any driver drains.
 
 A project's code is imported by separate processes, because the caller may be Airflow's API server.
 """

@@ -101,7 +101,7 @@ class Supervisor:
             self.control.update_driver(incarnation, **{name: getattr(row, name) for name in where})
             self.control.record(self.actor, "launch", self.app, f"driver {incarnation[:8]}, {row.label}; {why}")
         except ControlError:
-            # Nobody would know of it. The row is ended later, as one whose launcher died.
+            # The row does not name its process. It is ended later, as one whose launcher died.
             backends.kill(row)
             raise
         log.info("app %s: launched driver %s, %s, log %s (%s)", self.app, incarnation[:8], row.label, path, why)

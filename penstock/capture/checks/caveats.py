@@ -51,7 +51,7 @@ def table_caveats(capture: Capture, info: StatementInfo) -> Iterator[str]:
         else:
             yield f"{DELIVERY}: not a change in the view {view} that leaves {capture.cursor} as it was, {UNTIL}"
     for view in info.unknown:
-        yield f"{DEDUP}: the text of view {view} is not understood, so nobody has looked for what says other things"
+        yield f"{DEDUP}: the text of view {view} cannot be parsed, so volatile expressions in it are not found"
     for column in info.generated:
         yield (
             f"{DELIVERY}: {column} is generated, and an ALTER of how changes rows without their cursor: then "

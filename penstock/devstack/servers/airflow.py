@@ -65,7 +65,7 @@ class Scheduler(AirflowServer):
     def start(self) -> bool:
         # A task that finds no API server gives up after some ten seconds, and its run fails.
         if not self.running():
-            with contextlib.suppress(HostError):  # of a server that is away: whoever waits for that is told
+            with contextlib.suppress(HostError):  # a server is down: the caller that waits for it gets the error
                 ApiServer(self.layout).wait()
         return super().start()
 

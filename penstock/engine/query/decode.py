@@ -51,7 +51,7 @@ def decode_records(
 ) -> DataFrame:
     """Decode an input's records: its columns, `event_time TIMESTAMP`, `_beat` and `_bad BOOLEAN`, `_record STRUCT`.
 
-    A bad record does not match the schema, has no event time, or lies too far in the future. A heartbeat has its time
+    A bad record does not match the schema, has no event time, or is too far in the future. A heartbeat has its time
     in its value. `_record` is the record as it was read, with the reason why it is bad. An input with `record=True`
     also has `record STRUCT`.
 

@@ -159,7 +159,7 @@ def _above(floor: int) -> Column:
 
 
 def is_before(ends: TopicOffsets, record: str = "") -> Column:
-    """Whether a record lies before the ends. record: prefix of the columns with its position, such as `record.`."""
+    """Whether a record is before the ends. record: prefix of the columns with its position, such as `record.`."""
     topics, partitions, offsets = (F.col(f"{record}{name}") for name in ("topic", "partition", "offset"))
     parts = (
         (topics == topic) & (partitions == partition) & (offsets < end)
@@ -170,7 +170,7 @@ def is_before(ends: TopicOffsets, record: str = "") -> Column:
 
 
 def is_at(positions: Collection[RecordPosition]) -> Column:
-    """Whether a record lies at one of the positions, of which there is at least one."""
+    """Whether a record is at one of the positions, of which there is at least one."""
     offsets: dict[tuple[str, int], list[int]] = {}
     for position in positions:
         offsets.setdefault((position.topic, position.partition), []).append(position.offset)

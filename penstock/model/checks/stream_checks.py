@@ -69,7 +69,7 @@ def numbers_fit(stream: Stream) -> None:
 def no_loop(stream: Stream, written: set[str]) -> None:
     """No pattern matches a topic of `written`, those that a batch may write: each batch would make another."""
     for value in stream.sources.values():
-        # The mark of each batch lies in COMMITS.
+        # The commit marker of each batch is in COMMITS.
         matched = {name for name in {*written, COMMITS.name} if value.pattern and re.fullmatch(value.pattern, name)}
         if matched:
             raise DeclarationError(

@@ -1,4 +1,4 @@
-"""Which partition a key lies in, which instances keep a partition, and which of them answers for it."""
+"""Which partition a key is in, which instances keep a partition, and which of them answers for it."""
 
 from __future__ import annotations
 
