@@ -46,7 +46,7 @@ class LeaseHolder:
         self._renewed_at = time.monotonic()
 
     def owns(self, name: str) -> bool:
-        """Whether a stream may be started: its writer fences every other, so it must not be one's heir's.
+        """Whether a stream may be started: its writer fences every other, also that of a successor.
 
         LeaseLost if another driver has its lease.
         """

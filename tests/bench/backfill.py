@@ -119,13 +119,13 @@ def ours(bootstrap: str, topic: str, count: int) -> tuple[float, float]:
 def _parts(folder: Path) -> Iterator[tuple[Bucket, str]]:
     with s3_store.server(folder / "s3") as part, Broker(home=folder, port=free_port(2)) as broker:
         endpoint = s3_store.endpoint_of(part)
-        given = {
+        variables = {
             "PENSTOCK_HOME": str(folder / "home"),
             "PENSTOCK_S3_URL": endpoint.url,
             "PENSTOCK_S3_ACCESS_KEY": endpoint.access_key,
             "PENSTOCK_S3_SECRET_KEY": endpoint.secret_key,
         }
-        os.environ.update(given)
+        os.environ.update(variables)
         settings.cache_clear()
         store = Bucket(endpoint, ARCHIVE.bucket, ARCHIVE.prefix)
         store.ensure_exists()
@@ -155,5 +155,5 @@ def main(count: int, turns: int) -> None:
 
 
 if __name__ == "__main__":
-    given = [int(word) for word in sys.argv[1:]]
-    main(*[*given, *(10_000_000, 1)[len(given) :]])
+    arguments = [int(word) for word in sys.argv[1:]]
+    main(*[*arguments, *(10_000_000, 1)[len(arguments) :]])

@@ -55,7 +55,7 @@ class Place:
     """Servers, and the drivers of a project that declares some captures."""
 
     home: Path
-    given: Drivers
+    app_drivers: Drivers
     broker: Broker
     mariadb: MariaDB
 
@@ -82,8 +82,8 @@ def place(captures: Mapping[str, int]) -> Iterator[Place]:
         folder.mkdir(parents=True)
         for name, every in captures.items():
             (folder / f"{name}.sql").write_text(DECLARED.format(name=name, every=every))
-        given = stack.enter_context(drivers(broker, mariadb, home, home / "project"))
-        at = Place(home, given, broker, mariadb)
+        app_drivers = stack.enter_context(drivers(broker, mariadb, home, home / "project"))
+        at = Place(home, app_drivers, broker, mariadb)
         at.sql(*(TABLE.format(name=name) for name in captures))
         yield at
 
@@ -93,7 +93,7 @@ def latency() -> None:
     rows = []
     with place({"orders": EVERY_MS}) as at:
         at.sql("INSERT INTO orders (name) SELECT CONCAT('order ', seq) FROM seq_1_to_10000")
-        at.given.launch(APP)
+        at.app_drivers.launch(APP)
         wait_until(lambda: _written(at, "orders") >= 10_000, what="the snapshot")
         for rate in (10, 1000):
             rows.append([f"{rate:,}", *spread(_latencies(at, rate))])
@@ -102,7 +102,7 @@ def latency() -> None:
 
 
 def _written(at: Place, name: str) -> int:
-    found = at.given.control.progress(APP).get(name)
+    found = at.app_drivers.control.progress(APP).get(name)
     return found.rows_out if found else 0
 
 
@@ -167,7 +167,7 @@ def snapshot(rows: int = ROWS, pairs: int = 3) -> None:
             with ThreadPoolExecutor(1) as pool:
                 bare = pool.submit(_filled, at, "bare", rows)
                 _bare(at)
-            driver = at.given.launch(APP)
+            driver = at.app_drivers.launch(APP)
             with peak_memory(lambda d=driver: d.session.processes()) as own_peak:  # type: ignore[misc]
                 own = _filled(at, "orders", rows)
             _forget(at)
@@ -220,10 +220,10 @@ def _forget(at: Place) -> None:
     from penstock.control import Actor
     from penstock.control.repositories.captures import Captures
 
-    for driver in at.given.control.drivers():
+    for driver in at.app_drivers.control.drivers():
         driver.session.kill()
-        at.given.control.end_driver(driver.incarnation, "benchmark")
-    Captures(at.given.control).ask("orders", "snapshot", Actor("bench", "cli"))
+        at.app_drivers.control.end_driver(driver.incarnation, "benchmark")
+    Captures(at.app_drivers.control).ask("orders", "snapshot", Actor("bench", "cli"))
 
 
 def _bare(at: Place) -> None:
@@ -257,16 +257,16 @@ def idle() -> None:
     names = {f"t{i}": 1000 for i in range(20)}
     with place(names) as at:
         at.sql(*(f"INSERT INTO {name} (name) SELECT seq FROM seq_1_to_1000" for name in names))
-        driver = at.given.launch(APP)
+        driver = at.app_drivers.launch(APP)
         wait_until(
             lambda: (
-                all(p.state == "idle" for p in at.given.control.progress(APP).values())
-                and len(at.given.control.progress(APP)) == len(names)
+                all(p.state == "idle" for p in at.app_drivers.control.progress(APP).values())
+                and len(at.app_drivers.control.progress(APP)) == len(names)
             ),
             what="all are idle",
         )
         assert driver.pid
-        processes = [*at.given.row(driver.incarnation).session.processes()]
+        processes = [*at.app_drivers.row(driver.incarnation).session.processes()]
         database = psutil.Process(at.mariadb.running().pid)  # type: ignore[union-attr]
         before = [sum(p.cpu_times()[:2]) for p in (*processes, database)]
         time.sleep(IDLE_SECONDS)

@@ -154,8 +154,8 @@ class Debezium(ManagedServer):
             "max.batch.size": 10_000,
             "max.queue.size": 50_000,
         }
-        for file, given in (("worker", worker), ("connector", connector)):
-            (self.folder / f"{file}.properties").write_text("".join(f"{k}={v}\n" for k, v in given.items()))
+        for file, properties in (("worker", worker), ("connector", connector)):
+            (self.folder / f"{file}.properties").write_text("".join(f"{k}={v}\n" for k, v in properties.items()))
 
     def command(self) -> list[str]:
         return [

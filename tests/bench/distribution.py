@@ -33,11 +33,11 @@ def run(servers: Servers, layout: tuple[int, int, int]) -> Measured:
     with SparkCluster(
         servers.folder, free_port(2 + 2 * workers), workers=workers, cores=cores, memory=memory
     ) as cluster:
-        given = {
+        variables = {
             "PENSTOCK_SPARK_MASTER": cluster.url, "PENSTOCK_APP_CORES": "2", "PENSTOCK_EXECUTOR_CORES": str(cores),
             "PENSTOCK_EXECUTOR_MEMORY": memory, "SHUFFLE_PARTITIONS": str(partitions),
         }  # fmt: skip
-        return measured(servers, JOB, given, cluster)
+        return measured(servers, JOB, variables, cluster)
 
 
 def rate(m: Measured) -> float:
@@ -89,5 +89,5 @@ def main(records: int, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    chosen = [int(given) for given in sys.argv[1:]]
+    chosen = [int(number) for number in sys.argv[1:]]
     main(*chosen, *(6_000_000, 3)[len(chosen) :])

@@ -56,13 +56,13 @@ class Source(threading.Thread):
             self._producer.flush()
 
 
-def measure(given: Drivers, app: str, windows: int) -> list[float]:
+def measure(app_drivers: Drivers, app: str, windows: int) -> list[float]:
     """Seconds from each window's end to its record, of every stream of the app."""
     streams = [s for s in catalog.load().streams.values() if s.app == app]
-    driver = given.launch(app)
-    given.wait_running(driver)
+    driver = app_drivers.launch(app)
+    app_drivers.wait_running(driver)
     stop = threading.Event()
-    beater = HeartbeatSender(catalog.build(streams).heartbeat_topics(), None, given.bootstrap)
+    beater = HeartbeatSender(catalog.build(streams).heartbeat_topics(), None, app_drivers.bootstrap)
 
     def beat() -> None:
         while not stop.wait(beater.run_once()):
@@ -70,7 +70,7 @@ def measure(given: Drivers, app: str, windows: int) -> list[float]:
 
     consumer = Consumer(
         {
-            "bootstrap.servers": given.bootstrap,
+            "bootstrap.servers": app_drivers.bootstrap,
             "group.id": f"bench-{app}",
             "isolation.level": "read_committed",
             "fetch.wait.max.ms": 10,
@@ -78,7 +78,7 @@ def measure(given: Drivers, app: str, windows: int) -> list[float]:
     )
     consumer.assign([TopicPartition(s.output_names[0], 0, 0) for s in streams])
     threading.Thread(target=beat, daemon=True).start()
-    Source(streams, given.bootstrap, stop).start()
+    Source(streams, app_drivers.bootstrap, stop).start()
     found: list[float] = []
     try:
         for _ in track(range((windows + WARM_UP) * len(streams)), f"{len(streams)} stream(s)"):
@@ -89,7 +89,7 @@ def measure(given: Drivers, app: str, windows: int) -> list[float]:
     finally:
         stop.set()
         consumer.close()
-        given.control.set_desired([s.name for s in streams], "off", ME)
+        app_drivers.control.set_desired([s.name for s in streams], "off", ME)
     return found[WARM_UP * len(streams) :]
 
 
@@ -97,10 +97,10 @@ def main(windows: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         with Broker(home=home, port=free_port(2)) as broker, MariaDB(home=home, port=free_port()) as mariadb:
-            with drivers(broker, mariadb, home, PROJECT / "tests" / "bench" / "project") as given:
+            with drivers(broker, mariadb, home, PROJECT / "tests" / "bench" / "project") as app_drivers:
                 rows = []
                 for app, name in (("one", "one windowed stream"), ("six", "six in one app")):
-                    rows.append([name, *spread(measure(given, app, windows))])
+                    rows.append([name, *spread(measure(app_drivers, app, windows))])
     write("emission", table(["", "windows", "p50, s", "p99, s", "max, s"], rows))
 
 

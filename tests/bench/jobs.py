@@ -79,14 +79,14 @@ def measured(servers: Servers, job: str, settings: Mapping[str, str], cluster: S
         home = Path(folder)
         project = PROJECT / "tests" / "bench" / "receipts"
         given_settings = {"PENSTOCK_DRIVER_MEMORY": "768m", **settings}
-        with drivers(servers.broker, servers.mariadb, home, project, **given_settings) as given:
+        with drivers(servers.broker, servers.mariadb, home, project, **given_settings) as app_drivers:
             streams = [catalog.load().stream(name) for name in names]
             # With their markers: a stream that has one and no checkpoint is blocked.
             drop(servers, [COMMITS.name, *(s.output_names[0] for s in streams)])
             ensure_topics(catalog.load().topics.values(), servers.broker.bootstrap)
             markers = CommitMarkers(servers.broker.bootstrap)
             began = time.time()
-            driver = given.launch(app)
+            driver = app_drivers.launch(app)
             samples = RunSamples()
 
             def all_cpu() -> float:

@@ -113,7 +113,7 @@ class Watch(threading.Thread):
         return [took for at, took in list(self.seen) if began <= at < ended]
 
 
-def filled(given: Drivers, bootstrap: str, walks: int) -> None:
+def filled(app_drivers: Drivers, bootstrap: str, walks: int) -> None:
     """Walk-ins of yesterday, counted and archived, their hours closed."""
     producer = Producer({"bootstrap.servers": bootstrap, "queue.buffering.max.messages": 500_000})
     step, begin = timedelta(days=1) / walks, YESTERDAY.timestamp() * 1000
@@ -129,7 +129,7 @@ def filled(given: Drivers, bootstrap: str, walks: int) -> None:
         return bool(sum(h["rows"] for h in hours if h["state"] == "closed") == walks)
 
     def counted() -> bool:
-        rows = given.control.progress("presence")
+        rows = app_drivers.control.progress("presence")
         return {COUNTED, ARCHIVE} <= rows.keys() and all(rows[one].lag == 0 for one in (COUNTED, ARCHIVE))
 
     wait_until(counted, 600, every=1, what="yesterday's walk-ins are counted")
@@ -162,17 +162,17 @@ def platform(home: Path) -> Iterator[Drivers]:
             "PENSTOCK_S3_MAKE_BUCKETS": "1",
             "PENSTOCK_DRIVER_MEMORY": "768m",
         }
-        with drivers(broker, mariadb, home, PROJECT, **variables) as given:
-            yield given
+        with drivers(broker, mariadb, home, PROJECT, **variables) as app_drivers:
+            yield app_drivers
 
 
 def main(walks: int, rate: int) -> None:
     found: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as name, platform(Path(name)) as given:
-        driver = given.launch("presence")
-        given.wait_running(driver)
-        filled(given, given.bootstrap, walks)
-        load, watch = Load(given.bootstrap, rate), Watch(given.bootstrap, 4)
+    with tempfile.TemporaryDirectory() as name, platform(Path(name)) as app_drivers:
+        driver = app_drivers.launch("presence")
+        app_drivers.wait_running(driver)
+        filled(app_drivers, app_drivers.bootstrap, walks)
+        load, watch = Load(app_drivers.bootstrap, rate), Watch(app_drivers.bootstrap, 4)
         watch.start()
         load.start()
         time.sleep(MINUTE / 2)
@@ -202,5 +202,5 @@ def main(walks: int, rate: int) -> None:
 
 
 if __name__ == "__main__":
-    given = [int(word) for word in sys.argv[1:]]
-    main(*[*given, *(300_000, 200)[len(given) :]])
+    arguments = [int(word) for word in sys.argv[1:]]
+    main(*[*arguments, *(300_000, 200)[len(arguments) :]])

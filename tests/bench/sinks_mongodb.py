@@ -111,8 +111,8 @@ class Connector(ManagedServer):
             "document.id.strategy.partial.value.projection.list": "id",
             "writemodel.strategy": f"{strategy}.writemodel.strategy.ReplaceOneDefaultStrategy",
         }
-        for file, given in (("worker", worker), ("connector", connector)):
-            (self.folder / f"{file}.properties").write_text("".join(f"{k}={v}\n" for k, v in given.items()))
+        for file, properties in (("worker", worker), ("connector", connector)):
+            (self.folder / f"{file}.properties").write_text("".join(f"{k}={v}\n" for k, v in properties.items()))
 
     def command(self) -> list[str]:
         libraries = ":".join([jars.classpath("connect"), jars.classpath("mongodb-connect")])
@@ -211,8 +211,8 @@ def _sink(at: Place, mariadb: MariaDB, number: int) -> None:
         folder = home / "project" / "sql" / "sinks"
         folder.mkdir(parents=True)
         (folder / f"orders-{number}.sql").write_text(DECLARED)
-        given = stack.enter_context(drivers(at.broker, mariadb, home, home / "project"))
-        at.run("a sink, from the topic", lambda: given.launch(SINKS_APP), awaited="sink")
+        app_drivers = stack.enter_context(drivers(at.broker, mariadb, home, home / "project"))
+        at.run("a sink, from the topic", lambda: app_drivers.launch(SINKS_APP), awaited="sink")
     settings.cache_clear()
 
 

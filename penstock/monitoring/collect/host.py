@@ -219,8 +219,8 @@ def used(
     """
     inherited: dict[tuple[int, float], float] = {}
     for key, usage in last.items():
-        if key not in alive and (heir := _heir(usage, last, alive)):
-            inherited[heir] = inherited.get(heir, 0.0) + usage.cpu + usage.ended
+        if key not in alive and (successor := _successor(usage, last, alive)):
+            inherited[successor] = inherited.get(successor, 0.0) + usage.cpu + usage.ended
     total = 0.0
     for p in now:
         if before := last.get(p.key):
@@ -231,7 +231,7 @@ def used(
     return total
 
 
-def _heir(
+def _successor(
     usage: ProcessUsage, last: Mapping[tuple[int, float], ProcessUsage], alive: Container[tuple[int, float]]
 ) -> tuple[int, float] | None:
     """The nearest ancestor that is alive, if the last sample has the ones between."""

@@ -161,11 +161,11 @@ def test_damage_is_noticed(files: TableFiles, harm: Any) -> None:
 
 def test_a_driver_that_wakes_up_takes_no_file_from_its_heir(files: TableFiles) -> None:
     files.append({0: rows(a=1, b=1, c=1)}, dead(), {0: 3, 1: 0})
-    heir = again(files)
-    heir.append({0: rows(d=1)}, dead(), {0: 4, 1: 0})
+    successor = again(files)
+    successor.append({0: rows(d=1)}, dead(), {0: 4, 1: 0})
     files.append({0: rows(e=1)}, dead(), {0: 4, 1: 0})
     assert found(files.folder) == {"a": 1, "b": 1, "c": 1, "e": 1}
-    heir.append({0: rows(f=1)}, dead(), {0: 5, 1: 0})
+    successor.append({0: rows(f=1)}, dead(), {0: 5, 1: 0})
     assert found(files.folder) == {"a": 1, "b": 1, "c": 1, "d": 1, "f": 1}
 
 

@@ -184,38 +184,38 @@ def test_another_host_reads_the_fold_state_of_the_last_committed_batch(store: Bu
     assert files == known
 
 
-@pytest.mark.parametrize("wakes_first", [False, True], ids=["behind its heir", "before it"])
+@pytest.mark.parametrize("wakes_first", [False, True], ids=["after its successor", "before it"])
 def test_the_first_of_two_drivers_commits_the_batch_of_a_fold(store: Bucket, tmp_path: Path, wakes_first: bool) -> None:
     """One is paused when its workers have put their parts, and wakes up behind the other's batch, or in the midst."""
-    sleeper, heir = Fold(store, tmp_path / "sleeper"), Fold(store, tmp_path / "heir")
-    sleeper.open(-1)
-    sleeper.batch(0, {1: 0, 2: 0})
-    late = sleeper.batch(1, {1: 1}, dies=True)
-    heir.open(0)
-    heir.batch(1, {1: 1})
-    # Of the heir's next batch the parts are there.
-    ahead = heir.batch(2, {2: 2}, dies=True)
+    paused_driver, successor = Fold(store, tmp_path / "sleeper"), Fold(store, tmp_path / "heir")
+    paused_driver.open(-1)
+    paused_driver.batch(0, {1: 0, 2: 0})
+    late = paused_driver.batch(1, {1: 1}, dies=True)
+    successor.open(0)
+    successor.batch(1, {1: 1})
+    # The parts of the successor's next batch are written.
+    ahead = successor.batch(2, {2: 2}, dies=True)
     with pytest.raises(LeaseLost, match="another driver keeps its state, so that of batch 1 is not kept"):
-        sleeper.driver.commit_batch(late)
-    heir.driver.commit_batch(ahead)
-    assert (heir.state(1), heir.state(2)) == ({"1": 1, "2": 0}, {"1": 1, "2": 2})
+        paused_driver.driver.commit_batch(late)
+    successor.driver.commit_batch(ahead)
+    assert (successor.state(1), successor.state(2)) == ({"1": 1, "2": 0}, {"1": 1, "2": 2})
     # One that is paused when it has seen that the state is its own.
-    heir.open(2)
-    late = heir.batch(3, {1: 3}, dies=True)
+    successor.open(2)
+    late = successor.batch(3, {1: 3}, dies=True)
     third = Fold(store, tmp_path / "third")
-    create, mine = heir.driver._create, list[PlannedBatch]()
+    create, mine = successor.driver._create, list[PlannedBatch]()
 
     def paused(name: str, text: str) -> bool:
         third.open(2)
         mine.append(third.batch(3, {1: 3}, dies=wakes_first))
         return create(name, text)
 
-    heir.driver._create = paused
+    successor.driver._create = paused
     if not wakes_first:
         with pytest.raises(LeaseLost):
-            heir.driver.commit_batch(late)
+            successor.driver.commit_batch(late)
     else:
-        heir.driver.commit_batch(late)
+        successor.driver.commit_batch(late)
         with pytest.raises(LeaseLost):
             third.driver.commit_batch(mine[0])
         third.open(2)
