@@ -162,7 +162,7 @@ def test_the_object_store_is_a_part_unless_it_is_elsewhere(asked: str, monkeypat
         monkeypatch.setenv(name, url)
         settings.cache_clear()
         if asked:
-            with pytest.raises(HostError, match=f"leave s3 out of STORES, or unset {name}"):
+            with pytest.raises(HostError, match=f"remove s3 from STORES, or unset {name}"):
                 Platform()
         else:
             assert Platform().stores == []
@@ -177,7 +177,7 @@ def test_stores_are_refused_that_do_not_run_here_or_lie_elsewhere(monkeypatch: p
         ),
         (
             "influxdb",
-            "got: STORES=influxdb and PENSTOCK_INFLUXDB_URL; hint: leave influxdb out of STORES, or unset",
+            "got: STORES=influxdb and PENSTOCK_INFLUXDB_URL; hint: remove influxdb from STORES, or unset",
         ),
     ):
         monkeypatch.setenv("PENSTOCK_STORES", stores)

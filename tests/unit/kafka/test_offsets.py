@@ -87,7 +87,7 @@ def test_windows_of_what_was_removed_for_its_age_are_left_as_they_are(
     monkeypatch: pytest.MonkeyPatch, until: int | None, floor: int
 ) -> None:
     """Though the first that is left is stamped long ago."""
-    monkeypatch.setattr(reset_plan, "_newest", lambda *_: {("t", 0): 1000})
+    monkeypatch.setattr(reset_plan, "_newest_timestamps", lambda *_: {("t", 0): 1000})
     monkeypatch.setattr(reset_plan, "_ahead", lambda *_: 0)
     stream: Any = SimpleNamespace(output_mode=SimpleNamespace(watermark_delay=timedelta(minutes=1)))
     removed = {"t": RetentionPolicy(timestamps_increase=False, deletes_by_size=False, deleted_before=until)}
