@@ -270,7 +270,7 @@ def test_up_releases_an_app_whose_driver_lacks_a_stream(running: Platform, monke
     new_stream(running)
     made = platform.Platform()
     assert made._release_apps_of(running.control, {"fresh"}) == []
-    assert "cannot go on" in str(made._problems[0])
+    assert "cannot continue with this code" in str(made._problems[0])
     assert made._wait_for_streams(running.control, Quiet()), "what waits for a release is not waited for"
     monkeypatch.setattr(platform, "release", released)
     assert made._release_apps_of(running.control, {"s2"}) == []
