@@ -15,8 +15,8 @@ STORES ?=
 CLUSTER ?=
 TESTS ?=
 MARKS ?= not long
-# Most tests wait for servers.
-WORKERS ?= 3
+# More than cores, because most tests wait for servers. 5 need 10 GiB of memory.
+WORKERS ?= 5
 CHAOS ?= --kills 300 --outages 30 --hours 8
 HISTORIES ?= --histories 200 --kills 100 --outages 20
 SINKS ?= --kills 50 --outages 20
