@@ -48,8 +48,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def spread(values: Sequence[float], digits: int = 2) -> list[str]:
     """n, median, p99 and maximum."""
-    found = (statistics.median(values), quantile(values, 0.99), max(values))
-    return [str(len(values)), *(f"{v:.{digits}f}" for v in found)]
+    figures = (statistics.median(values), quantile(values, 0.99), max(values))
+    return [str(len(values)), *(f"{v:.{digits}f}" for v in figures)]
 
 
 @contextmanager

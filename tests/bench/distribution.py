@@ -55,18 +55,18 @@ def main(records: int, rounds: int) -> None:
     # Of the cluster and of drivers whose homes are others.
     os.environ["PENSTOCK_SPARK_SECRET"] = os.urandom(16).hex()
     settings.cache_clear()
-    found: dict[tuple[int, int, int], list[Measured]] = {layout: [] for layout in LAYOUTS}
+    runs: dict[tuple[int, int, int], list[Measured]] = {layout: [] for layout in LAYOUTS}
     with start_servers() as servers:
         fill(servers, records, KEYS)
         first = None
         for number in range(rounds):
             for layout in LAYOUTS if number % 2 else reversed(LAYOUTS):
-                found[layout].append(run(servers, layout))
+                runs[layout].append(run(servers, layout))
                 written = state(servers, output(JOB))
                 same(first or written, written)
                 first = first or written
-    whole, rows = found[LAYOUTS[0]], []
-    for (workers, cores, partitions), of in found.items():
+    whole, rows = runs[LAYOUTS[0]], []
+    for (workers, cores, partitions), of in runs.items():
         share = ["", ""]
         if of is not whole:
             ratios = (

@@ -79,18 +79,18 @@ def measure(app_drivers: Drivers, app: str, windows: int) -> list[float]:
     consumer.assign([TopicPartition(s.output_names[0], 0, 0) for s in streams])
     threading.Thread(target=beat, daemon=True).start()
     Source(streams, app_drivers.bootstrap, stop).start()
-    found: list[float] = []
+    delays: list[float] = []
     try:
         for _ in track(range((windows + WARM_UP) * len(streams)), f"{len(streams)} stream(s)"):
             while (message := consumer.poll(1)) is None or message.error():
                 pass
             window = json.loads(message.value() or b"")["window"]
-            found.append(time.time() - (window + WINDOW_MS) / 1000)
+            delays.append(time.time() - (window + WINDOW_MS) / 1000)
     finally:
         stop.set()
         consumer.close()
         app_drivers.control.set_desired([s.name for s in streams], "off", ME)
-    return found[WARM_UP * len(streams) :]
+    return delays[WARM_UP * len(streams) :]
 
 
 def main(windows: int) -> None:

@@ -167,13 +167,13 @@ def state(servers: Servers, topic: str) -> dict[bytes, bytes]:
     )
     wanted = ends(servers, topic)
     consumer.assign([TopicPartition(topic, p, 0) for p in wanted])
-    found: dict[bytes, bytes] = {}
+    values: dict[bytes, bytes] = {}
     while any(consumer.position([TopicPartition(topic, p)])[0].offset < end for p, end in wanted.items()):
         for message in consumer.consume(10_000, 1.0):
             if not message.error():
-                found[bytes(message.key() or b"")] = bytes(message.value() or b"")
+                values[bytes(message.key() or b"")] = bytes(message.value() or b"")
     consumer.close()
-    return found
+    return values
 
 
 def same(one: dict[bytes, bytes], other: dict[bytes, bytes]) -> None:

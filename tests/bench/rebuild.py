@@ -67,8 +67,8 @@ def filled(spark: SparkSession, bootstrap: str, keys: int) -> None:
         put(given.drop("id"), WALK_IN_COUNTS.name, bootstrap)
     topics = (ENRICHED_WALK_INS, BASE_COUNTS)
     offsets = {topic.name: dict.fromkeys(range(topic.partitions), 0) for topic in topics}
-    said = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": START, "conf": {}})
-    plan = "\n".join(["v1", said, *(json.dumps({name: parts}) for name, parts in offsets.items())])
+    metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": START, "conf": {}})
+    plan = "\n".join(["v1", metadata, *(json.dumps({name: parts}) for name, parts in offsets.items())])
     writer = open_store(list(STREAM.outputs.values()), WriterOwner(STREAM.name, STREAM.group, bootstrap))
     writer.write({}, CommitMarker("4c2e4f2e-6c0a-4f51-9d4e-2f5d3f1f7a10", 0, offsets, plans={0: plan}))
     writer.close()
@@ -88,10 +88,10 @@ def goes_on(spark: SparkSession, bootstrap: str, folder: Path, keys: int) -> flo
     took = time.monotonic() - began
     starts = json.dumps({WALK_IN_COUNTS.name: {str(p): at for (_, p), at in before.items()}})
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": WALK_IN_COUNTS.name, "startingOffsets": starts}
-    found = spark.read.format("kafka").options(**options).option("kafka.isolation.level", "read_committed").load()
+    counts = spark.read.format("kafka").options(**options).option("kafka.isolation.level", "read_committed").load()
     value = F.from_json(F.col("value").cast("string"), "count BIGINT, base BIGINT, walks ARRAY<STRING>")
-    right = found.select(value.alias("v")).where("v.count = coalesce(v.base, 0) + 3 AND size(v.walks) = 3")
-    assert (found.count(), right.count()) == (-(-keys // 100),) * 2
+    right = counts.select(value.alias("v")).where("v.count = coalesce(v.base, 0) + 3 AND size(v.walks) = 3")
+    assert (counts.count(), right.count()) == (-(-keys // 100),) * 2
     return took
 
 
@@ -109,15 +109,15 @@ def main(keys: int) -> None:
                 return [me, *(one for one in me.children(recursive=True) if one not in others)]
 
             with peak_memory(ours) as peak:
-                made: RebuildResult = rebuild(STREAM, own, bootstrap, str(folder), lambda: None)
-            assert made.after.keys == keys
+                result: RebuildResult = rebuild(STREAM, own, bootstrap, str(folder), lambda: None)
+            assert result.after.keys == keys
             after = goes_on(spark, bootstrap, folder, keys)
     rows = [
         [
             f"{keys:,}",
-            f"{made.records:,}",
-            f"{made.seconds:.0f}",
-            f"{made.after.bytes / 2**20:.0f}",
+            f"{result.records:,}",
+            f"{result.seconds:.0f}",
+            f"{result.after.bytes / 2**20:.0f}",
             f"{peak[0] / 2**20:.0f}",
             f"{after:.0f}",
         ]

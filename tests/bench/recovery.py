@@ -44,10 +44,10 @@ def recovery(platform: Platform) -> tuple[float, float]:
 
 def main(kills: int) -> None:
     with tempfile.TemporaryDirectory() as folder, start_platform(Path(folder)) as platform:
-        found = [recovery(platform) for _ in track(range(kills), "kills")]
+        recoveries = [recovery(platform) for _ in track(range(kills), "kills")]
     rows = [
-        ["next driver's process", *spread([f[0] for f in found], 1)],
-        ["first batch committed", *spread([f[1] for f in found], 1)],
+        ["next driver's process", *spread([f[0] for f in recoveries], 1)],
+        ["first batch committed", *spread([f[1] for f in recoveries], 1)],
     ]
     write("recovery", table(["from the kill to", "kills", "median, s", "p99, s", "max, s"], rows))
 

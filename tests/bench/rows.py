@@ -88,10 +88,10 @@ def filled(control: Control, catalog: Catalog, history_ms: int = LATELY_MS) -> N
         c.execute(insert(s.driver), rows)
         for app in catalog.apps:
             c.execute(update(s.app).where(s.app.c.name == app).values(incarnation=f"driver-{app}"))
-    kept = list(history(catalog, now, history_ms))
-    for at in range(0, len(kept), BLOCK):
+    history_rows = list(history(catalog, now, history_ms))
+    for at in range(0, len(history_rows), BLOCK):
         with control.begin() as c:
-            c.execute(insert(s.history), kept[at : at + BLOCK])
+            c.execute(insert(s.history), history_rows[at : at + BLOCK])
     report(control, catalog)
 
 
@@ -103,12 +103,12 @@ def report(control: Control, catalog: Catalog) -> None:
 
 def took(work: Callable[[], object]) -> float:
     """Median milliseconds."""
-    found = []
+    times = []
     for _ in range(TIMES):
         at = time.perf_counter()
         work()
-        found.append((time.perf_counter() - at) * 1000)
-    return statistics.median(found)
+        times.append((time.perf_counter() - at) * 1000)
+    return statistics.median(times)
 
 
 def main(count: int) -> None:

@@ -33,8 +33,8 @@ def figure(section: str, row: str, column: str) -> float:
     text = RESULTS.read_text().split(f"<!-- {section} -->", 1)[1].split(f"<!-- /{section} -->", 1)[0]
     lines = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     at = next(i for line in lines for i, cell in enumerate(line) if cell == column)
-    found = next(line for line in lines if line[0].replace("*", "").startswith(row))
-    return float(re.sub(r"[^\d.]", "", found[at]))
+    cells = next(line for line in lines if line[0].replace("*", "").startswith(row))
+    return float(re.sub(r"[^\d.]", "", cells[at]))
 
 
 def records(rate: int = 1_000_000) -> list[list[object]]:
@@ -45,22 +45,24 @@ def records(rate: int = 1_000_000) -> list[list[object]]:
             "throughput-steady-any", "summaries, two stages: Penstock", "CPU s per million"
         ),
     }
-    found: list[list[object]] = []
+    report_rows: list[list[object]] = []
     for name, seconds in per_million.items():
         cores = seconds * rate / 1e6
-        found.append([f"cores busy, {name}", f"{cores:.1f}; {ceil(cores / 0.6)} to have at 60 %"])
+        report_rows.append([f"cores busy, {name}", f"{cores:.1f}; {ceil(cores / 0.6)} to have at 60 %"])
         if name == "summaries, both stages, any shape":
             peak = figure("throughput-steady-any", "summaries, two stages: Penstock", "peak, MiB")
-            found.append(["memory, by what two cores had", f"{ceil(cores / 0.6) / 2 * peak / 1024:.0f} GiB"])
+            report_rows.append(["memory, by what two cores had", f"{ceil(cores / 0.6) / 2 * peak / 1024:.0f} GiB"])
     mb = rate * RECORD / 1e6
-    found.append(["bytes from producers, of 100 bytes a record", f"{mb:.0f} MB/s; {mb * REPLICAS:.0f} with 3 replicas"])
+    report_rows.append(
+        ["bytes from producers, of 100 bytes a record", f"{mb:.0f} MB/s; {mb * REPLICAS:.0f} with 3 replicas"]
+    )
     traffic = mb * (REPLICAS + READERS)
-    found.append(
+    report_rows.append(
         [f"brokers at {BROKER_MB_S} MB/s each, in and out (assumed)", max(REPLICAS, ceil(traffic / BROKER_MB_S))]
     )
     written = figure("capture-snapshot", "capture", "rows/s")
-    found.append(["rows a second out of one driver's producer, as a snapshot writes them", f"{written:,.0f}"])
-    return found
+    report_rows.append(["rows a second out of one driver's producer, as a snapshot writes them", f"{written:,.0f}"])
+    return report_rows
 
 
 def topics(count: int = 100_000) -> list[list[object]]:
@@ -112,13 +114,13 @@ def state(size: float = 1e12) -> list[list[object]]:
 
 
 def rows(count: int = 10_000) -> list[list[object]]:
-    each, kept = Settings.model_fields["progress_every"].default, HISTORY_EVERY
+    each, history_every = Settings.model_fields["progress_every"].default, HISTORY_EVERY
     look = figure("rows", "a look of one app's watch", "median")
     report = figure("rows", "a driver's report of 10 streams", "median")
     return [
         ["rows of progress a second", f"{count / each:,.0f}"],
-        ["rows of history a second", f"{count / kept:,.0f}"],
-        ["the same kept, of a day", f"{count / kept * 86_400 / 1e6:.0f} million"],
+        ["rows of history a second", f"{count / history_every:,.0f}"],
+        ["the same kept, of a day", f"{count / history_every * 86_400 / 1e6:.0f} million"],
         ["reports a second, by ten streams each", f"{count / 10 / each:,.0f}"],
         ["connections busy with them", f"{count / 10 / each * report / 1000:.1f}"],
         ["looks a second of 1,000 apps", f"{count / 10 / Settings.model_fields['supervise_every'].default:,.0f}"],
@@ -129,11 +131,11 @@ def rows(count: int = 10_000) -> list[list[object]]:
 
 def main() -> None:
     page = PAGE.read_text()
-    for made in (records, topics, captures, state, rows):
-        head, rest = page.split(f"<!-- {made.__name__} -->", 1)
-        _, tail = rest.split(f"<!-- /{made.__name__} -->", 1)
-        text = table(["what", "it comes to"], made())
-        page = f"{head}<!-- {made.__name__} -->\n{text}\n<!-- /{made.__name__} -->{tail}"
+    for section in (records, topics, captures, state, rows):
+        head, rest = page.split(f"<!-- {section.__name__} -->", 1)
+        _, tail = rest.split(f"<!-- /{section.__name__} -->", 1)
+        text = table(["what", "it comes to"], section())
+        page = f"{head}<!-- {section.__name__} -->\n{text}\n<!-- /{section.__name__} -->{tail}"
     PAGE.write_text(page)
     print(page)
 

@@ -64,11 +64,11 @@ def sample_during(
     """Take samples during the block, while there is something to be sampled."""
 
     def sample() -> float:
-        found = steps()
-        if found:
+        progress = steps()
+        if progress:
             # The process may have ended just now.
             with suppress(psutil.NoSuchProcess):
-                samples.note(cpu_s(), found)
+                samples.note(cpu_s(), progress)
         return SAMPLE_S
 
     with during(sample, after=SAMPLE_S):

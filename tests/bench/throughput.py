@@ -43,9 +43,9 @@ FEWER = 2
 PEER = "Kafka Streams"
 
 
-def row(name: str, found: Sequence[Measured], ratios: Sequence[float] = ()) -> list[str]:
+def row(name: str, runs: Sequence[Measured], ratios: Sequence[float] = ()) -> list[str]:
     def middle(of: Callable[[Measured], float]) -> float:
-        return statistics.median(of(m) for m in found)
+        return statistics.median(of(m) for m in runs)
 
     return [
         name,
@@ -74,21 +74,21 @@ def variants(servers: Servers, job: str, layout: peers.Layout) -> Variants:
     def peer(**options: object) -> Callable[[], Measured]:
         return lambda: run_kafka_streams(servers, job, **options)
 
-    found = {PEER: peer()}
+    by_name = {PEER: peer()}
     if layout == "any":
-        return found
-    found[f"{PEER}, exactly once"] = peer(guarantee="exactly_once_v2")
+        return by_name
+    by_name[f"{PEER}, exactly once"] = peer(guarantee="exactly_once_v2")
     if job == "quality":
-        found[f"{PEER}, guarded"] = peer(guarded=True)
+        by_name[f"{PEER}, guarded"] = peer(guarded=True)
     if runtime.find().version >= aot_cache.SINCE:
-        found[f"{PEER}, with Java's cache"] = cached(servers, job)
-    return found
+        by_name[f"{PEER}, with Java's cache"] = cached(servers, job)
+    return by_name
 
 
 def compared(servers: Servers, job: str, others: Variants, pairs: int, say: Callable[[str], None]) -> list[list[str]]:
     """The rows of a job: Penstock, and each variant with its ratio."""
     mine: list[Measured] = []
-    found: dict[str, list[Measured]] = {name: [] for name in others}
+    runs: dict[str, list[Measured]] = {name: [] for name in others}
     for number in range(pairs):
         say(f"{job}: {number + 1} of {pairs}")
         names = [name for name in others if name == PEER or number < FEWER]
@@ -96,11 +96,11 @@ def compared(servers: Servers, job: str, others: Variants, pairs: int, say: Call
             if name is None:
                 mine.append(run_penstock(servers, job))
             else:
-                found[name].append(others[name]())
+                runs[name].append(others[name]())
         if number == 0:
             same(state(servers, output(job)), state(servers, f"peer-{JOBS[job][2]}"))
     rows = [row(f"**{job}**: Penstock", mine)]
-    for name, measured in found.items():
+    for name, measured in runs.items():
         ratios = [other.wall_s / own.wall_s for own, other in zip(mine, measured, strict=False)]
         rows.append(row(f"{job}: {name}", measured, ratios))
     return rows
@@ -138,9 +138,9 @@ def _beside(section: str, layout: peers.Layout, pairs: int, jobs: Sequence[str])
                 pairs,
                 lambda text: progress.update(step, description=text),
             )
-            made = table(HEAD, [bare, *rows])
-            progress.console.print(made)
-            write(f"{section}-{JOBS[job][0]}", f"{about}{fewer}.\n\n{made}")
+            text = table(HEAD, [bare, *rows])
+            progress.console.print(text)
+            write(f"{section}-{JOBS[job][0]}", f"{about}{fewer}.\n\n{text}")
 
 
 WARM = 30_000_000
@@ -160,9 +160,9 @@ def steady(pairs: Pairs = PAIRS, layout: Annotated[str, typer.Option(help="canon
             for number in range(pairs):
                 progress.update(step, description=f"{job}: {number + 1} of {pairs}")
                 for who in ("Penstock", PEER) if number % 2 else (PEER, "Penstock"):
-                    found = run_penstock(servers, job) if who == "Penstock" else run_kafka_streams(servers, job)
-                    whole[who].append(found)
-                    both[who].append(found.samples.steady(1 / 3, 1, found.records))
+                    run = run_penstock(servers, job) if who == "Penstock" else run_kafka_streams(servers, job)
+                    whole[who].append(run)
+                    both[who].append(run.samples.steady(1 / 3, 1, run.records))
                 if number == 0:
                     same(state(servers, output(job)), state(servers, f"peer-{JOBS[job][2]}"))
             rows += _steady_rows(job, both, whole)

@@ -83,7 +83,7 @@ def gets(urls: list[str], agents: int, rate: float, seconds: float) -> list[tupl
 
 
 async def _gets(urls: list[str], agents: int, rate: float, seconds: float) -> list[tuple[float, int, float, bool]]:
-    found: list[tuple[float, int, float, bool]] = []
+    results: list[tuple[float, int, float, bool]] = []
     draw, began = random.Random(17), time.monotonic()
     due = iter(range(int(rate * seconds)))
 
@@ -111,10 +111,10 @@ async def _gets(urls: list[str], agents: int, rate: float, seconds: float) -> li
                     writer.close()
                 writer = None
                 await asyncio.sleep(0.05)
-            found.append((at - began, status, time.monotonic() - at, right))
+            results.append((at - began, status, time.monotonic() - at, right))
 
     await asyncio.gather(*(connection(number) for number in range(CONNECTIONS)))
-    return found
+    return results
 
 
 def beside(work: Callable[[], None], *given: Any) -> list[tuple[float, int, float, bool]]:
@@ -139,9 +139,9 @@ def queried(fleet: Fleet, times: int = 7) -> list[list[object]]:
         took = []
         for n in range(times):
             began = time.monotonic()
-            found = fleet.ask(1 + n % 2, what, body)
+            response = fleet.ask(1 + n % 2, what, body)
             took.append((time.monotonic() - began) * 1000)
-            assert found.status_code == 200, found.text
+            assert response.status_code == 200, response.text
         rows.append([name, *(f"{v:.0f}" for v in (quantile(took, 0.5), max(took)))])
     return rows
 
@@ -185,5 +185,5 @@ def main(agents: int, rate: float, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1:] + ["1000000", "2000", "30"][len(sys.argv) - 1 :]
-    main(int(asked[0]), float(asked[1]), float(asked[2]))
+    arguments = sys.argv[1:] + ["1000000", "2000", "30"][len(sys.argv) - 1 :]
+    main(int(arguments[0]), float(arguments[1]), float(arguments[2]))

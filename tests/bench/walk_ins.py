@@ -49,19 +49,19 @@ def filled(servers: Servers, probes: int) -> Plan:
         ],
     )
     start = int(time.time() * 1000) - SPAN
-    made = plan(Crowd(DEVICES, known, probes * 1000 / SPAN, start, SPAN, late=0, step=STEP))
-    PlanSender(made, bootstrap, Event()).run(fast=True, report=lambda _: None)
-    return made
+    crowd_plan = plan(Crowd(DEVICES, known, probes * 1000 / SPAN, start, SPAN, late=0, step=STEP))
+    PlanSender(crowd_plan, bootstrap, Event()).run(fast=True, report=lambda _: None)
+    return crowd_plan
 
 
-def found(servers: Servers, topic: str) -> Counter[Visit]:
+def walk_ins_of(servers: Servers, topic: str) -> Counter[Visit]:
     """The walk-ins of a topic: a device may have more than one, so not by key."""
     return Counter(Visit(**json.loads(r.value)) for r in read(servers.broker.bootstrap, topic) if r.value)
 
 
 def right(servers: Servers, topic: str, expected: Counter[Visit]) -> None:
     """SystemExit unless a topic holds these walk-ins, each once."""
-    there = found(servers, topic)
+    there = walk_ins_of(servers, topic)
     if there != expected:
         missed, more = expected - there, there - expected
         raise SystemExit(
@@ -71,7 +71,7 @@ def right(servers: Servers, topic: str, expected: Counter[Visit]) -> None:
 
 
 def rows(both: dict[str, list[Measured]]) -> list[list[str]]:
-    made = []
+    table_rows = []
     for who, runs in both.items():
         warm = [m.samples.steady(1 / 3, 1, m.records) for m in runs]
         figures = [
@@ -82,8 +82,8 @@ def rows(both: dict[str, list[Measured]]) -> list[list[str]]:
             f"{statistics.median(m.cpu_s for m in runs):.0f}",
             f"{statistics.median(m.peak_rss_mib for m in runs):.0f}",
         ]
-        made.append([f"**{who}**" if who != PEER else who, *figures])
-    return made
+        table_rows.append([f"**{who}**" if who != PEER else who, *figures])
+    return table_rows
 
 
 HEAD = ("", "1000 probes/s", "CPU s per million", "1000 probes/s, whole run", "whole run, s", "CPU, s", "peak, MiB")
@@ -92,8 +92,8 @@ HEAD = ("", "1000 probes/s", "CPU s per million", "1000 probes/s, whole run", "w
 def main(probes: int, pairs: int) -> None:
     both: dict[str, list[Measured]] = {"Penstock": [], PEER: []}
     with start_servers() as servers:
-        made = filled(servers, probes)
-        expected = Counter(made.visits)
+        crowd_plan = filled(servers, probes)
+        expected = Counter(crowd_plan.visits)
         for number in range(pairs):
             for who in both if number % 2 else reversed(both):
                 both[who].append(
