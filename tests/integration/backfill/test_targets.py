@@ -160,9 +160,7 @@ def test_readers_do_not_hold_it_up_for_ever(
     create(fresh_broker.bootstrap, AGAIN)
     monkeypatch.setattr(running, "MAX_LAG_WAIT", 0.5)
     told: list[BackfillStatus] = []
-    with pytest.raises(
-        InputNotReady, match=r"its readers had too much lag.*counts is 90 s behind.*it is resumed"
-    ):
+    with pytest.raises(InputNotReady, match=r"its readers had too much lag.*counts is 90 s behind.*it is resumed"):
         do(job(again(kept)), fresh_broker, told, reader_lag=lambda: {"counts": 90.0})
     assert {f.state for f in told} >= {"waiting", "failed"}
     assert do(job(again(kept)), fresh_broker).rows == len(ALL)
