@@ -67,8 +67,6 @@ def test_what_runs_without_spark_imports_none() -> None:
     # Alembic alone can import its scripts.
     modules = [name_of(path) for path in MODULES if "migrations" not in path.parts]
     names = [name for name in modules if name.split(".")[1:2] and name.split(".")[1] in WITHOUT_SPARK]
-    # What only simulators import, which compare the streams' output by penstock.testing.
-    names.remove("penstock.cli.simulator_options")
     assert len(names) > len(WITHOUT_SPARK)
     output = run_in_fresh_process(sys.executable, "-c", PROBE, *names)
     assert not output, f"\n{output}"

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.output import clear_errors, console, table
-from penstock.cli.simulator_options import (
+from jobs.simulator_options import (
     CheckOption,
     FastOption,
     SeedOption,
@@ -17,6 +16,7 @@ from penstock.cli.simulator_options import (
     length_option,
     show_progress,
 )
+from penstock.cli.output import clear_errors, console, table
 from penstock.settings import settings
 from penstock.testing.load import milliseconds
 

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.demo import demo
-from penstock.cli.output import clear_errors, console, table
-from penstock.cli.simulator_options import (
+from jobs.simulator_options import (
     CheckOption,
     FastOption,
     SeedOption,
@@ -18,6 +16,8 @@ from penstock.cli.simulator_options import (
     length_option,
     show_progress,
 )
+from penstock.cli.demo import demo
+from penstock.cli.output import clear_errors, console, table
 from penstock.settings import settings
 from penstock.testing.load import milliseconds
 
