@@ -34,12 +34,19 @@ def read_catalog(spec: str) -> bytes:
 
 def sinks(spec: str) -> dict[str, dict[str, Any]]:
     """Declared sinks by name; see `penstock.catalog.listing.json_rows`."""
-    return {row["name"]: row for row in orjson.loads(read_catalog(spec))["declared"] if row["kind"] == "sink"}
+    return {row["name"]: row for row in _document(spec)["declared"] if row["kind"] == "sink"}
 
 
 def panels(spec: str) -> dict[str, dict[str, Any]]:
     """Declared panels by name; see `penstock.catalog.listing.json_panel`."""
-    return {panel["name"]: panel for panel in orjson.loads(read_catalog(spec))["panels"]}
+    return {panel["name"]: panel for panel in _document(spec)["panels"]}
+
+
+@lru_cache(maxsize=1)
+def _document(spec: str) -> dict[str, Any]:
+    """Parsed once: every viewer of a panel asks for it every few seconds."""
+    document: dict[str, Any] = orjson.loads(read_catalog(spec))
+    return document
 
 
 @lru_cache(maxsize=1)
