@@ -34,7 +34,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from penstock.control import Actor, Control, Desired, connect
 from penstock.control.repositories.captures import Captures
 from penstock.errors import BrokerError, ControlError, DeclarationError, ReleaseRefused, SinkError
-from penstock.host import process
+from penstock.host import log_files
 from penstock.logs import printable
 from penstock.model.capture import APP as CAPTURES
 from penstock.monitoring.dashboard import dead_letters, declarations, sink_actions
@@ -271,7 +271,7 @@ def get_log(app: Annotated[str, Query(max_length=120)]) -> JSONResponse:
     # The path is from the database: only files of the logs' folder are read.
     if not path.is_relative_to(settings().logs.resolve()) or not path.is_file():
         raise HTTPException(404, "the log is not here: `penstock streams logs` on the driver's host shows it")
-    lines = [printable(line) for line in process.tail(path, LOG_LINES).split("\n")]
+    lines = [printable(line) for line in log_files.tail_text(path, LOG_LINES).split("\n")]
     return JSONResponse({"name": path.name, "lines": lines, "at": int(path.stat().st_mtime * 1000)})
 
 

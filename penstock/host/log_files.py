@@ -12,20 +12,29 @@ from penstock.errors import PenstockError
 BLOCK = 64 * 1024
 
 
-def tail(path: Path, lines: int) -> list[str]:
-    """The last lines of a file, read from its end."""
+def tail(path: Path, lines: int, most_bytes: int | None = None) -> list[str]:
+    """The last lines of a file, read from its end; with `most_bytes` no more of it than that."""
     if lines == 0:
         return []
     with path.open("rb") as file:
         at = file.seek(0, 2)
+        begin = 0 if most_bytes is None else max(0, at - most_bytes)
         content = b""
-        while at > 0 and content.count(b"\n") <= lines:
-            size = min(BLOCK, at)
+        while at > begin and content.count(b"\n") <= lines:
+            size = min(BLOCK, at - begin)
             at = file.seek(at - size)
             content = file.read(size) + content
     # Not splitlines: a log record may contain other line separators.
     text = content.decode(errors="replace").removesuffix("\n")
     return list(deque(text.split("\n"), maxlen=lines)) if content else []
+
+
+def tail_text(path: Path, lines: int = 15) -> str:
+    """The last lines of a log, at most 64 KiB; empty if it cannot be read."""
+    try:
+        return "\n".join(tail(path, lines, BLOCK))
+    except OSError:
+        return ""
 
 
 def follow(path: Path, latest: Callable[[], Path], every: float = 0.5) -> Iterator[str]:

@@ -165,14 +165,3 @@ def wait_for(condition: Callable[[], bool], seconds: float, every: float = 0.1) 
             return False
         time.sleep(every)
     return True
-
-
-def tail(path: Path, lines: int = 15) -> str:
-    """The last lines of a log."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 64 * 1024))
-            return "\n".join(file.read().decode(errors="replace").removesuffix("\n").split("\n")[-lines:])
-    except OSError:
-        return ""

@@ -14,7 +14,7 @@ import psutil
 
 from penstock.devstack.lifecycle import Lifecycle
 from penstock.errors import HostError
-from penstock.host import files, ports, process
+from penstock.host import files, log_files, ports, process
 from penstock.host.process import ProcessRecord
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class ManagedServer(Lifecycle):
             return
         raise HostError(
             f"{self.label} ended while it started" if not self.running() else f"{self.label} does not serve",
-            got=process.tail(self.log) or f"nothing in {self.log}",
+            got=log_files.tail_text(self.log) or f"nothing in {self.log}",
             hint=f"read {self.log}; `make down`, then `make up` again",
         )
 
