@@ -215,6 +215,7 @@ def test_tail_reads_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     log.write_text("".join(f"line {i}\n" for i in range(40)) + "without end")
     assert tail(log, 3) == ["line 38", "line 39", "without end"]
     assert len(tail(log, 1000)) == 41
+    assert tail(log, 1000, most_bytes=len("39\nwithout end")) == ["39", "without end"]
     log.write_text("one\u2028line\x85of three\nlast\n")
     assert tail(log, 5) == ["one\u2028line\x85of three", "last"]
 
