@@ -1,5 +1,7 @@
 # make up starts the platform on this machine, make test checks the project; neither needs anything but Python 3.11.
 SHELL := /bin/sh
+# Bytecode is written when a module is first used: without it, every process compiles for seconds what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help env test-env up status logs down clean doctor check test test-all docs chaos mutants lint types bench pins env-clean
 
