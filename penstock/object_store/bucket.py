@@ -35,6 +35,8 @@ UNAVAILABLE = re.compile(
     "NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|THROTTLING|REQUEST_EXPIRED"
     "|HTTP status (5..|429)|curlCode|Unable to connect|Timeout"
 )
+# s3proxy writes an object under such a name first, and lists it; if it is killed meanwhile, for ever.
+UNFINISHED = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
 class ObjectNotFound(SinkError):
@@ -94,12 +96,16 @@ class Bucket:
                 yield source
 
     def list_objects(self, folder: str) -> list[ObjectInfo]:
-        """Returns the objects below a folder, ordered by key."""
+        """Returns the objects below a folder that are written completely, ordered by key."""
         selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True, recursive=True)
         with self._errors(folder):
             infos = self._fs.get_file_info(selector)
         skip = len(self._root) + 1
-        return sorted(ObjectInfo(info.path[skip:], info.size) for info in infos if info.type == fs.FileType.File)
+        return sorted(
+            ObjectInfo(info.path[skip:], info.size)
+            for info in infos
+            if info.type == fs.FileType.File and not UNFINISHED.search(info.path)
+        )
 
     def copy(self, key: str, to: str) -> None:
         """Copies an object on the server."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -42,6 +43,14 @@ def test_objects_are_kept_through_a_crash(part: S3Server) -> None:
     assert [o.key for o in store.list_objects("date=1")] == ["date=1/large"]
     with pytest.raises(ObjectNotFound, match="s3://kept/some/where/date=1/a"):
         store.get("date=1/a")
+
+
+def test_an_object_that_was_being_written_when_the_server_died_is_not_listed(part: S3Server) -> None:
+    store = Bucket(endpoint_of(part), "torn")
+    store.ensure_exists()
+    store.put("states/1.json.gz", b"one")
+    (part.folder / "data" / "torn" / "states" / f"2.json.gz-{uuid.uuid4()}").write_bytes(b"")
+    assert [o.key for o in store.list_objects("states")] == ["states/1.json.gz"]
 
 
 def test_it_listens_on_loopback_alone(part: S3Server) -> None:
