@@ -208,7 +208,13 @@ ORACLES = {"unchanged": check_copy, "by-query": check_totals, "through-a-stream"
 
 
 @pytest.mark.parametrize(
-    "backfill", [pytest.param("unchanged", marks=pytest.mark.long), "by-query", "through-a-stream"], indirect=True
+    "backfill",
+    [
+        pytest.param("unchanged", marks=pytest.mark.long),
+        "by-query",
+        pytest.param("through-a-stream", marks=pytest.mark.long),
+    ],
+    indirect=True,
 )
 def test_rows_are_written_once_despite_kills(backfill: BackfillProcess) -> None:
     rng = random.Random(f"{SEED} {backfill.name}")
@@ -236,8 +242,9 @@ def test_sigterm_stops_a_running_query(backfill: BackfillProcess) -> None:
     assert row.why.startswith("it was stopped")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backfill", ["through-a-stream"], indirect=True)
-@pytest.mark.parametrize("process_name", ["java", pytest.param("pyspark", marks=pytest.mark.long)])
+@pytest.mark.parametrize("process_name", ["java", "pyspark"])
 def test_sigterm_stops_spark(backfill: BackfillProcess, process_name: str) -> None:
     """SIGTERM to all processes of the session, as Airflow sends it when a task is stopped.
 

@@ -25,7 +25,7 @@ from tests.chaos.drivers import signal_session
 from tests.support.s3_store import server
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(900)]
 
 KILLS = int(os.environ.get("KILLS", "2"))
 
@@ -72,7 +72,6 @@ def test_another_host_continues_from_checkpoints_in_an_object_store(
     assert not [text for text in logs if store.secret_key in text]
 
 
-@pytest.mark.long
 def test_numbers_are_counted_once_despite_kills_with_state_in_an_object_store(app: CheckpointApp) -> None:
     driver = app.drivers.launch(APP)
     for _ in range(KILLS):
@@ -84,7 +83,6 @@ def test_numbers_are_counted_once_despite_kills_with_state_in_an_object_store(ap
     app.check(driver.log)
 
 
-@pytest.mark.long
 def test_a_driver_resumed_after_its_lease_does_not_harm_its_successors_checkpoint(
     fresh_broker: Broker, mariadb: MariaDB, store: S3Server, tmp_path: Path
 ) -> None:
@@ -137,7 +135,6 @@ def replace_paused_driver(app: CheckpointApp, paused_driver: DriverRow, home: Pa
     return successor
 
 
-@pytest.mark.long
 def test_streams_wait_for_an_object_store_that_is_down(app: CheckpointApp, store: S3Server) -> None:
     driver = app.drivers.launch(APP)
     app.send(20_000)
@@ -161,7 +158,6 @@ def test_streams_wait_for_an_object_store_that_is_down(app: CheckpointApp, store
     assert {row.dead for row in rows} == {0}
 
 
-@pytest.mark.long
 def test_another_host_continues_from_checkpoints_in_a_shared_folder(
     fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ from penstock.testing import Record, create, latest, read, running, send
 from tests.chaos.projects import other_project
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(900)]
 
 KILLS = int(os.environ.get("KILLS", "2"))
 SEED = int(os.environ.get("SEED", "1"))

@@ -105,6 +105,7 @@ def deployed(mariadb: MariaDB, home: Path) -> Iterator[ClusterDriverApp]:
         yield app
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_supervisors_host_and_then_the_drivers_worker_are_lost(mariadb: MariaDB, tmp_path: Path) -> None:
     """Each record counts once; three brokers and executors that are lost are in tests/chaos/test_cluster_kills.py."""
