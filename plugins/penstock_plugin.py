@@ -1,36 +1,9 @@
-"""Registers in Airflow the operator page, the app that serves it and its entry in the navigation; and a timetable."""
+"""Registers the plugin where Penstock is on Python's path without being installed.
 
-from __future__ import annotations
+An installed Penstock has an entry point, and Airflow reports a plugin that it finds twice as an error.
+"""
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from importlib.metadata import entry_points
 
-from airflow.plugins_manager import AirflowPlugin
-from penstock_timetables import OnDemandIntervals
-
-Message = MutableMapping[str, Any]
-
-
-async def page(
-    scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
-) -> None:
-    """The page's app, imported at its first request: plugins are loaded by every task process too, where FastAPI
-    and Airflow's API would cost a second and 40 MB."""
-    from penstock_page import app
-
-    await app(scope, receive, send)
-
-
-class PenstockPlugin(AirflowPlugin):
-    name = "penstock"
-    timetables: list[Any] = [OnDemandIntervals]  # noqa: RUF012
-    fastapi_apps: list[Any] = [{"app": page, "url_prefix": "/penstock", "name": "Penstock"}]  # noqa: RUF012
-    external_views: list[Any] = [  # noqa: RUF012
-        {
-            "name": "Penstock",
-            "href": "penstock/",
-            "destination": "nav",
-            "url_route": "penstock",
-            "nav_top_level": True,
-        }
-    ]
+if not entry_points(group="airflow.plugins", name="penstock"):
+    from penstock.airflow.plugin import PenstockPlugin  # noqa: F401

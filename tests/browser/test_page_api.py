@@ -84,7 +84,7 @@ def test_a_person_at_the_bare_page_is_sent_to_sign_in(server: Server) -> None:
     assert answer.headers["location"] == "/api/v2/auth/login?next=/plugin/penstock"
 
 
-@pytest.mark.parametrize("path", ["docs", "redoc", "openapi.json", "static/x/../../penstock_page.py", "static/x/no.js"])
+@pytest.mark.parametrize("path", ["docs", "redoc", "openapi.json", "static/x/../../page.py", "static/x/no.js"])
 def test_other_paths_do_not_exist(olga: httpx.Client, path: str) -> None:
     assert olga.get(f"/penstock/{path}").status_code == 404
 
@@ -292,8 +292,9 @@ def test_an_absent_database_is_a_503_with_a_reason(olga: httpx.Client, database:
 
 
 def test_the_plugin_is_light_in_processes_that_serve_no_page(tmp_path: Path) -> None:
-    code = "import sys, penstock_plugin; sys.exit(any(m in sys.modules for m in ('fastapi', 'penstock_page')))"
-    env = {**os.environ, "PYTHONPATH": f"{PROJECT}:{PROJECT / 'plugins'}", "AIRFLOW_HOME": str(tmp_path)}
+    heavy = ("fastapi", "penstock.airflow.page", "penstock.airflow.dags")
+    code = f"import sys, penstock.airflow.plugin; sys.exit(any(m in sys.modules for m in {heavy}))"
+    env = {**os.environ, "PYTHONPATH": str(PROJECT), "AIRFLOW_HOME": str(tmp_path)}
     command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

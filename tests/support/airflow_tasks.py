@@ -23,7 +23,7 @@ async def first(trigger: Any, seconds: float = 10.0) -> Any:
 
 
 def operator(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from penstock_operators import SuperviseStreams
+    from penstock.airflow.operators import SuperviseStreams
 
     made = SuperviseStreams(task_id="supervise", app="chaos")
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]

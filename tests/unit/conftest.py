@@ -46,11 +46,10 @@ def _no_other_processes(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Operators and triggers can be imported as Airflow does, by their bare names, in a home of their own."""
+    """Operators and triggers can be imported, with a home of Airflow of their own."""
     with pytest.MonkeyPatch.context() as m:
         if "airflow" not in sys.modules:
             m.setenv("AIRFLOW_HOME", str(tmp_path_factory.mktemp("airflow")))
-        m.syspath_prepend(str(PROJECT / "plugins"))
         yield
 
 
@@ -86,7 +85,6 @@ loaded = BANNED & set(sys.modules)
 sys.meta_path.insert(0, Ban())
 socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = sqlite3.connect = poisoned
 project = Path(sys.argv[1])
-sys.path.insert(0, str(project / "plugins"))
 dags = []
 for path in sorted((project / "dags").glob("*.py")):
     dags += [found for found in runpy.run_path(str(path)).values() if isinstance(found, DAG)]

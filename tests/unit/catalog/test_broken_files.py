@@ -88,9 +88,9 @@ def dags(file: str) -> set[str]:
 def test_the_dags_of_others_stay_and_airflow_shows_the_mistake(project: Path) -> None:
     broken(project, "jobs/bank/rates.py")
     broken(project, "sql/captures/towns.sql")
-    assert dags("streams.py") == {"streams_shop", "streams_bank", "streams_captures"}
-    assert dags("captures.py") == {"capture_people"}
-    assert dags("operate.py") == {"operate_streams"}
+    apps = {"streams_shop", "streams_bank", "streams_captures"}
+    assert dags("streams.py") == apps | {"capture_people", "operate_streams", "rebuild_streams"}
+    assert dags("heartbeat.py") == {"heartbeat", "reaper"}
     with pytest.raises(DeclarationError, match=r"(?s)rates\.py cannot be imported.*towns\.sql"):
         dags("declarations.py")
 
@@ -131,7 +131,7 @@ def test_a_name_that_two_apps_declare_stays_with_the_one_that_had_it(project: Pa
 
 @pytest.mark.usefixtures("airflow_home")
 def test_nothing_of_the_control_database_is_forgotten(project: Path, control: Control) -> None:
-    from penstock_operators import SuperviseStreams
+    from penstock.airflow.operators import SuperviseStreams
 
     broken(project, "jobs/bank/rates.py")
     for app in ("shop", "bank"):
@@ -147,7 +147,7 @@ def test_nothing_of_the_control_database_is_forgotten(project: Path, control: Co
 
 @pytest.mark.usefixtures("airflow_home")
 def test_the_reaper_ends_no_driver_for_a_mistake(project: Path, control: Control) -> None:
-    from penstock_operators import EndOrphanedDrivers
+    from penstock.airflow.operators import EndOrphanedDrivers
 
     incarnation = control.claim("bank", None, host=session.host(), spec_hash="", owner="me", log="")
     assert incarnation
@@ -162,7 +162,7 @@ def test_the_reaper_ends_no_driver_for_a_mistake(project: Path, control: Control
 
 @pytest.mark.usefixtures("airflow_home")
 def test_what_cannot_be_read_can_be_stopped(project: Path, control: Control) -> None:
-    from penstock_operators import OperateStreams
+    from penstock.airflow.operators import OperateStreams
 
     broken(project, "jobs/bank/rates.py")
     params = {"action": "stop", "target": "app bank", "note": ""}
@@ -296,7 +296,7 @@ def test_state_that_does_not_fit_is_not_released_unless_accepted(
 
 
 def test_the_beats_of_a_broken_file_go_on(project: Path) -> None:
-    from penstock_triggers import declared_windows
+    from penstock.airflow.triggers import declared_windows
 
     (project / "jobs" / "bank" / "rates.py").write_text(WINDOWED)
     before = declared_windows()
@@ -308,7 +308,7 @@ def test_the_beats_of_a_broken_file_go_on(project: Path) -> None:
 
 def test_who_feeds_a_topic_is_known_though_its_file_breaks(project: Path) -> None:
     """Its driver runs on, and its readers' windows wait for it as before."""
-    from penstock_triggers import _windowed, declared_windows
+    from penstock.airflow.triggers import _windowed, declared_windows
 
     (project / "jobs" / "bank" / "rates.py").write_text(WINDOWED.replace('Topic("in")', 'Topic("sales-out")'))
     before = declared_windows()

@@ -154,7 +154,7 @@ def test_the_page_lists_valid_declarations_and_the_number_of_broken_files(folder
 
 
 def test_heartbeats_of_valid_declarations_continue(folder: Path) -> None:
-    from penstock_triggers import declared_windows
+    from penstock.airflow.triggers import declared_windows
 
     before = declared_windows()
     (folder / "jobs" / "shop" / "wrong.py").write_text("1 / 0\n")

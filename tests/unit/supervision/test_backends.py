@@ -146,8 +146,7 @@ def test_a_heap_that_is_no_size_is_an_error() -> None:
 
 @pytest.mark.processes
 def test_the_operator_gives_it_to_the_cluster(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
-    from penstock_operators import SuperviseStreams
-
+    from penstock.airflow.operators import SuperviseStreams
     from penstock.engine import session
 
     monkeypatch.setenv("PENSTOCK_DEPLOY", "cluster")

@@ -79,7 +79,7 @@ def world(control: Control, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def test_a_chain_that_keeps_up_has_beats_by_the_clock(world: World) -> None:
-    from penstock_triggers import HANDOVER
+    from penstock.airflow.triggers import HANDOVER
 
     assert world.turn(1) == {"fed": world.now, "source": world.now}
     world.now += 3_999

@@ -60,7 +60,7 @@ PREFIX = "/penstock"
 # Seconds: how long a request waits for others, the hash of the files is cached, and a body may take.
 BUSY_TIMEOUT, HASH_EVERY, BODY_TIMEOUT = 5.0, 10.0, 10.0
 LOG_LINES, BODY_LIMIT = 200, 16 * 1024
-ROOT = Path(__file__).resolve().parent / "penstock_static"
+ROOT = Path(__file__).resolve().parent / "static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 FILES = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*")) if path.suffix in TYPES}
 # In the path of every static file, so that a browser never mixes files of two releases.

@@ -1,11 +1,14 @@
 """One DAG for each declared backfill, to run any interval by form, or a range of days by Airflow's backfill."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
-from penstock_commands import RunBackfill
-from penstock_timetables import OnDemandIntervals
 
+from penstock.airflow.commands import RunBackfill
+from penstock.airflow.timetables import OnDemandIntervals
 from penstock.catalog import partial_catalog
 from penstock.model.backfill import Backfill
 
@@ -92,8 +95,10 @@ def make_dag(backfill: Backfill, archives: list[str]) -> DAG:
     return dag
 
 
-catalog = partial_catalog()[0]
-for declared in catalog.backfills.values():
-    if declared.runnable:
-        readable = sorted(catalog.archives) if declared.copies_records else [declared.reads[0].name]
-        globals()[f"backfill_{declared.name}"] = make_dag(declared, readable)
+def dags() -> Iterator[DAG]:
+    """The DAG of each backfill of the project that can be run."""
+    catalog = partial_catalog()[0]
+    for backfill in catalog.backfills.values():
+        if backfill.runnable:
+            archives = sorted(catalog.archives) if backfill.copies_records else [backfill.reads[0].name]
+            yield make_dag(backfill, archives)

@@ -56,7 +56,7 @@ class StreamsTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         attributes = {"app": self.app, "owner": self.owner, "until": self.until, "unhealthy": self.unhealthy}
-        return "penstock_triggers.StreamsTrigger", attributes
+        return "penstock.airflow.triggers.StreamsTrigger", attributes
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from penstock.control import connect
@@ -142,7 +142,7 @@ def why_task_continues(owner: str, going: str = "deferred") -> str:
     """Why a task instance must be assumed to continue; empty if Airflow says that it was marked or cleared.
 
     Args:
-        owner: the key of `penstock_operators.task_key`.
+        owner: the key of `penstock.airflow.operators.task_key`.
         going: its state while nobody has marked or cleared it.
     """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
@@ -193,7 +193,7 @@ class HeartbeatTrigger(BaseTrigger):
         self.windows, self.until = windows, until
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "penstock_triggers.HeartbeatTrigger", {"windows": self.windows, "until": self.until}
+        return "penstock.airflow.triggers.HeartbeatTrigger", {"windows": self.windows, "until": self.until}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from penstock.control import connect
@@ -321,7 +321,7 @@ class CaptureStateTrigger(BaseTrigger):
         self.capture, self.until = capture, until
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "penstock_triggers.CaptureStateTrigger", {"capture": self.capture, "until": self.until}
+        return "penstock.airflow.triggers.CaptureStateTrigger", {"capture": self.capture, "until": self.until}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from penstock.control import connect
@@ -345,7 +345,7 @@ class CaptureTrigger(BaseTrigger):
         self.capture, self.request = capture, request
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "penstock_triggers.CaptureTrigger", {"capture": self.capture, "request": self.request}
+        return "penstock.airflow.triggers.CaptureTrigger", {"capture": self.capture, "request": self.request}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from penstock.control import connect

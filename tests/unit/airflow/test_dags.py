@@ -66,7 +66,7 @@ def test_every_capture_has_its_dag(parsed: dict[str, Any]) -> None:
         assert dag["schedule"] is not None
 
 
-# Operators and triggers, imported as Airflow does: by their bare names, in a home of their own.
+# Operators and triggers, with a home of their own.
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_run_starts_waits_and_acts_and_the_next_run_adopts(control: Control, m
 
 
 def test_a_trigger_waits_while_the_database_is_down(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock_triggers import StreamsTrigger
+    from penstock.airflow.triggers import StreamsTrigger
 
     control.sync(catalog.load())
     real, away = control.app, time.monotonic() + 0.5
@@ -135,7 +135,7 @@ def test_a_trigger_waits_while_the_database_is_down(control: Control, monkeypatc
 
 
 def test_a_trigger_without_active_streams_waits_until_the_end_of_the_epoch(control: Control) -> None:
-    from penstock_triggers import StreamsTrigger
+    from penstock.airflow.triggers import StreamsTrigger
 
     control.sync(catalog.load())
     control.set_desired(["totals", "finals"], "off", Actor("me", "cli"))
@@ -158,8 +158,7 @@ def test_a_run_without_the_database_waits_in_the_trigger(control: Control, monke
 
 
 def test_the_command_is_that_of_the_spark_provider(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
-    from penstock_operators import SuperviseStreams
-
+    from penstock.airflow.operators import SuperviseStreams
     from penstock.engine import session
 
     monkeypatch.setattr(
@@ -189,7 +188,7 @@ def test_the_command_is_that_of_the_spark_provider(control: Control, monkeypatch
 def test_the_form_acts_in_the_name_of_the_user(
     control: Control, action: str, target: str, expected: dict[str, str]
 ) -> None:
-    from penstock_operators import OperateStreams
+    from penstock.airflow.operators import OperateStreams
 
     OperateStreams(task_id="operate").execute(context(user="ann", action=action, target=target, note="why"))
     assert control.desired("chaos") == expected
@@ -204,7 +203,8 @@ def test_the_form_acts_in_the_name_of_the_user(
 
 def test_the_form_releases_the_app_of_a_stream(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from penstock_operators import OperateStreams
+
+    from penstock.airflow.operators import OperateStreams
 
     told: dict[str, Any] = {"names": ["totals", "finals"], "streams": True, "wrong": [], "others": [], "refused": []}
     monkeypatch.setattr(release, "_run_check", lambda *_: told)
@@ -227,7 +227,8 @@ def test_the_form_releases_the_app_of_a_stream(control: Control, monkeypatch: py
 
 def test_the_reaper_skips_without_the_database(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.exceptions import AirflowSkipException
-    from penstock_operators import EndOrphanedDrivers
+
+    from penstock.airflow.operators import EndOrphanedDrivers
 
     assert EndOrphanedDrivers(task_id="reap").execute(context()) == []
 
@@ -244,10 +245,10 @@ def test_the_reaper_skips_without_the_database(control: Control, monkeypatch: py
 def test_heartbeats_continue_when_the_broker_is_back_and_end_at_a_release(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import penstock_triggers
     from airflow.sdk.exceptions import TaskDeferred
-    from penstock_operators import SendHeartbeats
 
+    from penstock.airflow import triggers
+    from penstock.airflow.operators import SendHeartbeats
     from penstock.supervision.event_clock import heartbeats
 
     calls: list[dict[str, Any]] = []
@@ -270,14 +271,14 @@ def test_heartbeats_continue_when_the_broker_is_back_and_end_at_a_release(
             calls.append({})
 
     monkeypatch.setattr(heartbeats, "HeartbeatSender", HeartbeatSender)
-    monkeypatch.setattr(penstock_triggers, "RETRY", 0.01)
-    monkeypatch.setattr(penstock_triggers, "RELEASES_EVERY", 0.0)
+    monkeypatch.setattr(triggers, "RETRY", 0.01)
+    monkeypatch.setattr(triggers, "RELEASES_EVERY", 0.0)
     control.sync(catalog.load())
     with pytest.raises(TaskDeferred) as deferred:
         SendHeartbeats(task_id="beat").execute(context())
     path, kwargs = deferred.value.trigger.serialize()
-    assert path == "penstock_triggers.HeartbeatTrigger"
-    event = asyncio.run(first(penstock_triggers.HeartbeatTrigger(**json.loads(json.dumps(kwargs)))))
+    assert path == "penstock.airflow.triggers.HeartbeatTrigger"
+    event = asyncio.run(first(triggers.HeartbeatTrigger(**json.loads(json.dumps(kwargs)))))
     assert event == {"action": "epoch"}
     assert len(calls) == 8, "it ends only when no beat is due for a while"
     assert calls[-1] == {}
@@ -296,7 +297,8 @@ def shop(control: Control) -> Control:
 
 def test_a_capture_that_fails_fails_its_task(shop: Control) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from penstock_operators import OperateCapture
+
+    from penstock.airflow.operators import OperateCapture
 
     task = OperateCapture(task_id="operate", capture="shop")
     assert task.execute(context(action="check"))["state"] == "idle"
@@ -307,7 +309,8 @@ def test_a_capture_that_fails_fails_its_task(shop: Control) -> None:
 
 def test_a_request_to_a_capture_waits_for_its_answer(shop: Control) -> None:
     from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
-    from penstock_operators import OperateCapture
+
+    from penstock.airflow.operators import OperateCapture
 
     task, asked = OperateCapture(task_id="operate", capture="shop"), Captures(shop)
     with pytest.raises(TaskDeferred) as deferred:

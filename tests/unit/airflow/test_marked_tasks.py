@@ -61,7 +61,8 @@ def test_a_cancelled_trigger_ends_a_driver_only_if_its_task_was_marked(
 def test_a_trigger_that_fired_does_not_end_its_driver(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its task has gone on to run or has ended by itself, which looks like a mark to the triggerer that wakes up."""
     from airflow.sdk.exceptions import TaskDeferred
-    from penstock_triggers import StreamsTrigger
+
+    from penstock.airflow.triggers import StreamsTrigger
 
     with pytest.raises(TaskDeferred) as deferred:
         operator(monkeypatch).execute(context("r1"))
@@ -95,11 +96,12 @@ def test_a_terminated_task_ends_its_driver_only_if_it_was_marked(
 
 
 def test_a_terminated_task_does_not_wait_for_airflow(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    import penstock_operators
     from airflow.sdk.exceptions import TaskDeferred
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    monkeypatch.setattr(penstock_operators, "STATE_TIMEOUT", 0.05)
+    from penstock.airflow import operators
+
+    monkeypatch.setattr(operators, "STATE_TIMEOUT", 0.05)
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: time.sleep(1))
     task = operator(monkeypatch)
     with pytest.raises(TaskDeferred):

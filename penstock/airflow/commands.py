@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from penstock_operators import task_key
+
+from penstock.airflow.operators import task_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -49,7 +49,8 @@ def asked(**form: Any) -> Any:
 
 def test_a_backfill_runs_over_its_data_interval_or_that_of_the_form() -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from penstock_commands import RunBackfill
+
+    from penstock.airflow.commands import RunBackfill
 
     one = RunBackfill(task_id="run", backfill="replay", full_history=False)
     said = " ".join(one.options(asked()))
@@ -72,7 +73,8 @@ def test_a_backfill_runs_over_its_data_interval_or_that_of_the_form() -> None:
 def test_only_a_person_starts_a_backfill_and_a_range_has_its_days() -> None:
     import pendulum
     from airflow.timetables.base import DataInterval, TimeRestriction
-    from penstock_timetables import OnDemandIntervals
+
+    from penstock.airflow.timetables import OnDemandIntervals
 
     one = OnDemandIntervals.deserialize(OnDemandIntervals("0 0 * * *", timezone="UTC").serialize())
     assert (one.summary, "0 0" in one.description) == ("when triggered", True)
@@ -94,7 +96,8 @@ def test_only_a_person_starts_a_backfill_and_a_range_has_its_days() -> None:
 
 def test_a_refused_backfill_is_not_retried() -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from penstock_commands import RunBackfill
+
+    from penstock.airflow.commands import RunBackfill
 
     one = RunBackfill(task_id="run", backfill="replay", full_history=False)
     with pytest.raises(AirflowFailException, match="interval is empty"):
@@ -104,7 +107,7 @@ def test_a_refused_backfill_is_not_retried() -> None:
 def test_log_levels_of_a_command_are_kept_and_its_last_line_is_the_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import penstock_commands
+    from penstock.airflow import commands
 
     script = """
 import logging
@@ -114,10 +117,10 @@ print('{"no record": 1}', flush=True)
 print("a" * 300, flush=True)
 logging.getLogger("x").warning("left out")
 """
-    monkeypatch.setattr(penstock_commands, "COMMAND", ("-c", script))
+    monkeypatch.setattr(commands, "COMMAND", ("-c", script))
     told: list[tuple[int, str]] = []
     kept = SimpleNamespace(log=lambda level, _, text: told.append((level, text)))
-    monkeypatch.setattr(penstock_commands.RebuildStream, "log", kept)
-    said = penstock_commands.RebuildStream(task_id="run").run_command([])
+    monkeypatch.setattr(commands.RebuildStream, "log", kept)
+    said = commands.RebuildStream(task_id="run").run_command([])
     assert said == "a" * 300
     assert told == [(logging.INFO, '{"no record": 1}'), (logging.INFO, said), (logging.WARNING, "left out")]

@@ -51,19 +51,19 @@ def run(
     control: Control, monkeypatch: pytest.MonkeyPatch, unhealthy: list[str], *, lasts: float = 5.0
 ) -> dict[str, Any]:
     """The event that ends the wait of a run that began with these streams unhealthy."""
-    import penstock_triggers
+    from penstock.airflow import triggers
 
-    monkeypatch.setattr(penstock_triggers, "FAILURES_EVERY", 0.01)
-    monkeypatch.setattr(penstock_triggers, "FAILING_FOR", 0.1)
-    made = penstock_triggers.StreamsTrigger("chaos", "me", time.time() + lasts, unhealthy)
+    monkeypatch.setattr(triggers, "FAILURES_EVERY", 0.01)
+    monkeypatch.setattr(triggers, "FAILING_FOR", 0.1)
+    made = triggers.StreamsTrigger("chaos", "me", time.time() + lasts, unhealthy)
     _, kwargs = made.serialize()
     assert control
-    event: dict[str, Any] = asyncio.run(first(penstock_triggers.StreamsTrigger(**json.loads(json.dumps(kwargs)))))
+    event: dict[str, Any] = asyncio.run(first(triggers.StreamsTrigger(**json.loads(json.dumps(kwargs)))))
     return event
 
 
 def operator() -> Any:
-    from penstock_operators import SuperviseStreams
+    from penstock.airflow.operators import SuperviseStreams
 
     return SuperviseStreams(task_id="supervise", app="chaos")
 
@@ -132,11 +132,11 @@ def test_a_store_that_is_down_for_a_moment_fails_no_run(control: Control, monkey
 
 
 def test_a_store_that_is_back_in_time_fails_no_run(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    import penstock_triggers
+    from penstock.airflow import triggers
 
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    failures = penstock_triggers.FailureWatch(control, "chaos", [])
+    failures = triggers.FailureWatch(control, "chaos", [])
     said = []
     # Away for 55 s, back, and away for 65 s.
     for second in range(0, 140, 5):
@@ -163,7 +163,8 @@ def test_a_run_does_not_repeat_earlier_failures(control: Control, monkeypatch: p
 
 def test_a_check_waits_for_a_driver_that_starts(control: Control) -> None:
     from airflow.sdk.exceptions import TaskDeferred
-    from penstock_operators import OperateCapture
+
+    from penstock.airflow.operators import OperateCapture
 
     assert not state_is_known(control, "totals"), "its driver has not reported yet"
     task = OperateCapture(task_id="t", capture="totals")
@@ -182,7 +183,7 @@ def test_a_check_waits_for_a_driver_that_starts(control: Control) -> None:
 
 
 def test_a_check_has_a_timeout(control: Control) -> None:  # noqa: ARG001
-    from penstock_triggers import CaptureStateTrigger
+    from penstock.airflow.triggers import CaptureStateTrigger
 
     assert asyncio.run(first(CaptureStateTrigger("totals", 0.0))) == {"why_not": ""}
 

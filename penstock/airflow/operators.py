@@ -122,7 +122,7 @@ class SuperviseStreams(BaseOperator):
 
     def _why_task_continues(self) -> str:
         """Why the task must be assumed to continue; empty if it does not."""
-        from penstock_triggers import why_task_continues
+        from penstock.airflow.triggers import why_task_continues
 
         answers: list[str] = []
         # This is a signal handler: the interrupted code may use the connection to Airflow.
@@ -132,7 +132,7 @@ class SuperviseStreams(BaseOperator):
         return answers[0] if answers else f"Airflow has not returned the state of its task within {STATE_TIMEOUT:g} s"
 
     def _wait(self, until: float, unhealthy: list[str]) -> None:
-        from penstock_triggers import StreamsTrigger
+        from penstock.airflow.triggers import StreamsTrigger
 
         self.defer(trigger=StreamsTrigger(self.app, self._owner, until, unhealthy), method_name="resume")
 
@@ -165,8 +165,7 @@ class SuperviseStreams(BaseOperator):
 
     def _command(self, incarnation: str) -> Sequence[str] | ClusterSubmission:
         """The command line of a driver, or what a cluster must start; for streams by the Spark connection."""
-        from penstock_spark_submit import spark_submit
-
+        from penstock.airflow.spark_submit import spark_submit
         from penstock.supervision import launch
 
         return launch.python_command(self.app, incarnation) or spark_submit(self.conn_id, self.app, incarnation)
@@ -178,8 +177,7 @@ class SendHeartbeats(BaseOperator):
     ui_color = "#f0d7de"
 
     def execute(self, context: Context) -> None:  # noqa: ARG002
-        from penstock_triggers import HeartbeatTrigger, declared_windows
-
+        from penstock.airflow.triggers import HeartbeatTrigger, declared_windows
         from penstock.settings import settings
 
         until = time.time() + settings().supervise_epoch
@@ -276,8 +274,7 @@ class OperateCapture(BaseOperator):
     def _wait_until_known(self, until: float) -> dict[str, Any]:
         """The report of the capture. While its state is unknown, a trigger waits, until `until` (epoch seconds) at
         most; then `resume` continues."""
-        from penstock_triggers import CaptureStateTrigger
-
+        from penstock.airflow.triggers import CaptureStateTrigger
         from penstock.control import connect
         from penstock.errors import ControlError
         from penstock.monitoring.health import state_is_known
@@ -291,8 +288,7 @@ class OperateCapture(BaseOperator):
 
     def _ask(self, context: Context) -> None:
         """Send the request, and wait in a trigger; the answer goes to `resume`."""
-        from penstock_triggers import CaptureTrigger
-
+        from penstock.airflow.triggers import CaptureTrigger
         from penstock.control import Actor, connect
         from penstock.control.repositories.captures import Captures
 

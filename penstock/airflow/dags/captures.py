@@ -1,10 +1,13 @@
 """One DAG for each declared capture: an hourly check of its health, and a form to poll, reconcile or reset it."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Param
-from penstock_operators import OperateCapture
 
+from penstock.airflow.operators import OperateCapture
 from penstock.catalog import partial_catalog
 from penstock.model.capture import Capture
 
@@ -55,4 +58,7 @@ def make_dag(capture: Capture) -> DAG:
     return dag
 
 
-globals().update({f"capture_{capture.name}": make_dag(capture) for capture in partial_catalog()[0].captures.values()})
+def dags() -> Iterator[DAG]:
+    """The DAG of each capture of the project."""
+    for capture in partial_catalog()[0].captures.values():
+        yield make_dag(capture)

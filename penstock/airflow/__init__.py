@@ -1,0 +1,4 @@
+"""Airflow's side of Penstock: DAGs, operators, triggers, timetables and the operator page.
+
+Only this package imports Airflow.
+"""

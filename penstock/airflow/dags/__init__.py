@@ -1,0 +1,55 @@
+"""The DAGs of a project, built from what it declares. A file in the folder of DAGs needs two lines:
+
+from penstock.airflow.dags import declare_dags
+
+globals().update(declare_dags())
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+from penstock.airflow.dags import backfills, captures, operations, streams
+from penstock.catalog import partial_catalog
+from penstock.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+Kind = Literal["streams", "captures", "backfills", "operate", "rebuild", "heartbeat", "reaper"]
+BUILDERS = {
+    "streams": streams.dags,
+    "captures": captures.dags,
+    "backfills": backfills.dags,
+    "operate": operations.operate,
+    "rebuild": operations.rebuild,
+    "heartbeat": operations.heartbeat,
+    "reaper": operations.reaper,
+}
+
+
+def declare_dags(*kinds: Kind) -> dict[str, DAG]:
+    """The DAGs of the project by id. Only `heartbeat` and `reaper` do not read its declarations.
+
+    Invalid files are left out, each with the DAGs that only it declares; `check_declarations` reports them.
+
+    Args:
+        kinds: The kinds of DAGs; without any, all of them.
+    """
+    return {dag.dag_id: dag for kind in kinds or get_args(Kind) for dag in BUILDERS[kind]()}
+
+
+def check_declarations() -> None:
+    """Report invalid files in Airflow's list of import errors.
+
+    Call it in a file of its own that has no DAG: Airflow takes no DAG from a file with an error.
+
+    Raises:
+        DeclarationError: Files are invalid.
+    """
+    _, errors = partial_catalog()
+    if errors:
+        raise DeclarationError(
+            "these files are invalid; their app cannot be released, other apps are not affected",
+            got="\n".join(["", *map(str, errors)]),
+        )

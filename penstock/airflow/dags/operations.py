@@ -1,0 +1,112 @@
+"""The DAGs that a project has once: forms to operate and rebuild streams, heartbeats, and the reaper of drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from airflow.sdk import DAG, Param
+
+from penstock.airflow.commands import RebuildStream
+from penstock.airflow.operators import EndOrphanedDrivers, OperateStreams, SendHeartbeats
+from penstock.catalog import apps, partial_catalog
+from penstock.model.output_mode import KeyedState
+
+
+def operate() -> Iterator[DAG]:
+    """A form to start, stop and release streams."""
+    catalog, errors = partial_catalog()
+    targets = [f"app {app}" for app in apps(catalog, errors)] + [
+        f"stream {name}" for name in sorted(catalog.supervised)
+    ]
+    with DAG(
+        "operate_streams",
+        description="start, stop or release streams",
+        schedule=None,
+        start_date=datetime(2025, 1, 1, tzinfo=UTC),
+        is_paused_upon_creation=False,
+        tags=["penstock", "operate"],
+        params={
+            "action": Param(
+                "start",
+                type="string",
+                enum=["start", "stop", "release"],
+                description="`stop` waits for the end of the batch. `release` restarts the whole app with the present "
+                "code.",
+            ),
+            "target": Param(
+                targets[0] if targets else "",
+                type="string",
+                enum=targets or [""],
+                description="An app with all its streams, or one stream. Releasing a stream releases its app.",
+            ),
+            "note": Param("", type=["null", "string"], maxLength=500, description="Reason, recorded with the action."),
+        },
+        doc_md="Trigger it to start, stop or release streams. The user is recorded with the note.",
+    ) as dag:
+        OperateStreams(task_id="operate")
+    yield dag
+
+
+def rebuild() -> Iterator[DAG]:
+    """A form to rebuild the state of a stream from its output or its inputs."""
+    streams = partial_catalog()[0].streams.items()
+    rebuildable = sorted(name for name, stream in streams if isinstance(stream.output_mode, KeyedState))
+    with DAG(
+        "rebuild_streams",
+        description="rebuild the state of a stream from its topics",
+        schedule=None,
+        start_date=datetime(2025, 1, 1, tzinfo=UTC),
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        tags=["penstock", "operate"],
+        params={
+            "stream": Param(
+                rebuildable[0] if rebuildable else "",
+                type="string",
+                enum=rebuildable or [""],
+                description="It must be stopped, and its folds must declare how their state is restored.",
+            ),
+        },
+        doc_md="For a stream whose checkpoint is lost, or cannot be read by the present code. Stop it with "
+        "`operate_streams`, run this, and start it: it continues after its last batch. The log reports the keys and "
+        "bytes of the state before and after.",
+    ) as dag:
+        RebuildStream(task_id="rebuild")
+    yield dag
+
+
+def heartbeat() -> Iterator[DAG]:
+    """Sends heartbeats, which close windows if no records arrive."""
+    with DAG(
+        "heartbeat",
+        description="sends heartbeats",
+        schedule="@continuous",
+        start_date=datetime(2025, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        tags=["penstock", "heartbeat"],
+        doc_md="A trigger sends the heartbeats while a run waits. Each hour, and after a release, a new run takes "
+        "over.",
+    ) as dag:
+        SendHeartbeats(task_id="beat")
+    yield dag
+
+
+def reaper() -> Iterator[DAG]:
+    """Ends orphaned drivers."""
+    with DAG(
+        "reaper",
+        description="ends orphaned drivers",
+        schedule="*/5 * * * *",
+        start_date=datetime(2025, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        tags=["penstock"],
+        doc_md="Every five minutes it ends drivers whose app is not declared, has no stream that is on, or has another"
+        " driver.",
+    ) as dag:
+        EndOrphanedDrivers(task_id="reap")
+    yield dag
