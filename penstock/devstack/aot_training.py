@@ -90,25 +90,17 @@ def readings(number: int) -> Iterator[str]:
         yield text if i % 1000 else (" " + text, text[:-1], json.dumps({**reading, "more": None}))[i // 1000 % 3]
 
 
-def _say(step: str) -> None:
-    """Report a step to the parent process."""
-    print(f"{aot_cache.STEP}{step}", flush=True)
-
-
 def main() -> int:
     logging.basicConfig(level=logging.WARNING)
-    _say("starting a Kafka broker (1 of 4)")
     with TemporaryDirectory() as folder, Broker(home=Path(folder), port=free_port(2)) as broker:
         ensure_topics([topic for stream in STREAMS for topic in stream.topics()], broker.bootstrap)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "queue.buffering.max.messages": PER_ROUND})
-        _say("starting Spark (2 of 4)")
         spark = open_session("training", java_options=aot_cache.training_options(Path(sys.argv[1])))
         runs = [
             StreamRun(s, spark, broker.bootstrap, f"{folder}/checkpoints", ProgressRow(s.name, s.app, "training"))
             for s in STREAMS
         ]
         for number in range(ROUNDS):
-            _say(f"running streams, round {number + 1} of {ROUNDS} (3 of 4)")
             for text in readings(number):
                 producer.produce(READINGS.name, text)
             producer.flush()
@@ -117,7 +109,6 @@ def main() -> int:
                 run.process_all_available()
         for run in runs:
             run.stop()
-        _say("writing the cache (4 of 4)")
         # Java writes the cache at a normal exit.
         return bridge.stop_jvm(spark)
 

@@ -88,7 +88,7 @@ def _java(_: Platform) -> Iterator[DoctorCheck]:
         hint = f"unset JAVA_HOME, or set it to a Java {aot_cache.SINCE}: drivers then start in half the time"
         yield DoctorCheck("Start of drivers", "note", f"Java {java.version} has no cache for it", hint)
     elif aot_cache.missing():
-        yield DoctorCheck("Start of drivers", "note", "there is no cache for it yet", "`make up` makes one")
+        yield DoctorCheck("Start of drivers", "note", "there is no cache for it yet", "it is made after `make up`")
     else:
         yield DoctorCheck("Start of drivers", "ok", f"cached in {aot_cache.folder()}")
 

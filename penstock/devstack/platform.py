@@ -150,7 +150,6 @@ class Platform:
             if self.settings.cluster:
                 (self.settings.home / CLUSTER_MARK).touch()
             self._fetch(report)
-            self._train(report)
             self._start_stores(report)
             with report.step("Creating tables and topics as declared") as step:
                 step.say(self._declare(*load_partial(self.settings.project, combiners=False)))
@@ -160,6 +159,7 @@ class Platform:
             self._start_all(report, [self.meter], "Starting the meter")
             with report.step("Waiting for the first figures of the streams") as step:
                 view = self._wait_for_streams(connect(self.settings.control), step)
+            self.create_java_cache()
             if self._problems:
                 raise HostError(
                     "not all that is declared runs",
@@ -228,15 +228,12 @@ class Platform:
                 with report.step(f"Fetching {server.label.removeprefix('the ')}") as step:
                     jars.ensure(server.name, step.tick)
 
-    def _train(self, report: ProgressReporter) -> None:
-        if not aot_cache.missing():
-            return
-        with report.step("Preparing a fast start of drivers, once: one minute or two") as step:
-            try:
-                aot_cache.ensure(step.say)
-                step.say("")
-            except HostError as e:
-                step.say(f"left out: {e}")
+    def create_java_cache(self) -> None:
+        """Let a process create Java's cache if it is missing; drivers that start later use it."""
+        name, run = "java-cache", self.settings.home / "run"
+        if aot_cache.missing() and not ((record := process.read(run, name)) and record.process()):
+            command = [sys.executable, "-m", aot_cache.__name__]
+            process.spawn(name, command, run=run, log=self.settings.home / "logs" / f"{name}.log")
 
     def _start_stores(self, report: ProgressReporter) -> None:
         for servers in (self.data_servers, self.stores):

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -112,14 +111,8 @@ def run_captured(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    on_line: Callable[[str], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end and keep what it writes; `env` is added to this process's own.
-
-    on_line: called with each line of standard output as it is written.
-    """
-    if on_line is not None:
-        return _followed([str(word) for word in command], {**os.environ, **(env or {})}, cwd, on_line)
+    """Run a command to its end and keep what it writes; `env` is added to this process's own."""
     return subprocess.run(
         [str(word) for word in command],
         check=False,
@@ -130,31 +123,6 @@ def run_captured(
         env={**os.environ, **(env or {})},
         cwd=cwd,
     )
-
-
-def _followed(
-    command: list[str], env: Mapping[str, str], cwd: Path | None, on_line: Callable[[str], None]
-) -> subprocess.CompletedProcess[str]:
-    lines: list[str] = []
-    with tempfile.TemporaryFile() as errors:
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            errors="replace",
-            env=env,
-            cwd=cwd,
-        ) as child:
-            assert child.stdout is not None
-            for line in child.stdout:
-                lines.append(line)
-                on_line(line.rstrip("\n"))
-        errors.seek(0)
-        return subprocess.CompletedProcess(
-            command, child.returncode, "".join(lines), errors.read().decode(errors="replace")
-        )
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, every: float = 0.1) -> bool:

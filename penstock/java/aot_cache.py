@@ -4,14 +4,18 @@ Without it a driver's JVM loads and verifies 20,000 classes at each start, and i
 what is hot. A training run (`penstock.devstack.aot_training`) leaves both in a file that every later driver maps
 (JEP 483, 514 and 515, Java 25). The file belongs to one Java, one pyspark and one set of jars; Java itself
 refuses any other.
+
+    python -m penstock.java.aot_cache
+
+creates it if it is missing, at the lowest priority.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from penstock.errors import HostError
@@ -25,8 +29,6 @@ SINCE = 25
 FILE = "driver.aot"
 # Java warns of a few calling conventions that it has to make anew; a cache it cannot take is an error.
 QUIET = "-Xlog:aot=error,aot+codecache+stubs=error"
-# Prefix of progress lines of a training run; its other output is Java's.
-STEP = "step: "
 # The run has a broker of its own and needs no cluster.
 ALONE = {
     "PENSTOCK_CLUSTER": "0",
@@ -72,10 +74,11 @@ def training_options(file: Path) -> list[str]:
     return [f"-XX:AOTCacheOutput={file}"]
 
 
-def ensure(say: Callable[[str], None] = lambda _: None) -> None:
-    """Create the cache if it is missing, which takes one or two minutes. HostError if the training run fails.
+def ensure() -> None:
+    """Create the cache if it is missing, which takes one or two minutes.
 
-    say: called with what the training run does.
+    Raises:
+        HostError: The training run fails.
     """
     if not missing():
         return
@@ -83,13 +86,7 @@ def ensure(say: Callable[[str], None] = lambda _: None) -> None:
     with publish(target) as fresh:
         if fresh is None:
             return
-        command = [sys.executable, "-m", "penstock.devstack.aot_training", str(fresh / FILE)]
-
-        def report_step(line: str) -> None:
-            if line.startswith(STEP):
-                say(line.removeprefix(STEP))
-
-        done = process.run_captured(command, env=ALONE, on_line=report_step)
+        done = process.run_captured([sys.executable, "-m", "penstock.devstack.aot_training", fresh / FILE], env=ALONE)
         if done.returncode or not (fresh / FILE).exists():
             raise HostError(
                 "the training run for Java's cache failed, so drivers start slower",
@@ -106,3 +103,8 @@ def _prune(current: Path) -> None:
         prefix = Path(owner.read_text())
         if owner.parent != current and (not prefix.exists() or prefix == Path(sys.prefix)):
             shutil.rmtree(owner.parent, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    ensure()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,7 +23,7 @@ from penstock.devstack import doctor, platform
 from penstock.devstack.platform import Platform
 from penstock.errors import HostError
 from penstock.host import ports, process, session
-from penstock.java import jars
+from penstock.java import aot_cache, jars
 from penstock.model.declaration import CAPTURES_APP
 from penstock.settings import PROJECT, settings
 from penstock.sinks.core import connections
@@ -100,6 +101,25 @@ def test_clean_removes_the_home_and_nothing_else(home: Path, monkeypatch: pytest
         settings.cache_clear()
         with pytest.raises(HostError, match="not removed"):
             Platform().clean(Silent())
+
+
+def test_one_process_creates_javas_cache_and_down_ends_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands, spawn = [], process.spawn
+
+    def sleep_instead(name: str, command: list[str], **options: Any) -> process.ProcessRecord:
+        commands.append(command)
+        return spawn(name, ["sleep", "60"], **options)
+
+    monkeypatch.setattr(process, "spawn", sleep_instead)
+    monkeypatch.setattr(aot_cache, "missing", lambda: True)
+    for _ in range(2):
+        Platform().create_java_cache()
+    assert commands == [[sys.executable, "-m", "penstock.java.aot_cache"]]
+    record = process.read(home / "run", "java-cache")
+    assert record is not None
+    assert record.process() is not None
+    Platform().down(Silent())
+    assert record.process() is None
 
 
 @pytest.mark.parametrize("app", ["metrics", CAPTURES_APP, "views-1"])
