@@ -96,22 +96,22 @@ def link() -> None:
 
 
 def main() -> None:
-    packages, tools = PROJECT / "requirements.txt", PROJECT / "tests" / "requirements.txt"
-    steps = [(ENVIRONMENT / ".penstock", [packages])]
+    files = [PROJECT / "requirements.txt"]
+    stamps = {ENVIRONMENT / ".penstock": digest(files)}
     if "--tests" in sys.argv[1:]:
-        steps.append((ENVIRONMENT / ".penstock-tests", [packages, tools]))
-    for stamp, files in steps:
-        wanted = digest(files)
-        if stamp.exists() and stamp.read_text() == wanted and python().exists():
-            continue
-        if not usable():
-            check()
-            print(f"Making the environment in {ENVIRONMENT.name}", flush=True)
-            shutil.rmtree(str(ENVIRONMENT), ignore_errors=True)
-            subprocess.check_call([sys.executable, "-m", "venv", str(ENVIRONMENT)])
-        print(f"Installing the packages of {files[-1].relative_to(PROJECT)}", flush=True)
-        install(files)
-        link()
+        files.append(PROJECT / "tests" / "requirements.txt")
+        stamps[ENVIRONMENT / ".penstock-tests"] = digest(files)
+    if python().exists() and all(stamp.exists() and stamp.read_text() == wanted for stamp, wanted in stamps.items()):
+        return
+    if not usable():
+        check()
+        print(f"Making the environment in {ENVIRONMENT.name}", flush=True)
+        shutil.rmtree(str(ENVIRONMENT), ignore_errors=True)
+        subprocess.check_call([sys.executable, "-m", "venv", str(ENVIRONMENT)])
+    print(f"Installing the packages of {', '.join(str(f.relative_to(PROJECT)) for f in files)}", flush=True)
+    install(files)
+    link()
+    for stamp, wanted in stamps.items():
         stamp.write_text(wanted)
 
 

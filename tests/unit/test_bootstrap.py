@@ -68,6 +68,17 @@ def test_the_second_run_does_nothing_and_a_changed_list_is_installed(
     subprocess.run([project / ".venv" / "bin" / "python", "-c", code], check=True, cwd="/")
 
 
+def test_packages_and_tools_are_installed_by_one_call(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[Path]] = []
+    monkeypatch.setattr(bootstrap, "install", asked.append)
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py", "--tests"])
+    bootstrap.main()
+    bootstrap.main()
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py"])
+    bootstrap.main()
+    assert asked == [[project / "requirements.txt", project / "tests" / "requirements.txt"]]
+
+
 def test_an_interrupted_environment_is_made_anew(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / ".venv" / "bin").mkdir(parents=True)
     (project / ".venv" / "bin" / "python").write_text("cut off")
