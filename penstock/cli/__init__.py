@@ -5,6 +5,7 @@ The module of a command is imported when the command runs: importing all of them
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -102,14 +103,20 @@ class _Commands(TyperGroup):
         name, _, rest = super().resolve_command(ctx, args)
         return name, None if name is None else load(name), rest
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        # A setting may be invalid before a command starts, and help may go to a full disk.
+        try:
+            with clear_errors():
+                return super().main(*args, **options)
+        except typer.Exit as e:
+            sys.exit(e.exit_code)
+
     def invoke(self, ctx: Any) -> Any:
         from penstock.settings import misspelled_variables
 
-        # A setting may be invalid before a command starts.
-        with clear_errors():
-            for name, meant in misspelled_variables().items():
-                echo(f"warning: {name} is not a setting and has no effect; did you mean {meant}?", err=True)
-            return super().invoke(ctx)
+        for name, meant in misspelled_variables().items():
+            echo(f"warning: {name} is not a setting and has no effect; did you mean {meant}?", err=True)
+        return super().invoke(ctx)
 
 
 app = typer.Typer(

@@ -116,10 +116,10 @@ def test_an_empty_catalog_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(run("--json")) == {"declared": [], "graph": {"nodes": [], "edges": []}, "wrong": []}
 
 
-@pytest.mark.parametrize("more", [(), ("--json",)])
-def test_a_full_disk_is_an_error_of_one_line(more: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [("catalog",), ("catalog", "--json"), ("--help",), ()])
+def test_a_full_disk_is_an_error_of_one_line(arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "penstock", "catalog", *more]
+        command = [sys.executable, "-m", "penstock", *arguments]
         done = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, cwd=PROJECT)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("error: the disk is full; got: [Errno 28]")
