@@ -9,18 +9,15 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
-import pymysql
-
 from penstock.devstack import debian_packages
-from penstock.devstack.servers.base import ManagedServer, check_passes, owner_option
+from penstock.devstack.servers.base import owner_option
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.errors import HostError
-from penstock.host import ports, process
+from penstock.host import process
 from penstock.host.files import publish
 from penstock.settings import settings
 
@@ -96,27 +93,24 @@ def _mirror() -> str:
     return mirrors[0]
 
 
-class MySQL(ManagedServer):
+class MySQL(MariaDB):
     """A private MySQL 9 with the databases and the user of the platform's MariaDB."""
 
     name: str = "mysql"
     label: str = "the MySQL server"
+    variable: ClassVar[str] = ""
     start_timeout: ClassVar[float] = 120.0
 
     def __init__(self, home: Path, port: int) -> None:
-        super().__init__(home)
-        self.port, self.folder = port, home / "mysql"
+        super().__init__(home, port)
+        self.folder = home / "mysql"
 
-    def url_of(self, database: str) -> str:
-        return f"mysql+pymysql://penstock:penstock@127.0.0.1:{self.port}/{database}"
-
-    @property
-    def ports(self) -> Mapping[str, int]:
-        return {"mysql": self.port}
+    def environment(self) -> dict[str, str]:
+        return {}
 
     def prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "setup.sql").write_text(MariaDB.SETUP)
+        (self.folder / "setup.sql").write_text(self.SETUP)
         if (self.folder / "data").exists():
             return
         fresh = self.folder / "data.part"
@@ -143,13 +137,3 @@ class MySQL(ManagedServer):
             "--skip-name-resolve", "--auto-generate-certs=OFF", "--default-time-zone=+00:00", "--server-id=1",
             "--secure-file-priv=NULL",
         ]  # fmt: skip
-
-    def ready(self) -> bool:
-        return ports.listens(self.port) and check_passes(self._select, pymysql.Error)
-
-    def _select(self) -> bool:
-        connection = pymysql.connect(
-            host="127.0.0.1", port=self.port, user="penstock", password="penstock", database="demo", connect_timeout=3
-        )
-        with connection, connection.cursor() as cursor:
-            return bool(cursor.execute("SELECT 1"))
