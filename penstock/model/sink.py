@@ -39,6 +39,8 @@ RECORD_COLUMN, PATH_COLUMN = "record", "_way"
 INDEX_COLUMN = "_number"
 
 Store = Literal["elasticsearch", "mongodb", "influxdb"]
+# Stores of points, which have no key: measurement, tags and time identify a point.
+POINT_STORES: tuple[Store, ...] = ("influxdb",)
 Verb = Literal["upsert", "insert"]
 Format = Literal["json", "text", "binary"]
 Unit = Literal["hour", "day", "month", "year"]
@@ -129,6 +131,10 @@ class Sink:
     def at(self, clause: str) -> str:
         """File, line and column of a clause, or of the `SELECT`; of the beginning where there is none of it."""
         return f"{self.path}:{self.locations.get(clause, self.locations['INTO'])}"
+
+    @property
+    def makes_points(self) -> bool:
+        return self.store in POINT_STORES
 
     @property
     def identity(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import DeclarationError
 from penstock.model.schema import schema
-from penstock.model.sink import RECORD_COLUMN, Format, SinkRead, Store, Tombstones, Unit, Verb
+from penstock.model.sink import POINT_STORES, RECORD_COLUMN, Format, SinkRead, Store, Tombstones, Unit, Verb
 from penstock.model.sql.lexer import QUOTED, TokenReader, excerpt, line_and_column
 
 # Of a target's name: what may stand in it, and one part.
@@ -145,7 +145,7 @@ class SinkClauses(TokenReader):
         # An index, a collection or a measurement may have dots.
         most = 1 if store == "elasticsearch" else 2
         target = (*parts[: most - 1], ".".join(parts[most - 1 :])) if parts[most - 1 :] else tuple(parts)
-        if len(target) != most and not (store == "influxdb" and target):
+        if len(target) != most and not (store in POINT_STORES and target):
             raise self.error("the target is not complete", ".".join((store, *parts)), f"write {TARGETS[store]}", first)
         return {"store": cast("Store", store), "target": target}
 
@@ -205,7 +205,7 @@ class SinkClauses(TokenReader):
     def _version(self, store: str) -> str:
         if self.is_word("NONE"):
             token = self.next("NONE")
-            if store != "influxdb":
+            if store not in POINT_STORES:
                 hint = "leave VERSION out, or name a column: an older record must not take the place of a newer one"
                 raise self.error(f"{store} needs versions", "NONE", hint, token)
             return "none"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.model.declaration import list_files
-from penstock.model.sink import Sink
+from penstock.model.sink import POINT_STORES, Sink
 from penstock.model.sql.lexer import line_and_column, read_sql_file, tokenize_sql
-from penstock.model.sql.sink_clauses import SinkClauses
+from penstock.model.sql.sink_clauses import TARGETS, SinkClauses
 from penstock.model.sql.sink_select import rewrite_select
 
 # What Spark opens and closes; in a text a backslash takes the next character with it, but in a raw one.
@@ -43,12 +43,12 @@ def _fits(clauses: SinkClauses, given: dict[str, Any]) -> None:
     """What stands in one clause goes with the others."""
     if given["verb"] == "insert":
         given["tombstones"] = "ignore"
-    measured = len(given["target"]) > 1 or given["store"] != "influxdb"
-    if measured == ("measurement" in given):
-        hint = "write influxdb.<database>.<measurement>, or influxdb.<database> and MEASUREMENT (column)"
+    makes_points = given["store"] in POINT_STORES
+    if makes_points and (len(given["target"]) > 1) == ("measurement" in given):
+        hint = f"write {TARGETS[given['store']]}"
         got = ".".join(given["target"])
         raise clauses.error("a measurement is named once", got, hint, clauses.clause_tokens["INTO"])
-    if given["store"] == "influxdb" and given["verb"] == "insert":
+    if makes_points and given["verb"] == "insert":
         hint = "write UPSERT INTO, with VERSION NONE if no point ever changes"
         raise clauses.error(
             "a point has no id but its measurement, tags and time", "INSERT", hint, clauses.clause_tokens["INTO"]

@@ -140,7 +140,7 @@ def _describe(sink: Sink, stream: Stream, output: DocumentOutput) -> list[str]:
     keys = ", ".join(sink.identity)
     if sink.verb == "insert":
         key = "topic, partition, offset and time of the record, and the row's number within it"
-    elif len(sink.identity) > 1 or sink.store == "influxdb":
+    elif len(sink.identity) > 1 or sink.makes_points:
         key = f"the values of {keys}, as JSON array"
     else:
         key = f"{keys}, as text" if keys else "the record's key, as text"

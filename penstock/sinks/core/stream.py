@@ -110,7 +110,7 @@ def sink_output(sink: Sink) -> DocumentOutput:
 def _check_tombstones(sink: Sink, compacted: frozenset[str]) -> None:
     """Check that tombstones of compacted topics identify a document: every record deleted there becomes a tombstone."""
     missing = [name for name in sink.identity if not sink.tombstone_key]
-    if sink.store == "influxdb" and not sink.time:
+    if sink.makes_points and not sink.time:
         missing.append("time")
     if sink.tombstones == "ignore" or not compacted or not missing:
         return

@@ -100,7 +100,7 @@ def _tombstone_rows(sink: Sink, tombstones: DataFrame, fields: Sequence[StructFi
         reason = (
             f"a tombstone has no {', '.join(keys)}: say TOMBSTONES DELETE (...) over record.key, or TOMBSTONES IGNORE"
         )
-    elif sink.store == "influxdb" and not sink.time:
+    elif sink.makes_points and not sink.time:
         reason = "a tombstone does not say of which time its point is: say TIME (column), or TOMBSTONES IGNORE"
     elif sink.version not in ("", "none") and not _is_time(_field(sink, fields, "VERSION", sink.version).dataType):
         reason = f"a tombstone has no {sink.version}, so it is not known whether it is newer: say TOMBSTONES IGNORE"
@@ -122,7 +122,7 @@ def _tombstone_rows(sink: Sink, tombstones: DataFrame, fields: Sequence[StructFi
 def _document_id(sink: Sink, columns: Sequence[StructField], prefix: str) -> CheckedColumn:
     """The id, made of columns. prefix: of their names."""
     values = [(f.name, F.col(f"{prefix}{quoted(f.name)}"), f.dataType) for f in columns]
-    if sink.store == "influxdb":
+    if sink.makes_points:
         time = [] if sink.time else [("event time", F.col("record.event_time"), T.TimestampType())]
         return document_id.of_values([*values, *time], nullable=True)
     return document_id.of_values(values, nullable=False) if values else document_id.of_key()
