@@ -39,8 +39,9 @@ class BoundedText(TypeDecorator[str]):
         super().__init__()
         self.length = length
 
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(String(self.length) if self.length else Text())
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:  # noqa: ARG002
+        # Not adapted to the dialect: psycopg's String would lose that this is TEXT.
+        return String(self.length) if self.length else Text()
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
         return None if value is None else bounded_text(value, self.length)

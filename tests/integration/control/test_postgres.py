@@ -34,7 +34,7 @@ def test_migrations_create_the_declared_tables(url: str) -> None:
         list(pool.map(Control.migrate, controls))
     control = controls[0]
     with control.begin() as connection:
-        context = MigrationContext.configure(connection, opts={"include_object": schema.is_own, "compare_type": False})
+        context = MigrationContext.configure(connection, opts={"include_object": schema.is_own})
         assert compare_metadata(context, tables.metadata) == []
     assert control.schema_revision() == (schema.head(), schema.head())
 
