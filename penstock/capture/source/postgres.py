@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -114,7 +115,6 @@ class PostgreSQL(SourceDatabase):
     def __init__(self, url: URL, delay: timedelta) -> None:
         super().__init__(url, delay)
         self._kinds: dict[int, Ordering] = {}
-        self._last: tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]] | None = None
 
     def connected(self, connection: Any, about: Any) -> None:
         from psycopg.types.string import TextLoader
@@ -160,13 +160,12 @@ class PostgreSQL(SourceDatabase):
             yield cursor, weighed(rows)
 
     def described(self, cursor: Any, query: SourceQuery) -> tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]]:
-        # The driver has no description of an empty stream.
         if cursor.description is not None:
-            self._last = super().described(cursor, query)
-        elif self._last is None:
-            page = self.page(query)
-            self._last = page.columns, page.about
-        return self._last
+            return super().described(cursor, query)
+        # The driver has no description of an empty stream. LIMIT 0 reads no row.
+        with cursor.connection.cursor() as empty:
+            empty.execute(*self.sent(replace(query, sql=f"SELECT * FROM ({query.sql}) AS described LIMIT 0")))
+            return super().described(empty, query)
 
     def server(self) -> str:
         with self._connected() as c:

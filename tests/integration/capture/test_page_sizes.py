@@ -109,6 +109,10 @@ def test_an_empty_page_has_the_columns_of_its_query(database: SourceDatabase) ->
     pages = of(database, "SELECT sizes.*, 1 AS one FROM sizes WHERE id < 0")
     page = PageSize(500).read(database, pages.by_key(None, 500))
     assert (page.names, page.rows, page.more) == (["id", "c", "body", "one"], [], False)
+    for select, names in [("SELECT * FROM sizes", ["id", "c", "body"]), ("SELECT c, id FROM sizes", ["c", "id"])]:
+        none, rows = (PageSize(500).read(database, of(database, select).since(low, None, 500)) for low in (9999, 266))
+        assert (rows.names, none.names) == (names, names)
+        assert (len(rows.rows), none.rows, none.about, none.columns) == (3, [], rows.about, rows.columns)
 
 
 def test_large_rows_are_captured_in_pages_through_kills(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
