@@ -18,14 +18,6 @@ ENVIRONMENT = PROJECT / ".venv"
 WANTED = (3, 11)
 NEEDED_DISK = 3 * 1024**3
 
-SCRIPT = """#!{python}
-import sys
-
-from penstock.cli import app
-
-sys.exit(app(prog_name="penstock"))
-"""
-
 
 def fail(what: str, hint: str) -> NoReturn:
     sys.exit(f"error: {what}\n  hint: {hint}")
@@ -78,41 +70,48 @@ def usable() -> bool:
 
 def install(files: list[Path]) -> None:
     # Python compiles the modules that are imported; pip would compile all, in a third of its time.
-    command = [str(python()), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-compile"]
-    for path in files:
-        command += ["-r", str(path)]
-    if subprocess.call(command):
-        fail("pip could not install the packages", "read its message above; the same command goes on where it stopped")
+    pip(*(word for path in files for word in ("-r", str(path))))
 
 
 def link() -> None:
-    """Make the project importable in the environment, and write its command `penstock`."""
-    probe = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    folder = Path(subprocess.check_output([str(python()), "-c", probe], text=True).strip())
-    (folder / "penstock.pth").write_text(str(PROJECT) + "\n")
-    script = ENVIRONMENT / "bin" / "penstock"
-    script.write_text(SCRIPT.format(python=python()))
-    script.chmod(0o755)
+    """Install the project itself in place: its command `penstock`, and its entry points for Airflow."""
+    print("Installing the project", flush=True)
+    pip("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--editable", str(PROJECT))
+
+
+def pip(*words: str) -> None:
+    command = [str(python()), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-compile"]
+    if subprocess.call([*command, *words]):
+        fail("pip could not install the packages", "read its message above; the same command goes on where it stopped")
+
+
+def current(stamps: dict[Path, str]) -> bool:
+    """Whether the environment is there and was made of what is wanted."""
+    return python().exists() and all(stamp.exists() and stamp.read_text() == wanted for stamp, wanted in stamps.items())
 
 
 def main() -> None:
     files = [PROJECT / "requirements.txt"]
     stamps = {ENVIRONMENT / ".penstock": digest(files)}
+    project = [PROJECT / "pyproject.toml", PROJECT / "penstock" / "__init__.py", *files]
     if "--tests" in sys.argv[1:]:
         files.append(PROJECT / "tests" / "requirements.txt")
         stamps[ENVIRONMENT / ".penstock-tests"] = digest(files)
-    if python().exists() and all(stamp.exists() and stamp.read_text() == wanted for stamp, wanted in stamps.items()):
-        return
-    if not usable():
-        check()
-        print(f"Making the environment in {ENVIRONMENT.name}", flush=True)
-        shutil.rmtree(str(ENVIRONMENT), ignore_errors=True)
-        subprocess.check_call([sys.executable, "-m", "venv", str(ENVIRONMENT)])
-    print(f"Installing the packages of {', '.join(str(f.relative_to(PROJECT)) for f in files)}", flush=True)
-    install(files)
-    link()
-    for stamp, wanted in stamps.items():
-        stamp.write_text(wanted)
+    if not current(stamps):
+        if not usable():
+            check()
+            print(f"Making the environment in {ENVIRONMENT.name}", flush=True)
+            shutil.rmtree(str(ENVIRONMENT), ignore_errors=True)
+            subprocess.check_call([sys.executable, "-m", "venv", str(ENVIRONMENT)])
+        print(f"Installing the packages of {', '.join(str(f.relative_to(PROJECT)) for f in files)}", flush=True)
+        install(files)
+        for stamp, wanted in stamps.items():
+            stamp.write_text(wanted)
+    # An image is made of the packages before it has the project.
+    stamp = ENVIRONMENT / ".penstock-project"
+    if project[0].exists() and not current({stamp: digest(project)}):
+        link()
+        stamp.write_text(digest(project))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 
 class PenstockError(Exception):
@@ -94,6 +95,33 @@ class InputNotReady(BackfillError):
 
 class HostError(PenstockError):
     """Something of this machine is missing or fails: a program, a port, a server of the devstack."""
+
+
+class MissingExtra(PenstockError):
+    """A package that only some projects need is not installed."""
+
+
+# By the package that is imported: the extra of pyproject.toml that has it.
+EXTRAS = {
+    "bson": "mongodb", "pymongo": "mongodb", "elastic_transport": "elasticsearch", "elasticsearch": "elasticsearch",
+    "psycopg": "postgres",
+}  # fmt: skip
+
+
+@contextmanager
+def optional_packages() -> Iterator[None]:
+    """Name the extra to install where an import within fails for lack of a package of it.
+
+    Raises:
+        MissingExtra: The package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        if extra := EXTRAS.get((e.name or "").partition(".")[0]):
+            hint = f"pip install 'penstock[{extra}]'"
+            raise MissingExtra(f"the Python package {e.name} is not installed", hint=hint) from e
+        raise
 
 
 class Wait(PenstockError):

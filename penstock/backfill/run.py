@@ -22,7 +22,6 @@ from penstock.archive.layout import Span
 from penstock.backfill import transform as making
 from penstock.backfill.archive_source import ArchiveSource
 from penstock.backfill.job import BackfillJob, BackfillMarker
-from penstock.backfill.mongodb_source import MongoDBSource
 from penstock.backfill.os_errors import os_error
 from penstock.backfill.preflight import (
     TargetTopic,
@@ -39,7 +38,7 @@ from penstock.backfill.source import BackfillSource
 from penstock.backfill.transform import Recompute
 from penstock.backfill.verify import verify_target
 from penstock.backfill.writer import RateLimiter, write_rows
-from penstock.errors import BackfillError, InputNotReady, PenstockError
+from penstock.errors import BackfillError, InputNotReady, PenstockError, optional_packages
 from penstock.host import files
 from penstock.kafka.admin import admin, ensure_topics, log_end_offsets, partition_counts
 from penstock.kafka.commit_marker import read_marker_value
@@ -174,6 +173,8 @@ class _Run:
             return ArchiveSource(job, self._bootstrap, waits)
         source, rows = job.backfill.source, job.backfill.rows
         assert isinstance(source, Collection)
+        with optional_packages():
+            from penstock.backfill.mongodb_source import MongoDBSource
         fields = rows.fields(f"backfill {job.name}") if rows else ()
         return MongoDBSource(source, [field.name for field in fields if field.type.kind in INTEGER_TYPES], waits)
 

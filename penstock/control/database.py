@@ -27,7 +27,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 
 from penstock.control import tables as s
-from penstock.errors import ControlError, SettingError
+from penstock.errors import ControlError, SettingError, optional_packages
 from penstock.settings import settings
 
 T = TypeVar("T")
@@ -71,7 +71,8 @@ class ControlDatabase:
             options = {"connect_args": {"timeout": 10}}
         self.display_url = address.set(query={}).render_as_string(hide_password=True)
         self._ca = ca
-        self.engine = create_engine(address, **options)
+        with optional_packages():
+            self.engine = create_engine(address, **options)
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:

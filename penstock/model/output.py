@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, optional_packages
 from penstock.model.lazy_spark import F
 from penstock.model.topic import DEAD_LETTERS, Topic
 
@@ -178,7 +178,8 @@ class Output(ABC):
 
 def open_store(outputs: Sequence[Output], owner: WriterOwner) -> Writer:
     """The writer of outputs that share a store; earlier writers of the same owner there are fenced."""
-    opener: Opener = resolve_name(outputs[0].writer)
+    with optional_packages():
+        opener: Opener = resolve_name(outputs[0].writer)
     return opener(owner, outputs)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -54,6 +53,8 @@ def test_the_second_run_does_nothing_and_a_changed_list_is_installed(
 ) -> None:
     asked: list[list[Path]] = []
     monkeypatch.setattr(bootstrap, "install", asked.append)
+    linked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(bootstrap, "pip", lambda *words: linked.append(words))
     bootstrap.main()
     assert "Making the environment" in capfd.readouterr().out
     bootstrap.main()
@@ -62,10 +63,14 @@ def test_the_second_run_does_nothing_and_a_changed_list_is_installed(
     bootstrap.main()
     assert "Making" not in capfd.readouterr().out
     assert len(asked) == 2
+    assert not linked, "the packages of an image are installed before the project is there"
 
-    code = "import penstock_marker"
-    (project / "penstock_marker.py").touch()
-    subprocess.run([project / ".venv" / "bin" / "python", "-c", code], check=True, cwd="/")
+    (project / "penstock").mkdir()
+    (project / "penstock" / "__init__.py").touch()
+    (project / "pyproject.toml").touch()
+    bootstrap.main()
+    bootstrap.main()
+    assert [words[-2:] for words in linked] == [("--editable", str(project))]
 
 
 def test_packages_and_tools_are_installed_by_one_call(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

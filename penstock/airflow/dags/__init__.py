@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from penstock.airflow.dags import backfills, captures, operations, streams
 from penstock.catalog import partial_catalog
 from penstock.errors import DeclarationError
+from penstock.settings import settings
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -37,6 +38,12 @@ def declare_dags(*kinds: Kind) -> dict[str, DAG]:
         kinds: The kinds of DAGs; without any, all of them.
     """
     return {dag.dag_id: dag for kind in kinds or get_args(Kind) for dag in BUILDERS[kind]()}
+
+
+def lacks_dags() -> bool:
+    """Whether the project has no folder of DAGs of its own, so that the provider's example DAGs are for it."""
+    project = settings().project
+    return any((project / name).is_dir() for name in ("jobs", "sql")) and not (project / "dags").is_dir()
 
 
 def check_declarations() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pkgutil import resolve_name
 
 from penstock.devstack.servers.base import StoreServer
-from penstock.errors import HostError
+from penstock.errors import HostError, optional_packages
 from penstock.host import process
 from penstock.object_store import endpoint
 from penstock.settings import Settings
@@ -40,7 +40,9 @@ def chosen(configured: Settings) -> list[StoreServer]:
     if not _elsewhere(configured, endpoint.LOCAL_SERVICE):
         names.append(endpoint.LOCAL_SERVICE)
     started = [name for name in KINDS if name in names or process.read(configured.home / "run", name)]
-    return [resolve_name(KINDS[name])(configured.home, port=getattr(configured, f"{name}_port")) for name in started]
+    with optional_packages():
+        servers = {name: resolve_name(KINDS[name]) for name in started}
+    return [server(configured.home, port=getattr(configured, f"{name}_port")) for name, server in servers.items()]
 
 
 def _elsewhere(configured: Settings, name: str) -> str:

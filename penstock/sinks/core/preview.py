@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import DeclarationError, SinkError
+from penstock.errors import DeclarationError, SinkError, optional_packages
 from penstock.model.checks.spark_plan import elements, optimized_plan
 from penstock.model.input import RAW_FIELDS, RECORD_FIELDS
 from penstock.model.schema import quoted, schema
@@ -98,7 +98,9 @@ def _store_schema(sink: Sink, output: DocumentOutput, rows: DataFrame) -> Mappin
     try:
         document = rows.schema["doc"].dataType
         shape = to_arrow_type(document, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
-        created = resolve_name(output.store_schema)(output, shape)
+        with optional_packages():
+            schema_of = resolve_name(output.store_schema)
+        created = schema_of(output, shape)
     except PySparkException as e:
         raise spark_error(sink.at("SELECT"), e) from e
     except ValueError as e:

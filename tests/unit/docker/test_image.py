@@ -9,7 +9,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+import penstock
 from penstock import bootstrap
 from penstock.devstack.doctor import DoctorCheck
 from penstock.java import jars
@@ -77,8 +77,7 @@ def test_grafana_finds_its_dashboard_and_prometheus() -> None:
 def test_images_are_pinned_to_the_versions_that_are_run() -> None:
     images = {name: service["image"] for name, service in services().items()}
     assert all(re.search(r":v?\d+\.\d+\.\d+", image) for image in images.values()), images
-    version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
-    assert {s["image"] for s in ours().values()} == {f"penstock:{version}"}
+    assert {s["image"] for s in ours().values()} == {f"penstock:{penstock.__version__}"}
     assert [n for n, s in services().items() if "build" in s] == ["init"]
 
     def coordinate(jar_set: str, name: str) -> str:
@@ -108,7 +107,11 @@ def test_the_image_is_built_of_what_there_is_and_of_nothing_else() -> None:
 
 def test_the_environment_is_made_by_what_was_copied() -> None:
     steps = instructions()
-    [made] = [i for i, (word, rest) in enumerate(steps) if word == "RUN" and "bootstrap.py" in rest]
+    # Of the packages first, which change less often; then of the project.
+    made, linked = [i for i, (word, rest) in enumerate(steps) if word == "RUN" and "bootstrap.py" in rest]
+    assert {"pyproject.toml", "README.md", "LICENSE"} <= {
+        word for at, rest in steps[made:linked] if at == "COPY" for word in rest.split()
+    }
     [path] = re.findall(r"\S+bootstrap\.py", steps[made][1])
     [copied_to] = [rest.split()[-1] for word, rest in steps[:made] if word == "COPY" and path in rest]
     assert copied_to == path.removesuffix("bootstrap.py")

@@ -1,0 +1,6 @@
+"""Reports invalid declarations in Airflow's list of import errors. It has no DAG."""
+
+from penstock.airflow.dags import check_declarations, lacks_dags
+
+if lacks_dags():
+    check_declarations()
