@@ -39,6 +39,10 @@ def head() -> str:
     return revision
 
 
+def _known() -> set[str]:
+    return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+
+
 def current(connection: Connection) -> str | None:
     """The revision of a database; None before its first migration has ended."""
     return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
@@ -53,12 +57,19 @@ def upgrade(engine: Engine) -> None:
     """Upgrade a database to `head()`. If several processes do so at once, the others wait for one of them.
 
     Raises:
-        ControlError: The database has tables of Penstock without a version, so that their columns are unknown; or
-            another process holds the lock.
+        ControlError: The database has tables of Penstock without a version, so that their columns are unknown, or of
+            a version that this code does not know; or another process holds the lock.
     """
     with _locked(engine) as connection:
-        if current(connection) == head():
+        found = current(connection)
+        if found == head():
             return
+        if found is not None and found not in _known():
+            raise ControlError(
+                "the tables of the control database are of a later version of Penstock",
+                got=f"revision {found}; this code has {head()}",
+                hint="run the version of Penstock that migrated them, or set PENSTOCK_CONTROL_URL to another database",
+            )
         names = set(inspect(connection).get_table_names())
         old = sorted(names & tables.metadata.tables.keys())
         if old and VERSION_TABLE not in names:

@@ -46,10 +46,11 @@ class AppRepository(ControlDatabase):
         """
         with self.begin() as c:
             apps = set(c.execute(select(s.app.c.name)).scalars())
-            for name in declared.apps.keys() - apps:
+            # Sorted: two processes that insert the same rows must not wait for each other.
+            for name in sorted(declared.apps.keys() - apps):
                 insert_if_new(c, s.app, name=name, release_seq=0, restarts=0)
             app_by_stream: dict[str, str] = {r.name: r.app for r in c.execute(select(s.stream.c.name, s.stream.c.app))}
-            for stream in declared.supervised.values():
+            for _, stream in sorted(declared.supervised.items()):
                 if stream.name not in app_by_stream:
                     insert_if_new(c, s.stream, name=stream.name, app=stream.app, desired="on", changed_at=s.now_ms())
                 elif app_by_stream[stream.name] != stream.app and forget:

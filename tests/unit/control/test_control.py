@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Table, event, select
 
 from penstock.control import Actor, Control, ProgressRow, database, schema, tables
+from penstock.control.repositories.apps import DeclaredApps
 from penstock.control.repositories.data_loss import DataLoss
 from penstock.errors import ControlError
 
@@ -136,6 +138,13 @@ def test_tables_without_a_version_are_refused(control: Control) -> None:
         control.migrate()
 
 
+def test_tables_of_a_later_version_are_refused(control: Control) -> None:
+    with control.engine.begin() as c:
+        c.exec_driver_sql(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'")
+    with pytest.raises(ControlError, match=r"a later version of Penstock; got: revision 9999; this code has \d+; hint"):
+        control.migrate()
+
+
 def test_tables_of_others_are_left_alone(tmp_path: Path) -> None:
     made = Control(f"sqlite:///{tmp_path / 'shared.db'}")
     with made.engine.begin() as c:
@@ -154,6 +163,21 @@ def test_several_that_migrate_at_once_make_one_schema(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: Control(url).migrate(), range(4)))
     assert differences(Control(url)) == []
+
+
+def test_declarations_are_inserted_in_one_order_so_that_two_processes_do_not_deadlock(control: Control) -> None:
+    inserted: list[str] = []
+
+    def sent(_: Any, __: Any, statement: str, values: Any, ___: Any, ____: Any) -> None:
+        if statement.startswith("INSERT INTO"):
+            inserted.append(values[0])
+
+    event.listen(control.engine, "before_cursor_execute", sent)
+    names = [f"app-{number:02}" for number in range(30)]
+    streams = [f"stream-{number:02}" for number in range(30)]
+    supervised = {name: SimpleNamespace(name=name, app=names[0]) for name in reversed(streams)}
+    control.sync(cast("DeclaredApps", SimpleNamespace(apps=dict.fromkeys(names), supervised=supervised)))
+    assert inserted == [*names, *streams]
 
 
 # Texts
