@@ -134,6 +134,8 @@ def show(
 
     with clear_errors():
         runs = [row for row in connect().backfill_runs() if not name or row.name == name]
+        if name and not runs:
+            look_up("backfill", name, partial_catalog()[0].backfills)
     if as_json:
         emit([vars(row) for row in runs])
         return

@@ -1,0 +1,23 @@
+"""`penstock backfill show`: runs of a backfill, which may have none, or be no backfill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from penstock.cli import app
+from penstock.control import connect
+from tests.chaos.projects import other_project
+
+
+def test_an_unknown_name_is_an_error_and_no_backfill_without_runs(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "sql" / "captures").mkdir(parents=True)
+    with other_project(tmp_path, {"PENSTOCK_CONTROL_URL": f"sqlite:///{tmp_path}/control.db"}):
+        control = connect()
+        control.migrate()
+        done = [CliRunner().invoke(app, ["backfill", "show", *name]) for name in ((), ("nosuch",))]
+        control.engine.dispose()
+    assert (done[0].exit_code, done[0].output) == (0, "No backfill has run yet: penstock backfill run NAME.\n")
+    assert (done[1].exit_code, done[1].output) == (2, "error: there is no backfill named 'nosuch'; take one of: none\n")
