@@ -332,10 +332,11 @@ def _value(data: bytes | None) -> Any:
     if data is None:
         return None
     try:
-        parsed = orjson.loads(data)
+        orjson.loads(data)
     except orjson.JSONDecodeError:
         return _text(data)
-    return parsed if b"\n" in data else orjson.Fragment(data)
+    # JSON has line breaks only between its tokens.
+    return orjson.Fragment(data.replace(b"\n", b" "))
 
 
 def _text(data: bytes | None) -> Any:

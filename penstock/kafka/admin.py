@@ -233,6 +233,10 @@ def offsets_for_times(
     All records before it have earlier timestamps. Records after it may have any, since producers set timestamps.
     """
     offsets_by_partition: dict[tuple[str, int], int | None] = {}
+    # Negative numbers have other meanings: -1 is the end of the log. A record without a timestamp has -1.
+    if before_epoch := [partition for partition, timestamp in times.items() if timestamp < 0]:
+        offsets_by_partition |= first_offsets(client, before_epoch, bootstrap)
+        times = {partition: timestamp for partition, timestamp in times.items() if timestamp >= 0}
     for timestamp in set(times.values()):
         partitions = [partition for partition, time_of_partition in times.items() if time_of_partition == timestamp]
         offsets = _offsets(client, partitions, bootstrap, OffsetSpec.for_timestamp(timestamp))

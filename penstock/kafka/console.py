@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -21,6 +23,8 @@ from penstock.kafka.record_lookup import TopicRecord
 DELIVERY_TIMEOUT = 30
 # Seconds that a poll waits for records.
 POLL_TIMEOUT = 0.5
+# Seconds between two looks for partitions that were added to a topic that is followed.
+NEW_PARTITIONS_INTERVAL = 5.0
 
 Start = Literal["beginning", "end"] | datetime
 
@@ -118,7 +122,8 @@ def read(
     count_read = 0
     with open_consumer(bootstrap) as reader:
         assign(reader, [TopicPartition(topic, p, starts[p]) for p in partitions])
-        for record in map(record_lookup.to_record, _messages(reader, topic, ends, partitions, follow=follow)):
+        messages = _follow(reader, topic, starts) if follow else _messages(reader, topic, ends, partitions)
+        for record in map(record_lookup.to_record, messages):
             if not _matches(record, key, heartbeats=heartbeats):
                 continue
             yield record
@@ -141,33 +146,59 @@ def _matches(record: TopicRecord, key: bytes | None, *, heartbeats: bool) -> boo
     return (heartbeats or record.key != HEARTBEAT_KEY) and (key is None or record.key == key)
 
 
-def _messages(
-    reader: Consumer, topic: str, ends: dict[int, int], partitions: set[int], *, follow: bool
-) -> Iterator[Message]:
+def _messages(reader: Consumer, topic: str, ends: dict[int, int], partitions: set[int]) -> Iterator[Message]:
     while partitions:
-        # Without `follow` there is always a record or the event of the partition's end.
-        message = reader.poll(POLL_TIMEOUT if follow else READ_TIMEOUT)
-        if message is None and follow:
-            continue
+        # There is always a record or the event of the partition's end.
+        message = reader.poll(READ_TIMEOUT)
         if message is None:
             raise BrokerError(f"topic {topic} cannot be read", got=f"no answer for {READ_TIMEOUT:g} s")
         partition, offset = message.partition() or 0, message.offset() or 0
-        if error := message.error():
-            if error.code() != KafkaError._PARTITION_EOF:
-                raise BrokerError(f"topic {topic} cannot be read", got=error)
-            if not follow:
-                partitions.discard(partition)
-            continue
-        if follow or offset < ends[partition]:
-            yield message
-        if not follow and offset >= ends[partition] - 1:
+        if _is_end(message, topic):
             partitions.discard(partition)
+            continue
+        if offset < ends[partition]:
+            yield message
+        if offset >= ends[partition] - 1:
+            partitions.discard(partition)
+
+
+def _follow(reader: Consumer, topic: str, starts: dict[int, int]) -> Iterator[Message]:
+    """Yields the records as they come, those of partitions that are added meanwhile too."""
+    following, looked_at = dict(starts), time.monotonic()
+    while True:
+        message = reader.poll(POLL_TIMEOUT)
+        if message is not None and not _is_end(message, topic):
+            following[message.partition() or 0] = (message.offset() or 0) + 1
+            yield message
+        if time.monotonic() - looked_at < NEW_PARTITIONS_INTERVAL:
+            continue
+        looked_at = time.monotonic()
+        # Without an answer the next look finds them.
+        with suppress(KafkaException):
+            present = reader.list_topics(topic, timeout=2.0).topics[topic].partitions.keys()
+            if added := present - following.keys():
+                following |= dict.fromkeys(added, 0)
+                assign(reader, [TopicPartition(topic, p, at) for p, at in following.items()])
+
+
+def _is_end(message: Message, topic: str) -> bool:
+    """Whether this is the event of a partition's end; BrokerError if it is another error."""
+    error = message.error()
+    if error and error.code() != KafkaError._PARTITION_EOF:
+        raise BrokerError(f"topic {topic} cannot be read", got=error)
+    return error is not None
 
 
 def _span(topic: str, bootstrap: str, start: Start) -> tuple[dict[int, int], dict[int, int]]:
     """The start and end offsets, by partition."""
     client, partitions = admin(bootstrap), [(topic, p) for p in range(_partitions(topic, bootstrap))]
     ends = {p: at for (_, p), at in end_offsets(client, partitions, bootstrap).items()}
+    if len(ends) < len(partitions):
+        raise BrokerError(
+            f"partitions of topic {topic} have no leader",
+            got=f"{len(partitions) - len(ends)} of {len(partitions)}",
+            hint="wait until the brokers are whole, and run it again",
+        )
     if start == "end":
         return ends, ends
     if start == "beginning":

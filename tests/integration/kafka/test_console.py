@@ -104,6 +104,28 @@ def test_reading_goes_on_with_what_comes(orders: str) -> None:
     assert len(list(islice(found, 1))) == 1
 
 
+def test_partitions_that_are_added_are_followed(orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "NEW_PARTITIONS_INTERVAL", 0.5)
+    run("send", "orders", GOOD)
+    found = console.read("orders", orders, "beginning", follow=True)
+    assert len(list(islice(found, 1))) == 1
+    ensure_topics([Topic("orders", partitions=4)], orders)
+    testing.send(orders, [testing.Record("orders", "a", GOOD, partition) for partition in range(4)])
+    assert sorted(one.location.partition for one in islice(found, 4)) == [0, 1, 2, 3]
+
+
+def test_a_time_before_1970_is_before_all_records(orders: str) -> None:
+    testing.send(orders, [testing.Record("orders", "a", GOOD, 0, timestamp=5)])
+    # In milliseconds this is -1, by which Kafka means the end.
+    for at in ("1969-12-31T23:59:59.999", "1960-01-01T00:00:00"):
+        assert len(run("read", "orders", "--from", at)[0].splitlines()) == 1
+
+
+def test_numbers_keep_their_digits_in_values_of_several_lines(orders: str) -> None:
+    testing.send(orders, [testing.Record("orders", "a", '{"n":\n12345678901234567890123.10}', 0)])
+    assert '{"n": 12345678901234567890123.10}' in run("read", "orders", "--json")[0]
+
+
 def test_heartbeats_and_open_transactions_are_left_out(orders: str) -> None:
     testing.send(
         orders, [testing.Record("orders", HEARTBEAT_KEY.decode(), "beat"), testing.Record("orders", "a", GOOD)]
