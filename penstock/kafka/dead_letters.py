@@ -150,6 +150,14 @@ def open_consumer(bootstrap: str) -> Iterator[Consumer]:
         consumer.close()
 
 
+def partition_exists(reader: Consumer, topic: str, partition: int) -> bool:
+    """Returns whether the brokers have a partition; a consumer of one that is missing only reports an error."""
+    try:
+        return partition in reader.list_topics(topic, timeout=READ_TIMEOUT).topics[topic].partitions
+    except KafkaException as e:
+        raise BrokerError(f"topic {topic} cannot be read", got=e.args[0]) from e
+
+
 def read_range(reader: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[KafkaMessage]:
     """Yields the records of a partition from `start` up to `end`, or to the end of the partition."""
     for batch in read_range_batches(reader, topic, partition, start, end):

@@ -9,7 +9,15 @@ from confluent_kafka import Consumer, Message
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, end_offsets, first_offsets, partition_counts
-from penstock.kafka.dead_letters import HEADER_PREFIX, DeadLetter, RecordLocation, headers_of, open_consumer, read_range
+from penstock.kafka.dead_letters import (
+    HEADER_PREFIX,
+    DeadLetter,
+    RecordLocation,
+    headers_of,
+    open_consumer,
+    partition_exists,
+    read_range,
+)
 from penstock.kafka.limits import as_bytes, record_digest
 from penstock.model.topic import CREATE_FOR_SINK
 
@@ -105,6 +113,9 @@ def find_at_origin(
 ) -> Message | None:
     """Returns the original record of a dead letter if it still exists. ids: present topic ids."""
     if letter.topic_id not in ("", ids.get(origin.topic, "")):
+        return None
+    # A recreated topic may have fewer partitions.
+    if not partition_exists(reader, origin.topic, origin.partition):
         return None
     for message in read_range(reader, *origin, origin.offset + 1):
         if record_digest(as_bytes(message.key()), as_bytes(message.value())) == letter.digest:

@@ -23,8 +23,15 @@ from penstock.kafka.admin import (
     topic_ids,
 )
 from penstock.kafka.commit_marker import stable_end_offsets
-from penstock.kafka.dead_letters import DeadLetter, RecordLocation, headers_of, open_consumer, read_range
-from penstock.kafka.limits import ProducerRecord, as_bytes, producer_timestamp
+from penstock.kafka.dead_letters import (
+    DeadLetter,
+    RecordLocation,
+    headers_of,
+    open_consumer,
+    partition_exists,
+    read_range,
+)
+from penstock.kafka.limits import MAX_MESSAGE_BYTES, ProducerRecord, as_bytes, producer_timestamp
 from penstock.kafka.record_lookup import find_at_origin
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.topic import Topic
@@ -113,6 +120,7 @@ def replay(
                 else:
                     replays.append(_plan(letter, others, reader, ids))
             replays = list(_refuse_older(replays, reader, bootstrap))
+            replays = [_refuse_oversized(planned, writer) for planned in replays]
         ready = [planned for planned in replays if planned.record and not dry]
         for start in range(0, len(ready), RECORDS_PER_TRANSACTION):
             chunk = ready[start : start + RECORDS_PER_TRANSACTION]
@@ -155,6 +163,8 @@ def _plan(letter: DeadLetter, others: list[str], reader: Consumer, ids: Mapping[
         return Replay(letter, refusal=f"it would be read twice by {names}, which have no dead letter of it ({they})")
     if letter.truncated and "sha256" not in letter.penstock_headers:
         return Replay(letter, refusal="its batch is corrupt in the broker's log, and could not be read")
+    if not partition_exists(reader, origin.topic, origin.partition):
+        return Replay(letter, refusal=f"there is no partition {origin.partition} of topic {origin.topic} any more")
     marker = ((REPLAYED_HEADER, str(origin).encode()),)
     if (original := find_at_origin(letter, origin, reader, ids)) is not None:
         headers, timestamp = (*headers_of(original), *marker), producer_timestamp(original.timestamp()[1])
@@ -198,6 +208,19 @@ def _refuse_older(replays: Iterable[Replay], reader: Consumer, bootstrap: str) -
             yield Replay(planned_replay.letter, refusal=refusal)
         else:
             yield planned_replay
+
+
+def _refuse_oversized(planned: Replay, writer: TransactionalWriter) -> Replay:
+    """Refuses a record that its topic does not accept with one more header: it would end the replay of all others."""
+    record = planned.record
+    limit = writer.size_limit(record.topic) if record else None
+    if record is None or limit is None or limit.accepts(record):
+        return planned
+    return Replay(
+        planned.letter,
+        refusal=f"with its header it is larger than topic {record.topic} takes: raise the topic's {MAX_MESSAGE_BYTES}, "
+        f"now {limit.max_bytes}",
+    )
 
 
 def _read_replays(reader: Consumer, bootstrap: str) -> Iterator[KafkaMessage]:

@@ -173,6 +173,25 @@ def test_of_a_cut_letter_the_record_itself_is_sent_or_nothing(bootstrap: str) ->
     assert of_sales(bootstrap) == [(0, long, "sales[0]@0")]
 
 
+def test_letters_that_cannot_be_sent_leave_the_others_alone(bootstrap: str) -> None:
+    """Of a partition and a topic that are gone, and of one that is too large for its topic with one more header."""
+    create(bootstrap, Topic("tight", partitions=1, config={"max.message.bytes": "2000", "retention.ms": "-1"}))
+    large = random.Random(0).randbytes(940).hex()
+    send(bootstrap, [Record("tight", "k", large, 0), Record(SALES.name, "k", "zero")])
+    put_aside(bootstrap, ("a", 7, 0, "no partition"), ("a", 0, 0, "zero"))
+    for topic, value in (("tight", large), ("gone", "no topic")):
+        producer = Producer({"bootstrap.servers": bootstrap})
+        said = {"topic": topic, "partition": 0, "offset": 0, "stream": "a", "reason": "no: it"}
+        producer.produce(DEAD.name, value.encode(), b"k", headers={f"penstock.{n}": str(t) for n, t in said.items()})
+        assert producer.flush(30) == 0
+    refusals = {str(one.letter.origin): one.refusal for one in sent_again(bootstrap)}
+    assert refusals.pop("sales[0]@0") == ""
+    assert "no partition 7 of topic sales" in refusals["sales[7]@0"]
+    assert "no partition 0 of topic gone" in refusals["gone[0]@0"]
+    assert "max.message.bytes" in refusals["tight[0]@0"]
+    assert of_sales(bootstrap) == [(0, "zero", "sales[0]@0")]
+
+
 def test_a_replay_that_is_killed_half_way_goes_on_behind_it(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put_aside(bootstrap, *(("a", 0, n, f"record {n}") for n in range(5)))
     monkeypatch.setattr(replays, "RECORDS_PER_TRANSACTION", 2)
