@@ -205,8 +205,9 @@ class ArchiveSource:
     def _timestamp_of(self, file: ArchiveFile, partition: str, offset: int) -> datetime:
         """The timestamp of a record."""
         rows = self._records_of(file, partition)
-        [at] = rows.filter(pc.field("offset") == offset)["timestamp"].cast(pa.int64()).to_pylist()
-        return parquet.clamped_time(at or 0)
+        stamps = rows.filter(pc.field("offset") == offset)["timestamp"].cast(pa.int64()).to_pylist()
+        # Of a topic that was recreated two records may have one offset.
+        return parquet.clamped_time(max(at or 0 for at in stamps))
 
     def _records_of(self, file: ArchiveFile, partition: str) -> pa.Table:
         """The records of a file that are of one partition."""

@@ -17,7 +17,7 @@ from penstock.archive.reader import span_difference
 from penstock.backfill import transform as given
 from penstock.backfill.job import BackfillJob, BackfillMarker
 from penstock.backfill.writer import ROW_HEADER
-from penstock.kafka.admin import admin, first_offsets
+from penstock.kafka.admin import admin, first_offsets, partition_counts
 from penstock.kafka.commit_marker import stable_end_offsets
 from penstock.kafka.dead_letters import open_consumer, read_range_batches
 from penstock.kafka.limits import Headers, as_bytes
@@ -121,20 +121,21 @@ def count_replaced(run: str, path: Path, tables: Iterable[pa.Table]) -> int | No
             connection.register("raw", table)
             connection.execute(
                 """INSERT INTO there
-                SELECT key, partition, position, md5(value), place, coalesce(starts_with(place, ?), false)
+                SELECT key, partition, position, coalesce(md5(value), ''), place, coalesce(starts_with(place, ?), false)
                 FROM (SELECT *, TRY(decode(mark)) AS place FROM raw)""",
                 [f"{run}/"],
             )
         connection.execute(
             f"""CREATE TABLE wanted AS
-            SELECT key, '{run}/' || topic || '/' || partition || '/' || "offset" AS place, md5(value) AS hash,
-              value IS NULL AS removes, file_row_number AS n
+            SELECT key, '{run}/' || topic || '/' || partition || '/' || "offset" AS place,
+              coalesce(md5(value), '') AS hash, value IS NULL AS removes, file_row_number AS n
             FROM {given.files_as_table([path], numbered=True)}"""
         )
         counts = connection.execute(
             """WITH own AS (
-              SELECT r.key, r.n, t.partition, t.position, t.hash IS DISTINCT FROM r.hash AS changed
-              FROM wanted r JOIN there t ON t.ours AND t.place = r.place
+              -- Of an archived topic that was recreated, two records may have one place.
+              SELECT r.key, r.n, t.partition, t.position
+              FROM wanted r JOIN there t ON t.ours AND t.place = r.place AND t.key = r.key AND t.hash = r.hash
             ), others AS (
               SELECT key, partition, max(position) AS position FROM there WHERE NOT ours GROUP BY ALL
             ), newer AS (
@@ -152,25 +153,29 @@ def count_replaced(run: str, path: Path, tables: Iterable[pa.Table]) -> int | No
               SELECT w.n < coalesce(newer.n, -1) OR w.n <= coalesce(removed.n, -1) AS explained
               FROM wanted w ANTI JOIN own USING (n) LEFT JOIN newer ON newer.key = w.key
               LEFT JOIN removed ON removed.key = w.key
+            ), unexpected AS (
+              -- Changed rows, and rows that are there more often than they were written.
+              SELECT place, key, hash FROM there WHERE ours EXCEPT ALL SELECT place, key, hash FROM wanted
             )
             SELECT (SELECT count(*) FROM missing), (SELECT count(*) FROM missing WHERE NOT explained),
-              (SELECT count(*) FROM own WHERE changed),
-              (SELECT count(*) - count(DISTINCT place) FROM there WHERE ours)"""
+              (SELECT count(*) FROM unexpected)"""
         ).fetchone()
     assert counts is not None
-    missing, unexplained, changed, duplicates = counts
-    return None if unexplained or changed or duplicates or not missing else int(missing)
+    missing, unexplained, unexpected = counts
+    return None if unexplained or unexpected or not missing else int(missing)
 
 
 def _read_target(job: BackfillJob, marker: BackfillMarker, bootstrap: str) -> Iterator[pa.Table]:
     """Read the target from the first possible row to its present end."""
-    partitions = [(job.target, p) for p in marker.first_offsets]
+    # Partitions that it got since hold rows from their first record on.
+    count = partition_counts(admin(bootstrap), bootstrap).get(job.target, 0)
+    partitions = [(job.target, p) for p in {*marker.first_offsets, *range(count)}]
     # A commit is acknowledged before its records are readable.
     ends = stable_end_offsets(partitions, bootstrap, "the target")
     starts = first_offsets(admin(bootstrap), partitions, bootstrap)
     with open_consumer(bootstrap) as reader:
         for partition, end in sorted(ends.items()):
-            start = max(marker.first_offsets[partition[1]], starts.get(partition, 0))
+            start = max(marker.first_offsets.get(partition[1], 0), starts.get(partition, 0))
             yield from _coalesce(
                 _to_table(messages, partition[1]) for messages in read_range_batches(reader, *partition, start, end)
             )

@@ -23,7 +23,21 @@ from penstock.kafka.transactions import TransactionalWriter
 from penstock.object_store.endpoint import Endpoint
 from penstock.streams import Archive, Topic
 from penstock.testing import Record, create, read, send
-from tests.support.archive_backfills import AGAIN, ALL, HOUR, KEPT, SUMS, again, do, event, filled, job, places, sums
+from tests.support.archive_backfills import (
+    AGAIN,
+    ALL,
+    HOUR,
+    KEPT,
+    PER_PART,
+    SUMS,
+    again,
+    do,
+    event,
+    filled,
+    job,
+    places,
+    sums,
+)
 from tests.support.s3_store import endpoint_of, write_to_archive
 from tests.support.wait import wait_until
 
@@ -131,6 +145,57 @@ def test_a_target_that_was_made_again_gets_all_of_it(
     assert "topic again was recreated since" in caplog.text
     assert sorted(places(fresh_broker)) == ALL
     assert do(job(again(kept)), fresh_broker).rows == 0
+
+
+def test_rows_in_partitions_that_the_target_gets_meanwhile_are_verified(
+    kept: Archive, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(fresh_broker.bootstrap, replace(AGAIN, partitions=1))
+    first_offsets = running._Run._first
+
+    def grown(self: running._Run) -> dict[int, int]:
+        firsts = first_offsets(self)
+        create(fresh_broker.bootstrap, AGAIN)
+        return firsts
+
+    # The producer that writes the rows learns of them with its next metadata; here it is opened after them.
+    monkeypatch.setattr(running._Run, "_first", grown)
+    commit, opened = TransactionalWriter.commit, list[TransactionalWriter]()
+
+    def fresh(self: TransactionalWriter, messages: Any, mark: bytes) -> int:
+        if not opened:
+            opened.append(self)
+            self._producer.list_topics(AGAIN.name, timeout=10)
+        return commit(self, messages, mark)
+
+    monkeypatch.setattr(TransactionalWriter, "commit", fresh)
+    assert do(job(again(kept)), fresh_broker).rows == len(ALL)
+    assert sorted(places(fresh_broker)) == ALL
+    assert len({r.partition for r in read(fresh_broker.bootstrap, AGAIN.name)}) > 1
+
+
+def test_an_archive_of_a_topic_that_was_made_again_goes_into_a_compacted_one(
+    kept: Archive, endpoint: Endpoint, fresh_broker: Broker
+) -> None:
+    """Two records of the archive have one place, and rows of both are older ones of their key."""
+    twice = replace(kept, prefix=f"{kept.prefix}-twice")
+    for name, count in (("old", PER_PART), ("new", 20)):
+        write_to_archive(twice, endpoint, [event(p, n) for p in (0, 1) for n in range(count)], topic_id=name)
+    create(fresh_broker.bootstrap, CLEANED)
+    rows, some = 0, len(ALL) + 40
+
+    def cleaned() -> dict[str, float]:
+        nonlocal rows
+        if (rows := rows + 1) == some // 10 + 1:
+
+            def few() -> bool:
+                send(fresh_broker.bootstrap, [Record("again", "other", "2")])
+                return len(read(fresh_broker.bootstrap, "again")) < some - 20
+
+            wait_until(few, every=1.0)
+        return {}
+
+    assert do(job(again(twice)), fresh_broker, reader_lag=cleaned).rows == some
 
 
 def test_a_transaction_has_a_bound_in_bytes(

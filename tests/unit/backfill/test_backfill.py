@@ -97,6 +97,18 @@ def test_what_explains_that_a_row_of_a_compacted_topic_is_gone(
     assert count_replaced(RUN, written(tmp_path / "rows.parquet", GIVEN), topic(*held)) == gone
 
 
+@pytest.mark.parametrize(("held", "gone"), [(("2",), 1), (("1", "2"), None), (("1",), None), (("2", "2"), None)])
+def test_two_records_of_one_place_are_told_apart_by_their_content(
+    tmp_path: Path, held: Sequence[str], gone: int | None
+) -> None:
+    """Of an archived topic that was made again: the second is the newer one of its key, the first may be gone."""
+    both = [{"topic": "t", "partition": 0, "offset": 0, "key": b"a", "value": value} for value in (b"1", b"2")]
+    pq.write_table(pa.Table.from_pylist(both, parquet.SCHEMA), path := tmp_path / "rows.parquet")
+    found = [(b"a", value.encode(), f"{RUN}/t/0/0".encode(), at, 0) for at, value in enumerate(held)]
+    table = pa.Table.from_pylist([dict(zip(RAW_SCHEMA.names, row, strict=True)) for row in found], RAW_SCHEMA)
+    assert count_replaced(RUN, path, iter([table])) == gone
+
+
 def test_rows_are_held_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "BATCH_BYTES", 10_000)
     sizes = [10, 20, 30_000, 10, *[2_000] * 30, 40_000, 5]
