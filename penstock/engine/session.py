@@ -17,7 +17,7 @@ from penstock.engine.spark_security import security_conf
 from penstock.errors import SettingError
 from penstock.host import scratch
 from penstock.java import aot_cache, jars, runtime
-from penstock.settings import PROJECT, ExecutorResources, executors_here, settings
+from penstock.settings import ExecutorResources, executors_here, settings
 from penstock.supervision import launch
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequ
         "spark.executor.memory": str(request.memory),
         "spark.executor.extraJavaOptions": shlex.join(options),
         # Their Python has the driver's path.
-        "spark.executorEnv.PYTHONPATH": os.pathsep.join(dict.fromkeys([str(s.project), str(PROJECT)])),
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(s.import_paths),
         # A lost executor is noticed by its closed connection; these are for an executor or host that hangs. By default
         # Spark checks every minute whether one was silent for two.
         "spark.network.timeout": "60s",

@@ -1,24 +1,38 @@
 """All settings of a process, read from the environment once."""
 
 import os
+import sysconfig
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    PyprojectTomlConfigSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from penstock.errors import SettingError
 from penstock.settings.kafka import KafkaSettings
 from penstock.settings.monitoring import MonitoringSettings
+from penstock.settings.project import find_project
 from penstock.settings.spark import SparkSettings, local_master_url
 from penstock.settings.stores import StoreSettings
 from penstock.settings.supervision import SupervisionSettings
 from penstock.settings.views import ViewSettings
 
 SECRETS = "PENSTOCK_SECRETS_DIR"
-PROJECT = Path(__file__).resolve().parent.parent.parent
+LIBRARY = Path(__file__).resolve().parent.parent.parent
+"""The folder that `penstock` is imported from: a checkout, or the packages of an environment."""
+PROJECT = LIBRARY
+"""The checkout, for its tests."""
+INSTALLED = str(LIBRARY) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+"""Whether the library is among the packages of this environment: it needs no entry in PYTHONPATH, and there these would
+hide Python's own modules."""
 CLUSTER_MARK = "cluster"
 """A file in the home of an embedded cluster, so that commands need no ``PENSTOCK_CLUSTER``."""
 BROKERS = 3
@@ -36,10 +50,17 @@ class Settings(
 ):
     """All settings of a process; times are in seconds."""
 
-    model_config = SettingsConfigDict(env_prefix="PENSTOCK_", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="PENSTOCK_", frozen=True, pyproject_toml_table_header=("tool", "penstock")
+    )
 
-    project: Path = Field(PROJECT, description="folder that holds jobs/, sql/ and dags/")
-    home: Path = Field(PROJECT / ".penstock", description="folder of data, logs and checkpoints of this machine")
+    project: Annotated[Path, AfterValidator(Path.absolute)] = Field(
+        default_factory=lambda: find_project(LIBRARY), description="folder that holds jobs/, sql/ and dags/"
+    )
+    home: Annotated[Path, AfterValidator(Path.absolute)] = Field(
+        default_factory=lambda data: data["project"] / ".penstock",
+        description="folder of data, logs and checkpoints of this machine",
+    )
     cache: Path = Field(
         Path.home() / ".cache" / "penstock", description="folder of downloaded jars and binaries, shared by checkouts"
     )
@@ -53,13 +74,22 @@ class Settings(
     mariadb_port: int = Field(13306, ge=1, le=65535, description="port of the embedded MariaDB")
     airflow_port: int = Field(18080, ge=1, le=65535, description="port of Airflow's API server")
 
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], *sources: PydanticBaseSettingsSource, **named: PydanticBaseSettingsSource
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """After variables and secrets, the table `tool.penstock` of the project's pyproject.toml."""
+        project = Path(os.environ.get("PENSTOCK_PROJECT") or find_project(LIBRARY))
+        file = PyprojectTomlConfigSettingsSource(settings_cls, project / "pyproject.toml")
+        return (*sources, *named.values(), file)
+
     @model_validator(mode="before")
     @classmethod
     def _add_cluster_defaults(cls, values: Any) -> Any:
         """Take `cluster` from the home if it is not set; with it, change the defaults of master and replication."""
         if not isinstance(values, dict):
             return values
-        home = Path(values.get("home") or cls.model_fields["home"].default)
+        home = Path(values.get("home") or Path(values.get("project") or find_project(LIBRARY)) / ".penstock")
         values = {"cluster": (home / CLUSTER_MARK).exists()} | values
         if str(values["cluster"]).strip().lower() in ("true", "1", "yes", "on", "t", "y"):
             port = values.get("spark_port") or cls.model_fields["spark_port"].default
@@ -68,6 +98,11 @@ class Settings(
                 defaults["replication"] = BROKERS
             values = defaults | values
         return values
+
+    @property
+    def import_paths(self) -> list[str]:
+        """Folders for PYTHONPATH: the project, and the checkout of Penstock if it is not installed."""
+        return list(dict.fromkeys([str(self.project), *([] if INSTALLED else [str(LIBRARY)])]))
 
     @property
     def broker_ports(self) -> list[int]:

@@ -21,7 +21,7 @@ from penstock.host import files, session
 from penstock.java import runtime
 from penstock.model.declaration import CAPTURES_APP
 from penstock.model.view import views_instance
-from penstock.settings import PROJECT, executors_here, settings
+from penstock.settings import LIBRARY, executors_here, settings
 
 # Enough to see what a crash loop did, few enough to read and to keep for ever.
 LOGS_KEPT = 20
@@ -29,7 +29,7 @@ LOGS_KEPT = 20
 ESCAPED = str.maketrans({c: f"\\{c}" for c in "\\ :=#!"} | {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"})
 # Every driver has it on its command line, whatever it runs.
 INCARNATION = "--incarnation"
-DRIVER = PROJECT / "penstock" / "engine" / "driver.py"
+DRIVER = LIBRARY / "penstock" / "engine" / "driver.py"
 
 
 def driver_arguments(app: str, incarnation: str) -> list[str]:
@@ -59,7 +59,7 @@ def spec_hash() -> str:
 
 def _spec() -> Iterator[Path]:
     project = settings().project
-    for folder, pattern in ((PROJECT / "penstock", "*.py"), (project / "jobs", "*.py"), (project / "sql", "*")):
+    for folder, pattern in ((LIBRARY / "penstock", "*.py"), (project / "jobs", "*.py"), (project / "sql", "*")):
         for path in sorted(folder.rglob(pattern)):
             if path.is_file() and "__pycache__" not in path.parts:
                 yield path
@@ -118,7 +118,7 @@ def environment() -> dict[str, str]:
         if k.startswith("AIRFLOW_CONN_") or not k.lstrip("_").startswith("AIRFLOW")
     }
     python = Path(sys.executable)
-    paths = dict.fromkeys([str(s.project), str(PROJECT), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))])
+    paths = dict.fromkeys([*s.import_paths, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))])
     env.update(
         # spark-submit finds Spark by the environment that is first on the path.
         PATH=os.pathsep.join([str(python.parent), env.get("PATH", os.defpath)]),

@@ -20,7 +20,7 @@ from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.files import write_private
 from penstock.java import runtime as java
-from penstock.settings import PROJECT, settings
+from penstock.settings import LIBRARY, settings
 
 USER = "admin"
 # Airflow never deletes runs, and the platform has some hundred a day.
@@ -31,7 +31,7 @@ SECRETS = (("core", "fernet_key"), ("api", "secret_key"), ("api_auth", "jwt_secr
 class AirflowLayout:
     """The folders and settings of Airflow.
 
-    project: holds jobs/ and sql/; its dags/ are used if it has any, otherwise those of Penstock.
+    project: holds jobs/ and sql/; its dags/ are used if it has any, otherwise the example DAGs of Penstock.
     """
 
     def __init__(self, home: Path, port: int, project: Path) -> None:
@@ -47,7 +47,13 @@ class AirflowLayout:
     @property
     def dags(self) -> Path:
         folder = self.project / "dags"
-        return folder if folder.is_dir() else PROJECT / "dags"
+        return folder if folder.is_dir() else LIBRARY / "penstock" / "example_dags"
+
+    @property
+    def plugins(self) -> Path:
+        """The project's plugins; without any, those of a checkout, for an environment in which it is not installed."""
+        folder = self.project / "plugins"
+        return folder if folder.is_dir() else LIBRARY / "plugins"
 
     def config(self) -> dict[str, dict[str, str]]:
         """Airflow's settings, where they differ from its own defaults."""
@@ -55,7 +61,7 @@ class AirflowLayout:
         return {
             "core": {
                 "dags_folder": str(self.dags),
-                "plugins_folder": str(PROJECT / "plugins"),
+                "plugins_folder": str(self.plugins),
                 "executor": "LocalExecutor",
                 "parallelism": "8",
                 "load_examples": "False",
@@ -122,7 +128,8 @@ class AirflowLayout:
         python = Path(sys.executable)
         runtime = java.find()
         path = [str(python.parent), str(runtime.home / "bin"), os.environ.get("PATH", os.defpath)]
-        paths = dict.fromkeys([str(self.project), str(PROJECT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+        inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        paths = dict.fromkeys([str(self.project), *settings().import_paths, *inherited])
         return {
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": settings().spark_master}),

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from penstock.errors import DeclarationError
-from penstock.settings import PROJECT
+from penstock.settings import settings
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def _document(spec: str) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def _run(spec: str) -> bytes:  # noqa: ARG001
     """A process of its own: the api-server must not import a project's code, and would keep its first version."""
-    paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [*settings().import_paths, *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "penstock.catalog"]
     try:

@@ -51,8 +51,8 @@ def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
         assert "--skip-serve-logs" in part.command()
 
 
-def test_a_project_without_dags_gets_those_of_penstock(tmp_path: Path) -> None:
-    assert AirflowLayout(tmp_path, 1, tmp_path).dags == PROJECT / "dags"
+def test_a_project_without_dags_gets_the_example_dags(tmp_path: Path) -> None:
+    assert AirflowLayout(tmp_path, 1, tmp_path).dags == PROJECT / "penstock" / "example_dags"
     (tmp_path / "dags").mkdir()
     assert AirflowLayout(tmp_path, 1, tmp_path).dags == tmp_path / "dags"
 

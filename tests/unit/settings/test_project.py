@@ -1,0 +1,59 @@
+"""The project is where one works; what it sets is a setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import SettingError
+from penstock.settings import LIBRARY, Settings, process_settings
+from penstock.settings.project import find_project
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("PROJECT", "HOME", "KAFKA_PORT"):
+        monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
+    shop = tmp_path / "shop"
+    (shop / "jobs" / "orders").mkdir(parents=True)
+    (shop / "pyproject.toml").write_text("[tool.penstock]\nkafka_port = 29092\n")
+    (shop / "jobs" / "pyproject.toml").write_text("[project]\nname = 'other'\n")
+    return shop
+
+
+def test_it_is_the_nearest_folder_that_says_so(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (shop, shop / "jobs" / "orders"):
+        monkeypatch.chdir(folder)
+        configured = Settings()
+        assert (configured.project, configured.home) == (shop, shop / ".penstock")
+        assert configured.kafka_port == 29092
+    monkeypatch.setenv("PENSTOCK_KAFKA_PORT", "39092")
+    assert Settings().kafka_port == 39092
+
+
+def test_a_variable_names_another(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop.parent)
+    monkeypatch.setenv("PENSTOCK_PROJECT", "shop")
+    configured = Settings()
+    assert (configured.project, configured.kafka_port) == (shop, 29092)
+
+
+def test_elsewhere_it_is_the_checkout_or_the_current_folder(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop.parent)
+    assert Settings().project == LIBRARY
+    assert find_project(shop.parent / "site-packages") == shop.parent
+
+
+def test_a_file_that_cannot_be_read_is_an_error(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop)
+    (shop / "pyproject.toml").write_text("[tool.penstock")
+    with pytest.raises(SettingError, match=r"pyproject\.toml cannot be read"):
+        find_project(LIBRARY)
+
+
+def test_an_installed_library_is_not_put_on_the_path_of_processes(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop)
+    assert Settings().import_paths == [str(shop), str(LIBRARY)]
+    monkeypatch.setattr(process_settings, "INSTALLED", True)
+    assert Settings().import_paths == [str(shop)]
