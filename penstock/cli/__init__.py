@@ -26,6 +26,10 @@ class _Command(NamedTuple):
 
 
 COMMANDS = {
+    "init": _Command(
+        "project", "Lay out a project with one stream, one capture, one sink and their tests.", "init"
+    ),
+    "test": _Command("project", "Run the tests of the project by pytest.", "test"),
     "up": _Command(
         "platform",
         "Start the platform on this machine, or adopt the servers that run; show what runs where.",
@@ -86,7 +90,9 @@ def load(name: str) -> Any:
         single = typer.Typer()
         # Typer makes no group of a single command without this.
         single.callback()(lambda: None)
-        single.command(name)(getattr(module, command.function))
+        # Arguments of pytest are passed on.
+        extra = {"allow_extra_args": True, "ignore_unknown_options": True} if name == "test" else None
+        single.command(name, context_settings=extra)(getattr(module, command.function))
         return get_group(single).commands[name]
     group = get_group(module.app)
     group.name = name

@@ -88,7 +88,20 @@ def test_what_authors_import_and_operators_type_is_in_the_glossary() -> None:
     text = (PROJECT / "docs" / "glossary.md").read_text().lower()
     words = [re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower() for name in streams.__all__ if name != "F"]
     nouns = [name.removesuffix("s").replace("-", " ") for name in COMMANDS]
-    commands_of_the_machine = {"up", "statu", "log", "down", "clean", "doctor", "migrate", "catalog", "meter", "demo"}
+    commands_of_the_machine = {
+        "up",
+        "statu",
+        "log",
+        "down",
+        "clean",
+        "doctor",
+        "migrate",
+        "catalog",
+        "meter",
+        "demo",
+        "init",
+        "test",
+    }
     missing = [w for w in [*words, *nouns] if w not in text and w.replace(" ", "") not in text]
     assert [w for w in missing if w not in commands_of_the_machine] == []
 
