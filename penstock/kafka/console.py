@@ -87,7 +87,11 @@ def send(topic: str, records: Sequence[OutgoingRecord], bootstrap: str) -> list[
     if errors or unsent:
         reason = errors[0] if errors else f"no answer for {DELIVERY_TIMEOUT} s"
         got = f"{len(written)} of {len(records)} written; {reason}"
-        raise BrokerError(f"not all records were written to topic {topic}", got=got)
+        refused = bool(errors) and errors[0].code() == KafkaError.INVALID_RECORD
+        hint = (
+            "a record of a compacted topic needs a key, and a time that the topic's settings allow" if refused else ""
+        )
+        raise BrokerError(f"not all records were written to topic {topic}", got=got, hint=hint)
     return [written[number] for number in range(len(records))]
 
 

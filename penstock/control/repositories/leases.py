@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 from sqlalchemy import delete, select, update
 
@@ -40,7 +41,7 @@ class LeaseRepository(ControlDatabase):
             raise LeaseHeld(
                 f"another driver holds the lease of stream {name}",
                 holder=lease.holder,
-                got=f"driver {lease.holder}, until {lease.expires_at} (epoch ms)",
+                got=f"driver {lease.holder}, until {datetime.fromtimestamp(lease.expires_at / 1000, UTC):%H:%M:%S} UTC",
                 hint="nothing; if that driver is dead, this one takes over when the lease expires",
             )
         return lease

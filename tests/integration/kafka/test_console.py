@@ -141,6 +141,11 @@ def test_a_topic_that_is_not_there_is_told(orders: str) -> None:
         console.send("orders", [console.OutgoingRecord(b"a", b"x" * 3_000_000)], orders)
 
 
+def test_a_record_without_a_key_is_refused_by_a_compacted_topic(orders: str) -> None:
+    ensure_topics([Topic("latest-orders", compacted=True)], orders)
+    assert "needs a key" in run("send", "latest-orders", "x", "--no-check", code=1)[1]
+
+
 @pytest.mark.parametrize("config", [{"cleanup.policy": "shrink"}, {"no.such.setting": "1"}])
 def test_a_setting_that_the_broker_refuses_is_one_clear_line(orders: str, config: dict[str, str]) -> None:
     for name in ("new", "orders"):
