@@ -45,7 +45,8 @@ from penstock.monitoring.dashboard.panels import PanelCounts, read_cards
 from penstock.monitoring.dashboard.snapshot import read
 from penstock.monitoring.dashboard.states import REMEDIES, STATES, StateLimits
 from penstock.settings import settings
-from penstock.supervision import launch, release
+from penstock.supervision import release
+from penstock.supervision.code_snapshot import disk_digest
 from penstock.web import access, json_body
 
 log = logging.getLogger(__name__)
@@ -210,7 +211,7 @@ def _disk_hash() -> str:
 
 @lru_cache(maxsize=1)
 def _read_disk_hash(_: float) -> str:
-    return launch.spec_hash()
+    return disk_digest(settings().project)
 
 
 @app.get("/api/history")
@@ -278,13 +279,13 @@ def get_log(app: Annotated[str, Query(max_length=120)]) -> JSONResponse:
 @app.get("/api/catalog")
 def get_catalog() -> Response:
     """The declarations of the files on disk, and their graph; see penstock.catalog.listing."""
-    return Response(declarations.read_catalog(launch.spec_hash()), media_type="application/json")
+    return Response(declarations.read_catalog(disk_digest(settings().project)), media_type="application/json")
 
 
 @app.get("/api/explain", dependencies=[Depends(may_act)])
 def get_explanation(sink: Annotated[str, Query(max_length=120)]) -> JSONResponse:
     """The statement of a sink, explained. It takes a JVM for seconds, so viewers may not start it."""
-    spec = launch.spec_hash()
+    spec = disk_digest(settings().project)
     declared = declarations.sinks(spec).get(sink)
     if declared is None or not declared["location"].startswith("sql/sinks/"):
         raise HTTPException(404, "no sink of this name is declared in sql/sinks/")
@@ -351,7 +352,7 @@ def _act(action: Action, actor: Actor) -> JSONResponse:
     if action.verb == "replay":
         if action.kind != "sink":
             raise HTTPException(422, "only sinks are replayed here")
-        if action.name not in declarations.sinks(launch.spec_hash()):
+        if action.name not in declarations.sinks(disk_digest(settings().project)):
             raise HTTPException(404, f"there is no sink named {action.name!r}")
         with _limited(sink_runs):
             control.record(actor, "replay", action.name, action.note)

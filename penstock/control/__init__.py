@@ -1,7 +1,17 @@
 """The control database: desired state, leases, progress, who did what."""
 
 from penstock.control.client import Control, connect
-from penstock.control.rows import Actor, AppRow, Desired, DriverRow, EndCode, Lease, ProgressRow, StreamProgress
+from penstock.control.rows import (
+    Actor,
+    AppRow,
+    Desired,
+    DriverRow,
+    EndCode,
+    Lease,
+    ProgressRow,
+    ReleaseRow,
+    StreamProgress,
+)
 
 __all__ = [
     "Actor",
@@ -12,6 +22,7 @@ __all__ = [
     "EndCode",
     "Lease",
     "ProgressRow",
+    "ReleaseRow",
     "StreamProgress",
     "connect",
 ]

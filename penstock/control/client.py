@@ -12,11 +12,13 @@ from penstock.control.repositories.drivers import DriverRepository
 from penstock.control.repositories.heartbeats import HeartbeatRepository
 from penstock.control.repositories.leases import LeaseRepository
 from penstock.control.repositories.progress import ProgressRepository
+from penstock.control.repositories.releases import ReleaseRepository
 from penstock.settings import settings
 
 
 class Control(
     AppRepository,
+    ReleaseRepository,
     DriverRepository,
     LeaseRepository,
     ProgressRepository,

@@ -38,6 +38,7 @@ class DriverRow:
         host: `penstock.host.session.host()` of its processes.
         pid: Leader of its session; None before it is recorded.
         pid_started: Start of the leader, in seconds since boot.
+        spec_hash: Digest of the code that it runs; empty until it is known.
         owner: The task instance that answers for it, or who started it by hand.
         alive_at: Its last liveness report.
         reason: Why it ended, or what it waits for.
@@ -84,6 +85,7 @@ class AppRow:
         incarnation: The driver that may run.
         refused_at: When a release was refused that the app needs, in epoch ms.
         refused: Why it was refused.
+        digest: Of the code of the last release; None before the first launch.
     """
 
     name: str
@@ -92,6 +94,25 @@ class AppRow:
     restarts: int
     refused_at: int | None = None
     refused: str | None = None
+    digest: str | None = None
+
+
+@dataclass(frozen=True)
+class ReleaseRow:
+    """A release of an app.
+
+    Attributes:
+        digest: Of its code; None if it was requested before the first launch of the app, and not launched yet.
+        at: When it was requested, in epoch ms.
+    """
+
+    app: str
+    number: int
+    digest: str | None
+    at: int
+    actor: str
+    source: str
+    note: str
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Double,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -88,12 +89,36 @@ app = Table(
     _name(primary_key=True),
     # The last release; a driver launched under a lower number drains and is replaced.
     Column("release_seq", Integer, nullable=False, default=0),
+    # Of the code of the last release; NULL until the first launch.
+    Column("digest", String(64)),
     # The driver that may run; changed by compare-and-set, so one of two launches wins.
     Column("incarnation", String(32)),
     Column("restarts", Integer, nullable=False, default=0),
     # When and why a release was refused that the app needs; NULL after the next release or launch.
     Column("refused_at", BigInteger),
     Column("refused", BoundedText),
+)
+
+release = Table(
+    "release",
+    metadata,
+    Column("app", String(120), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("digest", String(64)),  # of its code; NULL until its first launch, if it was requested before any
+    Column("at", BigInteger, nullable=False),
+    Column("actor", BoundedText(200), nullable=False),
+    Column("source", String(20), nullable=False),  # as in `action`
+    Column("note", BoundedText, nullable=False),
+)
+
+# The archive of a snapshot in parts, as a row of MySQL has 64 kB for a BLOB.
+code_snapshot = Table(
+    "code_snapshot",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("part", Integer, primary_key=True, autoincrement=False),
+    Column("content", LargeBinary, nullable=False),
+    Column("used_at", BigInteger, nullable=False),  # when it was last stored or released
 )
 
 stream = Table(
@@ -114,7 +139,7 @@ driver = Table(
     Column("pid", Integer),  # leader of the driver's session
     Column("pid_started", Double),  # its start time, since a pid can be reused
     Column("release_seq", Integer, nullable=False),
-    Column("spec_hash", String(64), nullable=False),
+    Column("spec_hash", String(64), nullable=False),  # digest of the code that it runs
     Column("owner", BoundedText(500), nullable=False),  # task instance, or who started it by hand
     Column("state", String(10), nullable=False),  # launching | queued | running | draining | ended
     Column("launched_at", BigInteger, nullable=False),

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from penstock.control import Control, ProgressRow
+from penstock.engine.executor_code import send_code
 from penstock.engine.executor_wait import ExecutorWatch
 from penstock.engine.jvm import bridge
 from penstock.engine.query.stream_run import StreamRun
@@ -41,6 +42,7 @@ class StreamDriver(Driver):
 
     def open(self) -> None:
         self._spark = self._opening.result()
+        send_code(self._spark)
         self._executors = ExecutorWatch(self._spark, self.app)
 
     def unmet_resources(self) -> str | None:

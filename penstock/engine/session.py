@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from penstock.engine.checkpoint import s3a
+from penstock.engine.executor_code import EXECUTOR_FOLDER
 from penstock.engine.spark_security import security_conf
 from penstock.errors import SettingError
 from penstock.host import scratch
@@ -148,8 +149,8 @@ def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequ
         "spark.executor.cores": str(request.executor_cores),
         "spark.executor.memory": str(request.memory),
         "spark.executor.extraJavaOptions": shlex.join(options),
-        # Their Python has the driver's path.
-        "spark.executorEnv.PYTHONPATH": os.pathsep.join(s.import_paths),
+        # Their Python has the code of the driver's release, if it has one, and then the driver's path.
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join([EXECUTOR_FOLDER, *s.import_paths]),
         # A lost executor is noticed by its closed connection; these are for an executor or host that hangs. By default
         # Spark checks every minute whether one was silent for two.
         "spark.network.timeout": "60s",

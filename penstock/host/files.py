@@ -13,7 +13,19 @@ from pathlib import Path
 
 # What a home may hold; Spark makes one of them where it runs.
 HOME_ENTRIES = frozenset(
-    {"airflow", "backfills", "heartbeat.secret", "captures", "checkpoints", "folds", "kafka", "logs", "mariadb", "run"}
+    {
+        "airflow",
+        "backfills",
+        "heartbeat.secret",
+        "captures",
+        "checkpoints",
+        "folds",
+        "kafka",
+        "logs",
+        "mariadb",
+        "releases",
+        "run",
+    }
     | {"elasticsearch", "influxdb", "mongodb", "s3", "s3.secret", "spark-warehouse", "tables", "tmp"}
     | {"cluster", "kafka.id", "kafka-1", "kafka-2", "kafka-3", "spark", "spark.secret"}
     | {"crowds", "fleets", "views", "views.token"}

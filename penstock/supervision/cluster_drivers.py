@@ -54,8 +54,11 @@ class ClusterSubmission:
     master: str
     conf: Mapping[str, str]
 
-    def submit(self, log: Path) -> str:
-        """Submit the driver; returns the master's id of it. SettingError, ClusterError."""
+    def submit(self, log: Path, project: Path | None = None) -> str:
+        """Submit the driver; returns the master's id of it. SettingError, ClusterError.
+
+        project: as for `launch.environment`.
+        """
         if not self.master.startswith("spark://"):
             raise SettingError(
                 "PENSTOCK_DEPLOY=cluster is for a standalone master",
@@ -75,7 +78,7 @@ class ClusterSubmission:
             self.master,
             file=str(launch.DRIVER),
             arguments=arguments,
-            environment=self.environment(),
+            environment=self.environment(project),
             class_path=list(filter(None, [*self.conf.get("spark.driver.extraClassPath", "").split(os.pathsep), *jars])),
             # The JVM's own messages go to the same log.
             options=[*options, "-XX:+DisplayVMOutputToStderr", *(o for o in auth_options if "secret" not in o)],
@@ -84,9 +87,10 @@ class ClusterSubmission:
         )
         return str(answer["id"])
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, project: Path | None = None) -> dict[str, str]:
         """Variables that the driver gets in addition to those of its worker."""
-        variables = {k: v for k, v in launch.environment().items() if PASSED_ON.fullmatch(k) and k not in NOT_PASSED_ON}
+        own = launch.environment(project)
+        variables = {k: v for k, v in own.items() if PASSED_ON.fullmatch(k) and k not in NOT_PASSED_ON}
         variables |= {"PENSTOCK_DEPLOY": "cluster", "PENSTOCK_SPARK_MASTER": self.master}
         return variables | ({"SPARK_LOCAL_IP": "127.0.0.1"} if executors_here(self.master) else {})
 

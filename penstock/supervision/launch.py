@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -45,26 +44,6 @@ def python_command(app: str, incarnation: str) -> list[str] | None:
     return [sys.executable, "-m", module, *driver_arguments(app, incarnation)] if module else None
 
 
-def spec_hash() -> str:
-    """A hash of all code and declarations a driver is made of, as they lie on the disk now."""
-    digest = hashlib.sha256()
-    for path in _spec():
-        # An editor may remove it meanwhile.
-        with suppress(FileNotFoundError):
-            content = path.read_bytes()
-            digest.update(str(path).encode())
-            digest.update(content)
-    return digest.hexdigest()
-
-
-def _spec() -> Iterator[Path]:
-    project = settings().project
-    for folder, pattern in ((LIBRARY / "penstock", "*.py"), (project / "jobs", "*.py"), (project / "sql", "*")):
-        for path in sorted(folder.rglob(pattern)):
-            if path.is_file() and "__pycache__" not in path.parts:
-                yield path
-
-
 def new_log(app: str) -> Path:
     """A log file for the next driver of an app; all but the last of older ones are removed."""
     folder = settings().logs
@@ -89,12 +68,15 @@ def properties_text(conf: Mapping[str, str]) -> str:
     return "".join(f"{key.translate(ESCAPED)}={value.translate(ESCAPED)}\n" for key, value in conf.items())
 
 
-def run_json_module(command: Sequence[str], timeout: float, **settings: str) -> dict[str, Any]:
+def run_json_module(
+    command: Sequence[str], timeout: float, project: Path | None = None, **settings: str
+) -> dict[str, Any]:
     """Run a module in a driver's environment; the JSON of the last line it prints.
 
     Args:
         command: The module and its arguments.
         timeout: Seconds.
+        project: As for `environment`.
         settings: Variables over those of the environment.
 
     Raises:
@@ -102,15 +84,21 @@ def run_json_module(command: Sequence[str], timeout: float, **settings: str) -> 
         subprocess.CalledProcessError: It failed; `stderr` is what it wrote.
     """
     done = subprocess.run(
-        [sys.executable, "-m", *command], env=environment() | settings, capture_output=True, check=True, timeout=timeout
-    )
+        [sys.executable, "-m", *command],
+        env=environment(project) | settings, capture_output=True, check=True, timeout=timeout,
+    )  # fmt: skip
     answer: dict[str, Any] = orjson.loads(done.stdout.splitlines()[-1])
     return answer
 
 
-def environment() -> dict[str, str]:
-    """What a driver gets from its launcher: settings and paths, and nothing of Airflow's."""
+def environment(project: Path | None = None) -> dict[str, str]:
+    """What a driver gets from its launcher: settings and paths, and nothing of Airflow's.
+
+    Args:
+        project: The folder of the code, a snapshot of the project; by default the project as it is on the disk.
+    """
     s = settings()
+    code = project or s.project
     env = {
         k: v
         for k, v in os.environ.items()
@@ -118,7 +106,9 @@ def environment() -> dict[str, str]:
         if k.startswith("AIRFLOW_CONN_") or not k.lstrip("_").startswith("AIRFLOW")
     }
     python = Path(sys.executable)
-    paths = dict.fromkeys([*s.import_paths, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))])
+    library = [path for path in s.import_paths if path != str(s.project) or path == str(LIBRARY)]
+    given = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
+    paths = dict.fromkeys([str(code), *_folders_within(code), *library, *(_moved(path, code) for path in given)])
     env.update(
         # spark-submit finds Spark by the environment that is first on the path.
         PATH=os.pathsep.join([str(python.parent), env.get("PATH", os.defpath)]),
@@ -132,13 +122,29 @@ def environment() -> dict[str, str]:
         SPARK_LAUNCHER_OPTS=env.get("SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"),
         PYSPARK_PYTHON=s.worker_python,
         PYSPARK_DRIVER_PYTHON=str(python),
-        PENSTOCK_PROJECT=str(s.project),
+        PENSTOCK_PROJECT=str(code),
         PENSTOCK_HOME=str(s.home),
         JAVA_HOME=str(runtime.find().home),
     )
     if executors_here(s.spark_master):
         env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return env
+
+
+def _folders_within(code: Path) -> Iterator[str]:
+    """Folders of a snapshot that are on Python's path in the project, as `src` is of a package that was installed
+    editable."""
+    for path in sys.path:
+        if (moved := _moved(path, code)) not in (path, str(code)):
+            yield moved
+
+
+def _moved(path: str, code: Path) -> str:
+    """A folder of the project as it is in a snapshot; one that the snapshot does not have stays as it is."""
+    with suppress(ValueError):
+        moved = code / Path(path).relative_to(settings().project)
+        return str(moved) if moved.is_dir() else path
+    return path
 
 
 def _spark_home() -> str:

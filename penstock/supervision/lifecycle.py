@@ -26,7 +26,7 @@ from penstock.host import session
 from penstock.kafka.admin import PartitionOffsets, admin, end_offsets, log_end_offsets
 from penstock.kafka.transactions import TIMEOUT
 from penstock.settings import misspelled_variables, settings
-from penstock.supervision import cluster_driver_process
+from penstock.supervision import cluster_driver_process, released_code
 from penstock.supervision import out_of_memory as ends
 from penstock.supervision.lease_keeper import LeaseHolder
 from penstock.supervision.unreadable_run import UnreadableRun
@@ -147,7 +147,9 @@ class Driver(ABC):
         if arguments.cluster_log:
             cluster_driver_process.begin(arguments.cluster_log)
         logs.setup(f"driver-{arguments.app}")
-        driver = cls(arguments.app, arguments.incarnation, connect())
+        control = connect()
+        released_code.fetch_own(control)
+        driver = cls(arguments.app, arguments.incarnation, control)
         driver.in_cluster = arguments.cluster_log is not None
         return driver.run()
 

@@ -1,6 +1,7 @@
-"""Requests a release if the code on the disk would run; otherwise refuses it before any driver drains.
+"""Requests a release of a snapshot that would run; otherwise refuses it before any driver drains.
 
-A project's code is imported by separate processes, because the caller may be Airflow's API server.
+What is checked is the snapshot itself, so an edit meanwhile changes nothing. It is imported by separate processes,
+because the caller may be Airflow's API server.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -15,7 +17,7 @@ from penstock.control import Actor, Control
 from penstock.errors import ReleaseRefused
 from penstock.host import files
 from penstock.settings import settings
-from penstock.supervision import launch
+from penstock.supervision import code_snapshot, launch, released_code
 
 # Seconds that the declarations, and the plans of an app's streams, may take to be read.
 READ_TIMEOUT, PLAN_TIMEOUT = 60.0, 180.0
@@ -24,24 +26,46 @@ MAX_WAITING = 4
 
 
 def release(
-    control: Control, app: str, actor: Actor, note: str = "", *, accept_state: bool = False, request: str = ""
+    control: Control,
+    app: str,
+    actor: Actor,
+    note: str = "",
+    *,
+    accept_state: bool = False,
+    request: str = "",
+    to: str = "",
 ) -> int:
-    """Ask for a new driver of an app, and return the release. ReleaseRefused if its code does not load, or cannot go
-    on with the state that its streams have; the second may be accepted, which is recorded.
+    """Ask for a new driver of an app, and return the number of the release.
 
-    request: id of the request; a release that was already requested with it is not requested again.
+    Args:
+        control: The control database.
+        app: The app.
+        actor: Who asks for it.
+        note: Recorded with it.
+        accept_state: Whether to release it though its plan does not fit the state of its streams; it is recorded.
+        request: Id of the request; a release that was already requested with it is not requested again.
+        to: Number or digest of the earlier release whose code it runs; empty: the code on the disk.
+
+    Raises:
+        ReleaseRefused: The code does not load, or cannot go on with the state that its streams have.
     """
     # Whoever asks on this host waits for the others: several JVMs at once take so long that all are given up.
     with files.locked(settings().home / "run" / "release.lock"):
-        _check(control, app, accept_state=accept_state)
+        earlier = released_code.find(control, app, to) if to else None
+        digest = earlier.digest if earlier and earlier.digest else released_code.take(control)
+        _check(control, app, released_code.copy_of(control, digest), accept_state=accept_state)
+    if earlier:
+        note = f"{note} (the code of release {earlier.number})".strip()
     if accept_state:
         note = f"{note} (what streams have in state is accepted)".strip()
-    return control.release(app, actor, note, request)
+    number = control.release(app, actor, note, request, digest)
+    released_code.prune(control, app)
+    return number
 
 
-def _check(control: Control, app: str, *, accept_state: bool) -> None:
+def _check(control: Control, app: str, project: Path, *, accept_state: bool) -> None:
     """Raise ReleaseRefused if the code of an app would not run."""
-    declared = _run_check(("penstock.catalog", app), READ_TIMEOUT)
+    declared = _run_check(("penstock.catalog", app), READ_TIMEOUT, project)
     missing = control.desired(app).keys() - set(declared["names"])
     owned_by_others = [
         name for name in declared["names"] if declared["others"] and control.app_of(name) not in (None, app)
@@ -56,7 +80,7 @@ def _check(control: Control, app: str, *, accept_state: bool) -> None:
         raise ReleaseRefused(f"nothing is declared for app {app} any more", hint="stop it; its driver then exits")
     if declared["streams"]:
         plans = ("penstock.engine.checkpoint.plan_fingerprint", app, *(["--accept"] if accept_state else []))
-        if refused := _run_check(plans, PLAN_TIMEOUT)["refused"]:
+        if refused := _run_check(plans, PLAN_TIMEOUT, project)["refused"]:
             raise ReleaseRefused(
                 f"app {app} cannot continue with this code, so it is not released and its driver continues",
                 got="; ".join(refused),
@@ -74,7 +98,7 @@ class ReleaseQueue:
     def ask(self, control: Control, app: str, actor: Actor, note: str = "") -> Future[int]:
         """The release of an app that was asked for, once it is accepted; who asks while the same code is being checked
         gets the same one. ReleaseRefused, also at once if too many wait."""
-        key = (app, launch.spec_hash())
+        key = (app, code_snapshot.disk_digest(settings().project))
         with self._lock:
             running = self._running.get(key)
             if is_joining := running is not None:
@@ -103,12 +127,24 @@ class ReleaseQueue:
             self._running.pop(key, None)
 
 
-def _run_check(command: Sequence[str], timeout: float) -> dict[str, Any]:
-    """Run a module and return the JSON of its last line. ReleaseRefused if it fails."""
+def _run_check(command: Sequence[str], timeout: float, project: Path) -> dict[str, Any]:
+    """Run a module on a snapshot and return the JSON of its last line. ReleaseRefused if it fails."""
     what = f"`python -m {' '.join(command)}` could not check the code"
     try:
-        return launch.run_json_module(command, timeout, PENSTOCK_SPARK_MASTER="local[1]", PENSTOCK_DRIVER_MEMORY="512m")
+        answer = launch.run_json_module(
+            command, timeout, project, PENSTOCK_SPARK_MASTER="local[1]", PENSTOCK_DRIVER_MEMORY="512m"
+        )
     except subprocess.TimeoutExpired as e:
         raise ReleaseRefused(what, got=f"no answer within {timeout:g} s", hint="release again") from e
     except subprocess.CalledProcessError as e:
-        raise ReleaseRefused(what, got=e.stderr.decode(errors="replace").strip()[-2000:]) from e
+        error = e.stderr.decode(errors="replace").strip()[-2000:]
+        raise ReleaseRefused(what, got=_on_disk(error, project)) from e
+    return {
+        key: [_on_disk(v, project) for v in value] if isinstance(value, list) else value
+        for key, value in answer.items()
+    }
+
+
+def _on_disk(text: str, project: Path) -> str:
+    """A message with the names of the files that an author edits, in place of those in the snapshot."""
+    return text.replace(str(project), str(settings().project))

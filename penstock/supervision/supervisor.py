@@ -11,7 +11,7 @@ from penstock.control import Actor, Control, DriverRow, EndCode
 from penstock.errors import ControlError, PenstockError, ReleaseRefused
 from penstock.host import session
 from penstock.settings import settings
-from penstock.supervision import backends, launch
+from penstock.supervision import backends, launch, released_code
 from penstock.supervision.cluster_drivers import ClusterSubmission
 from penstock.supervision.decision.decide import Decision, decide
 from penstock.supervision.decision.facts import Evidence, Facts, facts_of
@@ -82,7 +82,6 @@ class Supervisor:
             self.app,
             f.app.incarnation,
             host=session.host(),
-            spec_hash=launch.spec_hash(),
             owner=self.owner,
             log=str(path),
         )
@@ -108,12 +107,15 @@ class Supervisor:
 
     def _started(self, incarnation: str, log: Path) -> DriverRow:
         """Start a driver; a row that says no more than where it is."""
+        claimed = self.control.driver(incarnation)
+        assert claimed
+        project = released_code.code_for(self.control, claimed, self.actor)
         what = self.command(incarnation)
         if isinstance(what, ClusterSubmission):
             # A submission to a cluster takes longer: meanwhile the launcher must not count as dead.
             self.control.update_driver(incarnation, master=what.master)
-            return replace(self._row(incarnation), master=what.master, submission=what.submit(log))
-        pid, started = launch.start(what, log=log)
+            return replace(self._row(incarnation), master=what.master, submission=what.submit(log, project))
+        pid, started = launch.start(what, log=log, env=launch.environment(project))
         return replace(self._row(incarnation), pid=pid, pid_started=started)
 
     def _failed(self, incarnation: str, e: Exception) -> None:

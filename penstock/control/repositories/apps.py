@@ -1,4 +1,4 @@
-"""Declared apps, the desired state of their streams and captures, and releases."""
+"""Declared apps, and the desired state of their streams and captures."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ class AppRepository(ControlDatabase):
             undeclared_apps = apps - declared.apps.keys()
             if undeclared_apps and forget:
                 c.execute(delete(s.app).where(s.app.c.name.in_(undeclared_apps)))
+                c.execute(delete(s.release).where(s.release.c.app.in_(undeclared_apps)))
 
     def desired(self, app: str | None = None) -> dict[str, Desired]:
         """Desired state by stream, for one app or for all."""
@@ -124,34 +125,6 @@ class AppRepository(ControlDatabase):
         t = s.stream.c
         with self.begin() as c:
             return {r.name: r.changed_at for r in c.execute(select(t.name, t.changed_at)) if r.changed_at is not None}
-
-    def release(self, app: str, actor: Actor, detail: str = "", request: str = "") -> int:
-        """Ask for a driver that runs the present code; the running driver drains first.
-
-        Args:
-            app: The app.
-            actor: Who asks for it.
-            detail: Recorded with the action.
-            request: Request id; a request that was done is not done again.
-
-        Returns:
-            The number of the release.
-        """
-        mine = s.app.c.name == app
-        with self.begin() as c:
-            # Two attempts of the same request wait here for each other.
-            seq = int(c.execute(select(s.app.c.release_seq).where(mine).with_for_update()).scalar_one())
-            if is_recorded(c, request):
-                return seq
-            c.execute(update(s.app).where(mine).values(release_seq=seq + 1, refused_at=None, refused=None))
-            record_action(c, actor, "release", app, detail or f"release {seq + 1}", request)
-            return seq + 1
-
-    def release_refused(self, app: str, actor: Actor, why: str) -> None:
-        """Record that a release was refused which the app needs, because its driver lacks a desired stream."""
-        with self.begin() as c:
-            c.execute(update(s.app).where(s.app.c.name == app).values(refused_at=s.now_ms(), refused=why))
-            record_action(c, actor, "refuse", app, why)
 
     def app(self, name: str) -> AppRow | None:
         with self.begin() as c:

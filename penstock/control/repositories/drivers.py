@@ -24,7 +24,7 @@ class DriverRepository(ControlDatabase):
         Args:
             app: The app.
             expected: The incarnation on which the decision to launch was based.
-            **values: Further columns of the driver's row.
+            **values: Further columns of the driver's row. Its release and the digest of its code are those of the app.
 
         Returns:
             The incarnation to launch; None if the app has another incarnation than expected.
@@ -46,18 +46,10 @@ class DriverRepository(ControlDatabase):
             ).rowcount
             if not won:
                 return None
-            seq = c.execute(select(s.app.c.release_seq).where(s.app.c.name == app)).scalar_one()
-            c.execute(
-                insert(s.driver).values(
-                    incarnation=incarnation,
-                    app=app,
-                    release_seq=seq,
-                    state="launching",
-                    launched_at=s.now_ms(),
-                    alive_at=s.now_ms(),
-                    **values,
-                )
-            )
+            last = c.execute(select(s.app.c.release_seq, s.app.c.digest).where(s.app.c.name == app)).one()
+            own = {"release_seq": last.release_seq, "spec_hash": last.digest or "", "state": "launching"}
+            times = {"launched_at": s.now_ms(), "alive_at": s.now_ms()}
+            c.execute(insert(s.driver).values({"incarnation": incarnation, "app": app, **own, **times, **values}))
         return incarnation
 
     def hand_app_over(self, app: str, incarnation: str, holder: str) -> None:

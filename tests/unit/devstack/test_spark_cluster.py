@@ -211,7 +211,7 @@ def test_an_app_takes_what_it_is_given_and_not_all_cores(monkeypatch: pytest.Mon
     conf = session.submit_conf("other")
     assert [conf[name] for name in names] == ["2", "1", "512m"]
     assert conf["spark.authenticate"] == "true"
-    assert conf["spark.executorEnv.PYTHONPATH"] == str(settings().project)
+    assert conf["spark.executorEnv.PYTHONPATH"] == f"penstock-release:{settings().project}"
     assert not any(name in session.submit_conf("shop", "local[2]") for name in (*names, "spark.authenticate"))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.control import Actor
 from penstock.errors import ReleaseRefused
-from penstock.supervision import launch
+from penstock.supervision import code_snapshot
 from penstock.supervision import release as releases
 from penstock.supervision.release import MAX_WAITING, ReleaseQueue
 from tests.support.supervised_platform import ME, Platform
@@ -42,7 +42,7 @@ class Checks:
 def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
     made = Checks()
     monkeypatch.setattr(releases, "release", made.release)
-    monkeypatch.setattr(launch, "spec_hash", lambda: "as it is")
+    monkeypatch.setattr(code_snapshot, "disk_digest", lambda _: "as it is")
     return made
 
 
@@ -72,7 +72,7 @@ def test_a_release_checks_code_that_was_mended_meanwhile(
 ) -> None:
     one = ReleaseQueue()
     first = one.ask(p.control, "a", ME)
-    monkeypatch.setattr(launch, "spec_hash", lambda: "mended")
+    monkeypatch.setattr(code_snapshot, "disk_digest", lambda _: "mended")
     second = one.ask(p.control, "a", ME)
     checks.error = ReleaseRefused("it does not load")
     checks.through.set()
@@ -87,7 +87,7 @@ def test_processes_of_a_host_check_one_app_at_a_time(p: Platform, monkeypatch: p
     now: list[str] = []
     most: list[int] = []
 
-    def told(command: tuple[str, ...], _: float) -> dict[str, Any]:
+    def told(command: tuple[str, ...], *_: object) -> dict[str, Any]:
         now.append(command[0])
         most.append(len(now))
         time.sleep(0.05)

@@ -1,0 +1,115 @@
+"""Releases of apps, and the snapshots of code that they run."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, exists, insert, select, union, update
+
+from penstock.control import tables as s
+from penstock.control.database import ControlDatabase, insert_if_new, rows
+from penstock.control.repositories.actions import is_recorded, record_action
+from penstock.control.rows import Actor, ReleaseRow
+
+PART_SIZE = 60_000
+"""Bytes of an archive in a row."""
+UNUSED_MS = 3_600_000
+"""Age from which a snapshot that no release names is removed: a release is checked before it is recorded."""
+
+
+class ReleaseRepository(ControlDatabase):
+    """Releases, newest first, and snapshots by digest."""
+
+    def release(self, app: str, actor: Actor, detail: str = "", request: str = "", digest: str | None = None) -> int:
+        """Ask for a driver of a new release; the running driver drains first.
+
+        Args:
+            app: The app.
+            actor: Who asks for it.
+            detail: Recorded with the action.
+            request: Request id; a request that was done is not done again.
+            digest: Of the snapshot that it runs; by default that of the last release.
+
+        Returns:
+            The number of the release.
+        """
+        mine = s.app.c.name == app
+        with self.begin() as c:
+            # Two attempts of the same request wait here for each other.
+            last = c.execute(select(s.app.c.release_seq, s.app.c.digest).where(mine).with_for_update()).one()
+            if is_recorded(c, request):
+                return int(last.release_seq)
+            number, code = int(last.release_seq) + 1, digest or last.digest
+            c.execute(update(s.app).where(mine).values(release_seq=number, digest=code, refused_at=None, refused=None))
+            c.execute(insert(s.release).values(_row(app, number, code, actor, detail)))
+            record_action(c, actor, "release", app, detail or f"release {number}", request)
+            return number
+
+    def record_first_code(self, app: str, number: int, digest: str, actor: Actor) -> None:
+        """Record the code of a release that had none when its driver was launched."""
+        r = s.release.c
+        with self.begin() as c:
+            c.execute(update(s.app).where(s.app.c.name == app, s.app.c.digest.is_(None)).values(digest=digest))
+            same = (r.app == app) & (r.number == number)
+            if c.execute(update(s.release).where(same, r.digest.is_(None)).values(digest=digest)).rowcount:
+                return
+            if not c.execute(select(exists().where(same))).scalar():
+                c.execute(insert(s.release).values(_row(app, number, digest, actor, "first launch")))
+
+    def release_refused(self, app: str, actor: Actor, why: str) -> None:
+        """Record that a release was refused which the app needs, because its driver lacks a desired stream."""
+        with self.begin() as c:
+            c.execute(update(s.app).where(s.app.c.name == app).values(refused_at=s.now_ms(), refused=why))
+            record_action(c, actor, "refuse", app, why)
+
+    def releases(self, app: str | None = None) -> list[ReleaseRow]:
+        """Releases of an app or of all, newest first."""
+        query = select(s.release).order_by(s.release.c.at.desc(), s.release.c.number.desc())
+        if app is not None:
+            query = query.where(s.release.c.app == app)
+        with self.begin() as c:
+            return rows(ReleaseRow, c.execute(query).mappings())
+
+    def store_snapshot(self, digest: str, archive: bytes) -> None:
+        """Store the archive of a snapshot, whole or not at all, unless it is there."""
+        t = s.code_snapshot
+        with self.begin() as c:
+            if c.execute(update(t).where(t.c.digest == digest).values(used_at=s.now_ms())).rowcount:
+                return
+            for part, start in enumerate(range(0, len(archive), PART_SIZE)):
+                content = archive[start : start + PART_SIZE]
+                if not insert_if_new(c, t, digest=digest, part=part, content=content, used_at=s.now_ms()):
+                    return  # another process has stored it in the meantime
+
+    def snapshot_archive(self, digest: str) -> bytes:
+        """The archive of a snapshot; empty if there is none."""
+        t = s.code_snapshot.c
+        with self.begin() as c:
+            return b"".join(c.execute(select(t.content).where(t.digest == digest).order_by(t.part)).scalars())
+
+    def remove_snapshot(self, digest: str) -> None:
+        """Remove the archive of a snapshot, so that it can be stored again."""
+        with self.begin() as c:
+            c.execute(delete(s.code_snapshot).where(s.code_snapshot.c.digest == digest))
+
+    def prune_releases(self, app: str, keep: int) -> set[str]:
+        """Remove releases of an app that are neither among the last `keep` nor run, and snapshots that none names.
+
+        Returns:
+            Digests of the snapshots that are left.
+        """
+        r, d, t = s.release.c, s.driver.c, s.code_snapshot
+        with self.begin() as c:
+            runs = select(d.release_seq).where(d.app == app, d.state != "ended")
+            last = c.execute(select(s.app.c.release_seq).where(s.app.c.name == app)).scalar_one_or_none() or 0
+            old = (r.app == app) & (r.number <= last - keep) & r.number.not_in(runs)
+            c.execute(delete(s.release).where(old))
+            named = union(select(r.digest).where(r.digest.is_not(None)), select(d.spec_hash).where(d.state != "ended"))
+            unused = t.c.digest.not_in(named) & (t.c.used_at < s.now_ms() - UNUSED_MS)
+            c.execute(delete(t).where(unused))
+            return set(c.execute(select(t.c.digest).distinct()).scalars())
+
+
+def _row(app: str, number: int, digest: str | None, actor: Actor, note: str) -> dict[str, object]:
+    return {
+        "app": app, "number": number, "digest": digest, "at": s.now_ms(), "actor": actor.name, "source": actor.source,
+        "note": note,
+    }  # fmt: skip

@@ -1,0 +1,249 @@
+"""Snapshots of a project's code: which files belong to one, its digest, its archive, and its copy on a host.
+
+A snapshot has all files that streams may read, as a project's modules may import any other and read any file beside
+them. It has not what is no code (`EXCLUDED`, `EXCLUDED_AT_TOP`, and the patterns of `[tool.penstock.release] exclude`
+in `pyproject.toml`), and not Penstock itself, which belongs to the environment as Spark does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import tempfile
+import time
+import tomllib
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from fnmatch import fnmatch
+from pathlib import Path
+
+from penstock.errors import ReleaseRefused
+from penstock.host import files
+from penstock.settings import PROJECT, settings
+
+CodeFiles = Mapping[str, bytes]
+"""Content by path in the project, with slashes."""
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Of all files of a snapshot, which is stored in the control database and sent to executors."""
+EXCLUDED = (".*", "__pycache__", "*.pyc", "*.egg-info", "node_modules")
+EXCLUDED_AT_TOP = ("build", "dags", "dist", "docs", "plugins", "tests", "*.md")
+READS = 5
+"""Times that files are read until two reads agree."""
+READ_AGAIN_AFTER = 0.5
+"""Seconds; an editor writes its files within less."""
+LOCK = ".lock"
+UNUSED_S = 3600.0
+"""Age from which a copy is removed that no release needs."""
+FIXED_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def digest_of(content: CodeFiles) -> str:
+    """The digest of paths and contents."""
+    digest = hashlib.sha256()
+    for path, data in sorted(content.items()):
+        _add(digest, path, data)
+    return digest.hexdigest()
+
+
+def disk_digest(project: Path) -> str:
+    """The digest of a project's files as they are on the disk now; those that cannot be read are left out."""
+    digest = hashlib.sha256()
+    for name, path in sorted(_project_paths(project)):
+        with suppress(OSError):
+            _add(digest, name, path.read_bytes())
+    return digest.hexdigest()
+
+
+def _add(digest: hashlib._Hash, path: str, data: bytes) -> None:
+    digest.update(f"{path}\0{len(data)}\0".encode(errors="surrogateescape"))
+    digest.update(data)
+
+
+def read_project(project: Path) -> CodeFiles:
+    """The files of a project, of one moment: they are read until two reads agree.
+
+    Raises:
+        ReleaseRefused: There is no project, a file cannot be read, the files are too large, or they keep changing.
+    """
+    content = _read(project)
+    for _ in range(READS):
+        previous, content = content, _read(project)
+        if content == previous:
+            return content
+        time.sleep(READ_AGAIN_AFTER)
+    changing = ", ".join(changed_paths(previous, content)[:5])
+    raise ReleaseRefused("files of the project are being changed", got=changing, hint="release when they are complete")
+
+
+def _read(project: Path) -> CodeFiles:
+    if not any((project / folder).is_dir() for folder in ("jobs", "sql")):
+        hint = "see that its disk is there, and let PENSTOCK_PROJECT name the folder that holds them"
+        raise ReleaseRefused("there is no project: neither jobs/ nor sql/ is a folder there", got=project, hint=hint)
+    content: dict[str, bytes] = {}
+    size = 0
+    for name, path in sorted(_project_paths(project)):
+        try:
+            size += path.stat().st_size
+            if size <= MAX_BYTES:
+                content[name] = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        except OSError as e:
+            hint = "let the user that Penstock runs as read it, or exclude it"
+            raise ReleaseRefused(f"{name} cannot be read", got=e.strerror, hint=hint) from e
+    if size > MAX_BYTES:
+        raise ReleaseRefused(
+            f"the project has more than {MAX_BYTES >> 20} MiB of files that streams may read",
+            got=f"{size >> 20} MiB; {_largest(project)}",
+            hint="keep data elsewhere, or exclude it: [tool.penstock.release] exclude in pyproject.toml",
+        )
+    return content
+
+
+def _largest(project: Path) -> str:
+    sizes = []
+    for name, path in _project_paths(project):
+        with suppress(OSError):
+            sizes.append((path.stat().st_size, name))
+    return ", ".join(f"{name} has {size >> 20} MiB" for size, name in sorted(sizes, reverse=True)[:3])
+
+
+def _project_paths(project: Path) -> Iterator[tuple[str, Path]]:
+    """Path in the project and path on the disk of each file. Links are followed."""
+    s, library = settings(), PROJECT / "penstock"
+    others = {path.resolve() for path in (s.home, s.cache, library)}
+    patterns = _excluded_patterns(project)
+    for folder, names, file_names in os.walk(project, followlinks=True):
+        here = Path(folder)
+        inside = here.relative_to(project)
+        real = here.resolve()
+        # A link may lead back to a folder above.
+        is_loop = here.is_symlink() and real in {above.resolve() for above in here.parents}
+        if inside.parts and (is_loop or real in others or (here / "pyvenv.cfg").exists()):
+            names.clear()
+            continue
+
+        def is_code(name: str, inside: Path = inside) -> bool:
+            path = (inside / name).as_posix()
+            own = (*EXCLUDED, *EXCLUDED_AT_TOP) if not inside.parts else EXCLUDED
+            return not any(fnmatch(name, pattern) for pattern in own) and not any(fnmatch(path, p) for p in patterns)
+
+        names[:] = sorted(filter(is_code, names))
+        for name in filter(is_code, file_names):
+            if (here / name).is_file():
+                yield (inside / name).as_posix(), here / name
+
+
+def _excluded_patterns(project: Path) -> list[str]:
+    try:
+        document = tomllib.loads((project / "pyproject.toml").read_text())
+        return [str(pattern) for pattern in document["tool"]["penstock"]["release"]["exclude"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def changed_paths(before: CodeFiles, after: CodeFiles) -> list[str]:
+    """Paths of files that differ or that only one of two has, sorted."""
+    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+
+
+def pack(content: CodeFiles) -> bytes:
+    """An archive of files, the same for the same files."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, data in sorted(content.items()):
+            info = zipfile.ZipInfo(path, FIXED_TIME)
+            info.external_attr = 0o600 << 16
+            archive.writestr(info, data, zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
+def unpack(archive: bytes) -> CodeFiles | None:
+    """The files of an archive; None if it is damaged."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+            return {path: opened.read(path) for path in opened.namelist()}
+    except (zipfile.BadZipFile, OSError, ValueError, EOFError, zlib.error, NotImplementedError):
+        return None
+
+
+def folder_of(digest: str) -> Path:
+    """Where this host has its copy of a snapshot."""
+    return settings().home / "releases" / digest
+
+
+def is_copied(digest: str) -> bool:
+    """Whether this host has a complete copy of a snapshot: every file is read."""
+    return digest_of(read_copy(digest)) == digest
+
+
+def read_copy(digest: str) -> CodeFiles:
+    """The files of this host's copy of a snapshot; none if there is no copy."""
+    folder, content = folder_of(digest), dict[str, bytes]()
+    for path in folder.rglob("*"):
+        # Python writes its bytecode beside the modules.
+        if "__pycache__" not in path.parts and path.is_file():
+            with suppress(OSError):
+                content[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return content
+
+
+def write_copy(digest: str, content: CodeFiles) -> None:
+    """Write this host's copy of a snapshot, whole or not at all; a damaged one is replaced.
+
+    The disk is not waited for: whoever uses a copy verifies it first, and the control database has the files.
+    """
+    folder = folder_of(digest)
+    with files.owner_only():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with files.locked(folder.with_name(LOCK)):
+            if is_copied(digest):
+                return
+            fresh = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
+            try:
+                for path, data in content.items():
+                    _write_file(fresh / path, data)
+                if folder.exists():
+                    folder.rename(fresh / ".replaced")
+                fresh.rename(folder)
+            finally:
+                shutil.rmtree(fresh, ignore_errors=True)
+                shutil.rmtree(folder / ".replaced", ignore_errors=True)
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    # A copy is not edited; an edit would be noticed at the next start.
+    path.chmod(0o400)
+
+
+def archive_copy(digest: str) -> Path:
+    """A file with the archive of this host's copy of a snapshot."""
+    path = folder_of(digest).with_suffix(".zip")
+    if not path.exists():
+        fresh = path.with_name(f"{path.name}.{os.getpid()}")
+        fresh.write_bytes(pack(read_copy(digest)))
+        fresh.rename(path)
+    return path
+
+
+def prune_copies(keep: set[str]) -> None:
+    """Remove this host's copies of other snapshots, and what aborted copies have left."""
+    with suppress(FileNotFoundError):
+        for path in (settings().home / "releases").iterdir():
+            if (
+                path.name.partition(".")[0] in keep
+                or path.name == LOCK
+                or time.time() - path.stat().st_mtime < UNUSED_S
+            ):
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)

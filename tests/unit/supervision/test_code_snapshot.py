@@ -1,0 +1,150 @@
+"""Snapshots of a project's code, while somebody works on the files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ReleaseRefused
+from penstock.supervision import code_snapshot
+from penstock.supervision.code_snapshot import digest_of, disk_digest, pack, read_project, unpack
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project as somebody might have it."""
+    folder = tmp_path / "project"
+    texts = {
+        "jobs/shop/orders.py": "import shared\n",
+        "jobs/shop/rates.csv": "EUR,1\n",
+        "jobs/shop/docs/rules.md": "read by a stream\n",
+        "sql/sinks/orders.sql": "SELECT 1",
+        "shared/__init__.py": "",
+        "pyproject.toml": "[tool.penstock.release]\nexclude = ['data', 'jobs/*/notes.txt']\n",
+        # None of these is code.
+        "README.md": "",
+        "tests/test_orders.py": "",
+        "dags/streams.py": "",
+        ".git/HEAD": "",
+        ".env": "PASSWORD=1",
+        "env/pyvenv.cfg": "",
+        "env/lib/x.py": "",
+        "jobs/__pycache__/x.pyc": "",
+        "data/big.csv": "",
+        "jobs/shop/notes.txt": "",
+    }
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_a_snapshot_has_what_streams_may_read(project: Path) -> None:
+    assert sorted(read_project(project)) == [
+        "jobs/shop/docs/rules.md", "jobs/shop/orders.py", "jobs/shop/rates.csv", "pyproject.toml",
+        "shared/__init__.py", "sql/sinks/orders.sql",
+    ]  # fmt: skip
+
+
+def test_a_home_in_the_project_is_not_code(
+    project: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    from penstock.settings import settings
+
+    monkeypatch.setenv("PENSTOCK_HOME", str(project / "var"))
+    settings.cache_clear()
+    request.addfinalizer(settings.cache_clear)
+    before = disk_digest(project)
+    (project / "var" / "logs").mkdir(parents=True)
+    (project / "var" / "logs" / "driver.log").write_text("a line")
+    assert disk_digest(project) == before
+
+
+def test_links_are_followed_and_do_not_loop(project: Path) -> None:
+    (project / "jobs" / "common").symlink_to(project / "shared")
+    (project / "jobs" / "loop").symlink_to(project)
+    (project / "jobs" / "gone.py").symlink_to(project / "nowhere")
+    content = read_project(project)
+    assert {"jobs/common/__init__.py", "shared/__init__.py"} <= content.keys()
+    assert not [path for path in content if "loop" in path or "gone" in path]
+
+
+def test_the_digest_is_of_paths_and_contents_alone(project: Path, tmp_path: Path) -> None:
+    content = read_project(project)
+    digest = digest_of(content)
+    assert digest == disk_digest(project) == digest_of(dict(reversed(content.items())))
+    os.utime(project / "jobs" / "shop" / "orders.py", (1, 1))
+    moved = project.rename(tmp_path / "elsewhere")
+    assert disk_digest(moved) == digest
+    assert digest_of({"a": b"bc"}) != digest_of({"ab": b"c"})
+    (moved / "jobs" / "shop" / "orders.py").rename(moved / "jobs" / "shop" / "order.py")
+    assert disk_digest(moved) != digest
+
+
+def test_an_archive_is_the_same_for_the_same_files() -> None:
+    content = {"jobs/a.py": b"a", "sql/b.sql": b"b"}
+    assert pack(content) == pack(dict(reversed(content.items())))
+    assert unpack(pack(content)) == content
+    assert unpack(pack(content)[:-30]) is None
+    assert unpack(b"") is None
+
+
+def test_files_that_change_meanwhile_are_read_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders, edits = project / "jobs" / "shop" / "orders.py", iter(range(2))
+    read = code_snapshot._read
+
+    def read_and_edit(folder: Path) -> code_snapshot.CodeFiles:
+        content = read(folder)
+        if (n := next(edits, None)) is not None:
+            orders.write_text(f"edit = {n}\n")
+        return content
+
+    monkeypatch.setattr(code_snapshot, "READ_AGAIN_AFTER", 0)
+    monkeypatch.setattr(code_snapshot, "_read", read_and_edit)
+    assert read_project(project)["jobs/shop/orders.py"] == b"edit = 1\n"
+    edits = iter(range(2, 100))
+    with pytest.raises(ReleaseRefused, match=r"being changed.*jobs/shop/orders\.py"):
+        read_project(project)
+
+
+def test_what_cannot_be_a_snapshot_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ReleaseRefused, match="there is no project"):
+        read_project(project / "dags")
+    monkeypatch.setattr(code_snapshot, "MAX_BYTES", 10)
+    with pytest.raises(ReleaseRefused, match=r"more than 0 MiB.*exclude"):
+        read_project(project)
+
+
+def test_a_copy_is_verified_and_written_whole(project: Path, home: Path) -> None:
+    content = read_project(project)
+    digest = digest_of(content)
+    assert not code_snapshot.is_copied(digest)
+    code_snapshot.write_copy(digest, content)
+    folder = code_snapshot.folder_of(digest)
+    assert folder.parent == home / "releases"
+    (folder / "jobs" / "__pycache__").mkdir()
+    (folder / "jobs" / "__pycache__" / "x.pyc").write_bytes(b"")
+    assert code_snapshot.is_copied(digest), "Python's bytecode changes nothing"
+    for damage in (lambda path: path.unlink(), lambda path: (path.chmod(0o600), path.write_text("edited"))):
+        damage(folder / "jobs" / "shop" / "orders.py")
+        assert not code_snapshot.is_copied(digest)
+        code_snapshot.write_copy(digest, content)
+        assert code_snapshot.read_copy(digest) == content
+    assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".part")] == []
+
+
+def test_copies_that_nothing_needs_are_removed_after_a_while(home: Path) -> None:
+    contents = [{"jobs/a.py": str(n).encode()} for n in range(3)]
+    digests = [digest_of(content) for content in contents]
+    for digest, content in zip(digests, contents, strict=True):
+        code_snapshot.write_copy(digest, content)
+    code_snapshot.archive_copy(digests[1])
+    for path in (home / "releases").iterdir():
+        if digests[2] not in path.name:
+            os.utime(path, (1, 1))
+    code_snapshot.prune_copies({digests[0]})
+    assert sorted(p.name for p in (home / "releases").iterdir()) == sorted([".lock", digests[0], digests[2]])
