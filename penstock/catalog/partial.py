@@ -104,9 +104,14 @@ def partial_catalog() -> tuple[Catalog, list[BrokenFile]]:
 
 def mistakes_of_app(app: str, catalog: Catalog, broken: Iterable[BrokenFile]) -> list[BrokenFile]:
     """Mistakes in the folders of an app's files."""
-    family = app if views_instance(app) is None else VIEWS_APP
-    folders = {app} | {Path(_file(one.location)).parent.name for one in catalog.declared.values() if one.app == family}
+    folders = folders_of_app(app, catalog)
     return [e for e in broken if e.folder in folders]
+
+
+def folders_of_app(app: str, catalog: Catalog) -> set[str]:
+    """Names of the folders that an app's files are in; one of its own name may have files that cannot be read."""
+    family = app if views_instance(app) is None else VIEWS_APP
+    return {app} | {Path(_file(one.location)).parent.name for one in catalog.declared.values() if one.app == family}
 
 
 def apps(catalog: Catalog, broken: Iterable[BrokenFile]) -> dict[str, list[Supervised]]:

@@ -23,6 +23,7 @@ from penstock.control import DriverRow, connect
 from penstock.devstack import doctor as checks
 from penstock.devstack import resource_usage
 from penstock.devstack.platform import Platform, as_running
+from penstock.devstack.releases import watch_and_release
 from penstock.errors import ControlError, HostError
 from penstock.host import log_files
 from penstock.monitoring.dashboard.model import Overview
@@ -33,8 +34,14 @@ from penstock.settings import settings
 MIB = 1024 * 1024
 
 
-def up() -> None:
+def up(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Then release the apps whose files change, until Ctrl-C.")
+    ] = False,
+) -> None:
     """Start the platform on this machine, or adopt the servers that run; show what runs where.
+
+    Apps whose files have changed since their release are released.
 
     PENSTOCK_STORES names stores that are started too: elasticsearch, mongodb, influxdb. The object store of archives is
     started unless PENSTOCK_S3_URL is set.
@@ -44,6 +51,10 @@ def up() -> None:
         platform = Platform()
         view = platform.up(Steps(out))
     _welcome(out, platform, view)
+    if watch:
+        out.print(f"Watching {settings().project}; Ctrl-C ends it, and the platform continues.", style="dim")
+        for line in watch_and_release():
+            out.print(Text(line, style="red" if line.startswith("error") else ""))
 
 
 def _welcome(out: Console, platform: Platform, view: Overview) -> None:

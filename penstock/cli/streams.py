@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from penstock.cli import stream_releases
 from penstock.cli.arguments import AsJson, DryRun, Follow, Note
-from penstock.cli.output import actor, clear_errors, console, count, echo, emit, printable_text, table, unknown
+from penstock.cli.output import actor, clear_errors, console, count, echo, emit, printable_text, table
+from penstock.cli.stream_names import Name, Names, complete, find, view_of
 from penstock.cli.stream_tables import app_facts, facts_table, stream_facts, streams_table
 from penstock.control import Control, Desired, connect
 from penstock.errors import PenstockError
 from penstock.host import log_files
-from penstock.monitoring.dashboard.model import AppView, Overview, StreamView
-from penstock.monitoring.dashboard.overview import overview
-from penstock.monitoring.dashboard.snapshot import read
-from penstock.monitoring.dashboard.states import HEALTHY_STATES, StateLimits
+from penstock.monitoring.dashboard.model import StreamView
+from penstock.monitoring.dashboard.states import HEALTHY_STATES
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
-from penstock.supervision import release as releases
 from penstock.supervision.driver_log import driver_log
 
 if TYPE_CHECKING:
@@ -33,20 +32,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Show, start, stop and release streams; reset, rebuild and remove them.")
 
 
-def complete(incomplete: str) -> list[tuple[str, str]]:
-    """Names of streams and apps that begin as typed, for shell completion."""
-    from penstock.catalog import partial_catalog
-
-    catalog, _ = partial_catalog()
-    names = dict.fromkeys(catalog.apps, "app") | {s.name: f"stream of {s.app}" for s in catalog.supervised.values()}
-    return sorted((name, about) for name, about in names.items() if name.startswith(incomplete))
-
-
-Name = Annotated[str, typer.Argument(help="A stream, or an app.", autocompletion=complete)]
-Names = Annotated[
-    list[str],
-    typer.Argument(help="Streams, or apps for all their streams.", autocompletion=complete, metavar="NAME..."),
-]
 Stopped = Annotated[str, typer.Argument(help="A stream that is stopped.", autocompletion=complete)]
 
 
@@ -54,7 +39,7 @@ Stopped = Annotated[str, typer.Argument(help="A stream that is stopped.", autoco
 def list_streams(as_json: AsJson = False) -> None:
     """List streams with desired state, actual state and main metrics."""
     with clear_errors():
-        view = _view()
+        view = view_of(connect())
     if as_json:
         emit([asdict(stream) for app_view in view.apps for stream in app_view.streams])
         return
@@ -71,8 +56,8 @@ def list_streams(as_json: AsJson = False) -> None:
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show a stream, or an app and its driver, in detail."""
     with clear_errors():
-        view = _view()
-    app_view, stream = _find(view, name)
+        view = view_of(connect())
+    app_view, stream = find(view, name)
     if as_json:
         emit(asdict(stream or app_view))
         return
@@ -116,29 +101,8 @@ def stop(names: Names, note: Note = "") -> None:
     _set(names, "off", note)
 
 
-@app.command()
-def release(
-    name: Name,
-    note: Note = "",
-    accept_state: Annotated[
-        bool,
-        typer.Option(
-            "--accept-state",
-            help="Keep the state although its plan differs from that of the new code; the audit log records this.",
-        ),
-    ] = False,
-) -> None:
-    """Replace the driver of an app, or of a stream's app, by one that runs the present code.
-
-    Refused if the code does not load, or cannot read the state of a stream.
-    """
-    with clear_errors():
-        control = connect()
-        app_view, _ = _find(_view(control), name)
-        typer.echo(f"checking the code of {app_view.name} first; this takes some seconds", err=True)
-        number = releases.release(control, app_view.name, actor(), note, accept_state=accept_state)
-    also = ", ".join(stream.name for stream in app_view.streams)
-    typer.echo(f"release {number} of {app_view.name} is recorded; its driver drains and is replaced ({also})")
+app.command()(stream_releases.release)
+app.command()(stream_releases.releases)
 
 
 @app.command()
@@ -150,7 +114,7 @@ def logs(
     """Show the log of the driver of a stream or an app."""
     with clear_errors():
         control = connect()
-        app_name = _find(_view(control), name)[0].name
+        app_name = find(view_of(control), name)[0].name
         path = driver_log(control, app_name)
         for line in log_files.tail(path, lines):
             echo(line)
@@ -306,29 +270,13 @@ def remove(
     typer.echo(f"removed of {name}: {summary}")
 
 
-def _view(control: Control | None = None) -> Overview:
-    return overview(read(control or connect()), StateLimits.of(settings()))
-
-
-def _find(view: Overview, name: str) -> tuple[AppView, StreamView | None]:
-    """The stream of that name and its app, or the app of that name."""
-    for app_view in view.apps:
-        for stream in app_view.streams:
-            if stream.name == name:
-                return app_view, stream
-    for app_view in view.apps:
-        if app_view.name == name:
-            return app_view, None
-    raise unknown("stream or app", name, {a.name for a in view.apps} | {s.name for a in view.apps for s in a.streams})
-
-
 def _set(names: list[str], want: Desired, note: str) -> None:
     with clear_errors():
         control = connect()
-        view = _view(control)
+        view = view_of(control)
         chosen: dict[str, StreamView] = {}
         for name in names:
-            app_view, stream = _find(view, name)  # every name is looked up before anything is changed
+            app_view, stream = find(view, name)  # every name is looked up before anything is changed
             chosen |= {s.name: s for s in ([stream] if stream else app_view.streams)}
         control.set_desired(chosen, want, actor(), note)
     for name, was in chosen.items():

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
@@ -14,7 +14,8 @@ from typing import ClassVar
 import psutil
 
 from penstock.catalog import BrokenFile, Catalog, load_partial, mistakes_of_app
-from penstock.control import Actor, Control, connect
+from penstock.control import Control, connect
+from penstock.devstack import releases
 from penstock.devstack.demo_database import DemoDatabase
 from penstock.devstack.progress import ProgressReporter, ProgressStep
 from penstock.devstack.servers import mariadb_binaries, stores
@@ -24,7 +25,7 @@ from penstock.devstack.servers.kafka import Broker, Brokers
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.spark import Master, SparkCluster
 from penstock.engine.checkpoint import s3a
-from penstock.errors import ControlError, HostError, PenstockError, ReleaseRefused
+from penstock.errors import ControlError, HostError, PenstockError
 from penstock.host import ports, process, session
 from penstock.host.files import locked, make_private
 from penstock.java import aot_cache, jars, runtime
@@ -36,7 +37,6 @@ from penstock.monitoring.dashboard.states import StateLimits
 from penstock.monitoring.health import FAILING_STATES, summarize_states
 from penstock.settings import CLUSTER_MARK, Settings, settings
 from penstock.supervision import backends, launch
-from penstock.supervision.release import release
 
 GIB = 1024**3
 NEEDED_DISK = 3 * GIB
@@ -152,7 +152,7 @@ class Platform:
             self._fetch(report)
             self._start_stores(report)
             with report.step("Creating tables and topics as declared") as step:
-                step.say(self._declare(*load_partial(self.settings.project, combiners=False)))
+                step.say(self.declare())
             if self.spark_servers:
                 self._start_all(report, self.spark_servers, "Starting the Spark cluster")
             self._start_all(report, self.airflow.servers, "Starting Airflow")
@@ -252,6 +252,15 @@ class Platform:
             some = f"started {len(started)} of {len(servers)}, the others run already"
             step.say("" if len(started) == len(servers) else some if started else runs)
 
+    @property
+    def problems(self) -> Sequence[PenstockError]:
+        """What is declared and cannot run now."""
+        return self._problems
+
+    def declare(self) -> str:
+        """Create the tables and topics that are declared, and release what has changed; returns a summary."""
+        return self._declare(*load_partial(self.settings.project, combiners=False))
+
     def _declare(self, catalog: Catalog, broken_files: Sequence[BrokenFile]) -> str:
         control = connect(self.settings.control)
         control.migrate()
@@ -261,31 +270,17 @@ class Platform:
             DemoDatabase(self.mariadb.url_of("demo"), self.settings.project / "sql" / "tables").create()
         changed = ensure_topics(catalog.topics.values(), self.settings.bootstrap)
         # What is new finds its tables and topics.
-        released = self._release_apps_of(control, control.desired().keys() - before.keys())
+        broken_apps = {app.name for app in control.apps() if mistakes_of_app(app.name, catalog, broken_files)}
+        new = control.desired().keys() - before.keys()
+        released = releases.release_what_changed(control, catalog, new, broken_apps)
         summary = f"{len(catalog.topics)} topics" + (f", {len(changed)} created or changed" if changed else "")
-        summary += f"; released for what is new: {', '.join(released)}" if released else ""
+        summary += "".join(f"; released for {why}: {', '.join(names)}" for why, names in released.apps.items())
         summary += "".join(f"; wrong: {error}" for error in broken_files)
-        self._problems += broken_files
+        self._problems += [*released.problems, *broken_files]
         # What is new in an app of which a file is wrong may not start.
-        incomplete = (app.name for app in control.apps() if mistakes_of_app(app.name, catalog, broken_files))
-        self._left_out.update(control.desired().keys() - catalog.supervised.keys(), *map(control.desired, incomplete))
+        self._left_out.update(control.desired().keys() - catalog.supervised.keys(), *map(control.desired, broken_apps))
+        self._left_out |= released.left_out
         return summary
-
-    def _release_apps_of(self, control: Control, new: Set[str]) -> list[str]:
-        """Release the apps whose running drivers do not know a stream or capture that is new; their names."""
-        released = []
-        for app in control.apps():
-            fresh = sorted(new & control.desired(app.name).keys())
-            driver = control.driver(app.incarnation) if app.incarnation else None
-            if not fresh or driver is None or not backends.alive(driver):
-                continue
-            try:
-                release(control, app.name, Actor("make up", "cli"), f"new: {', '.join(fresh)}")
-                released.append(app.name)
-            except ReleaseRefused as e:
-                self._problems.append(e)
-                self._left_out |= set(fresh)
-        return released
 
     def _wait_for_streams(self, control: Control, step: ProgressStep) -> Overview:
         """Wait until every wanted stream runs and the first of them has read something."""

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from penstock import catalog
+from penstock.catalog import build
 from penstock.control import Actor, Control, ProgressRow
 from penstock.devstack import platform
+from penstock.devstack import releases as up_releases
+from penstock.devstack.releases import release_what_changed
 from penstock.errors import HostError, ReleaseRefused
 from penstock.monitoring.health import UNKNOWN_STATES, state_is_known
 from penstock.supervision import supervisor
@@ -266,19 +269,17 @@ def test_up_releases_an_app_whose_driver_lacks_a_stream(running: Platform, monke
     def refuse(*_: object) -> int:
         raise ReleaseRefused("app a cannot continue with this code")
 
-    monkeypatch.setattr(platform, "STREAMS_TIMEOUT", 0.0)
-    monkeypatch.setattr(platform, "release", refuse)
+    monkeypatch.setattr(up_releases, "release", refuse)
     new_stream(running)
-    made = platform.Platform()
-    assert made._release_apps_of(running.control, {"fresh"}) == []
-    assert "cannot continue with this code" in str(made._problems[0])
-    assert made._wait_for_streams(running.control, Quiet()), "what waits for a release is not waited for"
-    monkeypatch.setattr(platform, "release", released)
-    assert made._release_apps_of(running.control, {"s2"}) == []
-    assert made._release_apps_of(running.control, {"fresh"}) == ["a"]
-    assert running.control.actions(1)[0]["detail"] == "new: fresh"
+    control = running.control
+    refused = release_what_changed(control, build([]), {"fresh"}, ())
+    assert (refused.apps, refused.left_out) == ({}, {"fresh"}), "what waits for a release is not waited for"
+    assert "cannot continue with this code" in str(refused.problems[0])
+    monkeypatch.setattr(up_releases, "release", released)
+    assert release_what_changed(control, build([]), {"s2"}, ()).apps == {}
     running.driver().session.kill()
-    assert platform.Platform()._release_apps_of(running.control, {"fresh"}) == [], "the next driver knows it"
+    assert release_what_changed(control, build([]), {"fresh"}, ()).apps == {"what is new": ["a"]}, "it runs or not"
+    assert control.actions(1)[0]["detail"] == "new: fresh"
 
 
 def test_up_does_not_wait_for_failing_streams(running: Platform, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from penstock.catalog import Catalog, build
 from penstock.cli import app as penstock
 from penstock.cli import streams
-from penstock.cli.streams import app, complete
+from penstock.cli.stream_names import complete
+from penstock.cli.streams import app
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.devstack import resource_usage
 from penstock.errors import ControlError, ReleaseRefused
@@ -26,6 +27,7 @@ from penstock.streams import EmitFinal, Input, Stream, Topic, TopicOutput
 from penstock.supervision import release as releases
 from tests.support.caches import clear_caches
 
+DIGEST = "5d41402a" * 8
 LONG = "no broker\n  at line 2\n  at line 3"
 
 
@@ -140,11 +142,11 @@ def test_an_app_stands_for_its_streams(control: Control) -> None:
 
 
 def test_release_by_app_and_by_stream(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
+    asked: list[tuple[bool, str]] = []
 
-    def release(control: Control, app: str, actor: Actor, note: str, *, accept_state: bool) -> int:
-        asked.append(accept_state)
-        return control.release(app, actor, note)
+    def release(control: Control, app: str, actor: Actor, note: str, *, accept_state: bool, to: str) -> int:
+        asked.append((accept_state, to))
+        return control.release(app, actor, note, digest=DIGEST)
 
     monkeypatch.setattr(releases, "release", release)
     assert "release 1 of metrics" in run("release", "metrics")
@@ -152,8 +154,24 @@ def test_release_by_app_and_by_stream(control: Control, monkeypatch: pytest.Monk
     last = control.actions(1)[0]
     assert (last["verb"], last["target"], last["detail"]) == ("release", "metrics", "p90")
     assert json.loads(run("show", "bundles", "--json"))["state"] == "draining"
-    run("release", "metrics", "--accept-state")
-    assert asked == [False, False, True]
+    run("release", "metrics", "--accept-state", "--to", "1")
+    assert asked == [(False, ""), (False, ""), (True, "1")]
+
+
+def test_releases_are_listed_with_who_when_and_which_runs(control: Control) -> None:
+    assert "metrics has no release yet" in run("releases", "metrics", code=1)
+    for note in ("first", "dearer"):
+        control.release("metrics", Actor("olga", "page"), note, digest=DIGEST)
+    app_row = control.app("metrics")
+    assert app_row
+    control.update_driver(app_row.incarnation or "", release_seq=1, state="running")
+    said = run("releases", "summaries")
+    rows = [line.split() for line in said.splitlines()[1:]]
+    assert [(row[0], row[3:]) for row in rows] == [
+        ("2", ["olga", DIGEST[:12], "dearer"]), ("1", ["olga", DIGEST[:12], "runs", "first"]),
+    ]  # fmt: skip
+    listed = json.loads(run("releases", "metrics", "--json"))
+    assert [(row["number"], row["running"], row["digest"]) for row in listed] == [(2, False, DIGEST), (1, True, DIGEST)]
 
 
 def test_a_refused_release_is_one_line(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def test_links_are_followed_and_do_not_loop(project: Path) -> None:
 def test_the_digest_is_of_paths_and_contents_alone(project: Path, tmp_path: Path) -> None:
     content = read_project(project)
     digest = digest_of(content)
-    assert digest == disk_digest(project) == digest_of(dict(reversed(content.items())))
+    assert digest == disk_digest(project) == digest_of(dict(reversed([*content.items()])))
     os.utime(project / "jobs" / "shop" / "orders.py", (1, 1))
     moved = project.rename(tmp_path / "elsewhere")
     assert disk_digest(moved) == digest
@@ -87,7 +87,7 @@ def test_the_digest_is_of_paths_and_contents_alone(project: Path, tmp_path: Path
 
 def test_an_archive_is_the_same_for_the_same_files() -> None:
     content = {"jobs/a.py": b"a", "sql/b.sql": b"b"}
-    assert pack(content) == pack(dict(reversed(content.items())))
+    assert pack(content) == pack(dict(reversed([*content.items()])))
     assert unpack(pack(content)) == content
     assert unpack(pack(content)[:-30]) is None
     assert unpack(b"") is None

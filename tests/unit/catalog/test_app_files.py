@@ -1,0 +1,48 @@
+"""Which apps a changed file concerns."""
+
+from __future__ import annotations
+
+from penstock.catalog import Catalog, build
+from penstock.catalog.app_files import files_of_apps
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
+
+CONTENT = {
+    "jobs/shop/orders.py": b"from common.rates import RATE\nimport jobs.simulator_options",
+    "jobs/shop/prices.csv": b"",
+    "jobs/bank/rates.py": b"from jobs.bank.own import x",
+    "jobs/bank/own.py": b"from ..helpers import y",
+    "jobs/helpers.py": b"",
+    "jobs/simulator_options.py": b"def broken(:",
+    "src/common/__init__.py": b"",
+    "src/common/rates.py": b"from common import base",
+    "src/common/base.py": b"",
+    "src/common/unused.py": b"",
+    "sql/sinks/orders.sql": b"",
+    "sql/quality/rules.sql": b"",
+    "pyproject.toml": b"",
+}
+
+
+def declared(app: str, path: str) -> Stream:
+    output = TopicOutput(Topic(f"{app}-out"), value="value")
+    stream = Stream(app, app, {"rows": Input(Topic("in"))}, lambda rows: rows, output, Stateless())
+    object.__setattr__(stream, "location", f"/project/{path}:3")
+    return stream
+
+
+def catalog() -> Catalog:
+    return build([declared("shop", "jobs/shop/orders.py"), declared("bank", "jobs/bank/rates.py")])
+
+
+def test_a_file_concerns_the_apps_of_its_folder_and_those_that_import_it() -> None:
+    concerned = files_of_apps(CONTENT, CONTENT, ["shop", "bank", "sinks"], catalog())
+    shared = {"sql/quality/rules.sql", "pyproject.toml"}
+    assert {app: set(paths) - shared for app, paths in concerned.items()} == {
+        "shop": {
+            "jobs/shop/orders.py", "jobs/shop/prices.csv", "jobs/simulator_options.py", "src/common/__init__.py",
+            "src/common/rates.py", "src/common/base.py",
+        },
+        "bank": {"jobs/bank/rates.py", "jobs/bank/own.py", "jobs/helpers.py"},
+        "sinks": {"sql/sinks/orders.sql"},
+    }  # fmt: skip
+    assert all(shared <= set(paths) for paths in concerned.values()), "any stream may read them"
