@@ -37,7 +37,7 @@ from penstock.errors import BrokerError, ControlError, DeclarationError, Release
 from penstock.host import log_files
 from penstock.logs import printable
 from penstock.model.capture import APP as CAPTURES
-from penstock.monitoring.dashboard import dead_letters, declarations, sink_actions
+from penstock.monitoring.dashboard import dead_letters, declarations, releases, sink_actions
 from penstock.monitoring.dashboard.backfills import RUN_REMEDIES, RUN_STATES
 from penstock.monitoring.dashboard.history import HISTORY_MS, downsample
 from penstock.monitoring.dashboard.overview import overview
@@ -50,9 +50,9 @@ from penstock.supervision.code_snapshot import disk_digest
 from penstock.web import access, json_body
 
 log = logging.getLogger(__name__)
-# Requests of a kind at a time, as each keeps a thread of the api-server for seconds: reads of dead letters, searches in
-# views, JVMs for a sink.
-letter_reads, searches, sink_runs = BoundedSemaphore(2), BoundedSemaphore(4), BoundedSemaphore(1)
+# Requests of a kind at a time, as each keeps a thread of the api-server for seconds: reads of dead letters and of code,
+# searches in views, JVMs for a sink.
+letter_reads, code_reads, searches, sink_runs = (BoundedSemaphore(n) for n in (2, 2, 4, 1))
 # The code of one app is tried at a time.
 releasing = release.ReleaseQueue()
 
@@ -274,6 +274,26 @@ def get_log(app: Annotated[str, Query(max_length=120)]) -> JSONResponse:
         raise HTTPException(404, "the log is not here: `penstock streams logs` on the driver's host shows it")
     lines = [printable(line) for line in log_files.tail_text(path, LOG_LINES).split("\n")]
     return JSONResponse({"name": path.name, "lines": lines, "at": int(path.stat().st_mtime * 1000)})
+
+
+@app.get("/api/releases")
+def get_releases(app: Annotated[str, Query(max_length=120)]) -> JSONResponse:
+    """The releases of an app; see penstock.monitoring.dashboard.releases."""
+    control = connect()
+    if control.app(app) is None:
+        raise HTTPException(404, "there is no such app")
+    return JSONResponse(releases.app_releases(control, app))
+
+
+@app.get("/api/changes", dependencies=[Depends(may_act)])
+def get_changes(
+    app: Annotated[str, Query(max_length=120)],
+    before: Annotated[str, Query(max_length=64)],
+    after: Annotated[str, Query(max_length=64)] = releases.DISK,
+) -> JSONResponse:
+    """What differs between two releases, or a release and the disk. That is code, which not every viewer may see."""
+    with _limited(code_reads):
+        return JSONResponse(releases.changes(connect(), app, before, after))
 
 
 @app.get("/api/catalog")

@@ -107,8 +107,8 @@ def environment(project: Path | None = None) -> dict[str, str]:
     }
     python = Path(sys.executable)
     library = [path for path in s.import_paths if path != str(s.project) or path == str(LIBRARY)]
-    given = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
-    paths = dict.fromkeys([str(code), *_folders_within(code), *library, *(_moved(path, code) for path in given)])
+    inherited = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
+    paths = dict.fromkeys([str(code), *_folders_within(code), *library, *(_moved(path, code) for path in inherited)])
     env.update(
         # spark-submit finds Spark by the environment that is first on the path.
         PATH=os.pathsep.join([str(python.parent), env.get("PATH", os.defpath)]),

@@ -33,9 +33,7 @@ from penstock.supervision.unreadable_run import UnreadableRun
 
 log = logging.getLogger("penstock.driver")
 
-LOOK_EVERY = 1.0
-LAG_EVERY = 5.0
-HISTORY_EVERY = 15.0
+LOOK_EVERY, LAG_EVERY, HISTORY_EVERY = 1.0, 5.0, 15.0
 # A client that does not come back from a call cannot be stopped, only left: several times what each call may take.
 STUCK_WRITE = 5 * TIMEOUT
 # Exit codes, for the log's reader: 0 asked to exit, 75 (EX_TEMPFAIL) another driver has the leases, 78 nothing to run.

@@ -18,6 +18,7 @@ from penstock.control.repositories.captures import CaptureRow, Captures
 from penstock.model.capture import APP as CAPTURES
 from penstock.model.capture import Capture, parse
 from penstock.streams import EmitFinal, Input, Stream, Topic, TopicOutput
+from penstock.supervision.code_snapshot import digest_of, pack
 
 APPS = {
     "agents": ["agent-offline", "assignments"],
@@ -58,6 +59,8 @@ SILENT = "order-replay 2026-01-02T00.. -> orders"
 FAILED = "first-year .. -> order-minutes (dry)"
 REFUSED = "BackfillError: a file is not as its manifest says; got: <img src=x onerror=alert(1)>\n" + "x" * 300
 
+# Of the first release of `metrics`.
+CODE = {"jobs/metrics/before.py": b"RATE = 1\n"}
 SUPERVISOR = Actor("streams_agents/scheduled__2026-11-21T05:07:38.123456+00:00/supervise/1", "supervisor")
 
 
@@ -94,6 +97,8 @@ class Scene:
         c.record(Actor("olga", "cli"), "start", "topic-quality")
         c.record(SUPERVISOR, "launch", "quality", "driver of release 0")
         c.release("metrics", Actor("olga", "airflow"), "p90 by nearest rank")
+        c.store_snapshot(digest_of(CODE), pack(CODE))
+        c.record_first_code("metrics", 0, digest_of(CODE), Actor("olga", "cli"))
         c.set_desired([OFF], "off", Actor("tomas", "page"), "alert rules are being moved, back on Monday")
         now = c.now()
         incarnations = {app: self._launch(app, now) for app in APPS if app != "sessions"}

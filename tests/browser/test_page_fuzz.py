@@ -22,8 +22,8 @@ from tests.support.random_cases import tries
 pytestmark = pytest.mark.browser
 TRIES = tries(200)
 READ = [
-    "", "static/x/page.js", "api/overview", "api/history", "api/letters", "api/log", "api/catalog", "api/explain",
-    "api/panels/fleet", "api/panels/fleet/cards",
+    "", "static/x/page.js", "api/overview", "api/history", "api/letters", "api/log", "api/releases", "api/changes",
+    "api/catalog", "api/explain", "api/panels/fleet", "api/panels/fleet/cards",
 ]  # fmt: skip
 ACT = "api/actions"
 WAYS = {("get", path) for path in READ} | {("post", ACT)}
@@ -31,6 +31,8 @@ NONE = ["static/", "api/", "api/none"]
 QUERIES = {
     "api/letters": {"stream": "bundles", "kind": "dead"},
     "api/log": {"app": "metrics"},
+    "api/releases": {"app": "metrics"},
+    "api/changes": {"app": "metrics", "before": "0", "after": "disk"},
     "api/explain": {"sink": "shop-points"},
     "api/panels/fleet/cards": {"key": "agent-1"},
 }

@@ -44,6 +44,8 @@ export const letters = (stream, kind) => call(`letters?${named({ stream, kind })
 export const panel = (name) => call(`panels/${name}`, { timeout: VIEWS_MS });
 export const panelCards = (name, key) => call(`panels/${name}/cards?${named({ key })}`, { timeout: VIEWS_MS });
 export const explain = (sink) => call(`explain?${named({ sink })}`, { timeout: EXPLAIN_MS });
+export const releases = (app) => call(`releases?${named({ app })}`);
+export const changes = (app, before, after) => call(`changes?${named({ app, before, after })}`, { timeout: 30000 });
 export const log = (app) => call(`log?${named({ app })}`);
 export const act = (action) =>
   call("actions", {

@@ -5,6 +5,7 @@ import { Detail } from "./detail.js";
 import { $, attr, h, text } from "./dom.js";
 import * as f from "./format.js";
 import { showLog } from "./letters.js";
+import { showReleases } from "./releases.js";
 import { StateButton } from "./state.js";
 
 const COLUMNS = ["Stream", "State", "Last batch", "Rows/s", "Lag", "Watermark", "State size", "Late", "Dead", "Restarts", ""];
@@ -151,6 +152,7 @@ class AppHead {
     this.stop = h("button", { type: "button", "aria-label": `Stop all of ${name}`, onclick: () => this.confirm("stop") }, "Stop all");
     this.release = h("button", { type: "button", "aria-label": `Release ${name}`, onclick: () => this.confirm("release") }, "Release");
     this.log = h("button", { type: "button", "aria-label": `Log of ${name}`, "aria-haspopup": "dialog", onclick: () => showLog(name) }, "Log");
+    this.releases = h("button", { type: "button", "aria-label": `Releases of ${name}`, "aria-haspopup": "dialog", onclick: () => showReleases(name) }, "Releases");
     this.node = h(
       "tr",
       { class: "app" },
@@ -163,7 +165,7 @@ class AppHead {
           h("span", { class: "name" }, name),
           this.state.node,
           h("span", { class: "about" }, this.why, this.facts),
-          h("span", { class: "buttons" }, this.start, this.stop, this.release, this.log),
+          h("span", { class: "buttons" }, this.start, this.stop, this.release, this.releases, this.log),
         ),
       ),
     );
@@ -176,15 +178,15 @@ class AppHead {
     const d = app.driver;
     const facts = [`release ${app.release_seq}`, f.plural(app.restarts, "restart")];
     if (d && d.state !== "ended") facts.push(`up ${f.age(d.up_ms)}`, `reported ${f.age(d.alive_age_ms)} ago`, `${d.submission ?? `pid ${d.pid ?? f.DASH}`} on ${d.host}`);
-    // Changed files restart nothing, so another hash is no error.
-    if (d) facts.push(`code ${short(d.spec_hash)}${d.spec_hash === disk ? "" : `, on disk ${short(disk)}`}`);
+    // Changed files restart nothing, so another digest is no error.
+    if (d) facts.push(`code ${short(d.spec_hash)}${d.spec_hash === disk ? "" : `, the disk differs (${short(disk)})`}`);
     text(this.facts, facts.join(" · "));
     attr(this.facts, "title", d ? `driver ${d.incarnation}\nlog ${d.log}\nowner ${d.owner}\nits code ${d.spec_hash}\ncode on disk ${disk}, which a release starts` : null);
     const on = app.streams.filter((stream) => stream.desired === "on").length;
     attr(this.start, "hidden", on === app.streams.length);
     attr(this.stop, "hidden", on === 0);
     attr(this.log, "hidden", !d);
-    for (const button of [this.start, this.stop, this.release, this.log]) this.table.guard(button, viewer);
+    for (const button of [this.start, this.stop, this.release, this.releases, this.log]) this.table.guard(button, viewer);
   }
 
   confirm(verb) {

@@ -1,0 +1,66 @@
+// The releases of an app, and what differs between two of them or the disk.
+import * as api from "./api.js";
+import { h } from "./dom.js";
+import * as f from "./format.js";
+import { openDialog } from "./dialog.js";
+
+const at = (ms) => `${new Date(ms).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+
+const lineKind = (line) => ({ "+": "added", "-": "removed", "@": "place" })[line[0]];
+
+const changedFile = ({ path, change, diff, note }) =>
+  h(
+    "article",
+    { class: "letter" },
+    h("h4", {}, `${path} `, h("span", { class: "muted" }, change)),
+    diff.length ? h("pre", { class: "diff", tabindex: "0" }, ...diff.map((line) => h("span", { "data-line": lineKind(line) }, `${line}\n`))) : null,
+    note ? h("p", { class: "muted" }, note) : null,
+  );
+
+const showChanges = async (place, app, before, after) => {
+  place.replaceChildren(h("p", { class: "muted" }, "Reading …"));
+  try {
+    const { files, more, count } = await api.changes(app, before, after);
+    const others = count > files.length ? h("p", { class: "muted" }, `${count - files.length} more files: ${more.join(", ")}`) : null;
+    place.replaceChildren(...[...files.map(changedFile), others].filter(Boolean));
+    if (!count) place.replaceChildren(h("p", { class: "muted" }, "No file differs."));
+  } catch (error) {
+    place.replaceChildren(h("p", { role: "alert", class: "failed" }, `Not read: ${error.message}`));
+  }
+};
+
+// What is read when it is opened.
+const changesFrom = (app, label, before, after) => {
+  const place = h("div", {});
+  const details = h("details", {}, h("summary", {}, label), place);
+  details.addEventListener("toggle", () => details.open && showChanges(place, app, before, after), { once: true });
+  return details;
+};
+
+const card = (app, release, previous) => {
+  const marks = [release.running ? "runs" : null, release.on_disk ? "as on disk" : null].filter(Boolean);
+  return h(
+    "article",
+    { class: "letter", "data-release": release.number },
+    h("h4", {}, `Release ${release.number}`, marks.length ? h("span", { class: "muted" }, ` ${marks.join(", ")}`) : null),
+    h("p", { class: "muted" }, `${at(release.at)} by ${release.actor} · code ${release.digest?.slice(0, 12) ?? f.DASH}${release.note ? ` · ${release.note}` : ""}`),
+    previous && previous.digest !== release.digest ? changesFrom(app, `Changes since release ${previous.number}`, previous.number, release.number) : null,
+  );
+};
+
+export const showReleases = (app) =>
+  openDialog({
+    title: `Releases of ${app}`,
+    about: `A crash restarts the code of the release. \`penstock streams release ${app} --to NUMBER\` returns to an earlier one.`,
+    reread: true,
+    make: async () => {
+      const { releases } = await api.releases(app);
+      if (!releases.length) return [h("p", { class: "muted" }, "There is none yet: the first launch takes the code on the disk.")];
+      const last = releases.find((release) => release.running) ?? releases[0];
+      const differs = last.digest && !last.on_disk;
+      const about = differs ? `The code on the disk differs from release ${last.number} and does not run.` : `Release ${last.number} has the code on the disk.`;
+      const disk = [h("p", {}, about), differs ? changesFrom(app, `Changes on the disk since release ${last.number}`, last.number, "disk") : null];
+      const known = releases.filter((release) => release.digest);
+      return [...disk, ...releases.map((release) => card(app, release, known[known.indexOf(release) + 1]))].filter(Boolean);
+    },
+  });
