@@ -118,6 +118,7 @@ def _project_paths(project: Path) -> Iterator[tuple[str, Path]]:
     s, library = settings(), PROJECT / "penstock"
     others = {path.resolve() for path in (s.home, s.cache, library)}
     patterns = _excluded_patterns(project)
+    at_top = (*EXCLUDED, *EXCLUDED_AT_TOP, *(files.HOME_ENTRIES if s.home.resolve() == project.resolve() else ()))
     for folder, names, file_names in os.walk(project, followlinks=True):
         here = Path(folder)
         inside = here.relative_to(project)
@@ -130,7 +131,7 @@ def _project_paths(project: Path) -> Iterator[tuple[str, Path]]:
 
         def is_code(name: str, inside: Path = inside) -> bool:
             path = (inside / name).as_posix()
-            own = (*EXCLUDED, *EXCLUDED_AT_TOP) if not inside.parts else EXCLUDED
+            own = EXCLUDED if inside.parts else at_top
             return not any(fnmatch(name, pattern) for pattern in own) and not any(fnmatch(path, p) for p in patterns)
 
         names[:] = sorted(filter(is_code, names))

@@ -392,17 +392,6 @@ def test_records_and_logs_are_not_for_every_viewer(vera: httpx.Client) -> None:
     assert [vera.get(f"/penstock/api/{path}").status_code for path in paths] == [403, 403, 403]
 
 
-def test_the_code_on_the_disk_is_compared_with_a_release(olga: httpx.Client, vera: httpx.Client) -> None:
-    said = vera.get("/penstock/api/releases", params={"app": "metrics"}).json()
-    assert [(r["number"], r["actor"], r["on_disk"]) for r in said["releases"] if r["digest"]] == [(0, "olga", False)]
-    assert vera.get("/penstock/api/releases", params={"app": "none"}).status_code == 404
-    changed = olga.get("/penstock/api/changes", params={"app": "metrics", "before": "0"}).json()
-    by_path = {file["path"]: file for file in changed["files"]}
-    assert by_path["jobs/metrics/before.py"]["diff"] == ["@@ -1 +0,0 @@", "-RATE = 1"]
-    answer = olga.get("/penstock/api/changes", params={"app": "metrics", "before": "99"})
-    assert (answer.status_code, answer.json()["code"]) == (409, "release_refused")
-
-
 def test_both_hashes_of_running_code_and_code_on_disk_are_returned(vera: httpx.Client) -> None:
     found = vera.get("/penstock/api/overview").json()
     assert {app["driver"]["spec_hash"] for app in found["apps"] if app["driver"]} == {"5d41402a"}

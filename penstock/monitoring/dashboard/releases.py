@@ -75,10 +75,10 @@ def _changed_file(path: str, old: bytes | None, new: bytes | None) -> ChangedFil
             path, change, [], f"{len(before):,} bytes before, {len(after):,} after: too large to compare"
         )
     try:
-        lines = [before.decode().splitlines(), after.decode().splitlines()]
+        old_lines, new_lines = before.decode().splitlines(), after.decode().splitlines()
     except UnicodeDecodeError:
         return ChangedFile(path, change, [], "it is no text")
     # The first two lines name the files.
-    diff = [line[:MAX_LINE] for line in difflib.unified_diff(*lines, lineterm="", n=3)][2:]
+    diff = [line[:MAX_LINE] for line in difflib.unified_diff(old_lines, new_lines, lineterm="", n=3)][2:]
     note = f"{len(diff) - MAX_LINES} more lines" if len(diff) > MAX_LINES else ""
     return ChangedFile(path, change, diff[:MAX_LINES], note)

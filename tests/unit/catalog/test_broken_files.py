@@ -250,7 +250,7 @@ def test_code_that_does_not_load_is_not_released(
 ) -> None:
     real = release._run_check
     monkeypatch.setattr(
-        release, "_run_check", lambda c, t: real(c, t) if c[0] == "penstock.catalog" else {"refused": []}
+        release, "_run_check", lambda c, t, p: real(c, t, p) if c[0] == "penstock.catalog" else {"refused": []}
     )
     broken(project, "jobs/shop/returns.py")
     with pytest.raises(ReleaseRefused, match=r"the code of app shop cannot be read.*returns\.py.*correct the files"):
@@ -272,7 +272,7 @@ def test_the_code_of_where_a_release_is_asked_for_is_not_the_projects(
     (elsewhere / "__init__.py").touch()
     (elsewhere / "sales.py").write_text(BROKEN)
     monkeypatch.chdir(project / "elsewhere")
-    told = release._run_check(("penstock.catalog", "shop"), 60)
+    told = release._run_check(("penstock.catalog", "shop"), 60, project)
     assert (sorted(told["names"]), told["wrong"], told["others"]) == (["returns", "sales"], [], [])
 
 
@@ -281,7 +281,7 @@ def test_state_that_does_not_fit_is_not_released_unless_accepted(
 ) -> None:
     asked: list[tuple[str, ...]] = []
 
-    def told(command: tuple[str, ...], _: float) -> dict[str, Any]:
+    def told(command: tuple[str, ...], *_: object) -> dict[str, Any]:
         asked.append(command)
         if command[0] == "penstock.catalog":
             return {"names": ["sales"], "streams": True, "wrong": [], "others": []}
@@ -339,7 +339,7 @@ def test_what_a_file_does_to_its_process_keeps_no_other_app_from_a_release(
 ) -> None:
     real = release._run_check
     monkeypatch.setattr(
-        release, "_run_check", lambda c, _: real(c, 20) if c[0] == "penstock.catalog" else {"refused": []}
+        release, "_run_check", lambda c, _, p: real(c, 20, p) if c[0] == "penstock.catalog" else {"refused": []}
     )
     (project / "jobs" / "shop" / "odd.py").write_text(does + "\n")
     assert release.release(control, "bank", ME) == 1

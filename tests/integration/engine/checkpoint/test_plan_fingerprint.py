@@ -185,9 +185,9 @@ def accepts_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a release that accepts state read the plans in this process: its command starts a JVM like the other's."""
     run_check = release._run_check
 
-    def run_check_here(command: Sequence[str], timeout: float) -> dict[str, Any]:
+    def run_check_here(command: Sequence[str], timeout: float, project: Path) -> dict[str, Any]:
         if "--accept" not in command:
-            return run_check(command, timeout)
+            return run_check(command, timeout, project)
         clear_caches()
         unload_jobs()
         return {"refused": plan_fingerprint.incompatible_streams(command[1], accept=True)}
