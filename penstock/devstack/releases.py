@@ -11,12 +11,10 @@ from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchfiles import watch
-
 from penstock.catalog import Catalog
 from penstock.catalog.app_files import files_of_apps
 from penstock.control import Actor, Control
-from penstock.errors import PenstockError, ReleaseRefused
+from penstock.errors import PenstockError, ReleaseRefused, optional_packages
 from penstock.host.child_output import redirect_stdout, write_result
 from penstock.settings import settings
 from penstock.supervision import backends, code_snapshot, launch, released_code
@@ -107,6 +105,9 @@ def _described(paths: Sequence[str]) -> str:
 
 def watch_and_release() -> Iterator[str]:
     """Release what changes until Ctrl-C; yields what was done, or why it was not."""
+    with optional_packages():
+        from watchfiles import watch
+
     project = settings().project
     digest = code_snapshot.disk_digest(project)
     for _ in watch(project, debounce=SETTLED_MS, step=SETTLED_MS // 2, raise_interrupt=False):
