@@ -47,7 +47,7 @@ from penstock.model.backfill import Collection
 from penstock.model.output import TopicOutput
 from penstock.model.stream import Stream
 from penstock.model.topic import COMMITS
-from penstock.settings import PROJECT, settings
+from penstock.settings import LIBRARY, settings
 from penstock.supervision.code_snapshot import disk_digest
 
 log = logging.getLogger(__name__)
@@ -265,7 +265,7 @@ class _Run:
         """Hash of all that determines the rows."""
         backfill = self._job.backfill
         if isinstance(backfill.target, Stream):
-            return sha256(f"{disk_digest(settings().project)} {disk_digest(PROJECT / 'penstock')}".encode()).hexdigest()
+            return sha256(f"{disk_digest(settings().project)} {disk_digest(LIBRARY / 'penstock')}".encode()).hexdigest()
         output = backfill.target
         parts = [repr(backfill.rows), repr((output.key, output.value)) if isinstance(output, TopicOutput) else ""]
         return sha256(json.dumps(parts).encode()).hexdigest()

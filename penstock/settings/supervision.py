@@ -29,6 +29,9 @@ class SupervisionSettings(BaseModel):
     supervise_epoch: float = Field(
         3600.0, gt=0, description="seconds after which a run of the supervising DAG ends and the next begins"
     )
+    release_exclude: list[str] = Field(
+        [], description='files and folders of the project that are no part of releases, as JSON: `["data/*.csv"]`'
+    )
     snapshot_readers: int = Field(
         min(4, os.cpu_count() or 1), ge=1, description="processes that read the snapshot of one large table"
     )

@@ -1,8 +1,8 @@
 """Snapshots of a project's code: which files belong to one, its digest, its archive, and its copy on a host.
 
 A snapshot has all files that streams may read, as a project's modules may import any other and read any file beside
-them. It has not what is no code (`EXCLUDED`, `EXCLUDED_AT_TOP`, and the patterns of `[tool.penstock.release] exclude`
-in `pyproject.toml`), and not Penstock itself, which belongs to the environment as Spark does.
+them. It has not what is no code (`EXCLUDED`, `EXCLUDED_AT_TOP`, and the setting `release_exclude`), and not Penstock
+itself, which belongs to the environment as Spark does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import shutil
 import tempfile
 import time
-import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from penstock.errors import ReleaseRefused
 from penstock.host import files
-from penstock.settings import PROJECT, settings
+from penstock.settings import LIBRARY, settings
 
 CodeFiles = Mapping[str, bytes]
 """Content by path in the project, with slashes."""
@@ -100,7 +99,7 @@ def _read(project: Path) -> CodeFiles:
         raise ReleaseRefused(
             f"the project has more than {MAX_BYTES >> 20} MiB of files that streams may read",
             got=f"{size >> 20} MiB; {_largest(project)}",
-            hint="keep data elsewhere, or exclude it: [tool.penstock.release] exclude in pyproject.toml",
+            hint="keep data elsewhere, or exclude it by release_exclude in [tool.penstock] of pyproject.toml",
         )
     return content
 
@@ -115,9 +114,8 @@ def _largest(project: Path) -> str:
 
 def _project_paths(project: Path) -> Iterator[tuple[str, Path]]:
     """Path in the project and path on the disk of each file. Links are followed."""
-    s, library = settings(), PROJECT / "penstock"
+    s, library = settings(), LIBRARY / "penstock"
     others = {path.resolve() for path in (s.home, s.cache, library)}
-    patterns = _excluded_patterns(project)
     at_top = (*EXCLUDED, *EXCLUDED_AT_TOP, *(files.HOME_ENTRIES if s.home.resolve() == project.resolve() else ()))
     for folder, names, file_names in os.walk(project, followlinks=True):
         here = Path(folder)
@@ -132,20 +130,14 @@ def _project_paths(project: Path) -> Iterator[tuple[str, Path]]:
         def is_code(name: str, inside: Path = inside) -> bool:
             path = (inside / name).as_posix()
             own = EXCLUDED if inside.parts else at_top
-            return not any(fnmatch(name, pattern) for pattern in own) and not any(fnmatch(path, p) for p in patterns)
+            return not any(fnmatch(name, pattern) for pattern in own) and not any(
+                fnmatch(path, p) for p in s.release_exclude
+            )
 
         names[:] = sorted(filter(is_code, names))
         for name in filter(is_code, file_names):
             if (here / name).is_file():
                 yield (inside / name).as_posix(), here / name
-
-
-def _excluded_patterns(project: Path) -> list[str]:
-    try:
-        document = tomllib.loads((project / "pyproject.toml").read_text())
-        return [str(pattern) for pattern in document["tool"]["penstock"]["release"]["exclude"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
 
 
 def changed_paths(before: CodeFiles, after: CodeFiles) -> list[str]:

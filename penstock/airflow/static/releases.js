@@ -56,11 +56,12 @@ export const showReleases = (app) =>
     make: async () => {
       const { releases } = await api.releases(app);
       if (!releases.length) return [h("p", { class: "muted" }, "There is none yet: the first launch takes the code on the disk.")];
-      const last = releases.find((release) => release.running) ?? releases[0];
-      const differs = last.digest && !last.on_disk;
+      const known = releases.filter((release) => release.digest);
+      const last = known.find((release) => release.running) ?? known[0];
+      if (!last) return releases.map((release) => card(app, release));
+      const differs = !last.on_disk;
       const about = differs ? `The code on the disk differs from release ${last.number} and does not run.` : `Release ${last.number} has the code on the disk.`;
       const disk = [h("p", {}, about), differs ? changesFrom(app, `Changes on the disk since release ${last.number}`, last.number, "disk") : null];
-      const known = releases.filter((release) => release.digest);
-      return [...disk, ...releases.map((release) => card(app, release, known[known.indexOf(release) + 1]))].filter(Boolean);
+      return [...disk, ...releases.map((release) => card(app, release, release.digest ? known[known.indexOf(release) + 1] : null))].filter(Boolean);
     },
   });

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ReleaseRefused
+from penstock.settings import settings
 from penstock.supervision import code_snapshot
 from penstock.supervision.code_snapshot import digest_of, disk_digest, pack, read_project, unpack
 
@@ -15,8 +16,10 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project as somebody might have it."""
+    monkeypatch.setenv("PENSTOCK_RELEASE_EXCLUDE", '["data", "jobs/*/notes.txt"]')
+    settings.cache_clear()
     folder = tmp_path / "project"
     texts = {
         "jobs/shop/orders.py": "import shared\n",
@@ -24,7 +27,7 @@ def project(tmp_path: Path) -> Path:
         "jobs/shop/docs/rules.md": "read by a stream\n",
         "sql/sinks/orders.sql": "SELECT 1",
         "shared/__init__.py": "",
-        "pyproject.toml": "[tool.penstock.release]\nexclude = ['data', 'jobs/*/notes.txt']\n",
+        "pyproject.toml": "",
         # None of these is code.
         "README.md": "",
         "tests/test_orders.py": "",
@@ -53,8 +56,6 @@ def test_a_snapshot_has_what_streams_may_read(project: Path) -> None:
 def test_a_home_in_the_project_is_not_code(
     project: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    from penstock.settings import settings
-
     monkeypatch.setenv("PENSTOCK_HOME", str(project / "var"))
     settings.cache_clear()
     request.addfinalizer(settings.cache_clear)
