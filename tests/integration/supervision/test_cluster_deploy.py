@@ -16,6 +16,7 @@ from penstock.devstack.servers.kafka import Brokers
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.spark import SparkCluster, Worker
 from penstock.engine import executor_check
+from penstock.engine.executor_code import EXECUTOR_FOLDER
 from penstock.host.ports import free_port
 from penstock.supervision import cluster_drivers, launch
 from penstock.supervision.supervisor import Supervisor
@@ -117,6 +118,8 @@ def test_a_supervisors_host_and_then_the_drivers_worker_are_lost(mariadb: MariaD
         assert " spark " in log, "and the JVM's are in the file that its launcher named"
         everyone = [word for p in psutil.process_iter(["cmdline"]) for word in p.info["cmdline"] or []]
         assert not [word for word in everyone if "of this test" in word], "every user may read a command line"
+        received = [path for w in app.cluster.workers for path in w.work.glob(f"app-*/*/{EXECUTOR_FOLDER}/jobs")]
+        assert received, "executors have the code of the release"
         found = executor_check.check_executor()
         assert (found.python, found.error, found.missing) == (sys.executable, "", "")
         assert found.records, "it reads from the brokers"

@@ -94,12 +94,6 @@ class Going:
 
         self.until(follows, "a driver of the release runs")
 
-    def crash(self) -> None:
-        row = self.control.app(APP)
-        driver = self.control.driver(row.incarnation or "") if row else None
-        assert driver
-        assert driver.session.kill()
-
     def until(self, condition: Callable[[], object], what: str) -> None:
         def looked_after() -> bool:
             self._supervisor.tick()
@@ -183,11 +177,6 @@ def test_sinks_come_change_and_go_while_the_others_go_on(going: Going, fresh_bro
         assert {found[n] for n in range(added)} == {1}, "it goes on where it was"
         assert going.unmarked("third", added) == 0
         assert {n for n in range(max(found)) if n in found} >= set(range(added))
-
-        going.put("third", "3")
-        going.crash()
-        reach(*OTHERS, "third")
-        assert set(going.there("third").values()) == {1, 2}, "an edit is not released by a crash"
 
         going.remove("third")
         going.release()
