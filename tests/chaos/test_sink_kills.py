@@ -10,7 +10,7 @@ import pytest
 
 from tests.chaos.sinks.__main__ import main
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def test_each_store_ends_as_its_topics_say(tmp_path: Path, home: Path) -> None:  # noqa: ARG001
