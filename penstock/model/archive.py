@@ -37,6 +37,8 @@ class Archive:
         every: how often records are written.
         max_records: how many records a batch has at most.
         app: whose driver runs it.
+        partition: `hour` if Airflow gets an asset event for each hour that is closed, and one for each that is closed
+            again with records that came later. None: no events.
         location: where it is declared.
     """
 
@@ -50,6 +52,7 @@ class Archive:
     every: timedelta = timedelta(seconds=10)
     max_records: int = 500_000
     app: str = "archives"
+    partition: Literal["hour"] | None = None
     location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
 
     kind: ClassVar[Kind] = "archive"
@@ -76,6 +79,9 @@ class Archive:
             raise DeclarationError(
                 f"archive {self.name}: the format is not known", got=repr(self.format), hint=f"take one of: {formats}"
             )
+        if self.partition not in (None, "hour"):
+            got, hint = f"partition={self.partition!r}", 'an archive is kept by hours: use partition="hour"'
+            raise DeclarationError(f"archive {self.name}: it cannot have these partitions", got=got, hint=hint)
         if isinstance(self.source, Stream) and len(self.source.output_topics) != 1:
             raise DeclarationError(
                 f"archive {self.name}: stream {self.source.name} does not write one topic",

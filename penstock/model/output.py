@@ -63,6 +63,15 @@ class CommitMarker:
         del fields["start_offsets"]
         return json.dumps(fields).encode()
 
+    @property
+    def watermark_ms(self) -> int:
+        """The watermark of the batch, epoch ms, 0 if there is none: all windows that end then or before are written.
+
+        Spark emits them with the batch, and drops the records for them in the next one.
+        """
+        metadata = self.plans.get(self.batch, "").partition("\n")[2].partition("\n")[0]
+        return int(json.loads(metadata or "{}").get("batchWatermarkMs", 0))
+
     @classmethod
     def read(cls, value: bytes) -> CommitMarker:
         fields = json.loads(value)

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.errors import DeclarationError
-from penstock.model.checks.stream_checks import kinds_fit, no_loop, numbers_fit
+from penstock.model.checks.stream_checks import kinds_fit, no_loop, numbers_fit, partition_fits
 from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
 from penstock.model.input import Input, Table
 from penstock.model.output import Output, SideOutput, TopicOutput
-from penstock.model.output_mode import OutputMode, Stateless, StreamJoin
+from penstock.model.output_mode import EmitFinal, OutputMode, Stateless, StreamJoin
+from penstock.model.partition import LENGTHS, PartitionBy, Partitions
 from penstock.model.topic import COMMITS, CREATE, CREATE_FOR_SINK, DEAD_LETTERS, POSITIONS, Topic, side_topic
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Stream:
             many rows the output may refuse. They become dead letters; beyond that the stream is blocked.
         steps: how many stateful operators the transform has, if not as many as the output mode implies.
         enabled: whether it is run. If not, it only declares its topics for others.
+        partition: what Airflow gets an asset event for, once, when all its windows are closed and written: each `hour`
+            or `day` (UTC), or each `window`. For EmitFinal. None: no events.
         location: where it is declared.
 
     Raises:
@@ -70,6 +73,7 @@ class Stream:
     max_poison: int = 100
     steps: int | None = None
     enabled: bool = True
+    partition: PartitionBy | None = None
     location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -77,6 +81,7 @@ class Stream:
         check_name("app", self.app)
         kinds_fit(self)
         numbers_fit(self)
+        partition_fits(self)
         self._inputs_fit()
         self._outputs_fit()
         if self.stateful_steps > 1 and self.output_mode.spark_mode == "update":
@@ -270,6 +275,15 @@ class Stream:
     @property
     def stateful_steps(self) -> int:
         return self.output_mode.stateful_steps if self.steps is None else self.steps
+
+    @property
+    def partitions(self) -> Partitions | None:
+        """The partitions that it declares."""
+        if self.partition is None or not isinstance(self.output_mode, EmitFinal):
+            return None
+        if self.partition == "window":
+            return Partitions(self.output_mode.window, self.output_mode.phase)
+        return Partitions(LENGTHS[self.partition])
 
     def topics(self) -> Iterator[Topic]:
         """The topics that it reads and writes; a pattern names none."""

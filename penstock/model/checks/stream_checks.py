@@ -11,7 +11,8 @@ from penstock.errors import DeclarationError
 from penstock.model.argument_types import check_kind
 from penstock.model.input import Input, Table
 from penstock.model.output import Output
-from penstock.model.output_mode import OutputMode
+from penstock.model.output_mode import EmitFinal, OutputMode
+from penstock.model.partition import LENGTHS, PARTITIONS, SECOND
 from penstock.model.topic import COMMITS
 
 if TYPE_CHECKING:
@@ -64,6 +65,24 @@ def numbers_fit(stream: Stream) -> None:
             raise DeclarationError(
                 f"stream {stream.name}: {what} is too small", got=value, hint=f"give {least} or more"
             )
+
+
+def partition_fits(stream: Stream) -> None:
+    """Its partitions are known, and made of windows that close."""
+    if stream.partition is None:
+        return
+    what, mode = f"stream {stream.name}: it cannot have partitions", stream.output_mode
+    if stream.partition not in PARTITIONS:
+        raise DeclarationError(what, got=f"partition={stream.partition!r}", hint=f"use one of: {', '.join(PARTITIONS)}")
+    if not isinstance(mode, EmitFinal):
+        hint = "only windows that are emitted once are ever closed: use EmitFinal, or leave partition out"
+        raise DeclarationError(what, got=type(mode).__name__, hint=hint)
+    if stream.partition in LENGTHS and mode.window > LENGTHS[stream.partition]:
+        got = f"windows of {mode.window} in each {stream.partition}"
+        raise DeclarationError(what, got=got, hint='use partition="window", or "day" for windows of hours')
+    if stream.partition == "window" and (mode.window % SECOND or mode.phase % SECOND):
+        hint = 'a partition begins at a whole second: use partition="hour"'
+        raise DeclarationError(what, got=f"windows of {mode.window}", hint=hint)
 
 
 def no_loop(stream: Stream, written: set[str]) -> None:
