@@ -10,9 +10,11 @@ from penstock.catalog.catalog import (
 )
 from penstock.catalog.discovery import discover, load
 from penstock.catalog.partial import BrokenFile, apps, load_partial, mistakes_of_app, partial_catalog
+from penstock.catalog.partitions import Partitioned, PartitionedArchive, PartitionedStream, partitioned
 from penstock.catalog.validation import build
 
 __all__ = [
-    "BrokenFile", "Catalog", "HeartbeatReader", "HeartbeatTopic", "HeartbeatTopics", "Supervised", "UpstreamWriter",
-    "apps", "build", "discover", "load", "load_partial", "mistakes_of_app", "partial_catalog",
+    "BrokenFile", "Catalog", "HeartbeatReader", "HeartbeatTopic", "HeartbeatTopics", "Partitioned",
+    "PartitionedArchive", "PartitionedStream", "Supervised", "UpstreamWriter", "apps", "build", "discover", "load",
+    "load_partial", "mistakes_of_app", "partial_catalog", "partitioned",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from penstock.control.repositories.data_loss import DataLossRepository
 from penstock.control.repositories.drivers import DriverRepository
 from penstock.control.repositories.heartbeats import HeartbeatRepository
 from penstock.control.repositories.leases import LeaseRepository
+from penstock.control.repositories.partitions import PartitionRepository
 from penstock.control.repositories.progress import ProgressRepository
 from penstock.control.repositories.releases import ReleaseRepository
 from penstock.settings import settings
@@ -26,6 +27,7 @@ class Control(
     HeartbeatRepository,
     DataLossRepository,
     BackfillRepository,
+    PartitionRepository,
 ):
     """The control database: all repositories in one class."""
 

@@ -322,3 +322,17 @@ backfill_run = Table(
     Column("ended_at", BigInteger),
     Index("ix_backfill_run_reported_at", "reported_at"),
 )
+
+# A partition that is closed, once for each time that its content changed.
+partition_event = Table(
+    "partition_event",
+    metadata,
+    _name(primary_key=True),  # stream or archive
+    Column("partition_key", String(20), primary_key=True),  # its start
+    Column("revision", Integer, primary_key=True, autoincrement=False),  # 1 when it is closed first
+    Column("state", String(10), nullable=False),  # see partitions.PartitionState
+    Column("changed_at", BigInteger, nullable=False),  # when it got this state
+    Column("attempts", Integer, nullable=False),  # how often it was given to Airflow
+    Column("run", BoundedText(500)),  # Airflow's run that it was given to last
+    Index("ix_partition_event_state", "state"),
+)

@@ -1,0 +1,161 @@
+"""Partitions that are closed, and the asset events that Airflow gets for them.
+
+A row is `due` until a run of Airflow takes it. Then it is `sent`: whether Airflow has recorded the event is known when
+that run has ended, and makes the row `emitted` or `due` again. A `known` row was there before events were declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, select, update
+
+from penstock.control import tables as s
+from penstock.control.database import ControlDatabase, insert_if_new, rows
+
+PartitionState = Literal["known", "due", "sent", "emitted"]
+KEEP_MS = 90 * 24 * 3600 * 1000
+RETRY_MS = 30_000
+"""How long an event that Airflow did not record waits until it is sent again."""
+
+
+@dataclass(frozen=True)
+class PartitionEvent:
+    """The event of a partition.
+
+    Attributes:
+        name: Of the stream or archive.
+        partition_key: Start of the partition.
+        revision: 1 when it is closed first, and greater each time that its content changed.
+        changed_at: When it got its state, epoch ms by the database's clock.
+        run: The run of Airflow that it was given to last, as `dag_id/run_id`.
+    """
+
+    name: str
+    partition_key: str
+    revision: int
+    state: PartitionState
+    changed_at: int
+    attempts: int
+    run: str | None
+
+
+class PartitionRepository(ControlDatabase):
+    """Each partition has one event for each time that it is closed, whoever asks and however often."""
+
+    def last_partition(self, name: str) -> str | None:
+        """The key of the last partition that is recorded; None if none is."""
+        t = s.partition_event.c
+        with self.begin() as c:
+            last: str | None = c.execute(select(func.max(t.partition_key)).where(t.name == name)).scalar_one()
+            return last
+
+    def partition_revisions(self, name: str) -> dict[str, int]:
+        """The greatest revision of each partition."""
+        t = s.partition_event.c
+        query = (
+            select(t.partition_key, func.max(t.revision).label("revision"))
+            .where(t.name == name)
+            .group_by(t.partition_key)
+        )
+        with self.begin() as c:
+            return {row.partition_key: row.revision for row in c.execute(query)}
+
+    def record_partitions(self, name: str, revisions: Iterable[tuple[str, int]], state: PartitionState = "due") -> int:
+        """Record closed partitions, by key and revision; what is recorded already is left as it is.
+
+        Returns:
+            How many were new.
+        """
+        with self.begin() as c:
+            return sum(_add(c, name, key, revision, state) for key, revision in revisions)
+
+    def renew_partitions(self, name: str, keys: Iterable[str]) -> int:
+        """Record that the content of partitions has changed: each that was closed gets another event.
+
+        Returns:
+            How many events are due by this. One that is due already serves for this change too.
+        """
+        t = s.partition_event.c
+        with self.begin() as c:
+            count = 0
+            for key in keys:
+                of_key = (t.name == name) & (t.partition_key == key)
+                query = select(t.revision, t.state).where(of_key).order_by(t.revision.desc()).limit(1)
+                newest = c.execute(query).first()
+                if newest and newest.state != "due":
+                    count += _add(c, name, key, newest.revision + 1, "due")
+            return count
+
+    def partition_event_due(self, names: Collection[str]) -> bool:
+        """Whether an event of some streams and archives can be sent now."""
+        t = s.partition_event.c
+        with self.begin() as c:
+            return c.execute(select(t.name).where(_is_due() & t.name.in_(names)).limit(1)).first() is not None
+
+    def take_due_partitions(self, run: str, names: Collection[str], limit: int = 100) -> list[PartitionEvent]:
+        """Give due events of some streams and archives to a run of Airflow, the oldest partitions first.
+
+        Each event is given to one run. Of two revisions of a partition the second waits: one run has one event of it.
+        """
+        t = s.partition_event
+        query = select(t).where(_is_due() & t.c.name.in_(names)).order_by(t.c.partition_key, t.c.revision).limit(limit)
+        with self.begin() as c:
+            taken: dict[tuple[str, str], PartitionEvent] = {}
+            for event in rows(PartitionEvent, c.execute(query).mappings()):
+                if (event.name, event.partition_key) in taken:
+                    continue
+                values = {"state": "sent", "changed_at": s.now_ms(), "run": run, "attempts": t.c.attempts + 1}
+                if c.execute(update(t).where(_is(event, "due")).values(**values)).rowcount:
+                    taken[event.name, event.partition_key] = event
+            return list(taken.values())
+
+    def sent_partitions(self) -> list[PartitionEvent]:
+        """Events that were given to a run of Airflow, and are not known to be recorded there."""
+        with self.begin() as c:
+            return rows(
+                PartitionEvent,
+                c.execute(select(s.partition_event).where(s.partition_event.c.state == "sent")).mappings(),
+            )
+
+    def settle_partitions(self, events: Iterable[PartitionEvent], *, emitted: bool) -> int:
+        """Record of sent events that Airflow has recorded them, or that it has not and they are due again.
+
+        Returns:
+            How many. An event that another run has taken since is left alone.
+        """
+        state = "emitted" if emitted else "due"
+        t = s.partition_event
+        with self.begin() as c:
+            return sum(
+                c.execute(
+                    update(t).where(_is(event, "sent"), t.c.run == event.run).values(state=state, changed_at=s.now_ms())
+                ).rowcount
+                for event in events
+            )
+
+    def prune_partitions(self, name: str) -> None:
+        """Delete the emitted events of a stream that are older than KEEP_MS, but for the last partition."""
+        t = s.partition_event
+        with self.begin() as c:
+            last = c.execute(select(func.max(t.c.partition_key)).where(t.c.name == name)).scalar_one()
+            old = and_(t.c.name == name, t.c.partition_key < last, t.c.changed_at < s.now_ms() - KEEP_MS)
+            c.execute(delete(t).where(old, t.c.state.in_(("known", "emitted"))))
+
+
+def _add(c: Connection, name: str, key: str, revision: int, state: PartitionState) -> int:
+    values = {"state": state, "changed_at": s.now_ms(), "attempts": 0}
+    return insert_if_new(c, s.partition_event, name=name, partition_key=key, revision=revision, **values)
+
+
+def _is(event: PartitionEvent, state: PartitionState) -> ColumnElement[bool]:
+    t = s.partition_event.c
+    key = (t.name == event.name) & (t.partition_key == event.partition_key) & (t.revision == event.revision)
+    return key & (t.state == state)
+
+
+def _is_due() -> ColumnElement[bool]:
+    t = s.partition_event.c
+    return (t.state == "due") & ((t.attempts == 0) | (t.changed_at < s.now_ms() - RETRY_MS))

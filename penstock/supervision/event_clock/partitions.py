@@ -1,0 +1,149 @@
+"""Which partitions of streams and archives are closed: the events that Airflow is to get.
+
+What is closed follows from what is written. The commit marker of a stream has the watermark of its last batch, which is
+in the transaction of the rows; the state of an archive names the manifests of its closed hours. So it does not matter
+when this is asked, by whom, and what was killed before.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from confluent_kafka import KafkaException
+
+from penstock.archive.layout import ArchiveState, hour_start
+from penstock.catalog import Partitioned, PartitionedArchive, PartitionedStream
+from penstock.control import Control
+from penstock.errors import BrokerError, PenstockError
+from penstock.kafka.commit_marker import CommitMarkerReader
+from penstock.model.output import CommitMarker
+from penstock.model.output_mode import millis
+from penstock.model.partition import partition_key
+
+log = logging.getLogger(__name__)
+
+# The row of an archive that says that its earlier hours are recorded, also if there were none.
+BASELINE = ("", 0)
+# Seconds between two looks at the states of archives, which have all their hours.
+ARCHIVES_EVERY = 30.0
+
+
+class MarkerReader(Protocol):
+    """Reads the newest commit marker of each stream."""
+
+    def read(self) -> Mapping[str, bytes]: ...
+
+    def close(self) -> None: ...
+
+
+class PartitionWatch:
+    """Records closed partitions in the control database. Not thread-safe; `close` when done.
+
+    Args:
+        declared: What declares partitions.
+        control: The control database.
+        bootstrap: The brokers.
+        markers: Reads commit markers; by default from the brokers.
+        read_state: Reads the state of an archive; by default from its object store.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        declared: Iterable[Partitioned],
+        control: Control,
+        bootstrap: str,
+        markers: MarkerReader | None = None,
+        read_state: Callable[[PartitionedArchive], ArchiveState] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._control, self._read_state = control, read_state or _latest_state
+        entries = list(declared)
+        self._streams = [one for one in entries if isinstance(one, PartitionedStream)]
+        self._archives = [one for one in entries if isinstance(one, PartitionedArchive)]
+        self._markers = markers or CommitMarkerReader(bootstrap, [stream.name for stream in self._streams])
+        self._marks: dict[str, int] = {}
+        self._revisions: dict[str, dict[str, int]] = {}
+        self._errors: dict[str, str] = {}
+        self._clock, self._archives_at = clock, float("-inf")
+
+    def look(self) -> int:
+        """Record the partitions that were closed since the last look; returns how many were new.
+
+        What cannot be read is read at the next look, and does not hold up the others.
+
+        Raises:
+            ControlError: The control database does not answer.
+            BrokerError: The commit markers cannot be read.
+        """
+        new = 0
+        if self._clock() - self._archives_at >= ARCHIVES_EVERY:
+            self._archives_at = self._clock()
+            new = sum(self._look_at_archive(archive) for archive in self._archives)
+        try:
+            values = self._markers.read() if self._streams else {}
+        except KafkaException as e:
+            raise BrokerError("commit markers cannot be read", got=e.args[0]) from e
+        return new + sum(self._look_at_stream(s, values[s.name]) for s in self._streams if s.name in values)
+
+    def close(self) -> None:
+        self._markers.close()
+
+    def _look_at_stream(self, stream: PartitionedStream, value: bytes) -> int:
+        try:
+            mark = CommitMarker.read(value).watermark_ms - millis(stream.delay)
+            self._errors.pop(stream.name, None)
+        except (ValueError, TypeError, KeyError, AttributeError) as e:
+            if stream.name not in self._errors:
+                log.warning("the watermark of stream %s is not known: its commit marker: %s", stream.name, e)
+            self._errors[stream.name] = str(e)
+            return 0
+        # A stream that was reset begins with an earlier watermark, or with none.
+        if mark <= self._marks.get(stream.name, 0):
+            return 0
+        last = self._control.last_partition(stream.name)
+        if last is None:
+            # Nothing says when its first window was.
+            self._control.record_partitions(stream.name, [(stream.partitions.last_closed(mark), 1)], "known")
+            keys = []
+        else:
+            keys = stream.partitions.closed_after(last, mark)
+        new = self._control.record_partitions(stream.name, [(key, 1) for key in keys])
+        if new:
+            self._control.prune_partitions(stream.name)
+        if not keys or stream.partitions.last_closed(mark) == keys[-1]:
+            self._marks[stream.name] = mark
+        return new
+
+    def _look_at_archive(self, archive: PartitionedArchive) -> int:
+        try:
+            state = self._read_state(archive)
+        except PenstockError as e:
+            if self._errors.get(archive.name) != e.what:
+                log.warning("the closed hours of archive %s are not known: %s", archive.name, e)
+            self._errors[archive.name] = e.what
+            return 0
+        self._errors.pop(archive.name, None)
+        closed = {partition_key(hour_start(hour)): closed.revision for hour, closed in state.closed.items()}
+        if archive.name not in self._revisions:
+            self._revisions[archive.name] = self._control.partition_revisions(archive.name)
+        recorded = self._revisions[archive.name]
+        new = [(key, revision) for key, revision in sorted(closed.items()) if recorded.get(key, 0) < revision]
+        if not recorded:
+            self._control.record_partitions(archive.name, [*new, BASELINE], "known")
+            count = 0
+        else:
+            count = self._control.record_partitions(archive.name, new) if new else 0
+        self._revisions[archive.name] = {**recorded, **dict(new), BASELINE[0]: 0}
+        return count
+
+
+def _latest_state(archive: PartitionedArchive) -> ArchiveState:
+    # Arrow's file systems cost memory, and most projects have no archive with partitions.
+    from penstock.archive.state_log import latest_state
+    from penstock.archive.writer import archive_bucket
+
+    return latest_state(archive_bucket(archive.bucket, archive.prefix))

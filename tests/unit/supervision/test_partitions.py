@@ -1,0 +1,178 @@
+"""Which partitions are due: by commit markers and archives' states, through restarts, resets and outages."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from penstock.archive.layout import ArchiveState, ClosedHour
+from penstock.catalog import Partitioned, PartitionedArchive, PartitionedStream
+from penstock.control import Control
+from penstock.errors import Wait
+from penstock.model.output import CommitMarker
+from penstock.model.partition import Partitions, partition_start
+from penstock.supervision.event_clock.partitions import ARCHIVES_EVERY, PartitionWatch
+
+HOUR = timedelta(hours=1)
+START = datetime(2026, 1, 31, 10, 20, tzinfo=UTC)
+TOTALS = PartitionedStream("totals", Partitions(HOUR))
+KEPT = PartitionedArchive("kept", "lake", "kept")
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[Control]:
+    made = Control(f"sqlite:///{tmp_path / 'control.db'}")
+    made.migrate()
+    yield made
+    made.engine.dispose()
+
+
+class Markers:
+    """The commit markers of streams that have come to a watermark."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def commit(self, at: datetime | None, name: str = "totals", batch: int = 7) -> None:
+        mark = 0 if at is None else int(at.timestamp() * 1000)
+        plan = "v1\n" + json.dumps({"batchWatermarkMs": mark, "batchTimestampMs": 1}) + '\n{"t":{"0":1}}'
+        self.values[name] = CommitMarker("q", batch, {}, plans={batch: plan}).value()
+
+    def read(self) -> Mapping[str, bytes]:
+        return self.values
+
+    def close(self) -> None: ...
+
+
+def due(control: Control, name: str = "totals") -> list[str]:
+    return [f"{e.partition_key}/{e.revision}" for e in control.take_due_partitions("partitions/r", [name], 10_000)]
+
+
+def watch(control: Control, markers: Markers, *declared: Partitioned) -> PartitionWatch:
+    return PartitionWatch(declared or [TOTALS], control, "", markers)
+
+
+def test_the_first_partition_is_the_one_in_which_the_watermark_is_first_seen(control: Control) -> None:
+    markers = Markers()
+    looking = watch(control, markers)
+    assert looking.look() == 0, "no marker yet"
+    for at in (None, START):
+        markers.commit(at)
+        assert looking.look() == 0
+    markers.commit(START + HOUR)
+    assert looking.look() == 1
+    assert looking.look() == 0
+    assert due(control) == ["2026-01-31T10:00:00/1"]
+
+
+def test_grace_is_in_the_watermark_and_an_earlier_step_delays_it(control: Control) -> None:
+    markers = Markers()
+    markers.commit(START)
+    behind = PartitionedStream("totals", Partitions(HOUR), timedelta(minutes=5))
+    looking = watch(control, markers, behind)
+    looking.look()
+    markers.commit(START.replace(hour=11, minute=4, second=59))
+    assert looking.look() == 0
+    markers.commit(START.replace(hour=11, minute=5))
+    assert looking.look() == 1
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_each_closed_partition_is_due_once_through_restarts_and_resets(control: Control, seed: int) -> None:
+    chance = random.Random(seed)
+    length = chance.choice([timedelta(minutes=1), HOUR, timedelta(days=1)])
+    partitions, markers, at = Partitions(length), Markers(), START
+    declared = PartitionedStream("totals", partitions)
+    markers.commit(at)
+    watches = [watch(control, markers, declared)]
+    watches[0].look()
+    found: list[str] = []
+    for _ in range(30):
+        match chance.choice(["moves", "moves", "moves", "restart", "reset", "two"]):
+            case "moves":
+                at += length * chance.choice([0.1, 0.5, 1, 2.5])
+                markers.commit(at)
+            case "restart":
+                watches = [watch(control, markers, declared)]
+            case "reset":
+                # The stream reads its inputs again: no watermark, then one of the past.
+                for earlier in (None, at - 3 * length):
+                    markers.commit(earlier, batch=0)
+                    watches[0].look()
+                markers.commit(at)
+            case "two":
+                watches = [*watches[:1], watch(control, markers, declared)]
+        for looking in watches:
+            looking.look()
+        found += due(control)
+    starts = [partition_start(key.partition("/")[0]) for key in found]
+    first = partition_start(partitions.last_closed(int(START.timestamp() * 1000))) + length
+    assert starts == [first + n * length for n in range(len(starts))]
+    assert first + len(starts) * length <= at < first + (len(starts) + 1) * length
+
+
+def test_a_long_pause_is_made_up_in_steps(control: Control) -> None:
+    markers = Markers()
+    markers.commit(START)
+    looking = watch(control, markers, PartitionedStream("totals", Partitions(timedelta(minutes=1))))
+    looking.look()
+    markers.commit(START + timedelta(days=1))
+    assert [looking.look() for _ in range(3)] == [1000, 440, 0]
+
+
+def test_a_marker_that_cannot_be_read_holds_up_no_other_stream(control: Control) -> None:
+    markers = Markers()
+    looking = watch(control, markers, TOTALS, PartitionedStream("others", Partitions(HOUR)))
+    for at in (START, START + HOUR):
+        markers.commit(at, "others")
+        markers.values["totals"] = b'{"plans": 1}'
+        looking.look()
+    assert due(control, "others") == ["2026-01-31T10:00:00/1"]
+
+
+class Hours:
+    """An archive, its closed hours with their revisions, and a clock."""
+
+    def __init__(self) -> None:
+        self.closed: dict[str, int] = {}
+        self.down, self.now = False, 0.0
+
+    def read(self, archive: PartitionedArchive) -> ArchiveState:
+        assert archive == KEPT
+        self.now += ARCHIVES_EVERY
+        if self.down:
+            raise Wait("the store does not answer", seconds=1.0)
+        closed = {hour: ClosedHour(f"{hour}/{n}", n, 1, 1, 1, 0.0) for hour, n in self.closed.items()}
+        return replace(ArchiveState(), closed=closed)
+
+    def watch(self, control: Control) -> PartitionWatch:
+        self.now += ARCHIVES_EVERY
+        return PartitionWatch([KEPT], control, "", Markers(), self.read, lambda: self.now)
+
+
+@pytest.mark.parametrize("earlier", [{}, {"2026-01-31T08": 2}])
+def test_hours_of_an_archive_are_due_once_for_each_time_that_they_are_closed(
+    control: Control, earlier: dict[str, int]
+) -> None:
+    hours = Hours()
+    hours.closed |= earlier
+    looking = hours.watch(control)
+    assert looking.look() == 0
+    hours.closed["2026-01-31T10"] = 1
+    assert looking.look() == 1
+    looking = hours.watch(control)
+    assert looking.look() == 0
+    assert due(control, "kept") == ["2026-01-31T10:00:00/1"]
+    hours.down = True
+    assert looking.look() == 0
+    hours.down = False
+    # Records came later; and an hour before the first one that was ever closed.
+    hours.closed |= {"2026-01-31T10": 2, "2026-01-31T07": 1}
+    assert looking.look() == 2
+    assert due(control, "kept") == ["2026-01-31T07:00:00/1", "2026-01-31T10:00:00/2"]
