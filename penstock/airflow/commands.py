@@ -17,9 +17,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from penstock.airflow.assets import DeclaresLineage
 from penstock.airflow.operators import task_key
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 COMMAND = ("-m", "penstock")
 
 
-class CommandOperator(BaseOperator):
+class CommandOperator(DeclaresLineage):
     """A task that fails without retry if the command does, unless a retry may help."""
 
     def __init__(self, **kwargs: Any) -> None:

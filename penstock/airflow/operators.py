@@ -18,6 +18,8 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from penstock.airflow.assets import DeclaresLineage
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -44,7 +46,7 @@ def request_of(dag: str, run: str) -> str:
     return hashlib.sha256(f"{dag}/{run}".encode()).hexdigest()[:32]
 
 
-class SuperviseStreams(BaseOperator):
+class SuperviseStreams(DeclaresLineage):
     """Keeps one driver of an app while the desired state of any of its streams is on, outside of the task's process.
 
     A run starts or adopts the driver, then waits in a trigger until there is something to do, does it and ends; the
@@ -254,7 +256,7 @@ class OperateStreams(BaseOperator):
         return result
 
 
-class OperateCapture(BaseOperator):
+class OperateCapture(DeclaresLineage):
     """Sends the request of the form to a capture, waits for the answer, and fails if the capture fails.
 
     Params: action (check, poll, reconcile, snapshot or continue); note.

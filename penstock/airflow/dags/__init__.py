@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-from penstock.airflow.dags import backfills, captures, operations, streams
+from penstock.airflow.dags import backfills, captures, operations, partitions, streams
 from penstock.catalog import partial_catalog
 from penstock.errors import DeclarationError
 from penstock.settings import settings
@@ -17,11 +17,12 @@ from penstock.settings import settings
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-Kind = Literal["streams", "captures", "backfills", "operate", "rebuild", "heartbeat", "reaper"]
+Kind = Literal["streams", "captures", "backfills", "partitions", "operate", "rebuild", "heartbeat", "reaper"]
 BUILDERS = {
     "streams": streams.dags,
     "captures": captures.dags,
     "backfills": backfills.dags,
+    "partitions": partitions.dags,
     "operate": operations.operate,
     "rebuild": operations.rebuild,
     "heartbeat": operations.heartbeat,

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 
+from penstock.airflow.assets import lineage
 from penstock.airflow.commands import RunBackfill
 from penstock.airflow.timetables import OnDemandIntervals
 from penstock.catalog import partial_catalog
@@ -91,6 +92,7 @@ def make_dag(backfill: Backfill, archives: list[str]) -> DAG:
             full_history=backfill.full_history,
             # max_active_runs does not limit the runs of Airflow's backfill.
             max_active_tis_per_dag=1,
+            **lineage(partial_catalog()[0], [backfill]),
         )
     return dag
 

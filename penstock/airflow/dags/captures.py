@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Param
 
+from penstock.airflow.assets import lineage
 from penstock.airflow.operators import OperateCapture
 from penstock.catalog import partial_catalog
 from penstock.model.capture import Capture
@@ -54,7 +55,10 @@ def make_dag(capture: Capture) -> DAG:
     ) as dag:
         # The retries are for errors of Airflow: on a busy machine it may take a task that was deferred only briefly for
         # a killed one. An error of the capture fails without retries.
-        OperateCapture(task_id="operate", capture=capture.name, retries=2, retry_delay=timedelta(seconds=10))
+        OperateCapture(
+            task_id="operate", capture=capture.name, retries=2, retry_delay=timedelta(seconds=10),
+            **lineage(partial_catalog()[0], [capture]),
+        )  # fmt: skip
     return dag
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from airflow.sdk import DAG
 
+from penstock.airflow.assets import lineage
 from penstock.airflow.operators import SuperviseStreams
 from penstock.catalog import Supervised, apps, partial_catalog
 
@@ -39,7 +40,7 @@ def make_dag(app: str, streams: list[Supervised]) -> DAG:
         tags=["penstock", "streams"],
         doc_md=DOC.format(app=app, streams=", ".join(f"`{s.name}`" for s in streams) or "none that can be read"),
     ) as dag:
-        SuperviseStreams(task_id="supervise", app=app)
+        SuperviseStreams(task_id="supervise", app=app, **lineage(partial_catalog()[0], streams))
     return dag
 
 

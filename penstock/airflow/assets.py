@@ -1,0 +1,159 @@
+"""Airflow's assets of what a project declares: topics, tables, indexes, collections, measurements, archives, views.
+
+An asset's name is the same everywhere, such as `topic:receipts`, so that a DAG can name it without reading the
+project: `Asset.ref(name="topic:receipts")`. Its URI has the server, as Airflow's providers write it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote, urlsplit
+
+from airflow.sdk import Asset, BaseOperator
+
+from penstock.catalog import Catalog, partial_catalog
+from penstock.errors import DeclarationError, PenstockError
+from penstock.model.declaration import CatalogNode, Declared
+from penstock.model.stream import Stream
+from penstock.model.view import ServedView
+from penstock.settings import settings
+
+if TYPE_CHECKING:
+    from penstock.catalog import Supervised
+
+GROUP = "penstock"
+# Number of parts of a table's path by engine: the database, PostgreSQL's schema, the table.
+PATH_PARTS = {"mysql": 2, "postgres": 3}
+# Ports that Airflow's providers add where there is none.
+PORTS = {"mysql": 3306, "postgres": 5432}
+
+
+class DeclaresLineage(BaseOperator):
+    """An operator whose inlets and outlets are what its driver reads and writes, for Airflow's asset graph.
+
+    When a task runs it has none: a run that ends says nothing about data, so it emits no asset events; and Airflow
+    refuses to start a task while one of its assets is inactive, as after a change of an address.
+    """
+
+    def prepare_for_execution(self) -> Self:
+        task = super().prepare_for_execution()
+        task.inlets, task.outlets = [], []
+        return task
+
+
+def stream_asset(name: str, output: str = "") -> Asset:
+    """The asset that a stream or an archive writes, for the schedule of a DAG::
+
+        from airflow.sdk import DAG, PartitionedAssetTimetable
+        from penstock.airflow.assets import stream_asset
+
+        with DAG("hourly_report", schedule=PartitionedAssetTimetable(assets=stream_asset("minutes"))):
+            ...
+
+    It reads the declarations of the project. `Asset.ref(name="topic:metrics")` does not.
+
+    Args:
+        name: Of the stream or archive.
+        output: The topic or store, if the stream has several.
+
+    Raises:
+        DeclarationError: There is no such stream or output.
+    """
+    catalog, _ = partial_catalog()
+    streams = {**catalog.disabled, **catalog.streams}
+    if name not in streams:
+        raise DeclarationError("no such stream", got=name, hint=f"take one of: {', '.join(sorted(streams)) or 'none'}")
+    names = streams[name].output_names
+    if (output and output not in names) or (not output and len(names) > 1):
+        hint = f"name one of its outputs: {', '.join(names)}"
+        raise DeclarationError(f"stream {name} has no such output", got=repr(output), hint=hint)
+    [asset] = assets(catalog, [node for node in streams[name].writes if node.name == (output or names[0])])
+    return asset
+
+
+def output_assets(stream: Stream, catalog: Catalog) -> list[Asset]:
+    """The assets that take the rows of a stream."""
+    return list(assets(catalog, (node for node in stream.writes if node.name in stream.output_names)))
+
+
+def lineage(catalog: Catalog, declared: Iterable[Supervised | Declared]) -> dict[str, Any]:
+    """The arguments `inlets` and `outlets` of an operator for what its driver reads and writes."""
+    reads: list[CatalogNode] = []
+    writes: list[CatalogNode] = []
+    for one in declared:
+        if isinstance(one, ServedView):
+            reads += one.view.reads
+            writes.append(CatalogNode("view", one.view.name))
+        else:
+            reads += getattr(one, "reads", ())
+            writes += getattr(one, "writes", ())
+    return {"inlets": list(assets(catalog, reads)), "outlets": list(assets(catalog, writes))}
+
+
+def assets(catalog: Catalog, nodes: Iterable[CatalogNode]) -> Iterator[Asset]:
+    """The assets of nodes of the catalog, each once."""
+    for node in dict.fromkeys(stored for one in nodes for stored in _stored(catalog, one)):
+        name = node.name if node.kind == "store" else f"{node.kind}:{node.name}"
+        yield Asset(name=name, uri=_uri(catalog, node), group=GROUP)
+
+
+def _stored(catalog: Catalog, node: CatalogNode) -> Iterator[CatalogNode]:
+    """What a node stands for: the topics of a pattern, what a declaration writes. Sources outside are left out."""
+    match node.kind:
+        case "topic" | "table" | "store" | "view":
+            yield node
+        case "pattern":
+            yield from (CatalogNode("topic", name) for name in catalog.topics if re.fullmatch(node.name, name))
+        case "archive" if node.name in catalog.archives:
+            yield from catalog.archives[node.name].writes
+        case "stream" if node.name in catalog.streams:
+            yield from catalog.streams[node.name].writes
+
+
+def _uri(catalog: Catalog, node: CatalogNode) -> str:
+    kind, _, rest = node.name.partition(":")
+    match node.kind, kind:
+        case "topic", _:
+            return f"kafka://{settings().bootstrap.partition(',')[0].strip()}/{node.name}"
+        case "view", _:
+            return f"x-penstock://views/{node.name}"
+        case "table", _:
+            return _table_uri(catalog, kind, rest)
+        case _, "bucket":
+            return f"s3://{rest}"
+        case _:
+            return (
+                f"{kind}://{_store_host(kind)}/{quote(rest.replace('.', '/', 1) if kind != 'elasticsearch' else rest)}"
+            )
+
+
+def _store_host(store: str) -> str:
+    """Host and port of a store; its name if they are not known."""
+    from penstock.sinks.core import connections
+
+    with suppress(PenstockError, AttributeError, ValueError):
+        if host := urlsplit(connections.url(store)).netloc.rpartition("@")[2]:
+            return host
+    return store
+
+
+def _table_uri(catalog: Catalog, connection: str, table: str) -> str:
+    """The URI of a captured table; the connection's name stands for the host if that is not known."""
+    from penstock.capture.source import connections
+
+    dialect = next(capture.dialect for capture in catalog.captures.values() if capture.connection == connection)
+    host, database = connection, connection
+    with suppress(PenstockError):
+        url = connections.url(connection, dialect)
+        database = url.database or database
+        if dialect in PORTS:
+            host = f"{url.host}:{url.port or PORTS[dialect]}"
+    if dialect not in PATH_PARTS:
+        return f"{dialect}://{quote(database if database.startswith('/') else f'/{database}')}/{quote(table)}"
+    defaults = [database, "public"][: PATH_PARTS[dialect] - 1]
+    names = table.split(".")[-PATH_PARTS[dialect] :]
+    path = [*defaults[: PATH_PARTS[dialect] - len(names)], *names]
+    return f"{dialect}://{host}/{'/'.join(map(quote, path))}"
