@@ -1,0 +1,74 @@
+"""The wheel in an environment of its own, outside of the checkout."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+import penstock
+from penstock.settings import PROJECT
+
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1800)]
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs a program of an environment in which the wheel is installed with all extras; returns its output."""
+    folder = tmp_path_factory.mktemp("installed")
+    wheel = next(WheelBuilder(str(PROJECT)).build(directory=str(folder), versions=["standard"]))
+    venv.create(folder / "env", with_pip=True)
+
+    def run(program: str, *words: str, cwd: Path = folder) -> str:
+        env = {
+            "PATH": f"{folder / 'env' / 'bin'}:/usr/bin:/bin",
+            "HOME": str(folder),
+            "AIRFLOW_HOME": str(folder / "airflow"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        }
+        command = [str(folder / "env" / "bin" / program), *words]
+        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+        return done.stdout
+
+    pins = str(PROJECT / "requirements.txt")
+    # Without HOME pip would find neither its settings nor its cache.
+    install = [str(folder / "env" / "bin" / "pip"), "install", "--quiet", "--constraint", pins, f"{wheel}[all]"]
+    subprocess.run(install, check=True, cwd=folder)
+    return run
+
+
+def test_the_library_is_that_of_the_environment(run: Run) -> None:
+    where = run("python", "-c", "import penstock; print(penstock.__version__, penstock.__file__)")
+    assert where.split()[0] == penstock.__version__
+    assert str(PROJECT) not in where
+    assert run("pip", "check").startswith("No broken requirements")
+
+
+def test_airflow_has_the_provider_and_one_plugin(run: Run) -> None:
+    [provider] = json.loads(run("airflow", "providers", "get", "penstock", "--output", "json"))
+    assert provider["package_name"] == "penstock"
+    plugins = json.loads(run("airflow", "plugins", "--output", "json"))
+    assert [plugin["name"] for plugin in plugins] == ["penstock"]
+    assert "penstock" in plugins[0]["source"]
+
+
+def test_a_project_is_laid_out_and_read(run: Run, tmp_path: Path) -> None:
+    assert "init" in run("penstock", "--help")
+    run("penstock", "init", str(tmp_path / "shop"))
+    names = {row["name"] for row in json.loads(run("penstock", "catalog", "--json", cwd=tmp_path / "shop"))["declared"]}
+    assert names == {"order-minutes", "shops", "shops-documents"}
+    code = "from penstock.airflow.dags import declare_dags; print(*sorted(declare_dags()))"
+    dags = run("python", "-W", "ignore", "-c", code, cwd=tmp_path / "shop").split()
+    assert {"streams_orders", "streams_captures", "capture_shops", "heartbeat", "reaper", "operate_streams"} <= set(
+        dags
+    )
+    paths = run("python", "-c", "from penstock.settings import settings as s; print(*s().import_paths)", cwd=tmp_path)
+    assert paths.split() == [str(tmp_path)]
