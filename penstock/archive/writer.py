@@ -76,7 +76,7 @@ def archive_bucket(bucket: str, prefix: str) -> Bucket:
         raise SinkError(
             "no object store is configured",
             got=f"bucket {bucket}",
-            hint="set PENSTOCK_S3_URL, or start a store on this machine with `make up`",
+            hint="set PENSTOCK_S3_URL, or start a store on this machine with `penstock up`",
         )
     return Bucket(s3, bucket, prefix)
 

@@ -38,7 +38,7 @@ def list_(as_json: AsJson = False) -> None:
         return
     rows = table(["archive", "topic", "place", "runs"])
     for one in archives:
-        runs = "yes" if one["runs"] else "no: set PENSTOCK_S3_URL, or make up"
+        runs = "yes" if one["runs"] else "no: set PENSTOCK_S3_URL, or penstock up"
         rows.add_row(one["name"], one["topic"], one["place"], runs)
     console().print(rows if archives else "No archives are declared: see docs/archives.md.")
 

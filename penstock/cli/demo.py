@@ -43,7 +43,7 @@ def _key(argument: str) -> dict[str, str]:
 
 @app.command()
 def create() -> None:
-    """Create missing tables with some rows. `make up` does this for the embedded database."""
+    """Create missing tables with some rows. `penstock up` does this for the embedded database."""
     with clear_errors():
         created = demo().create()
     console().print(f"created {', '.join(created)}" if created else "all tables exist")

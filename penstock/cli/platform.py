@@ -77,7 +77,7 @@ def _welcome(out: Console, platform: Platform, view: Overview) -> None:
     out.print()
     _print_streams(out, view)
     out.print()
-    out.print("Next: `make status`, `make logs`, `penstock streams list`, `make down`.", style="dim")
+    out.print("Next: `penstock status`, `penstock logs`, `penstock streams list`, `penstock down`.", style="dim")
 
 
 def _print_streams(out: Console, view: Overview) -> None:
@@ -120,9 +120,9 @@ def status(as_json: AsJson = False) -> None:
     elif any(p.state == "running" for p in used):
         out.print(Text(f"The state of the streams is unknown: {away}", style="yellow"))
     if not any(p.state == "running" for p in used):
-        out.print("No server runs; `make up` starts the platform.")
+        out.print("No server runs; `penstock up` starts the platform.")
     elif not running:
-        out.print("Not all servers run; `make up` starts what is missing.", style="yellow")
+        out.print("Not all servers run; `penstock up` starts what is missing.", style="yellow")
     for name, why in faults.items():
         out.print(Text(f"{name}: {why}", style="red"))
     raise typer.Exit(0 if healthy else 1)

@@ -92,7 +92,7 @@ class ControlDatabase:
             cause = getattr(e, "orig", None) or e
             hint = "check that it runs with `penstock doctor`; `penstock migrate` upgrades its tables"
             if CONNECTION_REFUSED in getattr(cause, "args", ()) and not settings().control_url.get_secret_value():
-                hint = "start the platform with `make up`; if it runs, `penstock doctor` shows what is wrong"
+                hint = "start the platform with `penstock up`; if it runs, `penstock doctor` shows what is wrong"
             if self._ca and re.search("certificate|SSL", str(cause)):
                 hint = "set PENSTOCK_CONTROL_CA to the CA of its certificate, and use a host of that in the URL"
             raise ControlError(

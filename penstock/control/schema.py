@@ -76,7 +76,7 @@ def upgrade(engine: Engine) -> None:
             raise ControlError(
                 "the tables of the control database have no version",
                 got=f"tables {', '.join(old)}, and no table {VERSION_TABLE}",
-                hint="set PENSTOCK_CONTROL_URL to an empty database, or drop these tables; `make clean` on one machine",
+                hint="set PENSTOCK_CONTROL_URL to an empty database, or drop these tables: `penstock clean`",
             )
         command.upgrade(_config(connection=connection), "head")
 

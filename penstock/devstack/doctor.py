@@ -30,7 +30,7 @@ from penstock.supervision import launch
 
 State = Literal["ok", "note", "fail"]
 NEEDED_MEMORY = 6 * GIB
-UNUSED = "start it with `make up`"
+UNUSED = "start it with `penstock up`"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _java(_: Platform) -> Iterator[DoctorCheck]:
         hint = f"unset JAVA_HOME, or set it to a Java {aot_cache.SINCE}: drivers then start in half the time"
         yield DoctorCheck("Start of drivers", "note", f"Java {java.version} has no cache for it", hint)
     elif aot_cache.missing():
-        yield DoctorCheck("Start of drivers", "note", "there is no cache for it yet", "it is made after `make up`")
+        yield DoctorCheck("Start of drivers", "note", "there is no cache for it yet", "it is made after `penstock up`")
     else:
         yield DoctorCheck("Start of drivers", "ok", f"cached in {aot_cache.folder()}")
 
@@ -124,7 +124,7 @@ def _jars(platform: Platform) -> Iterator[DoctorCheck]:
         lacking = jars.missing(name)
         if lacking:
             yield DoctorCheck(
-                f"Jars of {name}", "fail", f"{len(lacking)} not fetched: {lacking[0]} …", "`make up` fetches"
+                f"Jars of {name}", "fail", f"{len(lacking)} not fetched: {lacking[0]} …", "`penstock up` fetches"
             )
         else:
             yield DoctorCheck(f"Jars of {name}", "ok", f"{len(jars.SETS[name].coordinates)} in {jars.folder(name)}")
@@ -335,9 +335,9 @@ def _airflow(platform: Platform) -> Iterator[DoctorCheck]:
     down = [server.label for server in servers if not server.running()]
     unhealthy = [server.label for server in servers if server.label not in down and not server.ready()]
     if down:
-        yield DoctorCheck("Airflow", "fail", f"not running: {', '.join(down)}", "`make up` starts them")
+        yield DoctorCheck("Airflow", "fail", f"not running: {', '.join(down)}", "`penstock up` starts them")
     elif unhealthy:
-        hint = f"see the logs in {settings().logs}; `make down up` restarts them"
+        hint = f"see the logs in {settings().logs}; `penstock down`, then `penstock up` restarts them"
         yield DoctorCheck("Airflow", "fail", f"running, but not healthy: {', '.join(unhealthy)}", hint)
     else:
         yield DoctorCheck("Airflow", "ok", f"healthy at {platform.airflow.url}")

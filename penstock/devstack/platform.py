@@ -164,7 +164,7 @@ class Platform:
                 raise HostError(
                     "not all that is declared runs",
                     got="; ".join(map(str, self._problems)),
-                    hint="mend it, then `make up` again; all else runs",
+                    hint="mend it, then `penstock up` again; all else runs",
                 )
             return view
 
@@ -199,13 +199,13 @@ class Platform:
             raise HostError(
                 "the data of this home lies on one broker, and a cluster has three",
                 got=f"PENSTOCK_CLUSTER is set, and {s.home} holds records and checkpoints of one broker",
-                hint="choose another place by PENSTOCK_HOME, or give the data up: `make clean`",
+                hint="choose another place by PENSTOCK_HOME, or give the data up: `penstock clean`",
             )
         if marked and not s.cluster:
             raise HostError(
                 "the data of this home lies on the brokers of a cluster",
                 got=f"PENSTOCK_CLUSTER is off, and {mark} is there",
-                hint="leave PENSTOCK_CLUSTER out, choose another place by PENSTOCK_HOME, or give it up: `make clean`",
+                hint="leave PENSTOCK_CLUSTER out, choose another PENSTOCK_HOME, or give it up: `penstock clean`",
             )
 
     def _fetch(self, report: ProgressReporter) -> None:

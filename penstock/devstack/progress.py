@@ -1,4 +1,4 @@
-"""How the steps of `make up` and `make down` report progress."""
+"""How the steps of `penstock up` and `penstock down` report progress."""
 
 from __future__ import annotations
 

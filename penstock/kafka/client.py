@@ -133,7 +133,7 @@ def unreachable(bootstrap: str, cause: object) -> BrokerError:
     else:
         hint = "check that it runs with `penstock doctor`, or set PENSTOCK_KAFKA_BOOTSTRAP"
         if not settings().kafka_bootstrap:
-            hint = "start the platform with `make up`; if it runs, `penstock doctor` shows what is wrong"
+            hint = "start the platform with `penstock up`; if it runs, `penstock doctor` shows what is wrong"
         if bootstrap == settings().kafka_bootstrap:
             hint += "; if it requires TLS or a login, set PENSTOCK_KAFKA_SECURITY_PROTOCOL"
     return BrokerError("the broker did not answer", got=f"{cause} at {bootstrap}", hint=hint)

@@ -19,7 +19,7 @@ from penstock.settings import settings
 
 AWS = "s3://"
 CONNECTION = "AIRFLOW_CONN_S3"
-# The part of `make up`: its name, its access key, and where its secret lies.
+# The part of `penstock up`: its name, its access key, and where its secret lies.
 LOCAL_SERVICE, ACCESS_KEY, SECRET_FILE = "s3", "penstock", "s3.secret"
 
 

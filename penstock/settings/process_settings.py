@@ -67,7 +67,7 @@ class Settings(
     environment: str = Field("local", description="field `environment` of the receipts that the meter writes")
     cluster: bool = Field(
         default=False,
-        description="embedded cluster: `make up` starts three brokers, a Spark master and workers instead of one "
+        description="embedded cluster: `penstock up` starts three brokers, a Spark master and workers instead of one "
         "broker; "
         "a home keeps the form in which it was first started",
     )

@@ -24,7 +24,7 @@ class StoreSettings(BaseModel):
         default=False, description="create buckets that are missing; the embedded object store always does"
     )
     stores: str = Field(
-        "", description="embedded stores that `make up` starts: some of `elasticsearch mongodb influxdb`"
+        "", description="embedded stores that `penstock up` starts: some of `elasticsearch mongodb influxdb`"
     )
     elasticsearch_port: int = Field(
         19200, description="port of the embedded Elasticsearch; its transport uses the next one"

@@ -104,7 +104,7 @@ class ManagedServer(Lifecycle):
         raise HostError(
             f"{self.label} ended while it started" if not self.running() else f"{self.label} does not serve",
             got=log_files.tail_text(self.log) or f"nothing in {self.log}",
-            hint=f"read {self.log}; `make down`, then `make up` again",
+            hint=f"read {self.log}; `penstock down`, then `penstock up` again",
         )
 
     def stop(self) -> bool:
@@ -143,7 +143,7 @@ class ManagedServer(Lifecycle):
                 raise HostError(
                     f"{self.label} already runs on another port",
                     got=f"it listens on {current}, not on {port}",
-                    hint=f"set {self.variable}={current}, or `make down` first",
+                    hint=f"set {self.variable}={current}, or `penstock down` first",
                 )
 
     def ports_free(self) -> None:
@@ -159,7 +159,7 @@ class ManagedServer(Lifecycle):
                 raise HostError(
                     f"port {port} of {self.label} is in use",
                     got=holder,
-                    hint=f"stop that process, or choose another port: {self.variable}=<port> make up{note}",
+                    hint=f"stop that process, or choose another port: {self.variable}=<port> penstock up{note}",
                 )
 
 

@@ -84,7 +84,7 @@ class Broker(ManagedServer):
             raise HostError(
                 f"the Kafka broker's data in {data} lacks meta.properties",
                 got=f"partitions {', '.join(sorted(partitions)[:5])}",
-                hint="restore that file, or delete all records: `make clean`",
+                hint="restore that file, or delete all records: `penstock clean`",
             )
         shutil.rmtree(data, ignore_errors=True)
         done = process.run_captured(

@@ -38,7 +38,7 @@ def endpoint_of(path: str) -> Endpoint:
             "checkpoints are in an object store, and no setting says where it is",
             got=f"PENSTOCK_CHECKPOINTS={path}",
             hint="set PENSTOCK_S3_URL, PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, or start the one here: "
-            "`make up`",
+            "`penstock up`",
         )
     parse_endpoint(endpoint)
     return endpoint

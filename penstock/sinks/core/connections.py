@@ -1,4 +1,4 @@
-"""Resolves the URL of a store: from a setting, an Airflow connection in the environment, or a server of `make up`.
+"""Resolves the URL of a store: from a setting, an Airflow connection in the environment, or a server of `penstock up`.
 
 `PENSTOCK_INFLUXDB_URL`, else `AIRFLOW_CONN_INFLUXDB` (a URI, or the JSON form), and so on. No message holds a password.
 """

@@ -274,7 +274,7 @@ def test_a_platform_that_is_down_is_an_error_with_a_hint(home: Path, monkeypatch
     for command in (["streams", "list"], ["topics", "read", "receipts"]):
         said = CliRunner().invoke(penstock, command)
         assert said.exit_code == 1
-        assert "start the platform with `make up`" in said.output
+        assert "start the platform with `penstock up`" in said.output
     assert not list(home.iterdir())
 
 

@@ -74,7 +74,7 @@ def test_a_taken_port_names_the_part_the_holder_and_the_way_out(variable: str, s
     said = str(caught.value)
     assert f"port {port} of {label} is in use" in said
     assert f"pid {os.getpid()}" in said
-    assert f"{variable}=<port> make up" in said
+    assert f"{variable}=<port> penstock up" in said
     assert report.titles == ["Checking this machine"]
     assert not list(settings().home.glob("run/*.json"))
 
@@ -232,7 +232,7 @@ def test_doctor_says_how_to_mend_each() -> None:
     assert found["Declarations"].state == "ok"
     for name in ("Broker", "Control database", "Airflow"):
         assert found[name].state == "fail"
-        assert "make up" in found[name].hint
+        assert "penstock up" in found[name].hint
 
 
 def test_doctor_sees_a_spark_of_two_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +264,7 @@ def test_doctor_and_status_as_json() -> None:
     told = run.invoke(app, ["status", "--json"])
     assert told.exit_code == 1
     assert {p["state"] for p in json.loads(told.stdout)["servers"]} == {"stopped"}
-    assert "make up" in run.invoke(app, ["status"]).stdout
+    assert "penstock up" in run.invoke(app, ["status"]).stdout
 
 
 def test_logs_of_a_part(home: Path) -> None:

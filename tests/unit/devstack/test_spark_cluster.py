@@ -93,7 +93,7 @@ def test_data_of_one_broker_is_not_taken_for_a_clusters(home: Path, monkeypatch:
     data = home / "kafka" / "data"
     data.mkdir(parents=True)
     (data / "meta.properties").touch()
-    with pytest.raises(HostError, match=r"lies on one broker.*make clean"):
+    with pytest.raises(HostError, match=r"lies on one broker.*penstock clean"):
         Platform().up(Silent())
     assert not (home / CLUSTER_MARK).exists()
     (data / "meta.properties").unlink()
