@@ -101,6 +101,7 @@ def run(
     Exit code 1 if the run is refused, or if the target differs from the source afterwards; 75 if the same command may
     succeed later.
     """
+    from penstock.backfill.changed_partitions import emit_changed_partitions
     from penstock.backfill.reporter import control_reporter
     from penstock.backfill.run import run as run_job
     from penstock.backfill.stream_lag import reader_lag, stream_watermarks
@@ -118,6 +119,8 @@ def run(
                 job, settings().bootstrap, report=report, reader_lag=reader_lag(catalog, job.target, control),
                 watermarks=stream_watermarks(control), recompute=partial(_recompute, terminated),
             )  # fmt: skip
+        if not dry:
+            emit_changed_partitions(catalog, control, job.target, job.begin, job.end)
     # One line, which Airflow stores as the result of the task.
     echo(f"{job.id}: {result.rows:,} rows written; {result.summary}")
 

@@ -73,20 +73,22 @@ class PartitionRepository(ControlDatabase):
             return sum(_add(c, name, key, revision, state) for key, revision in revisions)
 
     def renew_partitions(self, name: str, keys: Iterable[str]) -> int:
-        """Record that the content of partitions has changed: each that was closed gets another event.
+        """Record that the content of partitions has changed: each that is closed gets another event, and its first one
+        if it was closed before events began.
 
         Returns:
             How many events are due by this. One that is due already serves for this change too.
         """
         t = s.partition_event.c
+        last = self.last_partition(name) or ""
         with self.begin() as c:
             count = 0
-            for key in keys:
+            for key in (key for key in keys if key <= last):
                 of_key = (t.name == name) & (t.partition_key == key)
                 query = select(t.revision, t.state).where(of_key).order_by(t.revision.desc()).limit(1)
                 newest = c.execute(query).first()
-                if newest and newest.state != "due":
-                    count += _add(c, name, key, newest.revision + 1, "due")
+                if newest is None or newest.state != "due":
+                    count += _add(c, name, key, newest.revision + 1 if newest else 1, "due")
             return count
 
     def partition_event_due(self, names: Collection[str]) -> bool:

@@ -74,14 +74,15 @@ def test_an_event_that_airflow_lacks_waits_a_moment(control: Control, monkeypatc
 
 
 def test_what_has_changed_is_emitted_again(control: Control) -> None:
-    control.record_partitions("totals", [(KEYS[0], 1)], "known")
-    control.record_partitions("totals", [(KEYS[1], 1)])
+    assert control.renew_partitions("totals", KEYS) == 0, "nothing is closed"
+    control.record_partitions("totals", [(KEYS[1], 1)], "known")
+    control.record_partitions("totals", [(KEYS[2], 1)])
     # Nothing is told of a partition that is not closed, and one event tells of two changes.
-    assert control.renew_partitions("totals", KEYS[:3]) == 1
-    assert control.renew_partitions("totals", KEYS[:3]) == 0
-    assert taken(control) == [(KEYS[0], 2), (KEYS[1], 1)]
+    assert control.renew_partitions("totals", KEYS[:4]) == 2
+    assert control.renew_partitions("totals", KEYS[:4]) == 0
+    assert taken(control) == [(KEYS[0], 1), (KEYS[1], 2), (KEYS[2], 1)]
     assert control.renew_partitions("totals", KEYS[:2]) == 2
-    assert taken(control) == [(KEYS[0], 3), (KEYS[1], 2)]
+    assert taken(control) == [(KEYS[0], 2), (KEYS[1], 3)]
 
 
 def test_one_run_has_one_event_of_a_partition(control: Control) -> None:
