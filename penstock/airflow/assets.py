@@ -50,10 +50,10 @@ def stream_asset(name: str, output: str = "") -> Asset:
         from airflow.sdk import DAG, PartitionedAssetTimetable
         from penstock.airflow.assets import stream_asset
 
-        with DAG("hourly_report", schedule=PartitionedAssetTimetable(assets=stream_asset("minutes"))):
+        with DAG("hourly_report", schedule=PartitionedAssetTimetable(assets=stream_asset("totals"))):
             ...
 
-    It reads the declarations of the project. `Asset.ref(name="topic:metrics")` does not.
+    It reads the declarations of the project. `Asset.ref(name="topic:totals")` does not.
 
     Args:
         name: Of the stream or archive.

@@ -264,6 +264,7 @@ def remove(
             return
         if checkpoint:
             removal.remove_checkpoint()
+            control.forget_partitions(name)
         removal.remove_topics(chosen)
         summary = ", ".join([*(["checkpoint"] if checkpoint else []), *sorted(chosen)])
         control.record(actor(), "remove", name, f"{note}: {summary}" if note else summary)

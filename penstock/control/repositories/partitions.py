@@ -138,6 +138,11 @@ class PartitionRepository(ControlDatabase):
                 for event in events
             )
 
+    def forget_partitions(self, name: str) -> None:
+        """Delete all events of a stream: one that is declared under this name later begins anew."""
+        with self.begin() as c:
+            c.execute(delete(s.partition_event).where(s.partition_event.c.name == name))
+
     def prune_partitions(self, name: str) -> None:
         """Delete the emitted events of a stream that are older than KEEP_MS, but for the last partition."""
         t = s.partition_event

@@ -91,6 +91,14 @@ def test_one_run_has_one_event_of_a_partition(control: Control) -> None:
     assert [e.revision for e in control.take_due_partitions("partitions/r2", ["kept"])] == [2]
 
 
+def test_a_stream_that_was_removed_begins_anew(control: Control) -> None:
+    for name in ("totals", "others"):
+        control.record_partitions(name, [(KEYS[0], 1)])
+    control.forget_partitions("totals")
+    assert control.last_partition("totals") is None
+    assert control.last_partition("others") == KEYS[0]
+
+
 def test_old_events_are_removed_but_for_the_last_partition(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     control.record_partitions("totals", [(key, 1) for key in KEYS[:4]], "emitted")
     control.record_partitions("totals", [(KEYS[4], 1)])
