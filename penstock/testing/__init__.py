@@ -7,12 +7,13 @@ The first needs a Spark session and nothing else::
         assert rows(spark, STREAM, orders=orders) == [{"shop": "a", "minute": 1_699_999_980_000, "total": 2.5}]
 """
 
+from penstock.testing.documents import documents
 from penstock.testing.golden import Case, cases
 from penstock.testing.rows import frames, rows, splits
 from penstock.testing.run import running, spark_session
 from penstock.testing.topics import Record, create, latest, read, send, table
 
 __all__ = [
-    "Case", "Record", "cases", "create", "frames", "latest", "read", "rows", "running", "send", "spark_session",
-    "splits", "table",
+    "Case", "Record", "cases", "create", "documents", "frames", "latest", "read", "rows", "running", "send",
+    "spark_session", "splits", "table",
 ]  # fmt: skip

@@ -36,7 +36,9 @@ def test_it_has_a_stream_a_capture_a_sink_and_their_tests(shop: Path) -> None:
     }  # fmt: skip
     assert is_project(shop)
     tests = " ".join(path.read_text() for path in (shop / "tests").glob("test_*.py"))
-    assert all(word in tests for word in ("minutes import STREAM", 'captures["shops"]', 'stream("shops-documents")'))
+    assert all(
+        word in tests for word in ("minutes import STREAM", 'captures["shops"]', 'documents(spark, "shops-documents"')
+    )
 
 
 def test_no_placeholder_is_left_and_every_file_is_valid(shop: Path) -> None:

@@ -1,5 +1,5 @@
 from penstock.catalog import load
-from penstock.testing import Record, rows
+from penstock.testing import Record, documents
 
 
 def test_the_capture_has_a_record_for_each_shop():
@@ -9,5 +9,5 @@ def test_the_capture_has_a_record_for_each_shop():
 
 def test_a_shop_is_a_document(spark):
     shop = Record("shops", key='{"id":1}', value='{"id":1,"name":"north","updated_at":"2026-01-01 00:00:00"}')
-    [row] = rows(spark, load().stream("shops-documents"), shops=[shop])
-    assert (row["doc"]["id"], row["doc"]["name"]) == (1, "NORTH")
+    [document] = documents(spark, "shops-documents", {"shops": [shop]})
+    assert (document["id"], document["name"]) == (1, "NORTH")

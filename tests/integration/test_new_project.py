@@ -1,0 +1,57 @@
+"""The tests that `penstock init` writes pass."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.devstack import new_project
+from penstock.errors import DeclarationError
+from penstock.testing import Record, documents
+from tests.support.caches import clear_caches, unload_jobs
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    new_project.create(tmp_path / "shop")
+    monkeypatch.setenv("PENSTOCK_PROJECT", str(tmp_path / "shop"))
+    monkeypatch.syspath_prepend(str(tmp_path / "shop"))
+    clear_caches()
+    unload_jobs()
+    yield tmp_path / "shop"
+    unload_jobs()
+    monkeypatch.undo()
+    clear_caches()
+
+
+def module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec
+    assert spec.loader
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def test_its_tests_pass(shop: Path, spark: SparkSession) -> None:
+    module(shop / "tests" / "test_orders.py").test_orders_of_a_minute_are_summed(spark)
+    shops = module(shop / "tests" / "test_shops.py")
+    shops.test_the_capture_has_a_record_for_each_shop()
+    shops.test_a_shop_is_a_document(spark)
+
+
+@pytest.mark.usefixtures("shop")
+def test_documents_of_a_sink(spark: SparkSession) -> None:
+    removed = Record("shops", key='{"id":1}', value=None)
+    assert documents(spark, "shops-documents", {"shops": [removed]}) == [None]
+    with pytest.raises(DeclarationError, match="no such sink; got: shop; hint: shops-documents"):
+        documents(spark, "shop", {})
+    with pytest.raises(DeclarationError, match="reads other topics; got: shop; hint: shops"):
+        documents(spark, "shops-documents", {"shop": []})
