@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from penstock import catalog
 from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
 from penstock.devstack.servers.kafka import Broker
+from penstock.kafka.commit_marker import read_commit_marker
 from penstock.model.output_mode import OutputMode
 from penstock.model.topic import DEAD_LETTERS
 from penstock.streams import EmitChanges, EmitFinal, F, Input, Stream, Topic, TopicOutput
@@ -123,6 +125,29 @@ def test_forged_heartbeats_do_not_move_the_watermark_and_true_ones_only_to_the_c
         assert (run.figures.watermark or 0) <= (time.time() - grace.total_seconds()) * 1000
         # Those of the raw input are counted in a window of their own, which is open.
         assert run.figures.state_rows == (2 if INPUTS[name].schema else 3)
+
+
+def test_windows_that_the_commit_marker_calls_closed_are_written_whole(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """Partition events depend on it: all windows that end at the marker's watermark or before are in the topic, with
+    all of their records, and no other window is."""
+    stream = declared(INPUTS["a schema"], EmitFinal(window=MINUTE, grace=SECOND))
+    base, mark = time.time() // 60 * 60 - 3600, 0
+    windows: Counter[int] = Counter()
+    with running(stream, spark, bootstrap, tmp_path) as run:
+        for minutes in (0.5, 1.2, 1.0, 2.5, 0.7, 1.9, 4.0, 4.02, 9.0):
+            end = int(base + (minutes // 1 + 1) * 60)
+            if end * 1000 > mark:
+                windows[end] += 1
+            send(bootstrap, events(base + minutes * 60, partition=len(windows) % 2))
+            run.process_all_available()
+            mark = read_commit_marker(stream.name, bootstrap).watermark_ms
+            rows = {r.key: int(r.value or 0) for r in read(bootstrap, "counts")}
+            closed = {end: n for end, n in windows.items() if end * 1000 <= mark}
+            assert rows == {f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M:%S}": n for end, n in closed.items()}
+        assert mark == (base + 540 - 1) * 1000
+        assert len(closed) == 4
 
 
 def test_a_backlog_read_in_pieces_is_not_late(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
