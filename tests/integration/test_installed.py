@@ -53,8 +53,8 @@ def test_the_library_is_that_of_the_environment(run: Run) -> None:
 
 
 def test_airflow_has_the_provider_and_one_plugin(run: Run) -> None:
-    [provider] = json.loads(run("airflow", "providers", "get", "penstock", "--output", "json"))
-    assert provider["package_name"] == "penstock"
+    provider = json.loads(run("airflow", "providers", "get", "penstock", "--output", "json"))
+    assert provider == [{"Provider": "penstock", "Version": penstock.__version__}]
     plugins = json.loads(run("airflow", "plugins", "--output", "json"))
     assert [plugin["name"] for plugin in plugins] == ["penstock"]
     assert "penstock" in plugins[0]["source"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
 import zipfile
 from email.message import Message
 from importlib.metadata import EntryPoint, PathDistribution
@@ -16,7 +17,9 @@ from hatchling.builders.wheel import WheelBuilder
 from twine.commands import check
 
 import penstock
+from penstock.devstack import new_project
 from penstock.settings import PROJECT
+from tests.support.caches import clear_caches, unload_jobs
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +110,30 @@ def test_the_folder_of_plugins_adds_no_second_one(installed: bool, monkeypatch: 
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ["penstock"] if installed else [])
     [path] = (PROJECT / "plugins").glob("*.py")
     assert ("PenstockPlugin" in runpy.run_path(str(path))) is not installed
+
+
+@pytest.mark.usefixtures("airflow_home")
+def test_the_example_dags_are_for_projects_without_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk import DAG
+
+    project = tmp_path / "shop"
+    new_project.create(project)
+    monkeypatch.setenv("PENSTOCK_PROJECT", str(project))
+
+    def dags() -> set[str]:
+        clear_caches()
+        unload_jobs()
+        values = runpy.run_path(str(PROJECT / "penstock" / "example_dags" / "penstock_dags.py")).values()
+        return {value.dag_id for value in values if isinstance(value, DAG)}
+
+    try:
+        assert dags() == set()
+        shutil.rmtree(project / "dags")
+        assert {"streams_orders", "capture_shops", "heartbeat", "reaper"} <= dags()
+        shutil.rmtree(project / "jobs")
+        shutil.rmtree(project / "sql")
+        assert dags() == set(), "an Airflow without a project shows no error"
+    finally:
+        monkeypatch.undo()
+        clear_caches()
+        unload_jobs()
