@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.partial import folders_of_app
+from penstock.catalog.partial import declaring_app, declaring_files, folders_of_app
 
 
 def files_of_apps(
@@ -15,7 +15,8 @@ def files_of_apps(
 ) -> dict[str, list[str]]:
     """Those of some files that each app may read.
 
-    A file that is no module, and is in the folder of no app, may be read by all.
+    A file that declares something concerns the apps for which it does, and those that import it. One that is no module,
+    and is in the folder of no app, may be read by all.
 
     Args:
         paths: Paths in the project, with slashes.
@@ -25,20 +26,33 @@ def files_of_apps(
     """
     folders = {app: folders_of_app(app, catalog) for app in apps}
     everyones = set().union(*folders.values())
-    imported = {app: _imported(content, own) for app, own in folders.items()}
+    declaring = _declaring(content, catalog)
+    of_others = {app: {path for path, own in declaring.items() if declaring_app(app) not in own} for app in folders}
+    imported = {app: _imported(content, own, of_others[app]) for app, own in folders.items()}
 
     def concerns(path: str, app: str) -> bool:
         names = set(PurePosixPath(path).parent.parts)
-        if names & folders[app] or path in imported[app]:
+        if path in imported[app] or path in of_others[app]:
+            return path in imported[app]
+        if names & folders[app]:
             return True
         return not path.endswith(".py") and not names & everyones
 
     return {app: [path for path in paths if concerns(path, app)] for app in folders}
 
 
-def _imported(content: Mapping[str, bytes], folders: set[str]) -> set[str]:
+def _declaring(content: Mapping[str, bytes], catalog: Catalog) -> dict[str, set[str | None]]:
+    """The apps for which each file declares something, by its path in the project."""
+    by_file = declaring_files(catalog)
+    return {
+        path: apps for file, apps in by_file.items() for path in content if file == path or file.endswith(f"/{path}")
+    }
+
+
+def _imported(content: Mapping[str, bytes], folders: set[str], left_out: set[str]) -> set[str]:
     """Modules in the folders, and those that they import, directly or through others."""
-    waiting = [path for path in content if path.endswith(".py") and set(PurePosixPath(path).parent.parts) & folders]
+    modules = [path for path in content if path.endswith(".py") and path not in left_out]
+    waiting = [path for path in modules if set(PurePosixPath(path).parent.parts) & folders]
     reached = set(waiting)
     while waiting:
         for path in _imports(waiting.pop(), content):

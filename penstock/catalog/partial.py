@@ -110,8 +110,22 @@ def mistakes_of_app(app: str, catalog: Catalog, broken: Iterable[BrokenFile]) ->
 
 def folders_of_app(app: str, catalog: Catalog) -> set[str]:
     """Names of the folders that an app's files are in; one of its own name may have files that cannot be read."""
-    family = app if views_instance(app) is None else VIEWS_APP
-    return {app} | {Path(_file(one.location)).parent.name for one in catalog.declared.values() if one.app == family}
+    return {app} | {
+        Path(file).parent.name for file, apps in declaring_files(catalog).items() if declaring_app(app) in apps
+    }
+
+
+def declaring_app(app: str) -> str:
+    """The app that declarations name for an app: instances of the views share theirs."""
+    return app if views_instance(app) is None else VIEWS_APP
+
+
+def declaring_files(catalog: Catalog) -> dict[str, set[str | None]]:
+    """The files that declare something, and for which apps."""
+    files: dict[str, set[str | None]] = {}
+    for one in catalog.declared.values():
+        files.setdefault(_file(one.location), set()).add(one.app)
+    return files
 
 
 def apps(catalog: Catalog, broken: Iterable[BrokenFile]) -> dict[str, list[Supervised]]:

@@ -9,6 +9,7 @@ from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 CONTENT = {
     "jobs/shop/orders.py": b"from common.rates import RATE\nimport jobs.simulator_options",
     "jobs/shop/prices.csv": b"",
+    "jobs/shop/loans.py": b"",
     "jobs/bank/rates.py": b"from jobs.bank.own import x",
     "jobs/bank/own.py": b"from ..helpers import y",
     "jobs/helpers.py": b"",
@@ -23,15 +24,16 @@ CONTENT = {
 }
 
 
-def declared(app: str, path: str) -> Stream:
-    output = TopicOutput(Topic(f"{app}-out"), value="value")
-    stream = Stream(app, app, {"rows": Input(Topic("in"))}, lambda rows: rows, output, Stateless())
+def declared(name: str, path: str, app: str = "") -> Stream:
+    output = TopicOutput(Topic(f"{name}-out"), value="value")
+    stream = Stream(name, app or name, {"rows": Input(Topic("in"))}, lambda rows: rows, output, Stateless())
     object.__setattr__(stream, "location", f"/project/{path}:3")
     return stream
 
 
 def catalog() -> Catalog:
-    return build([declared("shop", "jobs/shop/orders.py"), declared("bank", "jobs/bank/rates.py")])
+    loans = declared("loans", "jobs/shop/loans.py", app="bank")
+    return build([declared("shop", "jobs/shop/orders.py"), declared("bank", "jobs/bank/rates.py"), loans])
 
 
 def test_a_file_concerns_the_apps_of_its_folder_and_those_that_import_it() -> None:
@@ -42,7 +44,9 @@ def test_a_file_concerns_the_apps_of_its_folder_and_those_that_import_it() -> No
             "jobs/shop/orders.py", "jobs/shop/prices.csv", "jobs/simulator_options.py", "src/common/__init__.py",
             "src/common/rates.py", "src/common/base.py",
         },
-        "bank": {"jobs/bank/rates.py", "jobs/bank/own.py", "jobs/helpers.py"},
+        "bank": {
+            "jobs/bank/rates.py", "jobs/bank/own.py", "jobs/helpers.py", "jobs/shop/loans.py", "jobs/shop/prices.csv",
+        },
         "sinks": {"sql/sinks/orders.sql"},
     }  # fmt: skip
     assert all(shared <= set(paths) for paths in concerned.values()), "any stream may read them"
