@@ -33,4 +33,5 @@ STREAM = Stream(
     ),
     output_mode=EmitFinal(window=MINUTE, grace=timedelta(seconds=10)),
     every=10.0,
+    partition="hour",
 )
