@@ -27,7 +27,7 @@ from penstock.devstack.servers.spark import Master, SparkCluster
 from penstock.engine.checkpoint import s3a
 from penstock.errors import ControlError, HostError, PenstockError
 from penstock.host import ports, process, session
-from penstock.host.files import locked, make_private
+from penstock.host.files import locked, make_private, owner_only
 from penstock.java import aot_cache, jars, runtime
 from penstock.kafka.admin import ensure_topics
 from penstock.monitoring.dashboard.model import Overview
@@ -233,7 +233,8 @@ class Platform:
         name, run = "java-cache", self.settings.home / "run"
         if aot_cache.missing() and not ((record := process.read(run, name)) and record.process()):
             command = [sys.executable, "-m", aot_cache.__name__]
-            process.spawn(name, command, run=run, log=self.settings.home / "logs" / f"{name}.log")
+            with owner_only():
+                process.spawn(name, command, run=run, log=self.settings.home / "logs" / f"{name}.log")
 
     def _start_stores(self, report: ProgressReporter) -> None:
         for servers in (self.data_servers, self.stores):

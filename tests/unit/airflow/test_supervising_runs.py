@@ -51,7 +51,7 @@ def report(control: Control, **states: str) -> None:
 
 
 def run(
-    control: Control, monkeypatch: pytest.MonkeyPatch, unhealthy: list[str], *, lasts: float = 5.0
+    control: Control, monkeypatch: pytest.MonkeyPatch, unhealthy: list[str], *, lasts: float = 60.0
 ) -> dict[str, Any]:
     """The event that ends the wait of a run that began with these streams unhealthy."""
     from penstock.airflow import triggers

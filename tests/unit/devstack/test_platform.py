@@ -118,6 +118,7 @@ def test_one_process_creates_javas_cache_and_down_ends_it(home: Path, monkeypatc
     record = process.read(home / "run", "java-cache")
     assert record is not None
     assert record.process() is not None
+    assert [path for path in home.rglob("*") if path.is_file() and path.stat().st_mode & 0o077] == []
     Platform().down(Silent())
     assert record.process() is None
 
