@@ -230,7 +230,7 @@ def test_normal_values_are_not_marked(visit: Visit) -> None:
     expect(stream(view, "summaries").locator("td").nth(4)).to_contain_text("11 s")
     expect(stream(view, "topic-quality").locator("td").nth(3)).to_have_attribute("data-zero", "")
     expect(view.frame.locator("tr.app", has_text="quality")).to_contain_text(
-        re.compile("code 5d41402a, on disk [0-9a-f]{8}")
+        re.compile(r"code 5d41402a, the disk differs \([0-9a-f]{8}\)")
     )
 
 
