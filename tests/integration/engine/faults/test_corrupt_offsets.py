@@ -44,10 +44,15 @@ def bootstrap(fresh_broker: Broker) -> str:
     return fresh_broker.bootstrap
 
 
+def segment(broker: Broker) -> Path:
+    """The first partition's log. Folders of deleted topics vanish meanwhile, so no folder is searched."""
+    (found,) = (broker.home / "kafka" / "data" / f"{ORDERS.name}-0").glob("*.log")
+    return found
+
+
 def batches(broker: Broker) -> list[tuple[int, bytearray]]:
     """Of the first partition's log, where each batch lies, with its bytes."""
-    (segment,) = broker.home.rglob(f"{ORDERS.name}-0/*.log")
-    log, at, found = segment.read_bytes(), 0, []
+    log, at, found = segment(broker).read_bytes(), 0, []
     while at + 12 < len(log) and (size := 12 + int.from_bytes(log[at + 8 : at + 12])) > 12:
         found.append((at, bytearray(log[at : at + size])))
         at += size
@@ -55,8 +60,7 @@ def batches(broker: Broker) -> list[tuple[int, bytearray]]:
 
 
 def write(broker: Broker, at: int, batch: bytes | bytearray) -> None:
-    (segment,) = broker.home.rglob(f"{ORDERS.name}-0/*.log")
-    with segment.open("r+b") as log:
+    with segment(broker).open("r+b") as log:
         log.seek(at)
         log.write(batch)
 
