@@ -19,7 +19,7 @@ from penstock.settings import settings
 
 
 def init(folder: Annotated[Path, typer.Argument(help="The folder of the project; its name is the project's.")]) -> None:
-    """Lay out a project with one stream, one capture, one sink and their tests, and say how it goes on."""
+    """Lay out a project with one stream, one capture, one sink and their tests."""
     out = console()
     with clear_errors():
         files = new_project.create(folder)
@@ -41,7 +41,10 @@ def init(folder: Annotated[Path, typer.Argument(help="The folder of the project;
 def test(
     context: typer.Context,
 ) -> None:
-    """Run the tests of the project by pytest, in a home of their own; further arguments are pytest's."""
+    """Run the tests of the project by pytest.
+
+    They have a home of their own. Further arguments are pytest's.
+    """
     with clear_errors():
         if find_spec("pytest") is None:
             hint = "pip install 'penstock[test]'"
