@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -98,6 +99,14 @@ def _own_ports() -> Iterator[None]:
         # Not to the end: who asks for several in a row gets some behind the first.
         patch.setattr(ports, "PORTS", range(first, first + size - 10))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _own_import_path() -> Iterator[None]:
+    """A project that a test has read is not imported by the next one: every project calls its package `jobs`."""
+    before = [*sys.path]
+    yield
+    sys.path[:] = before
 
 
 @pytest.fixture

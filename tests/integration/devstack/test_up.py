@@ -33,6 +33,7 @@ LEFT_OUT = (
     "agents", "presence", "active-agents-*", "alert*", "assignments-*", "walk-in*", "businesses*", "labels*", "tests*",
     "metric-*", "archive.py", "bundles.py", "summaries.py",
 )  # fmt: skip
+ONE_STREAM = (*LEFT_OUT, "accounts", "sinks", "minutes.py")
 KEPT = """
 from jobs.metrics import RECEIPTS
 from penstock.streams import Archive
@@ -79,17 +80,20 @@ class Commands:
         return {part["name"]: part for part in json.loads(done.stdout)["servers"]}
 
 
-@pytest.fixture(params=[pytest.param("all", marks=pytest.mark.long), "some"])
+@pytest.fixture
 def penstock(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Commands]:
-    """For a copy of what the project declares, or of some of it with all its Spark streams in one app."""
-    project, left_out = tmp_path / "project", () if request.param == "all" else LEFT_OUT
+    """For a copy of what the project declares: all, some of it with all its Spark streams in one app, or one stream."""
+    project = tmp_path / "project"
+    left_out = {"all": (), "some": LEFT_OUT, "one": ONE_STREAM}[request.param]
     for name in ("jobs", "sql"):
         shutil.copytree(PROJECT / name, project / name, ignore=shutil.ignore_patterns(*left_out))
-    if left_out:
+    if request.param == "some":
         minutes = project / "jobs" / "metrics" / "minutes.py"
         minutes.write_text(minutes.read_text().replace('app="metrics"', 'app="quality"'))
         (project / "jobs" / "quality" / "kept.py").write_text(KEPT)
     commands = Commands(tmp_path / "home", project)
+    if request.param == "one":
+        del commands.ports["PENSTOCK_STORES"]
     yield commands
     commands("down")
 
@@ -167,7 +171,8 @@ def of_captures(runs: Path) -> set[str]:
         return {state for (state,) in c.execute("select state from dag_run where dag_id like 'capture%'")}
 
 
-def test_up_adopted_mended_and_down(penstock: Commands) -> None:
+@pytest.mark.parametrize("penstock", ["one"], indirect=True)
+def test_up_is_adopted_and_taken_down(penstock: Commands) -> None:
     (penstock.home / "logs").mkdir(mode=0o755, parents=True)
     penstock.home.chmod(0o755)
     (penstock.home / "logs" / "older.log").write_text("written by a version that let others read")
@@ -180,19 +185,7 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     assert "sign in as admin" in said
     first = penstock.servers()
     assert {p["state"] for p in first.values()} == {"running"}
-    assert {
-        "broker",
-        "mariadb",
-        "airflow-api",
-        "meter",
-        "driver-quality",
-        "driver-captures",
-        "driver-views-1",
-    } <= first.keys()
-    wait_until(lambda: "open" in penstock("archives", "show", "receipts-archive"), every=3, what="receipts are kept")
-    counted = 'SHOW FIELD KEYS ON "penstock" FROM "receipts"'
-    influx = f"http://127.0.0.1:{first['influxdb']['ports']['http']}/query"
-    wait_until(lambda: "valid" in httpx.post(influx, data={"q": counted}, timeout=30).text, what="its sinks know it")
+    assert {"broker", "mariadb", "airflow-api", "meter", "driver-quality", "driver-captures"} <= first.keys()
     page = httpx.get(f"http://127.0.0.1:{penstock.ports['PENSTOCK_AIRFLOW_PORT']}/penstock/", timeout=30)
     assert page.status_code in (401, 403)
 
@@ -206,9 +199,39 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     listening = set[str]().union(*(addresses for _, addresses in seen))
     assert "127.0.0.1" in listening
     assert listening <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-    assert penstock("doctor").count("✗") == 0
 
     assert "already runs on another port" in penstock("up", ports=False, code=1)
+    os.kill(first["meter"]["pid"], signal.SIGKILL)
+    penstock("up")
+    mended = penstock.servers()
+    assert {name for name, p in mended.items() if p["pid"] != first[name]["pid"]} == {"meter"}
+    assert {p["state"] for p in mended.values()} == {"running"}
+    check_down(penstock, mended)
+
+
+def check_down(penstock: Commands, running: dict[str, dict[str, Any]]) -> None:
+    said = penstock("down", ports=False)
+    drivers = [name for name in running if name.startswith("driver-")]
+    assert f"{len(drivers)} drained" in said, drivers
+    wait_until(lambda: not processes(penstock.home))
+    assert (penstock.home / "kafka").is_dir()
+    assert all(session.started(p["pid"]) is None for p in running.values())
+    penstock("clean", "--yes")
+    assert not penstock.home.exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("penstock", ["all", "some"], indirect=True)
+def test_what_is_new_is_released_and_what_crashed_is_started(penstock: Commands) -> None:
+    penstock("up")
+    first = penstock.servers()
+    assert {p["state"] for p in first.values()} == {"running"}
+    assert {"driver-quality", "driver-captures", "driver-views-1"} <= first.keys()
+    wait_until(lambda: "open" in penstock("archives", "show", "receipts-archive"), every=3, what="receipts are kept")
+    counted = 'SHOW FIELD KEYS ON "penstock" FROM "receipts"'
+    influx = f"http://127.0.0.1:{first['influxdb']['ports']['http']}/query"
+    wait_until(lambda: "valid" in httpx.post(influx, data={"q": counted}, timeout=30).text, what="its sinks know it")
+    assert penstock("doctor").count("✗") == 0
     penstock("up")
     assert {n: p["pid"] for n, p in penstock.servers().items()} == {n: p["pid"] for n, p in first.items()}
 
@@ -235,12 +258,4 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     mended = penstock.servers()
     assert {p["state"] for p in mended.values()} == {"running"}
     assert mended["airflow-api"]["pid"] == first["airflow-api"]["pid"]
-
-    said = penstock("down", ports=False)
-    running = [name for name in mended if name.startswith("driver-")]
-    assert f"{len(running)} drained" in said, running
-    wait_until(lambda: not processes(penstock.home))
-    assert (penstock.home / "kafka").is_dir()
-    assert all(session.started(p["pid"]) is None for p in mended.values())
-    penstock("clean", "--yes")
-    assert not penstock.home.exists()
+    check_down(penstock, mended)

@@ -20,8 +20,9 @@ import pytest
 from penstock.control import Control, connect
 from penstock.control.repositories import partitions as repository
 from penstock.settings import settings
+from tests.chaos.projects import other_project
 from tests.support.airflow_tasks import first
-from tests.support.caches import clear_caches, unload_jobs
+from tests.support.caches import clear_caches
 
 KEYS = [f"2026-01-{day:02}T{hour:02}:00:00" for day in range(1, 5) for hour in range(24)]
 DECLARED = """
@@ -45,21 +46,17 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_home: None)
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
     (folder / "totals.py").write_text(DECLARED)
-    for name, value in {
-        "CONTROL_URL": f"sqlite:///{tmp_path / 'control.db'}", "HOME": str(tmp_path / "home"),
-        "PROJECT": str(tmp_path / "project"), "KAFKA_BOOTSTRAP": "broker.example:9092,other:9092",
-        "S3_URL": "http://store.example", "S3_ACCESS_KEY": "k", "S3_SECRET_KEY": "s",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(f"PENSTOCK_{name}", value)
     monkeypatch.setattr(repository, "RETRY_MS", -1)
-    unload_jobs()
-    clear_caches()
-    made = connect()
-    made.migrate()
-    yield made
-    made.engine.dispose()
-    unload_jobs()
-    clear_caches()
+    variables = {
+        "PENSTOCK_CONTROL_URL": f"sqlite:///{tmp_path / 'control.db'}", "PENSTOCK_HOME": str(tmp_path / "home"),
+        "PENSTOCK_KAFKA_BOOTSTRAP": "broker.example:9092,other:9092", "PENSTOCK_S3_URL": "http://store.example",
+        "PENSTOCK_S3_ACCESS_KEY": "k", "PENSTOCK_S3_SECRET_KEY": "s",
+    }  # fmt: skip
+    with other_project(tmp_path / "project", variables):
+        made = connect()
+        made.migrate()
+        yield made
+        made.engine.dispose()
 
 
 class FakeAirflow:
