@@ -24,7 +24,7 @@ from penstock.testing import Record, read, send
 from tests.chaos.drivers import Drivers, drivers
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
 
 AFTER = 8
 
