@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -92,6 +93,8 @@ def readings(number: int) -> Iterator[str]:
 
 def main() -> int:
     logging.basicConfig(level=logging.WARNING)
+    # The broker has a session of its own, which `make down` does not know.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with TemporaryDirectory() as folder, Broker(home=Path(folder), port=free_port(2)) as broker:
         ensure_topics([topic for stream in STREAMS for topic in stream.topics()], broker.bootstrap)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "queue.buffering.max.messages": PER_ROUND})
