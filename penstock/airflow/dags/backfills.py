@@ -9,6 +9,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 
 from penstock.airflow.assets import lineage
 from penstock.airflow.commands import RunBackfill
+from penstock.airflow.dags.base import penstock_dag
 from penstock.airflow.timetables import OnDemandIntervals
 from penstock.catalog import partial_catalog
 from penstock.model.backfill import Backfill
@@ -30,15 +31,13 @@ def make_dag(backfill: Backfill, archives: list[str]) -> DAG:
     """The DAG of one backfill. archives: those that it can read."""
     source = backfill.reads[0].name
     timetable = CronDataIntervalTimetable if backfill.scheduled else OnDemandIntervals
-    with DAG(
+    with penstock_dag(
         f"backfill_{backfill.name}",
         description=backfill.description or f"{source} into {backfill.target_topic}",
         schedule=timetable(backfill.cron, timezone="UTC"),
         # A run for a day before the start date would have no task, and succeed.
         start_date=datetime(1970, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=1,
-        is_paused_upon_creation=False,
         tags=["penstock", "backfill"],
         # An hour that is not closed yet may be closed later.
         default_args={"retries": 3, "retry_delay": timedelta(minutes=10)},

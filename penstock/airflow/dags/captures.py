@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
 from penstock.airflow.assets import lineage
+from penstock.airflow.dags.base import note_param, penstock_dag
 from penstock.airflow.operators import OperateCapture
 from penstock.catalog import partial_catalog
 from penstock.model.capture import Capture
@@ -25,14 +26,11 @@ capture, **fails if the capture fails**, and warns if it is behind. Trigger it t
 
 def make_dag(capture: Capture) -> DAG:
     """The DAG of one capture."""
-    with DAG(
+    with penstock_dag(
         f"capture_{capture.name}",
         description=f"capture {capture.name}: health, reconcile, snapshot",
         schedule="@hourly",
-        start_date=datetime(2025, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=1,
-        is_paused_upon_creation=False,
         tags=["penstock", "capture"],
         params={
             "action": Param(
@@ -42,7 +40,7 @@ def make_dag(capture: Capture) -> DAG:
                 description="`snapshot` reads all rows again; `continue` accepts what the capture waits for, such as a "
                 "changed statement.",
             ),
-            "note": Param("", type=["null", "string"], maxLength=500, description="Reason, recorded with the action."),
+            "note": note_param(),
         },
         doc_md=DOC.format(
             name=capture.name,

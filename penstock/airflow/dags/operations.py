@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from airflow.sdk import DAG, Param
 
 from penstock.airflow.commands import RebuildStream
+from penstock.airflow.dags.base import note_param, penstock_dag
 from penstock.airflow.operators import EndOrphanedDrivers, OperateStreams, SendHeartbeats
 from penstock.catalog import apps, partial_catalog
 from penstock.model.output_mode import KeyedState
@@ -19,12 +19,10 @@ def operate() -> Iterator[DAG]:
     targets = [f"app {app}" for app in apps(catalog, errors)] + [
         f"stream {name}" for name in sorted(catalog.supervised)
     ]
-    with DAG(
+    with penstock_dag(
         "operate_streams",
         description="start, stop or release streams",
         schedule=None,
-        start_date=datetime(2025, 1, 1, tzinfo=UTC),
-        is_paused_upon_creation=False,
         tags=["penstock", "operate"],
         params={
             "action": Param(
@@ -40,7 +38,7 @@ def operate() -> Iterator[DAG]:
                 enum=targets or [""],
                 description="An app with all its streams, or one stream. Releasing a stream releases its app.",
             ),
-            "note": Param("", type=["null", "string"], maxLength=500, description="Reason, recorded with the action."),
+            "note": note_param(),
         },
         doc_md="Trigger it to start, stop or release streams. The user is recorded with the note.",
     ) as dag:
@@ -52,13 +50,11 @@ def rebuild() -> Iterator[DAG]:
     """A form to rebuild the state of a stream from its output or its inputs."""
     streams = partial_catalog()[0].streams.items()
     rebuildable = sorted(name for name, stream in streams if isinstance(stream.output_mode, KeyedState))
-    with DAG(
+    with penstock_dag(
         "rebuild_streams",
         description="rebuild the state of a stream from its topics",
         schedule=None,
-        start_date=datetime(2025, 1, 1, tzinfo=UTC),
         max_active_runs=1,
-        is_paused_upon_creation=False,
         tags=["penstock", "operate"],
         params={
             "stream": Param(
@@ -78,14 +74,11 @@ def rebuild() -> Iterator[DAG]:
 
 def heartbeat() -> Iterator[DAG]:
     """Sends heartbeats, which close windows if no records arrive."""
-    with DAG(
+    with penstock_dag(
         "heartbeat",
         description="sends heartbeats",
         schedule="@continuous",
-        start_date=datetime(2025, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=1,
-        is_paused_upon_creation=False,
         tags=["penstock", "heartbeat"],
         doc_md="A trigger sends the heartbeats while a run waits. Each hour, and after a release, a new run takes "
         "over.",
@@ -96,14 +89,11 @@ def heartbeat() -> Iterator[DAG]:
 
 def reaper() -> Iterator[DAG]:
     """Ends orphaned drivers."""
-    with DAG(
+    with penstock_dag(
         "reaper",
         description="ends orphaned drivers",
         schedule="*/5 * * * *",
-        start_date=datetime(2025, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=1,
-        is_paused_upon_creation=False,
         tags=["penstock"],
         doc_md="Every five minutes it ends drivers whose app is not declared, has no stream that is on, or has another"
         " driver.",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from airflow.sdk import DAG
 
+from penstock.airflow.dags.base import penstock_dag
 from penstock.airflow.partitions import EmitPartitions, assets_by_name
 from penstock.catalog import partial_catalog
 
@@ -25,14 +26,11 @@ def dags() -> Iterator[DAG]:
     if not (assets := assets_by_name(partial_catalog()[0])):
         return
     names = "; ".join(f"`{name}`: {', '.join(f'`{a.name}`' for a in of)}" for name, of in assets.items())
-    with DAG(
+    with penstock_dag(
         "partitions",
         description="emits asset events of closed partitions",
         schedule="@continuous",
-        start_date=datetime(2025, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=1,
-        is_paused_upon_creation=False,
         tags=["penstock", "partitions"],
         doc_md=DOC.format(names=names),
     ) as dag:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from airflow.sdk import DAG
 
 from penstock.airflow.assets import lineage
+from penstock.airflow.dags.base import penstock_dag
 from penstock.airflow.operators import SuperviseStreams
 from penstock.catalog import Supervised, apps, partial_catalog
 
@@ -25,18 +25,15 @@ not affect the driver.
 
 def make_dag(app: str, streams: list[Supervised]) -> DAG:
     """The DAG of one app."""
-    with DAG(
+    with penstock_dag(
         f"streams_{app}",
         description=f"keeps the driver of app {app} running",
         schedule="@continuous",
-        start_date=datetime(2025, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=1,
         # If so many runs fail one after another, supervision itself is broken, and Airflow pauses the DAG. While the
         # API server is down a run fails in about 10 s, so it has hours to return. If a stream fails, a run takes an
         # hour.
         max_consecutive_failed_dag_runs=1000,
-        is_paused_upon_creation=False,
         tags=["penstock", "streams"],
         doc_md=DOC.format(app=app, streams=", ".join(f"`{s.name}`" for s in streams) or "none that can be read"),
     ) as dag:

@@ -1,0 +1,16 @@
+"""What the DAGs of Penstock have in common."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+
+from airflow.sdk import DAG, Param
+
+# They begin with the present and run as soon as Airflow sees them; an argument of a DAG's own takes precedence.
+penstock_dag = partial(DAG, start_date=datetime(2025, 1, 1, tzinfo=UTC), catchup=False, is_paused_upon_creation=False)
+
+
+def note_param() -> Param:
+    """The field of a form for why somebody does it."""
+    return Param("", type=["null", "string"], maxLength=500, description="Reason, recorded with the action.")
