@@ -19,7 +19,7 @@ from airflow.sdk import Asset
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from penstock.airflow.assets import DeclaresLineage, output_assets
-from penstock.airflow.triggers import RELEASES_EVERY, RETRY, _event, _releases
+from penstock.airflow.triggers import RELEASES_EVERY, RETRY, ReleaseWatch, trigger_event
 from penstock.catalog import (
     Catalog,
     Partitioned,
@@ -104,25 +104,23 @@ class PartitionsTrigger(BaseTrigger):
         declared = list(_partitioned(self.declared))
         names = [one.name for one in declared]
         watch = PartitionWatch(declared, control, settings().bootstrap)
-        releases, trouble = await asyncio.to_thread(_releases, control), ""
+        releases, trouble = await asyncio.to_thread(ReleaseWatch, control), ""
         try:
             while time.time() < self.until:
                 due, text = await asyncio.to_thread(_look, watch, control, names)
                 if due:
-                    yield _event({"action": "emit"})
+                    yield trigger_event({"action": "emit"})
                     return
                 if text != trouble:
                     self.log.info("partitions: %s", text or "watching again")
                 trouble = text
-                now = await asyncio.to_thread(_releases, control)
-                if now and releases and now != releases:
+                if await asyncio.to_thread(releases.changed):
                     self.log.info("partitions: a release may have changed what has partitions")
                     break
-                releases = now or releases
                 await asyncio.sleep(RETRY if trouble else RELEASES_EVERY)
         finally:
             await asyncio.to_thread(watch.close)
-        yield _event({"action": "epoch"})
+        yield trigger_event({"action": "epoch"})
 
 
 def _look(watch: PartitionWatch, control: Control, names: Collection[str]) -> tuple[bool, str]:

@@ -33,7 +33,7 @@ FAILURES_EVERY, FAILING_FOR = 5.0, 60.0
 HANDOVER_TIMEOUT = 60.0
 
 
-def _event(payload: dict[str, Any]) -> TriggerEvent:
+def trigger_event(payload: dict[str, Any]) -> TriggerEvent:
     return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
 
@@ -70,7 +70,7 @@ class StreamsTrigger(BaseTrigger):
             raise
         while not await self._disown_driver(control):
             await asyncio.sleep(RETRY)
-        yield _event(due)
+        yield trigger_event(due)
 
     async def _due(self, control: Control) -> dict[str, Any]:
         """The event, once there is one."""
@@ -182,6 +182,29 @@ class FailureWatch:
         )
 
 
+class ReleaseWatch:
+    """Notices releases, which may change what is declared."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._releases = self._read()
+
+    def changed(self) -> bool:
+        """Whether an app was released since the last call; False while the control database does not answer."""
+        before, now = self._releases, self._read()
+        self._releases = now or before
+        return bool(now and before and now != before)
+
+    def _read(self) -> dict[str, int] | None:
+        """Release by app, or None if the control database does not answer."""
+        from penstock.errors import ControlError
+
+        try:
+            return {a.name: a.release_seq for a in self._control.apps()}
+        except ControlError:
+            return None
+
+
 class HeartbeatTrigger(BaseTrigger):
     """Sends heartbeats until the end of the epoch or the next release, also while the broker is down for some time.
 
@@ -203,12 +226,8 @@ class HeartbeatTrigger(BaseTrigger):
 
         control = await asyncio.to_thread(connect)
         beater = await asyncio.to_thread(HeartbeatSender, _windowed(self.windows), control, settings().bootstrap)
-        releases, checked_at, logged_kind, until = (
-            await asyncio.to_thread(_releases, control),
-            time.monotonic(),
-            "",
-            self.until,
-        )
+        releases = await asyncio.to_thread(ReleaseWatch, control)
+        checked_at, logged_kind, until = time.monotonic(), "", self.until
         try:
             while True:
                 try:
@@ -224,24 +243,13 @@ class HeartbeatTrigger(BaseTrigger):
                     break
                 await asyncio.sleep(min(wait, RELEASES_EVERY))
                 if time.monotonic() - checked_at >= RELEASES_EVERY:
-                    now, checked_at = await asyncio.to_thread(_releases, control), time.monotonic()
-                    if now and releases and now != releases:
+                    changed, checked_at = await asyncio.to_thread(releases.changed), time.monotonic()
+                    if changed:
                         self.log.info("heartbeats: a release may have changed the windows, which are read again")
                         until = min(until, time.time())
-                    releases = now or releases
         finally:
             await asyncio.to_thread(beater.close)
-        yield _event({"action": "epoch"})
-
-
-def _releases(control: Control) -> dict[str, int] | None:
-    """Release by app, or None if the control database does not answer."""
-    from penstock.errors import ControlError
-
-    try:
-        return {a.name: a.release_seq for a in control.apps()}
-    except ControlError:
-        return None
+        yield trigger_event({"action": "epoch"})
 
 
 def declared_windows() -> list[dict[str, Any]]:
@@ -334,7 +342,7 @@ class CaptureStateTrigger(BaseTrigger):
                 if await asyncio.to_thread(state_is_known, control, self.capture):
                     break
             await asyncio.sleep(RETRY)
-        yield _event({"why_not": ""})
+        yield trigger_event({"why_not": ""})
 
 
 class CaptureTrigger(BaseTrigger):
@@ -360,9 +368,9 @@ class CaptureTrigger(BaseTrigger):
                 self.log.info("capture %s: the control database does not answer: %s", self.capture, e)
                 row = None
             if row and row.answered_request_id == self.request:
-                yield _event({"why_not": row.answer or ""})
+                yield trigger_event({"why_not": row.answer or ""})
                 return
             if row and row.request_id != self.request:
-                yield _event({"why_not": f"a later request replaced it: {row.requested}"})
+                yield trigger_event({"why_not": f"a later request replaced it: {row.requested}"})
                 return
             await asyncio.sleep(RETRY)
