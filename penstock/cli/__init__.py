@@ -18,18 +18,26 @@ from penstock.cli.output import clear_errors, echo
 
 
 class _Command(NamedTuple):
-    """A command: the Typer `app` of a module of `penstock.cli`, or its function `function`."""
+    """A command: the Typer `app` of a module of `penstock.cli`, or its function `function`.
+
+    context: settings of the function's context.
+    """
 
     module: str
     help: str
     function: str = ""
+    context: dict[str, Any] | None = None
 
 
 COMMANDS = {
     "init": _Command(
         "project", "Lay out a project with one stream, one capture, one sink and their tests.", "init"
     ),
-    "test": _Command("project", "Run the tests of the project by pytest.", "test"),
+    "test": _Command(
+        "project", "Run the tests of the project by pytest.", "test",
+        # Arguments of pytest are passed on.
+        {"allow_extra_args": True, "ignore_unknown_options": True},
+    ),
     "up": _Command(
         "platform",
         "Start the platform on this machine, or adopt the servers that run; show what runs where.",
@@ -90,9 +98,7 @@ def load(name: str) -> Any:
         single = typer.Typer()
         # Typer makes no group of a single command without this.
         single.callback()(lambda: None)
-        # Arguments of pytest are passed on.
-        extra = {"allow_extra_args": True, "ignore_unknown_options": True} if name == "test" else None
-        single.command(name, context_settings=extra)(getattr(module, command.function))
+        single.command(name, context_settings=command.context)(getattr(module, command.function))
         return get_group(single).commands[name]
     group = get_group(module.app)
     group.name = name
