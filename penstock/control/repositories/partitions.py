@@ -145,9 +145,8 @@ class PartitionRepository(ControlDatabase):
 
     def prune_partitions(self, name: str) -> None:
         """Delete the emitted events of a stream that are older than KEEP_MS, but for the last partition."""
-        t = s.partition_event
+        t, last = s.partition_event, self.last_partition(name)
         with self.begin() as c:
-            last = c.execute(select(func.max(t.c.partition_key)).where(t.c.name == name)).scalar_one()
             old = and_(t.c.name == name, t.c.partition_key < last, t.c.changed_at < s.now_ms() - KEEP_MS)
             c.execute(delete(t).where(old, t.c.state.in_(("known", "emitted"))))
 
