@@ -49,14 +49,9 @@ def test(
         if find_spec("pytest") is None:
             hint = "pip install 'penstock[test]'"
             raise MissingExtra("the Python package pytest is not installed", hint=hint)
-        project, import_paths = settings().project, settings().import_paths
+        s = settings()
     with tempfile.TemporaryDirectory(prefix="penstock-test-") as home:
-        paths = [*import_paths, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        env = {
-            **os.environ,
-            "PENSTOCK_HOME": home,
-            "PENSTOCK_PROJECT": str(project),
-            "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-        }
-        done = subprocess.run([sys.executable, "-m", "pytest", *context.args], cwd=project, env=env, check=False)
+        own = {"PENSTOCK_HOME": home, "PENSTOCK_PROJECT": str(s.project), "PYTHONPATH": s.python_path}
+        command = [sys.executable, "-m", "pytest", *context.args]
+        done = subprocess.run(command, cwd=s.project, env={**os.environ, **own}, check=False)
     raise typer.Exit(done.returncode)

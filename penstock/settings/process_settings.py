@@ -105,6 +105,12 @@ class Settings(
         return list(dict.fromkeys([str(self.project), *([] if INSTALLED else [str(LIBRARY)])]))
 
     @property
+    def python_path(self) -> str:
+        """PYTHONPATH of a process that works on the project: `import_paths`, and what this process has."""
+        inherited = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        return os.pathsep.join(dict.fromkeys([*self.import_paths, *inherited]))
+
+    @property
     def broker_ports(self) -> list[int]:
         """Ports of the embedded brokers."""
         return [self.kafka_port + 2 * i for i in range(BROKERS if self.cluster else 1)]

@@ -128,13 +128,12 @@ class AirflowLayout:
         python = Path(sys.executable)
         runtime = java.find()
         path = [str(python.parent), str(runtime.home / "bin"), os.environ.get("PATH", os.defpath)]
-        inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        paths = dict.fromkeys([str(self.project), *settings().import_paths, *inherited])
+        paths = dict.fromkeys([str(self.project), *settings().python_path.split(os.pathsep)])
         return {
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": settings().spark_master}),
             "PATH": os.pathsep.join(path),
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTHONPATH": os.pathsep.join(paths),
             "PYSPARK_PYTHON": settings().worker_python,
             "PYSPARK_DRIVER_PYTHON": str(python),
             "JAVA_HOME": str(runtime.home),

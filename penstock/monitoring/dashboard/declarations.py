@@ -52,8 +52,7 @@ def _document(spec: str) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def _run(spec: str) -> bytes:  # noqa: ARG001
     """A process of its own: the api-server must not import a project's code, and would keep its first version."""
-    paths = [*settings().import_paths, *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    env = {**os.environ, "PYTHONPATH": settings().python_path}
     command = [sys.executable, "-m", "penstock.catalog"]
     try:
         done = subprocess.run(command, env=env, capture_output=True, check=True, timeout=TIMEOUT)
