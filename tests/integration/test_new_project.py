@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,6 +12,7 @@ from penstock.devstack import new_project
 from penstock.errors import DeclarationError
 from penstock.testing import Record, documents
 from tests.support.caches import clear_caches, unload_jobs
+from tests.support.modules import module
 
 pytestmark = pytest.mark.integration
 
@@ -29,15 +28,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     unload_jobs()
     monkeypatch.undo()
     clear_caches()
-
-
-def module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec
-    assert spec.loader
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 def test_its_tests_pass(shop: Path, spark: SparkSession) -> None:

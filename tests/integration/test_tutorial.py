@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,6 +15,7 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.settings import PROJECT
 from penstock.testing import Record, create, read, running, send
 from tests.support.caches import unload_jobs
+from tests.support.modules import module
 
 pytestmark = pytest.mark.integration
 
@@ -36,15 +35,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     unload_jobs()
     yield tmp_path
     unload_jobs()
-
-
-def module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec
-    assert spec.loader
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 def test_the_test_of_the_tutorial_passes(project: Path, spark: SparkSession) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -23,14 +22,6 @@ HOUR = timedelta(hours=1)
 START = datetime(2026, 1, 31, 10, 20, tzinfo=UTC)
 TOTALS = PartitionedStream("totals", Partitions(HOUR))
 KEPT = PartitionedArchive("kept", "lake", "kept")
-
-
-@pytest.fixture
-def control(tmp_path: Path) -> Iterator[Control]:
-    made = Control(f"sqlite:///{tmp_path / 'control.db'}")
-    made.migrate()
-    yield made
-    made.engine.dispose()
 
 
 class Markers:
