@@ -11,8 +11,6 @@ from tenacity import (
     Retrying,
     retry_if_exception_type,
     sleep_using_event,
-    stop_after_delay,
-    stop_when_event_set,
     wait_exponential,
 )
 
@@ -30,20 +28,28 @@ def retry_while_away(call: Callable[[], T], on_wait: OnWait, stop_event: Event |
     """Calls until the store answers.
 
     Args:
-        ask: the call.
-        waits: called with the reason before each wait.
-        ended: set when the answer is no longer needed.
+        call: the call.
+        on_wait: called with the reason before each wait.
+        stop_event: set when the answer is no longer needed.
 
     Raises:
-        Wait: the store was unavailable for RETRY_TIMEOUT seconds.
+        Wait: the store was unavailable for RETRY_TIMEOUT seconds, from the end of the first call that failed: a long
+            call alone is no reason to end.
     """
     stop = stop_event or Event()
+    failed_at: float | None = None
+
+    def unavailable_too_long(state: RetryCallState) -> bool:
+        nonlocal failed_at
+        now = state.outcome_timestamp or 0.0
+        failed_at = now if failed_at is None else failed_at
+        return now - failed_at >= RETRY_TIMEOUT
 
     def report_wait(state: RetryCallState) -> None:
         on_wait(str(state.outcome.exception() if state.outcome else ""))
 
     retrying = Retrying(
-        stop=stop_after_delay(RETRY_TIMEOUT) | stop_when_event_set(stop), sleep=sleep_using_event(stop),
+        stop=lambda state: stop.is_set() or unavailable_too_long(state), sleep=sleep_using_event(stop),
         wait=wait_exponential(multiplier=0.5, max=MAX_PAUSE), retry=retry_if_exception_type(Wait),
         before_sleep=report_wait, reraise=True,
     )  # fmt: skip

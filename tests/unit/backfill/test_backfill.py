@@ -305,6 +305,20 @@ def test_a_store_is_asked_again_and_not_for_ever(monkeypatch: pytest.MonkeyPatch
         retry_while_away(never, said.append)
 
 
+def test_a_first_call_longer_than_the_timeout_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "RETRY_TIMEOUT", 0.05)
+    reasons: list[str] = []
+
+    def call() -> str:
+        if not reasons:
+            time.sleep(0.1)
+            raise Wait("away", seconds=0.0)
+        return "there"
+
+    assert retry_while_away(call, reasons.append) == "there"
+    assert len(reasons) == 1
+
+
 def test_a_dry_run_has_a_row_of_its_own(control: Control) -> None:
     job = BackfillJob(SUMMARIES, AT, AT + timedelta(hours=1), SUMMARIES.target_topic)
     control_reporter(control, job, "me")(BackfillStatus("running", rows=10, rows_done=4))
