@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -50,9 +51,19 @@ def _secured(bootstrap: str) -> Settings | None:
     return s if bootstrap == s.kafka_bootstrap and s.kafka_security_protocol != "PLAINTEXT" else None
 
 
-def client_config(bootstrap: str) -> dict[str, str]:
-    """Returns the librdkafka configuration: addresses, TLS and SASL. It holds secrets: never log it."""
-    config = {"bootstrap.servers": bootstrap}
+def client_id(name: str = "penstock") -> str:
+    """Returns the client id under which brokers log, meter and throttle a client: `NAME@HOST`."""
+    return f"{name}@{socket.gethostname()}"
+
+
+def client_config(bootstrap: str, name: str = "penstock") -> dict[str, str]:
+    """Returns the librdkafka configuration: addresses, client id, TLS and SASL. It holds secrets: never log it.
+
+    Args:
+        bootstrap: the brokers.
+        name: what the client is, for its client id.
+    """
+    config = {"bootstrap.servers": bootstrap, "client.id": client_id(name)}
     if s := _secured(bootstrap):
         config["security.protocol"] = s.kafka_security_protocol
         if "SSL" in s.kafka_security_protocol.split("_"):

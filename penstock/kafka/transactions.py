@@ -88,7 +88,7 @@ class TransactionalWriter:
         self.name, self.what, self.bootstrap = name, f"{what} {name}", bootstrap
         self._marker_partition = TopicPartition(marks.name, marker_partition(marks, name), 0)
         self._limits = size_limits(topics, bootstrap)
-        shared = {**client_config(bootstrap), "client.id": group, "log_level": 2}
+        shared = {**client_config(bootstrap, group), "log_level": 2}
         self._producer = Producer(
             {
                 **shared,

@@ -15,7 +15,7 @@ from penstock.codec import columnar
 from penstock.engine.query import decode
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, first_offsets, partition_counts, topic_ids
-from penstock.kafka.client import spark_client_config
+from penstock.kafka.client import client_id, spark_client_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +75,7 @@ def input_stream(
     if max_records and (has_read or reset is None):
         reader = reader.option("maxOffsetsPerTrigger", max_records)
     starts = "earliest" if has_read or reset is None else json.dumps(_starts(input_, bootstrap, reset))
-    reader = reader.option("startingOffsets", starts).option("groupIdPrefix", f"{stream.group}-reader")
+    reader = reader.option("startingOffsets", starts).option("groupIdPrefix", client_id(f"{stream.group}-reader"))
     raw = without_positions(_share(reader.load(), input_), excluded)
     raw = raw if upto is None else raw.where(is_before(upto))
     values = raw.where("value IS NOT NULL") if input_.splits_tombstones else raw
@@ -223,6 +223,8 @@ def topic_records(
 def _settings(bootstrap: str) -> dict[str, str]:
     return {
         **spark_client_config(bootstrap),
+        # Spark's consumers commit nothing; their client ids begin with it, and ACLs can name it.
+        "groupIdPrefix": client_id(),
         "kafka.isolation.level": "read_committed",
         # Spark asks the broker twice for a partition's ends after each poll, and drops what was fetched meanwhile: so
         # polls are large. A short wait lets the heartbeat of an idle topic through at once.

@@ -132,8 +132,7 @@ class KafkaProbe:
 def client(bootstrap: str) -> dict[str, str | int | float | bool]:
     """Settings of a Kafka client that waits for the broker; its user reports errors."""
     return {
-        **client_config(bootstrap),
-        "client.id": "penstock-meter",
+        **client_config(bootstrap, "penstock.metrics"),
         "log_level": 2,
         "reconnect.backoff.max.ms": 5000,
         "socket.keepalive.enable": "true",

@@ -78,12 +78,11 @@ class HeartbeatSender:
         self._partitions_at = float("-inf")
         self._producer = Producer(
             {
-                **client_config(bootstrap),
+                **client_config(bootstrap, "penstock.heartbeat"),
                 "enable.idempotence": True,
                 # The heartbeats of all partitions in one request, so that a reader gets them in one batch.
                 "linger.ms": 5,
                 "delivery.timeout.ms": int(DELIVERY_TIMEOUT * 1000),
-                "client.id": "penstock.heartbeat",
             }
         )
 
