@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from penstock.airflow.assets import DeclaresLineage, output_assets
+from penstock.airflow.assets import DeclaresLineage, assets, output_assets
 from penstock.airflow.triggers import RELEASES_EVERY, RETRY, ReleaseWatch, trigger_event
 from penstock.catalog import (
     Catalog,
@@ -28,7 +28,8 @@ from penstock.catalog import (
     partial_catalog,
     partitioned,
 )
-from penstock.model.partition import Partitions
+from penstock.control.repositories.partitions import reconcile_events
+from penstock.model.partition import Partitions, partition_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -68,14 +69,17 @@ class EmitPartitions(DeclaresLineage):
 
         if event["action"] != "emit":
             return
-        assets, run = assets_by_name(partial_catalog()[0]), context["dag_run"]
-        taken = connect().take_due_partitions(f"{self.dag_id}/{run.run_id}", assets.keys())
+        by_name, run = assets_by_name(partial_catalog()[0]), context["dag_run"]
+        taken = connect().take_due_partitions(f"{self.dag_id}/{run.run_id}", by_name.keys())
         outlets: dict[str, Asset] = {}
+        reconciles = _last_reconciles(connect())
         for one in taken:
             self.log.info("%s: partition %s, revision %d", one.name, one.partition_key, one.revision)
-            for asset in assets[one.name]:
+            for asset in by_name[one.name]:
                 outlets[asset.name] = asset
                 context["outlet_events"][asset].add_partitions(one.partition_key)
+                if changes := reconciles.get((one.name, one.partition_key)):
+                    context["outlet_events"][asset].extra["reconcile"] = changes
         # Without an event of its own, Airflow would record one without a partition for each outlet.
         self.outlets = list(outlets.values())
 
@@ -88,7 +92,7 @@ class PartitionsTrigger(BaseTrigger):
         until: Epoch seconds at which the run ends.
     """
 
-    def __init__(self, declared: dict[str, list[dict[str, Any]]], until: float) -> None:
+    def __init__(self, declared: dict[str, list[Any]], until: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.declared, self.until = declared, until
 
@@ -102,7 +106,7 @@ class PartitionsTrigger(BaseTrigger):
 
         control = await asyncio.to_thread(connect)
         declared = list(_partitioned(self.declared))
-        names = [one.name for one in declared]
+        names = [*(one.name for one in declared), *self.declared["reconciles"]]
         watch = PartitionWatch(declared, control, settings().bootstrap)
         releases, trouble = await asyncio.to_thread(ReleaseWatch, control), ""
         try:
@@ -139,21 +143,21 @@ def _look(watch: PartitionWatch, control: Control, names: Collection[str]) -> tu
         return False, e.what
 
 
-def settle(control: Control, assets: dict[str, list[Asset]], recorded: RecordedPartitions) -> None:
+def settle(control: Control, by_name: dict[str, list[Asset]], recorded: RecordedPartitions) -> None:
     """Find out which events of earlier runs Airflow has recorded. Those runs have ended.
 
     Args:
         control: The control database.
-        assets: The assets of each stream and archive.
+        by_name: The result of `assets_by_name`.
         recorded: Asks Airflow.
     """
     sent: dict[str, list[PartitionEvent]] = defaultdict(list)
     for event in control.sent_partitions():
         sent[event.name].append(event)
     # A stream whose file is invalid now is asked for once it is declared again.
-    for name, events in ((name, events) for name, events in sent.items() if name in assets):
+    for name, events in ((name, events) for name, events in sent.items() if name in by_name):
         since = datetime.fromtimestamp(min(e.changed_at for e in events) / 1000, UTC) - CLOCK_SKEW
-        recorded_keys = [recorded(asset, since) for asset in assets[name]]
+        recorded_keys = [recorded(asset, since) for asset in by_name[name]]
         emitted = [e for e in events if all((e.partition_key, e.run) in keys for keys in recorded_keys)]
         control.settle_partitions(emitted, emitted=True)
         control.settle_partitions([e for e in events if e not in emitted], emitted=False)
@@ -168,24 +172,40 @@ def recorded_by_airflow(asset: Asset, since: datetime) -> Collection[tuple[str, 
 
 
 def assets_by_name(catalog: Catalog) -> dict[str, list[Asset]]:
-    """The assets of each stream and archive with partitions."""
-    return {one.name: output_assets(catalog.streams[one.name], catalog) for one in partitioned(catalog)}
+    """The assets of each stream and archive with partitions, and of each capture's reconciles."""
+    of_captures = {reconcile_events(c.name): list(assets(catalog, c.writes)) for c in catalog.captures.values()}
+    return of_captures | {one.name: output_assets(catalog.streams[one.name], catalog) for one in partitioned(catalog)}
 
 
-def declared_partitions() -> dict[str, list[dict[str, Any]]]:
-    """The streams and archives with partitions, as JSON: the triggerer must not import declarations itself."""
+def _last_reconciles(control: Control) -> dict[tuple[str, str], dict[str, Any]]:
+    """What the last reconcile of each capture has changed, by the name and key of its event: numbers of rows."""
+    from penstock.control.repositories.captures import DRIFT_KINDS, Captures
+
+    return {
+        (reconcile_events(row.name), partition_key(datetime.fromtimestamp(row.changed_at, UTC))): {
+            kind: row.drift[kind] for kind in DRIFT_KINDS
+        }
+        for row in Captures(control).rows().values()
+        if row.drift and row.changed_at
+    }
+
+
+def declared_partitions() -> dict[str, list[Any]]:
+    """The streams and archives with partitions, and the captures, as JSON: the triggerer must not import declarations
+    itself."""
+    catalog = partial_catalog()[0]
     streams: list[dict[str, Any]] = []
     archives: list[dict[str, Any]] = []
-    for one in partitioned(partial_catalog()[0]):
+    for one in partitioned(catalog):
         if isinstance(one, PartitionedStream):
             seconds = [d.total_seconds() for d in (one.partitions.length, one.partitions.phase, one.delay)]
             streams.append({"name": one.name, "seconds": seconds})
         else:
             archives.append(asdict(one))
-    return {"streams": streams, "archives": archives}
+    return {"streams": streams, "archives": archives, "reconciles": [*map(reconcile_events, catalog.captures)]}
 
 
-def _partitioned(declared: dict[str, list[dict[str, Any]]]) -> Iterator[Partitioned]:
+def _partitioned(declared: dict[str, list[Any]]) -> Iterator[Partitioned]:
     for stream in declared["streams"]:
         length, phase, delay = (timedelta(seconds=s) for s in stream["seconds"])
         yield PartitionedStream(stream["name"], Partitions(length, phase), delay)

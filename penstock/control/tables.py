@@ -334,5 +334,6 @@ partition_event = Table(
     Column("changed_at", BigInteger, nullable=False),  # when it got this state
     Column("attempts", Integer, nullable=False),  # how often it was given to Airflow
     Column("run", BoundedText(500)),  # Airflow's run that it was given to last
+    Column("reset_id", String(32), nullable=False),  # the reset that the content changed by; empty: none
     Index("ix_partition_event_state", "state"),
 )

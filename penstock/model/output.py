@@ -45,6 +45,8 @@ class CommitMarker:
         event_time: how far event time had come before this batch, epoch ms; None if the stream does not say: see
             `penstock.engine.query.upstream`.
         waits_for_clock: whether rows may follow without records, once event time has come far enough.
+        reset_id: id of the reset since which the windows are computed again; "" for none.
+        reset_floor: epoch ms; windows that begin before were left as they are by that reset. None for no limit.
     """
 
     query: str
@@ -57,6 +59,8 @@ class CommitMarker:
     output_topics: Sequence[str] = ()
     event_time: int | None = None
     waits_for_clock: bool = False
+    reset_id: str = ""
+    reset_floor: int | None = None
 
     def value(self) -> bytes:
         fields = asdict(self)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from penstock.control.repositories.captures import PHASES, CaptureRow
+from penstock.control.repositories.captures import DRIFT_KINDS, PHASES, CaptureRow
 from penstock.model.view import views_instance
 from penstock.monitoring.dashboard.model import AppView, BackfillRunView, SinkView, StreamView
 from penstock.monitoring.dashboard.platform_status import PlatformStatus
@@ -198,7 +198,7 @@ CAPTURE = (
     Reading(
         "drift_rows",
         "Rows that the last reconcile repaired.",
-        lambda of: {kind: of[0].drift[kind] for kind in ("missing", "differing", "extra")} if of[0].drift else {},
+        lambda of: {kind: of[0].drift[kind] for kind in DRIFT_KINDS} if of[0].drift else {},
         "kind",
     ),
     Reading(

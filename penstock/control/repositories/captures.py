@@ -13,9 +13,11 @@ from penstock.control import tables as s
 from penstock.control.client import Control
 from penstock.control.database import rows, upsert
 from penstock.control.repositories.actions import is_recorded, record_action
+from penstock.control.repositories.partitions import add_reconcile
 from penstock.control.rows import Actor
 
 PHASES = ("waiting", "snapshot", "polling", "reconciling", "refused")
+DRIFT_KINDS = ("missing", "differing", "extra")
 CaptureRequest = Literal["poll", "snapshot", "reconcile", "continue"]
 
 
@@ -57,6 +59,12 @@ class CaptureRow:
     answered_request_id: str | None = None
     answer: str | None = None
 
+    @property
+    def changed_at(self) -> float:
+        """When the last reconcile ended, epoch seconds, if it changed the topic; else 0."""
+        drift = self.drift or {}
+        return float(drift["ended"]) if any(drift.get(kind) for kind in DRIFT_KINDS) else 0.0
+
 
 # Columns that `report` does not write.
 _REQUEST_COLUMNS = ("requested", "request_id", "answered_request_id", "answer")
@@ -69,6 +77,8 @@ class Captures:
         self._control = control
         self._requests: dict[str, tuple[CaptureRequest, str]] = {}
         self._read_at = -1.0
+        self._recorded: dict[str, float] = {}
+        """When the reconciles ended whose events are recorded, by capture."""
 
     def rows(self) -> dict[str, CaptureRow]:
         with self._control.begin() as c:
@@ -88,9 +98,14 @@ class Captures:
         return self._requests
 
     def report(self, row: CaptureRow) -> None:
-        """Upsert the state of a capture, without its request."""
+        """Upsert the state of a capture, without its request; a reconcile that changed its topic is an event."""
         values = {k: v for k, v in asdict(row).items() if k not in ("name", *_REQUEST_COLUMNS)}
-        self._set(row.name, **values | {"reported_at": s.now_ms()})
+        with self._control.begin() as c:
+            upsert(c, s.capture, row.name, **values | {"reported_at": s.now_ms()})
+            if (ended := row.changed_at) and ended != self._recorded.get(row.name):
+                add_reconcile(c, row.name, ended)
+        if ended:
+            self._recorded[row.name] = ended
 
     def ask(self, name: str, what: CaptureRequest, actor: Actor, detail: str = "", request: str = "") -> str:
         """Send a request to a capture; it replaces an earlier one that is not answered.

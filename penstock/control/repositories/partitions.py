@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, select, update
 
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase, insert_if_new, rows
+from penstock.model.partition import partition_key
 
 PartitionState = Literal["known", "due", "sent", "emitted"]
 KEEP_MS = 90 * 24 * 3600 * 1000
@@ -31,6 +33,7 @@ class PartitionEvent:
         revision: 1 when it is closed first, and greater each time that its content changed.
         changed_at: When it got its state, epoch ms by the database's clock.
         run: The run of Airflow that it was given to last, as `dag_id/run_id`.
+        reset_id: The stream's reset that its content changed by; empty for none.
     """
 
     name: str
@@ -40,6 +43,7 @@ class PartitionEvent:
     changed_at: int
     attempts: int
     run: str | None
+    reset_id: str
 
 
 class PartitionRepository(ControlDatabase):
@@ -63,32 +67,52 @@ class PartitionRepository(ControlDatabase):
         with self.begin() as c:
             return {row.partition_key: row.revision for row in c.execute(query)}
 
-    def record_partitions(self, name: str, revisions: Iterable[tuple[str, int]], state: PartitionState = "due") -> int:
+    def record_partitions(
+        self, name: str, revisions: Iterable[tuple[str, int]], state: PartitionState = "due", reset_id: str = ""
+    ) -> int:
         """Record closed partitions, by key and revision; what is recorded already is left as it is.
+
+        Args:
+            name: The stream or archive.
+            revisions: Key and revision of each.
+            state: Their state.
+            reset_id: The reset since which the stream has computed them.
 
         Returns:
             How many were new.
         """
         with self.begin() as c:
-            return sum(_add(c, name, key, revision, state) for key, revision in revisions)
+            return sum(_add(c, name, key, revision, state, reset_id) for key, revision in revisions)
 
-    def renew_partitions(self, name: str, keys: Iterable[str]) -> int:
+    def renew_partitions(self, name: str, keys: Iterable[str], reset_id: str = "") -> int:
         """Record that the content of partitions has changed: each that is closed gets another event, and its first one
         if it was closed before events began.
+
+        Args:
+            name: The stream.
+            keys: The partitions.
+            reset_id: The reset by which they changed; what is recorded of it already is left as it is.
 
         Returns:
             How many events are due by this. One that is due already serves for this change too.
         """
-        t = s.partition_event.c
+        table = s.partition_event
+        t = table.c
         last = self.last_partition(name) or ""
         with self.begin() as c:
+            of_reset = select(t.partition_key).where(t.name == name, t.reset_id == reset_id)
+            recorded = set(c.execute(of_reset).scalars()) if reset_id else set()
             count = 0
-            for key in (key for key in keys if key <= last):
+            for key in (key for key in keys if key <= last and key not in recorded):
                 of_key = (t.name == name) & (t.partition_key == key)
                 query = select(t.revision, t.state).where(of_key).order_by(t.revision.desc()).limit(1)
                 newest = c.execute(query).first()
-                if newest is None or newest.state != "due":
-                    count += _add(c, name, key, newest.revision + 1 if newest else 1, "due")
+                if newest and newest.state == "due":
+                    due = of_key & (t.revision == newest.revision) & (t.state == "due")
+                    # A run may take it at this moment, and then another event must follow.
+                    if c.execute(update(table).where(due).values(reset_id=reset_id)).rowcount:
+                        continue
+                count += _add(c, name, key, newest.revision + 1 if newest else 1, "due", reset_id)
             return count
 
     def partition_event_due(self, names: Collection[str]) -> bool:
@@ -151,8 +175,24 @@ class PartitionRepository(ControlDatabase):
             c.execute(delete(t).where(old, t.c.state.in_(("known", "emitted"))))
 
 
-def _add(c: Connection, name: str, key: str, revision: int, state: PartitionState) -> int:
-    values = {"state": state, "changed_at": s.now_ms(), "attempts": 0}
+def reconcile_events(capture: str) -> str:
+    """The name under which the reconciles of a capture are recorded: each is a partition, by the time of its end."""
+    return f"capture:{capture}"
+
+
+def add_reconcile(c: Connection, capture: str, ended: float) -> None:
+    """Record, in a transaction, that a reconcile has changed the topic of a capture; once, however often it is told.
+
+    Args:
+        c: The transaction.
+        capture: The capture.
+        ended: Epoch seconds.
+    """
+    _add(c, reconcile_events(capture), partition_key(datetime.fromtimestamp(ended, UTC)), 1, "due")
+
+
+def _add(c: Connection, name: str, key: str, revision: int, state: PartitionState, reset_id: str = "") -> int:
+    values = {"state": state, "changed_at": s.now_ms(), "attempts": 0, "reset_id": reset_id}
     return insert_if_new(c, s.partition_event, name=name, partition_key=key, revision=revision, **values)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.catalog import partial_catalog
 from penstock.control import Control
-from penstock.control.repositories.captures import CaptureRow
+from penstock.control.repositories.captures import DRIFT_KINDS, CaptureRow
 from penstock.model.topic import DEAD_LETTERS
 from penstock.monitoring.dashboard.model import StreamView
 from penstock.monitoring.dashboard.platform_status import read_status
@@ -65,7 +65,7 @@ def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]
         warnings.append("transactions are open longer than HOLD; their rows are read when they have ended")
     if row and row.phase == "waiting":
         warnings.append(f"its snapshot waits for {row.why or 'its overlap to pass'}")
-    if row and row.drift and any(row.drift[kind] for kind in ("missing", "differing", "extra")):
+    if row and row.drift and any(row.drift[kind] for kind in DRIFT_KINDS):
         drift = row.drift
         reason = f"; the reason of the comparison: {drift['why']}" if drift.get("explained") else ""
         warnings.append(

@@ -66,6 +66,8 @@ class PartitionWatch:
         self._archives = [one for one in entries if isinstance(one, PartitionedArchive)]
         self._markers = markers or CommitMarkerReader(bootstrap, [stream.name for stream in self._streams])
         self._marks: dict[str, int] = {}
+        self._resets: dict[str, tuple[str, str]] = {}
+        """Of each stream, the reset and the last partition that are recorded."""
         self._revisions: dict[str, dict[str, int]] = {}
         self._errors: dict[str, str] = {}
         self._clock, self._archives_at = clock, float("-inf")
@@ -94,28 +96,42 @@ class PartitionWatch:
 
     def _look_at_stream(self, stream: PartitionedStream, value: bytes) -> int:
         try:
-            mark = CommitMarker.read(value).watermark_ms - millis(stream.delay)
+            marker = CommitMarker.read(value)
+            mark = marker.watermark_ms - millis(stream.delay)
             self._errors.pop(stream.name, None)
         except (ValueError, TypeError, KeyError, AttributeError) as e:
             if stream.name not in self._errors:
                 log.warning("the watermark of stream %s is not known: its commit marker: %s", stream.name, e)
             self._errors[stream.name] = str(e)
             return 0
+        recomputed = self._look_at_reset(stream, marker, mark) if marker.reset_id else 0
         # A stream that was reset begins with an earlier watermark, or with none.
         if mark <= self._marks.get(stream.name, 0):
-            return 0
+            return recomputed
         last = self._control.last_partition(stream.name)
         if last is None:
             # Nothing says when its first window was.
-            self._control.record_partitions(stream.name, [(stream.partitions.last_closed(mark), 1)], "known")
+            first = (stream.partitions.last_closed(mark), 1)
+            self._control.record_partitions(stream.name, [first], "known", marker.reset_id)
             keys = []
         else:
             keys = stream.partitions.closed_after(last, mark)
-        new = self._control.record_partitions(stream.name, [(key, 1) for key in keys])
+        new = self._control.record_partitions(stream.name, [(key, 1) for key in keys], reset_id=marker.reset_id)
         if new:
             self._control.prune_partitions(stream.name)
         if not keys or stream.partitions.last_closed(mark) == keys[-1]:
             self._marks[stream.name] = mark
+        return recomputed + new
+
+    def _look_at_reset(self, stream: PartitionedStream, marker: CommitMarker, mark: int) -> int:
+        """Record what a reset stream has closed once more: its windows were computed again."""
+        closed = stream.partitions.last_closed(mark)
+        if self._resets.get(stream.name) == (marker.reset_id, closed):
+            return 0
+        kept = "" if marker.reset_floor is None else stream.partitions.last_closed(marker.reset_floor)
+        keys = [key for key in self._control.partition_revisions(stream.name) if kept < key <= closed]
+        new = self._control.renew_partitions(stream.name, keys, marker.reset_id)
+        self._resets[stream.name] = (marker.reset_id, closed)
         return new
 
     def _look_at_archive(self, archive: PartitionedArchive) -> int:

@@ -19,6 +19,7 @@ import pytest
 
 from penstock.control import Control, connect
 from penstock.control.repositories import partitions as repository
+from penstock.control.repositories.captures import CaptureRow, Captures
 from penstock.settings import settings
 from tests.chaos.projects import other_project
 from tests.support.airflow_tasks import first
@@ -171,6 +172,39 @@ def test_the_trigger_fires_for_what_is_due_also_while_the_broker_is_down(
     control.take_due_partitions("partitions/r1", ["shop-totals"])
     control.record_partitions("not-declared", [(KEYS[0], 1)])
     assert asyncio.run(first(partitions.PartitionsTrigger(declared, time.time() + 0.1))) == {"action": "epoch"}
+
+
+def test_a_reconcile_that_changed_the_topic_of_a_capture_is_one_event(control: Control) -> None:
+    from penstock.airflow.partitions import assets_by_name, declared_partitions, settle
+    from penstock.catalog import partial_catalog
+
+    path = settings().project / "sql" / "captures" / "orders.sql"
+    path.parent.mkdir(parents=True)
+    path.write_text("CAPTURE INTO orders FROM mysql shop KEY (id) CURSOR changed AS SELECT * FROM orders")
+    clear_caches()
+    found = {"rows": 9, "missing": 2, "differing": 1, "extra": 0, "why": "", "explained": False}
+    reports = [
+        {**found, "ended": 0.0, "missing": 0, "differing": 0},
+        {**found, "ended": 1.5e9, "missing": 0, "differing": 0},
+        {**found, "ended": 1.6e9},
+        {**found, "ended": 1.7e9},
+    ]
+    for drift in reports:
+        for _ in range(2):
+            Captures(control).report(CaptureRow("orders", drift=drift))
+    assert control.partition_event_due(declared_partitions()["reconciles"])
+    airflow = FakeAirflow()
+    task, context = airflow.begin("r1")
+    task.resume(context, {"action": "emit"})
+    airflow.succeed(task, context)
+    times = ["2020-09-13T12:26:40", "2023-11-14T22:13:20"]
+    assert airflow.events == [("topic:orders", at, "partitions/r1") for at in times]
+    [asset] = task.outlets
+    assert context["outlet_events"][asset].extra == {"reconcile": {"missing": 2, "differing": 1, "extra": 0}}
+    settle(control, assets_by_name(partial_catalog()[0]), airflow.recorded)
+    assert control.sent_partitions() == []
+    Captures(control).report(CaptureRow("orders", drift=reports[-1]))
+    assert not control.partition_event_due(["capture:orders"])
 
 
 # Assets

@@ -85,6 +85,16 @@ def test_what_has_changed_is_emitted_again(control: Control) -> None:
     assert taken(control) == [(KEYS[0], 2), (KEYS[1], 3)]
 
 
+def test_a_reset_renews_a_partition_once(control: Control) -> None:
+    control.record_partitions("totals", [(key, 1) for key in KEYS[:2]])
+    assert control.renew_partitions("totals", KEYS[:1], "r1") == 0, "the event that is due serves for it"
+    assert taken(control) == [(KEYS[0], 1), (KEYS[1], 1)]
+    assert control.renew_partitions("totals", KEYS[:2], "r1") == 1
+    assert taken(control) == [(KEYS[1], 2)]
+    assert control.renew_partitions("totals", KEYS[:2], "r1") == 0
+    assert control.renew_partitions("totals", KEYS[:2], "r2") == 2
+
+
 def test_one_run_has_one_event_of_a_partition(control: Control) -> None:
     control.record_partitions("kept", [(KEYS[0], 1), (KEYS[0], 2)])
     assert [e.revision for e in control.take_due_partitions("partitions/r1", ["kept"])] == [1]

@@ -15,7 +15,7 @@ from penstock.monitoring.dashboard.captures import health
 from tests.support import captures
 
 ME = Actor("somebody", "cli")
-DRIFT = {"missing": 1, "differing": 2, "extra": 3, "rows": 9, "ended": 1e12}
+DRIFT = {"missing": 1, "differing": 2, "extra": 3, "rows": 9, "ended": 4e9}
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_one_that_is_stopped_is_no_fault(running: Control) -> None:
         (0.0, {"phase": "waiting", "why": "others"}, "its snapshot waits for others"),
         (
             0.0,
-            {"drift": {"missing": 1, "differing": 2, "extra": 3, "rows": 9, "ended": 1e12}},
+            {"drift": {"missing": 1, "differing": 2, "extra": 3, "rows": 9, "ended": 4e9}},
             "1 missing, 2 differing and 3 extra of 9",
         ),
         (
@@ -76,6 +76,7 @@ def test_one_that_is_stopped_is_no_fault(running: Control) -> None:
                     "rows": 9,
                     "why": "a new snapshot",
                     "explained": True,
+                    "ended": 4e9,
                 }
             },
             "2 differing and 0 extra of 9 rows; the reason of the comparison: a new snapshot",

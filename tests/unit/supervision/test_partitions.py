@@ -30,10 +30,14 @@ class Markers:
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
 
-    def commit(self, at: datetime | None, name: str = "totals", batch: int = 7) -> None:
+    def commit(
+        self, at: datetime | None, name: str = "totals", batch: int = 7, reset_id: str = "", floor: int | None = None
+    ) -> None:
         mark = 0 if at is None else int(at.timestamp() * 1000)
         plan = "v1\n" + json.dumps({"batchWatermarkMs": mark, "batchTimestampMs": 1}) + '\n{"t":{"0":1}}'
-        self.values[name] = CommitMarker("q", batch, {}, plans={batch: plan}).value()
+        self.values[name] = CommitMarker(
+            "q", batch, {}, plans={batch: plan}, reset_id=reset_id, reset_floor=floor
+        ).value()
 
     def read(self) -> Mapping[str, bytes]:
         return self.values
@@ -106,6 +110,34 @@ def test_each_closed_partition_is_due_once_through_restarts_and_resets(control: 
     first = partition_start(partitions.last_closed(int(START.timestamp() * 1000))) + length
     assert starts == [first + n * length for n in range(len(starts))]
     assert first + len(starts) * length <= at < first + (len(starts) + 1) * length
+
+
+def test_what_a_reset_computes_again_is_due_again_when_it_is_closed_again(control: Control) -> None:
+    markers = Markers()
+    markers.commit(START)
+    looking = watch(control, markers)
+    looking.look()
+    markers.commit(START + 4 * HOUR)
+    looking.look()
+    assert due(control) == [f"2026-01-31T{hour}:00:00/1" for hour in (10, 11, 12, 13)]
+    floor = int((START + 2 * HOUR).replace(minute=0).timestamp() * 1000)
+    found: list[list[str]] = []
+    for ahead in (None, HOUR, 3 * HOUR, 3 * HOUR, 6 * HOUR, 7 * HOUR):
+        markers.commit(None if ahead is None else START + ahead, reset_id="r1", floor=floor)
+        for one in (looking, watch(control, markers)):
+            one.look()
+        found.append(due(control))
+    assert found == [
+        [],
+        [],
+        ["2026-01-31T12:00:00/2"],
+        [],
+        [*(f"2026-01-31T{h}" for h in ("13:00:00/2", "14:00:00/1", "15:00:00/1"))],
+        ["2026-01-31T16:00:00/1"],
+    ]
+    markers.commit(START + 2 * HOUR, reset_id="r2")
+    looking.look()
+    assert due(control) == ["2026-01-31T09:00:00/2", "2026-01-31T10:00:00/2", "2026-01-31T11:00:00/2"]
 
 
 def test_a_long_pause_is_made_up_in_steps(control: Control) -> None:

@@ -20,6 +20,7 @@ table = sa.Table(
     sa.Column("changed_at", sa.BigInteger, nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("run", sa.String(500)),
+    sa.Column("reset_id", sa.String(32), nullable=False),
     sa.Index("ix_partition_event_state", "state"),
 )
 

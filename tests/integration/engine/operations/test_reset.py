@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
@@ -14,9 +15,9 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from penstock.catalog import build
+from penstock.catalog import PartitionedStream, build
 from penstock.cli import app
-from penstock.control import Actor, connect
+from penstock.control import Actor, Control, connect
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.jvm import hadoop_fs
@@ -25,8 +26,10 @@ from penstock.engine.query import source
 from penstock.engine.session import session_for
 from penstock.kafka.admin import admin
 from penstock.kafka.replay import REPLAYS
+from penstock.model.partition import Partitions, partition_start
 from penstock.model.topic import COMMITS
 from penstock.streams import EmitChanges, EmitFinal, F, Input, Stateless, Stream, Topic, TopicOutput
+from penstock.supervision.event_clock.partitions import PartitionWatch
 from penstock.testing import Record, create, read, running, send
 from tests.support.caches import clear_caches
 from tests.support.wait import tended, wait_until
@@ -159,6 +162,35 @@ def test_final_windows_with_a_key_are_emitted_again_and_open_ones_are_lost_to_a_
     made = reset(FINAL, spark, bootstrap, tmp_path, "latest")
     assert any("the windows that were open" in note for note in made.notes)
     assert ran(FINAL, spark, bootstrap, tmp_path) == []
+
+
+def due(watch: PartitionWatch, control: Control) -> list[tuple[float, int]]:
+    """Minute and revision of the partitions that Airflow is to get an event for."""
+    watch.look()
+    events = control.take_due_partitions("partitions/r", [FINAL.name])
+    return [((partition_start(e.partition_key).timestamp() * 1000 - BEGIN) / MINUTE, e.revision) for e in events]
+
+
+def test_windows_that_are_emitted_again_renew_their_partitions(
+    spark: SparkSession, bootstrap: str, control: Control, tmp_path: Path
+) -> None:
+    partitions = PartitionedStream(FINAL.name, Partitions(LENGTH))
+    with closing(PartitionWatch([partitions], control, bootstrap)) as watch:
+        send(bootstrap, at(0, 0.5, 1))
+        ran(FINAL, spark, bootstrap, tmp_path)
+        watch.look()
+        send(bootstrap, at(2, 3))
+        ran(FINAL, spark, bootstrap, tmp_path)
+        assert due(watch, control) == [(1, 1), (2, 1)]
+        assert reset(FINAL, spark, bootstrap, tmp_path, minute(2)).reset.floor == minute(2)
+        assert due(watch, control) == []
+        send(bootstrap, at(4))
+        assert sorted(ran(FINAL, spark, bootstrap, tmp_path)) == [(2, 1), (3, 1)]
+        assert due(watch, control) == [(2, 2), (3, 1)]
+        send(bootstrap, at(5))
+        ran(FINAL, spark, bootstrap, tmp_path)
+    with closing(PartitionWatch([partitions], control, bootstrap)) as watch:
+        assert due(watch, control) == [(4, 1)]
 
 
 def entries(folder: Path, log: str) -> list[Path]:
