@@ -270,14 +270,11 @@ class BatchCommitter:
         of_tables = (
             self._tables.offsets if output.takes_dead_letters else {t: written[t] for t in table_ids if t in written}
         )
-        topics = tuple(topic.name for topic in self._stream.output_topics)
-        # A rebuilt state is no reset: nothing is computed again.
-        reset = None if self.reset is None or self.reset.rebuilt else self.reset
         return CommitMarker(
             query_id, batch.batch_id, {**batch.ends, **of_tables}, {**ids, **table_ids}, batch.plans,
-            self._checkpoint.copy_id, batch.starts, topics, event_time,
+            self._checkpoint.copy_id, batch.starts, tuple(t.name for t in self._stream.output_topics), event_time,
             self._stream.output_mode.heartbeat_schedule is not None,
-            reset.id if reset else "", reset.floor if reset else None,
+            *(self.reset.recomputes if self.reset else ("", None)),
         )  # fmt: skip
 
     def _deliver(

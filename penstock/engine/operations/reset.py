@@ -64,6 +64,11 @@ class Reset:
         )
         return replace(self, starts=starts, processed=below)
 
+    @property
+    def recomputes(self) -> tuple[str, int | None]:
+        """Its id and floor, for commit markers; of a rebuilt state none, because nothing is computed again."""
+        return ("", None) if self.rebuilt else (self.id, self.floor)
+
     def was_processed(self, record: Mapping[str, Any]) -> bool:
         """Whether a record was processed before the reset."""
         return bool(record["offset"] < self.processed.get(record["topic"], {}).get(record["partition"], 0))

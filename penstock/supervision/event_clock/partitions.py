@@ -128,8 +128,8 @@ class PartitionWatch:
         closed = stream.partitions.last_closed(mark)
         if self._resets.get(stream.name) == (marker.reset_id, closed):
             return 0
-        kept = "" if marker.reset_floor is None else stream.partitions.last_closed(marker.reset_floor)
-        keys = [key for key in self._control.partition_revisions(stream.name) if kept < key <= closed]
+        unchanged = "" if marker.reset_floor is None else stream.partitions.last_closed(marker.reset_floor)
+        keys = [key for key in self._control.partition_revisions(stream.name) if unchanged < key <= closed]
         new = self._control.renew_partitions(stream.name, keys, marker.reset_id)
         self._resets[stream.name] = (marker.reset_id, closed)
         return new

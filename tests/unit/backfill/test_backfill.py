@@ -22,20 +22,19 @@ from jobs.metrics.archive import SUMMARIES
 from jobs.quality.archive import COUNTS
 from penstock.archive import parquet
 from penstock.archive.layout import Span
-from penstock.backfill import archive_source, progress, retry, writer
+from penstock.backfill import archive_source, progress, writer
 from penstock.backfill import transform as rows
 from penstock.backfill.job import BackfillJob, BackfillMarker
 from penstock.backfill.preflight import TargetTopic, check_retention, check_watermark, row_extent
 from penstock.backfill.progress import BackfillProgress, BackfillStatus
 from penstock.backfill.reporter import control_reporter
-from penstock.backfill.retry import retry_while_away
 from penstock.backfill.run import run
 from penstock.backfill.stream_lag import reader_lag, stream_watermarks
 from penstock.backfill.verify import RAW_SCHEMA, count_replaced
 from penstock.catalog import build
 from penstock.control import Control
 from penstock.control.rows import ProgressRow
-from penstock.errors import BackfillError, InputNotReady, Wait
+from penstock.errors import BackfillError, InputNotReady
 from penstock.kafka.limits import ProducerRecord
 from penstock.streams import Archive, Backfill, Input, Stateless, Stream, Topic, TopicOutput
 from tests.support.wait import wait_until
@@ -280,43 +279,6 @@ def test_it_says_that_it_lives_while_there_are_no_figures(monkeypatch: pytest.Mo
     count = len(told)
     one.update(state="done")
     assert [f.state for f in told[count:]] == ["done"]
-
-
-def test_a_store_is_asked_again_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "MAX_PAUSE", 0.01)
-    said: list[str] = []
-    answers: list[object] = [Wait("away", seconds=0.0), Wait("away", seconds=0.0), "there"]
-
-    def ask() -> object:
-        one = answers.pop(0)
-        if isinstance(one, Wait):
-            raise one
-        return one
-
-    assert retry_while_away(ask, said.append) == "there"
-    assert len(said) == 2
-    assert "away" in said[0]
-    monkeypatch.setattr(retry, "RETRY_TIMEOUT", 0.1)
-
-    def never() -> None:
-        raise Wait("away", seconds=0.0)
-
-    with pytest.raises(Wait, match="away"):
-        retry_while_away(never, said.append)
-
-
-def test_a_first_call_longer_than_the_timeout_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "RETRY_TIMEOUT", 0.05)
-    reasons: list[str] = []
-
-    def call() -> str:
-        if not reasons:
-            time.sleep(0.1)
-            raise Wait("away", seconds=0.0)
-        return "there"
-
-    assert retry_while_away(call, reasons.append) == "there"
-    assert len(reasons) == 1
 
 
 def test_a_dry_run_has_a_row_of_its_own(control: Control) -> None:
