@@ -11,7 +11,7 @@ from rich.text import Text
 
 from penstock.cli import stream_releases
 from penstock.cli.arguments import AsJson, DryRun, Follow, Note
-from penstock.cli.output import actor, clear_errors, console, count, echo, emit, printable_text, table
+from penstock.cli.output import actor, clear_errors, console, count, echo, emit, printable_text, table, unknown
 from penstock.cli.stream_names import Name, Names, complete, find, view_of
 from penstock.cli.stream_tables import app_facts, facts_table, stream_facts, streams_table
 from penstock.control import Control, Desired, connect
@@ -252,6 +252,8 @@ def remove(
                 hint="release its app, so that a driver without it follows, and try again",
             )
         removal = Removal(name, catalog)
+        if not removal.has_remains and not control.is_target(name):
+            raise unknown("removed stream", name, removal.others)
         removal.check_unused(chosen)
         rows = table(["what", "", "used by", "is"])
         for what, place in (*(("checkpoint", folder) for folder in removal.folders), ("consumer group", removal.group)):

@@ -34,6 +34,14 @@ def topics_of_group(bootstrap: str, group: str, counts: Mapping[str, int]) -> li
     return sorted({partition.topic for partition in committed or () if partition.offset >= 0})
 
 
+def group_names(client: AdminClient, bootstrap: str) -> set[str]:
+    """Returns the names of all consumer groups."""
+    listed = await_result(
+        client.list_consumer_groups(request_timeout=REQUEST_TIMEOUT), bootstrap, "consumer groups could not be listed"
+    )
+    return {group.group_id for group in listed.valid}
+
+
 def delete_group(client: AdminClient, group: str, bootstrap: str) -> None:
     """Deletes a consumer group if it exists."""
     what = f"consumer group {group} could not be deleted"

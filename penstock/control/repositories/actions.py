@@ -26,6 +26,11 @@ class ActionRepository(ControlDatabase):
         with self.begin() as c:
             return is_recorded(c, request)
 
+    def is_target(self, name: str) -> bool:
+        """Whether any action on something of this name is recorded."""
+        with self.begin() as c:
+            return c.execute(select(s.action.c.id).where(s.action.c.target == name).limit(1)).first() is not None
+
     def actions(self, limit: int = 50) -> list[Mapping[str, Any]]:
         """The last actions, newest first: at, actor, source, verb, target, detail."""
         query = select(s.action).order_by(s.action.c.id.desc()).limit(limit)

@@ -21,6 +21,8 @@ from penstock.model.topic import COMMITS, DEAD_LETTERS, POSITIONS
 from penstock.object_store.bucket import Bucket
 from penstock.settings import settings
 
+PREFIX = "penstock."
+"""Of the consumer groups of streams."""
 # Beside the checkpoint: its tables, the checkpoint before a reset, a pending reset, a rebuild that did not end, and the
 # copy of a dry run.
 SUFFIXES = ("", ".tables", ".before", ".reset", ".rebuilding", ".dry-run")
@@ -45,6 +47,11 @@ class TopicUse:
 class Removal:
     """The remains of a stream that is no longer declared.
 
+    Attributes:
+        group: Its consumer group.
+        has_remains: Whether it has a checkpoint or a consumer group.
+        others: Names of other streams that are not declared and have either.
+
     Raises:
         PenstockError: the checkpoints are in a store that Penstock does not read.
     """
@@ -52,9 +59,13 @@ class Removal:
     def __init__(self, name: str, catalog: Catalog) -> None:
         bootstrap = settings().bootstrap
         self._name, self._client = name, admin(bootstrap)
-        self.group = f"penstock.{name}"
+        self.group = f"{PREFIX}{name}"
         self._topics = partition_counts(self._client, bootstrap)
         self._folders = folders(name)
+        groups = cleanup.group_names(self._client, bootstrap)
+        self.has_remains = bool(self._folders) or self.group in groups
+        left = {group.removeprefix(PREFIX) for group in groups if group.startswith(PREFIX)} | _local_checkpoints()
+        self.others = left - {name} - catalog.declared.keys()
         self.users = {topic: used_by(catalog, topic) for topic in self._topics if not topic.startswith("__")}
         read = cleanup.topics_of_group(bootstrap, self.group, self._topics)
         self.topics = [
@@ -124,6 +135,16 @@ def folders(name: str) -> Mapping[str, Callable[[], None]]:
             hint=f"remove the folder {name} there with that store's own tools",
         )
     return remote | {str(path): partial(shutil.rmtree, path) for path in local if path.is_dir()}
+
+
+def _local_checkpoints() -> set[str]:
+    """Names of streams that have a checkpoint on this host's disk."""
+    url = urlparse(settings().checkpoint_root)
+    root = Path(url.path)
+    if url.scheme not in ("", "file") or not root.is_dir():
+        return set()
+    names = [path.name for path in root.iterdir() if path.is_dir()]
+    return {name for name in names if not name.endswith(SUFFIXES[1:])}
 
 
 def _delete(store: Bucket, keys: list[str]) -> None:

@@ -239,6 +239,7 @@ class Broker:
         topics = dict.fromkeys(("t", "s-out", "told", "strict.x", "penstock.commits", "__consumer_offsets"), 1)
         monkeypatch.setattr(removal, "partition_counts", lambda *_: topics)
         monkeypatch.setattr(removal, "delete_commit_marker", lambda name, _: self.deleted.append(f"mark of {name}"))
+        monkeypatch.setattr(cleanup, "group_names", lambda *_: {"penstock.gone-too", "penstock.s", "others"})
         monkeypatch.setattr(cleanup, "topics_of_group", lambda *_: ["t"])
         monkeypatch.setattr(cleanup, "delete_group", lambda _, group, __: self.deleted.append(group))
         monkeypatch.setattr(cleanup, "delete_topics", lambda _, names, __: self.deleted.extend(names))
@@ -254,6 +255,9 @@ def test_what_a_stream_that_is_gone_has_left_is_named_and_removed_by_choice(
     assert "penstock.gone" in said
     assert [line.split()[2] for line in said.splitlines() if line.startswith("unused topic")] == ["told"]
     assert "it is declared" in run("remove", "s", code=1)
+    said = run("remove", "gon", "--topic", "told", code=2)
+    assert "there is no removed stream named 'gon'; did you mean gone or gone-too?" in said
+    assert "take one of: gone, gone-too" in run("remove", "elsewhere", code=2), "those that are declared are none"
     for used in ("t", "s-out", "strict.x", "penstock.commits"):
         assert "used by others" in run("remove", "gone", "--topic", used, code=1)
     assert "does not have" in run("remove", "gone", "--topic", "nowhere", code=1)
@@ -266,3 +270,4 @@ def test_what_a_stream_that_is_gone_has_left_is_named_and_removed_by_choice(
     assert broker.deleted == ["penstock.gone", "mark of gone", "told"]
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["gone-too"]
     assert [action["verb"] for action in control.actions(1)] == ["remove"]
+    assert "removed of gone: told" in run("remove", "gone", "--topic", "told"), "nothing of it is left but its name"
