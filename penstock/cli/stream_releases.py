@@ -14,7 +14,7 @@ from penstock.cli.stream_names import Name, find, view_of
 from penstock.control import connect
 from penstock.errors import PenstockError
 from penstock.settings import settings
-from penstock.supervision import code_snapshot
+from penstock.supervision import code_snapshot, released_code
 from penstock.supervision import release as requests
 
 
@@ -51,7 +51,7 @@ def releases(name: Name, as_json: AsJson = False) -> None:
         control = connect()
         app_view, _ = find(view_of(control), name)
         rows = control.releases(app_view.name)
-        running = app_view.driver.release_seq if app_view.driver and app_view.driver.up else None
+        running = released_code.running_release(control, app_view.name)
         if as_json:
             emit([{**asdict(row), "running": row.number == running} for row in rows])
             return

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.catalog import Catalog
-from penstock.catalog.app_files import files_of_apps
 from penstock.control import Actor, Control
 from penstock.errors import PenstockError, ReleaseRefused, optional_packages
 from penstock.host.child_output import redirect_stdout, write_result
 from penstock.settings import settings
-from penstock.supervision import backends, code_snapshot, launch, released_code
+from penstock.supervision import backends, code_snapshot, launch
+from penstock.supervision.changed_code import changed_files
 from penstock.supervision.release import release
 
 RELEASE_TIMEOUT = 900.0
@@ -73,29 +73,6 @@ def release_what_changed(
             result.problems.append(e)
             result.left_out |= set(fresh)
     return result
-
-
-def changed_files(control: Control, catalog: Catalog) -> Mapping[str, Sequence[str]]:
-    """The files of each app that differ between its release and the disk.
-
-    Raises:
-        ReleaseRefused: The files on the disk cannot be read.
-    """
-    on_disk = code_snapshot.read_project(settings().project)
-    apps_by_digest: dict[str, list[str]] = {}
-    for app in control.apps():
-        if app.digest:
-            apps_by_digest.setdefault(app.digest, []).append(app.name)
-    changed: dict[str, list[str]] = {}
-    for digest, apps in apps_by_digest.items():
-        try:
-            released = released_code.files_of(control, digest)
-        except ReleaseRefused:
-            # A snapshot that is damaged is replaced too.
-            released = {}
-        paths = code_snapshot.changed_paths(released, on_disk)
-        changed |= files_of_apps(paths, {**released, **on_disk}, apps, catalog)
-    return {app: paths for app, paths in changed.items() if paths}
 
 
 def _described(paths: Sequence[str]) -> str:

@@ -100,6 +100,25 @@ def find(control: Control, app: str, name: str) -> ReleaseRow:
     return matches[0]
 
 
+def is_up(driver: DriverRow, now: int, stuck_ms: int) -> bool:
+    """Whether a driver runs or drains, and has reported lately.
+
+    Args:
+        driver: The driver.
+        now: The database's clock, in epoch ms.
+        stuck_ms: Milliseconds without a report after which it is taken for hung.
+    """
+    return driver.state in ("running", "draining") and now - driver.alive_at <= stuck_ms
+
+
+def running_release(control: Control, app: str) -> int | None:
+    """The number of the release whose code runs; None if no driver of the app is up."""
+    row = control.app(app)
+    driver = control.driver(row.incarnation) if row and row.incarnation else None
+    stuck_ms = int(settings().stuck_after * 1000)
+    return driver.release_seq if driver and is_up(driver, control.now(), stuck_ms) else None
+
+
 def prune(control: Control, app: str) -> None:
     """Remove releases and snapshots that are not kept, here and in the control database."""
     code_snapshot.prune_copies(control.prune_releases(app, RELEASES_KEPT))

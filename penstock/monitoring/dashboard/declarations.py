@@ -51,9 +51,19 @@ def _document(spec: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _run(spec: str) -> bytes:  # noqa: ARG001
-    """A process of its own: the api-server must not import a project's code, and would keep its first version."""
+    return run_on_project("penstock.catalog")
+
+
+def run_on_project(module: str) -> bytes:
+    """What a module prints that reads the declarations on the disk.
+
+    It has a process of its own: the api-server must not import a project's code, and would keep its first version.
+
+    Raises:
+        DeclarationError: The process fails, or takes too long.
+    """
     env = {**os.environ, "PYTHONPATH": settings().python_path}
-    command = [sys.executable, "-m", "penstock.catalog"]
+    command = [sys.executable, "-m", module]
     try:
         done = subprocess.run(command, env=env, capture_output=True, check=True, timeout=TIMEOUT)
     except subprocess.TimeoutExpired as e:

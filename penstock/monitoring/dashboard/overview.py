@@ -35,6 +35,7 @@ from penstock.monitoring.dashboard.states import (
     stream_state,
 )
 from penstock.monitoring.humanize import duration, host_name
+from penstock.supervision.released_code import is_up
 
 # Newest gaps of a stream that are shown.
 GAPS = 20
@@ -102,7 +103,7 @@ def _driver(row: DriverRow, now: int, limits: StateLimits) -> DriverView:
         row.log,
         row.launched_at,
         max(0, (row.ended_at or now) - row.launched_at),
-        row.state in ("running", "draining") and now - row.alive_at <= limits.stuck_ms,
+        is_up(row, now, limits.stuck_ms),
         alive_age,
         None if row.ended_at is None else max(0, now - row.ended_at),
         row.reason,

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import asdict, dataclass
+from functools import lru_cache
+from threading import Lock
 from typing import Any, Literal
 
+import orjson
+
 from penstock.control import Control
+from penstock.monitoring.dashboard.declarations import run_on_project
 from penstock.settings import settings
 from penstock.supervision import code_snapshot, released_code
 from penstock.supervision.code_snapshot import CodeFiles
@@ -18,6 +23,7 @@ MAX_FILES, MAX_LINES = 50, 200
 MAX_COMPARED = 100_000
 """Bytes of a file whose lines are compared."""
 MAX_LINE = 500
+_lock = Lock()
 
 
 @dataclass(frozen=True)
@@ -37,9 +43,7 @@ class ChangedFile:
 
 def app_releases(control: Control, app: str) -> dict[str, Any]:
     """The releases of an app, newest first; which of them runs, and which has the code on the disk."""
-    row = control.app(app)
-    driver = control.driver(row.incarnation) if row and row.incarnation else None
-    running = driver.release_seq if driver and driver.state != "ended" else None
+    running = released_code.running_release(control, app)
     disk = code_snapshot.disk_digest(settings().project)
     return {
         "releases": [
@@ -47,6 +51,26 @@ def app_releases(control: Control, app: str) -> dict[str, Any]:
         ],
         "disk": disk,
     }
+
+
+def changed_apps(control: Control) -> dict[str, int]:
+    """By app, how many of its files differ between its release and the disk; apps without such files are left out.
+
+    Raises:
+        DeclarationError: The process that reads the files fails, or takes too long.
+    """
+    digests = tuple(sorted((app.name, app.digest) for app in control.apps() if app.digest))
+    # Requests that arrive during the process wait for its result.
+    with _lock:
+        return _changed(code_snapshot.disk_digest(settings().project), digests)
+
+
+@lru_cache(maxsize=1)
+def _changed(disk: str, digests: tuple[tuple[str, str], ...]) -> dict[str, int]:
+    if all(digest == disk for _, digest in digests):
+        return {}
+    counts: dict[str, int] = orjson.loads(run_on_project("penstock.supervision.changed_code").splitlines()[-1])
+    return counts
 
 
 def changes(control: Control, app: str, before: str, after: str) -> dict[str, Any]:

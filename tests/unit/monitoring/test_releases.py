@@ -14,6 +14,7 @@ from penstock.monitoring.dashboard import releases
 from penstock.monitoring.dashboard.releases import app_releases, changes
 from penstock.settings import settings
 from penstock.supervision.code_snapshot import digest_of, pack
+from penstock.supervision.released_code import running_release
 
 ME = Actor("me", "cli")
 BEFORE = {"jobs/a.py": b"one\ntwo\n", "jobs/gone.py": b"x\n", "jobs/same.py": b"", "jobs/data.bin": b"\xff"}
@@ -29,6 +30,8 @@ def app(control: Control) -> str:
         control.store_snapshot(digest_of(content), pack(content))
     incarnation = control.claim("shop", None, host="h", owner="o", log="l")
     assert incarnation
+    control.update_driver(incarnation, state="running")
+    control.report_driver_alive(incarnation)
     control.record_first_code("shop", 0, digest_of(BEFORE), ME)
     assert control.release("shop", ME, "dearer", digest=digest_of(AFTER)) == 1
     return "shop"
@@ -50,6 +53,18 @@ def test_releases_say_which_runs_and_which_is_on_the_disk(
     assert said["disk"] == digest_of(AFTER)
     assert changes(control, app, "1", "disk")["count"] == 0
     assert changes(control, app, digest_of(BEFORE), "disk") == changes(control, app, "0", "1")
+
+
+def test_a_release_runs_while_its_driver_is_up(control: Control, app: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = control.drivers()[0].incarnation
+    assert running_release(control, app) == 0
+    for state, number in (("launching", None), ("queued", None), ("draining", 0), ("ended", None), ("running", 0)):
+        control.update_driver(driver, state=state)
+        assert running_release(control, app) == number, state
+    at = control.now()
+    monkeypatch.setattr(Control, "now", lambda _: at + int(settings().stuck_after * 1000) + 1000)
+    assert running_release(control, app) is None, "it may be hung"
+    assert running_release(control, "nosuch") is None
 
 
 def test_changes_are_a_bounded_diff_of_each_file(control: Control, app: str, monkeypatch: pytest.MonkeyPatch) -> None:
