@@ -5,4 +5,4 @@ One file: Airflow parses each file every minute, and each that reads the declara
 
 from penstock.airflow.dags import declare_dags
 
-globals().update(declare_dags("streams", "captures", "backfills", "partitions", "operate", "rebuild"))
+globals().update(declare_dags("streams", "captures", "backfills", "partitions", "operate", "release", "rebuild"))

@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from penstock.catalog import BrokenFile
+    from penstock.control import Actor, Control
     from penstock.supervision.cluster_drivers import ClusterSubmission
     from penstock.supervision.supervisor import Supervisor
 
@@ -213,46 +215,100 @@ class EndOrphanedDrivers(BaseOperator):
         return ended
 
 
-class OperateStreams(BaseOperator):
-    """Starts, stops or releases what the form of the run names, in the name of the user who triggered it.
+@dataclass(frozen=True)
+class StreamsForm:
+    """What the form of a run asks for.
 
-    Params: action (start, stop or release); target (`app NAME` or `stream NAME`); note.
+    Attributes:
+        app: The app of the target.
+        streams: The streams of the target.
+        actor: The user who triggered the run.
+        note: The note with the id of the run.
+        request: Id of the request, the same in all tries.
+    """
+
+    app: str
+    streams: Sequence[str]
+    actor: Actor
+    note: str
+    request: str
+
+
+def read_form(control: Control, dag: str, context: Context) -> StreamsForm:
+    """Read params target (`app NAME` or `stream NAME`) and note, and declare what is new.
+
+    Raises:
+        DeclarationError: There is no such app or stream.
+    """
+    from penstock.catalog import partial_catalog
+    from penstock.control import Actor
+    from penstock.errors import DeclarationError
+
+    params, run = context["params"], context["dag_run"]
+    kind, _, name = str(params["target"]).partition(" ")
+    catalog, wrong = partial_catalog()
+    control.sync(catalog, forget=not wrong)
+    # By the control database: streams of invalid files can be stopped too.
+    app = name if kind == "app" else control.app_of(name)
+    streams = list(control.desired(app)) if kind == "app" else [name]
+    if not app or not streams:
+        raise DeclarationError(f"no such {kind}", got=name, hint="see `penstock streams list`")
+    note = f"{params['note'] or ''} (run {run.run_id})".strip()
+    actor = Actor(run.triggering_user_name or "unknown", "airflow")
+    return StreamsForm(app, streams, actor, note, request_of(dag, run.run_id))
+
+
+class OperateStreams(BaseOperator):
+    """Starts or stops what the form of the run names, in the name of the user who triggered it.
+
+    Params: action (start or stop); target (`app NAME` or `stream NAME`); note.
     """
 
     ui_color = "#dcefd9"
 
     def execute(self, context: Context) -> str:
-        from penstock.catalog import partial_catalog
-        from penstock.control import Actor, connect
-        from penstock.errors import DeclarationError, ReleaseRefused
+        from penstock.control import connect
+
+        action = str(context["params"]["action"])
+        if action not in ("start", "stop"):
+            hint = "start or stop; to release, trigger the DAG release_streams"
+            raise AirflowFailException(f"operate_streams has no such action; got: {action}; hint: {hint}")
+        control = connect()
+        form = read_form(control, self.dag_id, context)
+        control.set_desired(form.streams, "on" if action == "start" else "off", form.actor, form.note, form.request)
+        result = f"{action} {', '.join(form.streams)}"
+        self.log.info("%s, requested by %s", result, form.actor.name)
+        return result
+
+
+class ReleaseStreams(BaseOperator):
+    """Releases the app of what the form of the run names, in the name of the user who triggered it.
+
+    Params: target (`app NAME` or `stream NAME`); to (number or digest of an earlier release; empty: the code on the
+    disk); note.
+    """
+
+    ui_color = "#dcefd9"
+
+    def execute(self, context: Context) -> str:
+        from penstock.control import connect
+        from penstock.errors import ReleaseRefused
         from penstock.supervision.release import release
 
-        params, run = context["params"], context["dag_run"]
-        actor = Actor(run.triggering_user_name or "unknown", "airflow")
-        kind, _, name = str(params["target"]).partition(" ")
-        request = request_of(self.dag_id, run.run_id)
-        note = f"{params['note'] or ''} (run {run.run_id})".strip()
-        (catalog, wrong), control = partial_catalog(), connect()
-        control.sync(catalog, forget=not wrong)
-        # By the control database: streams of invalid files can be stopped too.
-        app = name if kind == "app" else control.app_of(name)
-        streams = list(control.desired(app)) if kind == "app" else [name]
-        if not app or not streams:
-            raise DeclarationError(f"no such {kind}", got=name, hint="see `penstock streams list`")
-        if control.recorded(request):
+        control = connect()
+        form = read_form(control, self.dag_id, context)
+        if control.recorded(form.request):
             # Airflow repeats a task whose end it has not received; a second release would be a second restart.
             result = "an earlier try of this run has done this"
             self.log.info(result)
             return result
-        if params["action"] == "release":
-            try:
-                result = f"release {release(control, app, actor, note, request=request)} of app {app}"
-            except ReleaseRefused as e:
-                raise AirflowFailException(str(e)) from e
-        else:
-            control.set_desired(streams, "on" if params["action"] == "start" else "off", actor, note, request)
-            result = f"{params['action']} {', '.join(streams)}"
-        self.log.info("%s, requested by %s", result, actor.name)
+        to = str(context["params"]["to"] or "").strip()
+        try:
+            number = release(control, form.app, form.actor, form.note, request=form.request, to=to)
+        except ReleaseRefused as e:
+            raise AirflowFailException(str(e)) from e
+        result = f"release {number} of app {form.app}"
+        self.log.info("%s, requested by %s", result, form.actor.name)
         return result
 
 

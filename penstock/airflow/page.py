@@ -1,7 +1,7 @@
 """The operator page: a FastAPI app inside Airflow's api-server, shown as a view of its UI.
 
 Airflow does not authenticate plugin apps, so every route depends on Airflow's checks. No route declares a body, because
-FastAPI would read it before the checks: `action_of` reads it after them.
+FastAPI would read it before the checks: `action_of` and `release_of` read it after them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from threading import BoundedSemaphore
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
 
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -31,6 +30,7 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as AnyHTTPException
 
+from penstock.airflow.permissions import from_this_page, has_permission, may_operate, may_release, may_view
 from penstock.control import Actor, Control, Desired, connect
 from penstock.control.repositories.captures import Captures
 from penstock.errors import BrokerError, ControlError, DeclarationError, ReleaseRefused, SinkError
@@ -56,7 +56,6 @@ letter_reads, code_reads, searches, sink_runs = (BoundedSemaphore(n) for n in (2
 # The code of one app is tried at a time.
 releasing = release.ReleaseQueue()
 
-OPERATE_DAG = "operate_streams"  # who may trigger this DAG may start, stop and release here
 PREFIX = "/penstock"
 # Seconds: how long a request waits for others, the hash of the files is cached, and a body may take.
 BUSY_TIMEOUT, HASH_EVERY, BODY_TIMEOUT = 5.0, 10.0, 10.0
@@ -74,24 +73,8 @@ HEADERS = {
 }
 
 panel_counts = PanelCounts(connect)
-may_see = requires_access_view(AccessView.PLUGINS)
-may_act = requires_access_dag("POST", DagAccessEntity.RUN, OPERATE_DAG)
 
-app = FastAPI(title="Penstock", dependencies=[Depends(may_see)], docs_url=None, redoc_url=None, openapi_url=None)
-
-
-def from_this_page(request: Request) -> None:
-    """Refuse requests that a page of another site could send with the user's cookie."""
-    if not json_body.is_json(request):
-        raise HTTPException(415, "send application/json")
-    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
-    own = {request.headers.get("host", ""), urlsplit(conf.get("api", "base_url", fallback="")).netloc} - {""}
-    bearer = request.headers.get("authorization", "").lower().startswith("bearer ")
-    foreign = origin is not None and origin.partition("://")[2] not in own
-    # A browser sends at least one of both headers; a script that holds a token of its own needs neither.
-    if site not in (None, "same-origin") or foreign or (origin is None and site is None and not bearer):
-        log.warning("refused an action from a foreign origin: Origin %.200r, Sec-Fetch-Site %.40r", origin, site)
-        raise HTTPException(403, "an action must come from this page: foreign or missing Origin")
+app = FastAPI(title="Penstock", dependencies=[Depends(may_view)], docs_url=None, redoc_url=None, openapi_url=None)
 
 
 class Action(BaseModel):
@@ -99,15 +82,30 @@ class Action(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    verb: Literal["start", "stop", "release", "poll", "reconcile", "snapshot", "continue", "replay"]
+    verb: Literal["start", "stop", "poll", "reconcile", "snapshot", "continue", "replay"]
     kind: Literal["stream", "app", "capture", "sink"]
     name: str = Field(max_length=120)
+    note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
+
+
+class ReleaseAction(BaseModel):
+    """A release of an app: of the code on the disk, or of the earlier release `to`, a number or digest."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    app: str = Field(max_length=120)
+    to: str = Field("", max_length=64)
     note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
 
 
 async def action_of(request: Request) -> Action:
     """The body of an action, read after the checks of its sender."""
     return await json_body.read_json(request, Action, BODY_LIMIT, BODY_TIMEOUT)
+
+
+async def release_of(request: Request) -> ReleaseAction:
+    """The body of a release, likewise."""
+    return await json_body.read_json(request, ReleaseAction, BODY_LIMIT, BODY_TIMEOUT)
 
 
 def own_host(header: str) -> bool:
@@ -191,14 +189,11 @@ def static(version: str, name: str) -> FileResponse:
 @app.get("/api/overview")
 def get_overview(request: Request, user: GetUserDep) -> Response:
     """Everything but the charts; see penstock.monitoring.dashboard.overview."""
-    try:
-        may_act(request, user)
-        allowed = True
-    except HTTPException as e:
-        if e.status_code != 403:
-            raise
-        allowed = False
-    viewer: dict[str, Any] = {"name": user.get_name(), "may_act": allowed}
+    viewer: dict[str, Any] = {
+        "name": user.get_name(),
+        "may_operate": has_permission(may_operate, request, user),
+        "may_release": has_permission(may_release, request, user),
+    }
     texts = {"states": STATES, "remedies": REMEDIES, "run_states": RUN_STATES, "run_remedies": RUN_REMEDIES}
     view = overview(read(connect()), StateLimits.of(settings()))
     return Response(view.as_json(viewer=viewer, disk_hash=_disk_hash(), **texts), media_type="application/json")
@@ -228,7 +223,7 @@ def get_panel(name: str) -> JSONResponse:
     return JSONResponse(panel_counts.read(_panel(name)))
 
 
-@app.get("/api/panels/{name}/cards", dependencies=[Depends(may_act)])
+@app.get("/api/panels/{name}/cards", dependencies=[Depends(may_operate)])
 def get_cards(name: str, key: Annotated[str, Query(min_length=1, max_length=4096)]) -> JSONResponse:
     """What a panel shows about a key. That is data, which not every viewer may see."""
     panel = _panel(name)
@@ -244,7 +239,7 @@ def _panel(name: str) -> dict[str, Any]:
     return panel
 
 
-@app.get("/api/letters", dependencies=[Depends(may_act)])
+@app.get("/api/letters", dependencies=[Depends(may_operate)])
 def get_letters(stream: Annotated[str, Query(max_length=120)], kind: dead_letters.Kind) -> JSONResponse:
     """A stream's dead letters, newest first. They are data, which not every viewer may see."""
     row = connect().progress().get(stream)
@@ -260,7 +255,7 @@ def get_letters(stream: Annotated[str, Query(max_length=120)], kind: dead_letter
     return JSONResponse({"letters": [asdict(letter) for letter in letters]})
 
 
-@app.get("/api/log", dependencies=[Depends(may_act)])
+@app.get("/api/log", dependencies=[Depends(may_operate)])
 def get_log(app: Annotated[str, Query(max_length=120)]) -> JSONResponse:
     """The last lines of the log of an app's driver, which may quote records: not for every viewer."""
     control = connect()
@@ -285,7 +280,13 @@ def get_releases(app: Annotated[str, Query(max_length=120)]) -> JSONResponse:
     return JSONResponse(releases.app_releases(control, app))
 
 
-@app.get("/api/changes", dependencies=[Depends(may_act)])
+@app.get("/api/changed")
+def get_changed() -> JSONResponse:
+    """By app, how many of its files differ between its release and the disk."""
+    return JSONResponse(releases.changed_apps(connect()))
+
+
+@app.get("/api/changes", dependencies=[Depends(may_operate)])
 def get_changes(
     app: Annotated[str, Query(max_length=120)],
     before: Annotated[str, Query(max_length=64)],
@@ -302,7 +303,7 @@ def get_catalog() -> Response:
     return Response(declarations.read_catalog(disk_digest(settings().project)), media_type="application/json")
 
 
-@app.get("/api/explain", dependencies=[Depends(may_act)])
+@app.get("/api/explain", dependencies=[Depends(may_operate)])
 def get_explanation(sink: Annotated[str, Query(max_length=120)]) -> JSONResponse:
     """The statement of a sink, explained. It takes a JVM for seconds, so viewers may not start it."""
     spec = disk_digest(settings().project)
@@ -328,26 +329,28 @@ def _limited(semaphore: BoundedSemaphore) -> Iterator[None]:
         semaphore.release()
 
 
-@app.post("/api/actions", dependencies=[Depends(may_act), Depends(from_this_page)])
+@app.post("/api/actions", dependencies=[Depends(may_operate), Depends(from_this_page)])
 async def act(action: Annotated[Action, Depends(action_of)], user: GetUserDep) -> JSONResponse:
-    """Start or stop a stream or an app, release an app, send a request to a capture, or replay a sink.
+    """Start or stop a stream or an app, send a request to a capture, or replay a sink.
 
     404 if the name is not declared.
     """
-    actor = Actor(user.get_name(), "page")
-    if action.verb != "release":
-        return await run_in_threadpool(_act, action, actor)
+    return await run_in_threadpool(_act, action, Actor(user.get_name(), "page"))
+
+
+@app.post("/api/releases", dependencies=[Depends(may_release), Depends(from_this_page)])
+async def post_release(wanted: Annotated[ReleaseAction, Depends(release_of)], user: GetUserDep) -> JSONResponse:
+    """Release an app. 404 if it is not declared, 409 if the release is refused."""
     # It may take minutes, in which no thread of the api-server must wait.
-    release_seq = await run_in_threadpool(_request_release, action, actor)
-    return JSONResponse({"release": await asyncio.shield(asyncio.wrap_future(release_seq))})
+    number = await run_in_threadpool(_request_release, wanted, Actor(user.get_name(), "page"))
+    return JSONResponse({"release": await asyncio.shield(asyncio.wrap_future(number))})
 
 
-def _request_release(action: Action, actor: Actor) -> Future[int]:
+def _request_release(wanted: ReleaseAction, actor: Actor) -> Future[int]:
     control = connect()
-    _desired(control, action)
-    if action.kind != "app":
-        raise HTTPException(422, "a release is of an app: all its streams share one driver")
-    return releasing.ask(control, action.name, actor, action.note)
+    if not control.desired(wanted.app):
+        raise HTTPException(404, f"there is no app named {wanted.app!r}")
+    return releasing.ask(control, wanted.app, actor, wanted.note, to=wanted.to)
 
 
 def _desired(control: Control, action: Action) -> dict[str, Desired]:

@@ -92,13 +92,21 @@ class ReleaseQueue:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "release")
-        self._running: dict[tuple[str, str], Future[int]] = {}
+        self._running: dict[tuple[str, str, str], Future[int]] = {}
         self._lock = Lock()
 
-    def ask(self, control: Control, app: str, actor: Actor, note: str = "") -> Future[int]:
+    def ask(self, control: Control, app: str, actor: Actor, note: str = "", *, to: str = "") -> Future[int]:
         """The release of an app that was asked for, once it is accepted; who asks while the same code is being checked
-        gets the same one. ReleaseRefused, also at once if too many wait."""
-        key = (app, code_snapshot.disk_digest(settings().project))
+        gets the same one. ReleaseRefused, also at once if too many wait.
+
+        Args:
+            control: The control database.
+            app: The app.
+            actor: Who asks for it.
+            note: Recorded with it.
+            to: As for `release`.
+        """
+        key = (app, to, "" if to else code_snapshot.disk_digest(settings().project))
         with self._lock:
             running = self._running.get(key)
             if is_joining := running is not None:
@@ -106,11 +114,11 @@ class ReleaseQueue:
             elif len(self._running) >= MAX_WAITING:
                 raise ReleaseRefused(
                     f"{len(self._running)} releases are being checked, so that of app {app} is not",
-                    got=", ".join(sorted(name for name, _ in self._running)),
+                    got=", ".join(sorted(name for name, *_ in self._running)),
                     hint="release again in a minute",
                 )
             else:
-                running = self._running[key] = self._pool.submit(release, control, app, actor, note)
+                running = self._running[key] = self._pool.submit(release, control, app, actor, note, to=to)
         assert running is not None
 
         def done(ended: Future[int]) -> None:
@@ -122,7 +130,7 @@ class ReleaseQueue:
         running.add_done_callback(done)
         return running
 
-    def _forget(self, key: tuple[str, str]) -> None:
+    def _forget(self, key: tuple[str, str, str]) -> None:
         with self._lock:
             self._running.pop(key, None)
 

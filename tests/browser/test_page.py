@@ -161,6 +161,23 @@ def test_a_viewer_sees_but_cannot_act(visit: Visit) -> None:
     assert buttons.count() > 10
     for button in buttons.all():
         expect(button).to_be_disabled()
+        dag = "release_streams" if (button.text_content() or "").startswith("Release") else "operate_streams"
+        expect(button).to_have_attribute("title", f"Needs the permission to trigger the DAG {dag}")
+
+
+def test_an_operator_without_releases_starts_and_stops(visit: Visit, control: Control) -> None:
+    view = visit("otto")
+    expect(view.frame.locator("#viewer")).to_have_text("otto · no releases")
+    reason = "Needs the permission to trigger the DAG release_streams"
+    for release in view.frame.get_by_role("button", name=re.compile("^Release ")).all():
+        expect(release).to_be_disabled()
+        expect(release).to_have_attribute("title", reason)
+    view.frame.get_by_role("button", name="Stop bundles").click()
+    dialog(view).get_by_role("button", name="Stop").click()
+    expect(row(view, "bundles")).to_contain_text("desired off")
+    assert control.desired("metrics")["bundles"] == "off"
+    assert control.actions(1)[0]["actor"] == "otto"
+    assert view.troubles == []
 
 
 def test_a_failed_action_shows_its_error_and_can_be_repeated(visit: Visit, control: Control) -> None:

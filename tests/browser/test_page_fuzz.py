@@ -23,10 +23,10 @@ pytestmark = pytest.mark.browser
 TRIES = tries(200)
 READ = [
     "", "static/x/page.js", "api/overview", "api/history", "api/letters", "api/log", "api/releases", "api/changes",
-    "api/catalog", "api/explain", "api/panels/fleet", "api/panels/fleet/cards",
+    "api/changed", "api/catalog", "api/explain", "api/panels/fleet", "api/panels/fleet/cards",
 ]  # fmt: skip
-ACT = "api/actions"
-WAYS = {("get", path) for path in READ} | {("post", ACT)}
+ACT, RELEASE = "api/actions", "api/releases"
+WAYS = {("get", path) for path in READ} | {("post", ACT), ("post", RELEASE)}
 NONE = ["static/", "api/", "api/none"]
 QUERIES = {
     "api/letters": {"stream": "bundles", "kind": "dead"},
@@ -40,6 +40,7 @@ METHODS = ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "GET", "POST"]
 ACTIONS = [
     {"verb": "stop", "kind": "stream", "name": "bundles", "note": "tried"},
     {"verb": "poll", "kind": "capture", "name": "tests", "note": "tried"},
+    {"app": "nobody", "to": "1", "note": "tried"},
 ]
 WORDS: list[Any] = [
     "start", "stop", "release", "poll", "reconcile", "snapshot", "continue", "replay",
@@ -98,7 +99,8 @@ def body(chance: random.Random) -> bytes:
 def asked(chance: random.Random) -> tuple[str, str]:
     """The method, mostly one that fits, and the target of a request."""
     path = chance.choice([*READ, *NONE, *[ACT] * 5])
-    method = chance.choice(METHODS) if chance.random() < 0.3 else "POST" if path == ACT else "GET"
+    posted = path == ACT or (path == RELEASE and chance.random() < 0.5)
+    method = chance.choice(METHODS) if chance.random() < 0.3 else "POST" if posted else "GET"
     if path in QUERIES:
         given: dict[str, Any] = dict(QUERIES[path])
         for name in chance.sample(list(given), chance.choice((0, 0, 1))):

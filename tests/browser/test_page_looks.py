@@ -229,9 +229,10 @@ def test_normal_values_are_not_marked(visit: Visit) -> None:
     expect(watermark).to_have_text(re.compile("^[23] s\\+ 9 s$"))
     expect(stream(view, "summaries").locator("td").nth(4)).to_contain_text("11 s")
     expect(stream(view, "topic-quality").locator("td").nth(3)).to_have_attribute("data-zero", "")
-    expect(view.frame.locator("tr.app", has_text="quality")).to_contain_text(
+    expect(view.frame.locator("tr.app", has_text="metrics")).to_contain_text(
         re.compile(r"code 5d41402a, the disk differs \([0-9a-f]{8}\)")
     )
+    expect(view.frame.locator("tr.app", has_text="quality")).to_contain_text(re.compile("code 5d41402a$"))
 
 
 def test_a_watermark_ahead_and_late_records_are_alarms(visit: Visit, scene: Scene) -> None:

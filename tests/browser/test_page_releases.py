@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.browser.conftest import View
-from tests.browser.scene import Scene
+from tests.browser.scene import CODE, Scene
 from tests.browser.server import Server
 
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("scene")]
@@ -30,6 +32,59 @@ def test_the_code_on_the_disk_is_compared_with_a_release(server: Server) -> None
     assert by_path["jobs/metrics/before.py"]["diff"] == ["@@ -1 +0,0 @@", "-RATE = 1"]
     answer = get(server, "olga", "changes", app="metrics", before="99")
     assert (answer.status_code, answer.json()["code"]) == (409, "release_refused")
+
+
+def test_the_disk_differs_by_files_of_the_app_alone(server: Server) -> None:
+    def changed() -> dict[str, int]:
+        answer = get(server, "vera", "changed")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, int] = answer.json()
+        return found
+
+    # The release has this file alone.
+    path = server.project / "jobs" / "metrics" / "before.py"
+    assert changed() == {"metrics": 1}
+    path.parent.mkdir()
+    try:
+        path.write_bytes(CODE["jobs/metrics/before.py"])
+        [row] = [r for r in get(server, "vera", "releases", app="metrics").json()["releases"] if r["digest"]]
+        assert not row["on_disk"], "the disk has files of other apps"
+        assert changed() == {}
+        (path.parent / "after.py").write_text("import jobs.metrics.before")
+        assert changed() == {"metrics": 1}
+    finally:
+        shutil.rmtree(path.parent)
+    assert changed() == {"metrics": 1}
+
+
+def test_a_release_offers_the_code_of_earlier_ones(visit: Callable[..., View]) -> None:
+    asked: list[Any] = []
+
+    def answer(route: Route) -> None:
+        if route.request.method != "POST":
+            route.fallback()
+            return
+        asked.append(route.request.post_data_json)
+        route.fulfill(json={"release": 2})
+
+    view = visit(before=lambda page: page.route("**/penstock/api/releases*", answer))
+    view.frame.get_by_role("button", name="Release metrics", exact=True).click()
+    dialog = view.frame.get_by_role("dialog", name="Release metrics?")
+    code = dialog.get_by_label("Code")
+    expect(code.locator("option")).to_have_count(2)
+    expect(code).to_have_value("")
+    expect(code.locator("option").nth(1)).to_contain_text("of release 0")
+    code.select_option("0")
+    dialog.get_by_label("Note").fill("back")
+    dialog.get_by_role("button", name="Release").click()
+    expect(dialog).to_have_count(0)
+    view.frame.get_by_role("button", name="Release metrics", exact=True).click()
+    dialog.get_by_role("button", name="Release").click()
+    expect(dialog).to_have_count(0)
+    view.frame.get_by_role("button", name="Stop bundles").click()
+    expect(view.frame.get_by_label("Code")).to_be_hidden()
+    assert asked == [{"app": "metrics", "to": "0", "note": "back"}, {"app": "metrics", "to": "", "note": ""}]
+    assert view.troubles == []
 
 
 def test_releases_are_listed_with_what_changed(visit: Callable[..., View], scene: Scene) -> None:

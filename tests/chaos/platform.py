@@ -146,12 +146,11 @@ class Platform:
     def call(self, method: str, path: str, **body: Any) -> Any:
         return call(self.airflow, method, path, **body)
 
-    def operate(self, action: str, target: str, note: str) -> None:
-        """Run the DAG `operate_streams` with this form, and wait until it has succeeded."""
-        conf = {"action": action, "target": target, "note": note}
-        run = self.call("POST", "dags/operate_streams/dagRuns", logical_date=None, conf=conf)
-        path = f"dags/operate_streams/dagRuns/{run['dag_run_id']}"
-        wait_until(lambda: self.call("GET", path)["state"] == "success", what=f"operate_streams succeeds: {conf}")
+    def run_form(self, dag: str, **conf: str) -> None:
+        """Run a DAG with this form, and wait until it has succeeded."""
+        run = self.call("POST", f"dags/{dag}/dagRuns", logical_date=None, conf=conf)
+        path = f"dags/{dag}/dagRuns/{run['dag_run_id']}"
+        wait_until(lambda: self.call("GET", path)["state"] == "success", what=f"{dag} succeeds: {conf}")
 
     def check_undisturbed(self, d: DriverRow, seconds: float) -> None:
         """Check for some seconds that the driver stays the only one, and that batches are committed."""

@@ -128,17 +128,17 @@ def test_four_supervisors_launch_at_once(platform: Platform) -> None:
     assert incarnations(platform) - incarnations_before == {d.incarnation}
 
 
-def test_release_stop_and_start_by_the_form(platform: Platform) -> None:
+def test_release_stop_and_start_by_the_forms(platform: Platform) -> None:
     previous = platform.wait_working()
-    platform.operate("release", f"app {APP}", "new code")
+    platform.run_form("release_streams", target=f"app {APP}", note="new code")
     released = platform.wait_working(other_than=previous)
     assert released.release_seq == previous.release_seq + 1
     ended = platform.control.driver(previous.incarnation)
     assert ended
     assert "release" in (ended.reason or ""), "it drained by itself"
-    platform.operate("stop", f"app {APP}", "for the night")
+    platform.run_form("operate_streams", action="stop", target=f"app {APP}", note="for the night")
     wait_until(lambda: not platform.drivers(), what="the driver exits")
-    platform.operate("start", f"app {APP}", "in the morning")
+    platform.run_form("operate_streams", action="start", target=f"app {APP}", note="in the morning")
     platform.wait_working(other_than=released)
     actions = platform.control.actions(200)
     done = [(a["actor"], a["verb"], a["target"], (a["detail"] or "").partition(" (run ")[0]) for a in actions]

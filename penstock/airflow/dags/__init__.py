@@ -17,13 +17,14 @@ from penstock.settings import settings
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-Kind = Literal["streams", "captures", "backfills", "partitions", "operate", "rebuild", "heartbeat", "reaper"]
+Kind = Literal["streams", "captures", "backfills", "partitions", "operate", "release", "rebuild", "heartbeat", "reaper"]
 BUILDERS = {
     "streams": streams.dags,
     "captures": captures.dags,
     "backfills": backfills.dags,
     "partitions": partitions.dags,
     "operate": operations.operate,
+    "release": operations.release,
     "rebuild": operations.rebuild,
     "heartbeat": operations.heartbeat,
     "reaper": operations.reaper,

@@ -1,4 +1,4 @@
-"""The DAGs that a project has once: forms to operate and rebuild streams, heartbeats, and the reaper of drivers."""
+"""The DAGs that a project has once: forms to operate, release and rebuild streams, heartbeats, and the reaper."""
 
 from __future__ import annotations
 
@@ -7,43 +7,67 @@ from collections.abc import Iterator
 from airflow.sdk import DAG, Param
 
 from penstock.airflow.commands import RebuildStream
+from penstock.airflow.dag_ids import OPERATE_DAG, RELEASE_DAG
 from penstock.airflow.dags.base import note_param, penstock_dag
-from penstock.airflow.operators import EndOrphanedDrivers, OperateStreams, SendHeartbeats
+from penstock.airflow.operators import EndOrphanedDrivers, OperateStreams, ReleaseStreams, SendHeartbeats
 from penstock.catalog import apps, partial_catalog
 from penstock.model.output_mode import KeyedState
 
 
 def operate() -> Iterator[DAG]:
-    """A form to start, stop and release streams."""
-    catalog, errors = partial_catalog()
-    targets = [f"app {app}" for app in apps(catalog, errors)] + [
-        f"stream {name}" for name in sorted(catalog.supervised)
-    ]
+    """A form to start and stop streams."""
     with penstock_dag(
-        "operate_streams",
-        description="start, stop or release streams",
+        OPERATE_DAG,
+        description="start or stop streams",
         schedule=None,
         tags=["penstock", "operate"],
         params={
             "action": Param(
-                "start",
-                type="string",
-                enum=["start", "stop", "release"],
-                description="`stop` waits for the end of the batch. `release` restarts the whole app with the present "
-                "code.",
+                "start", type="string", enum=["start", "stop"], description="`stop` waits for the end of the batch."
             ),
-            "target": Param(
-                targets[0] if targets else "",
-                type="string",
-                enum=targets or [""],
-                description="An app with all its streams, or one stream. Releasing a stream releases its app.",
-            ),
+            "target": _target("An app with all its streams, or one stream."),
             "note": note_param(),
         },
-        doc_md="Trigger it to start, stop or release streams. The user is recorded with the note.",
+        doc_md="Trigger it to start or stop streams. The user is recorded with the note. Who may trigger it may do so "
+        "on the operator page too.",
     ) as dag:
         OperateStreams(task_id="operate")
     yield dag
+
+
+def release() -> Iterator[DAG]:
+    """A form to release apps, apart from `operate`, so that it can have a permission of its own."""
+    with penstock_dag(
+        RELEASE_DAG,
+        description="release the code of streams",
+        schedule=None,
+        tags=["penstock", "operate"],
+        params={
+            "target": _target("Releasing a stream releases its app: all its streams share one driver."),
+            "to": Param(
+                "",
+                type=["null", "string"],
+                maxLength=64,
+                description="Number or digest of an earlier release, whose code runs again; empty: the code on the "
+                "disk. `penstock streams releases APP` and the operator page list them.",
+            ),
+            "note": note_param(),
+        },
+        doc_md="Trigger it to replace the driver of an app by one that runs the code on the disk, or that of an "
+        "earlier release. It fails if the release is refused. The user is recorded with the note. Who may trigger it "
+        "may do so on the operator page too.",
+    ) as dag:
+        ReleaseStreams(task_id="release")
+    yield dag
+
+
+def _target(description: str) -> Param:
+    """The field of a form for an app or a stream."""
+    catalog, errors = partial_catalog()
+    targets = [f"app {app}" for app in apps(catalog, errors)] + [
+        f"stream {name}" for name in sorted(catalog.supervised)
+    ]
+    return Param(targets[0] if targets else "", type="string", enum=targets or [""], description=description)
 
 
 def rebuild() -> Iterator[DAG]:

@@ -18,8 +18,8 @@ Streams: {streams}.
 Each run launches or adopts the app's driver and watches it. The run ends when it had to act, or after an hour, and
 the next run adopts the driver. A run **fails** if a stream fails for a minute or is blocked, with the reason in its
 log, and at the end of its hour if a stream still fails; the driver continues. If you mark a run as failed, the driver
-is ended and the next run launches another. To stop or release streams use `operate_streams`. Pausing this DAG does
-not affect the driver.
+is ended and the next run launches another. To stop streams trigger `operate_streams`, to release the app
+`release_streams`. Pausing this DAG does not affect the driver.
 """
 
 

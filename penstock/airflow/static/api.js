@@ -2,7 +2,10 @@
 const BASE = new URL("../../api/", import.meta.url);
 const TIMEOUT_MS = 8000;
 // The code of a release is checked first; a replay waits for the store.
-const ACTION_MS = { release: 240000, replay: 240000 };
+const RELEASE_MS = 240000;
+const ACTION_MS = { replay: 240000 };
+// A process reads the files.
+const CHANGED_MS = 60000;
 // Views have seconds to answer, and a request may wait for others.
 const VIEWS_MS = 20000;
 // A process with a JVM explains the statement.
@@ -47,10 +50,8 @@ export const explain = (sink) => call(`explain?${named({ sink })}`, { timeout: E
 export const releases = (app) => call(`releases?${named({ app })}`);
 export const changes = (app, before, after) => call(`changes?${named({ app, before, after })}`, { timeout: 30000 });
 export const log = (app) => call(`log?${named({ app })}`);
-export const act = (action) =>
-  call("actions", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(action),
-    signal: AbortSignal.timeout(ACTION_MS[action.verb] ?? TIMEOUT_MS),
-  });
+export const changed = () => call("changed", { timeout: CHANGED_MS });
+const post = (path, body, timeout) =>
+  call(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), timeout });
+export const act = (action) => post("actions", action, ACTION_MS[action.verb] ?? TIMEOUT_MS);
+export const release = (action) => post("releases", action, RELEASE_MS);

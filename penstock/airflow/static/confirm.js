@@ -1,14 +1,17 @@
 // One dialog for all actions: describes the effect, takes a note, and stays open until the action has succeeded.
 import { act } from "./api.js";
-import { $, text } from "./dom.js";
+import { $, attr, h, text } from "./dom.js";
 
 const dialog = $("confirm");
 const yes = $("confirm-yes");
 const note = $("confirm-note");
+const choice = $("confirm-choice");
 let pending = null;
 
-export const ask = ({ title, message, label, action, done }) => {
-  pending = { action, done, label };
+// choice: a field of the action: its name and label, its options as pairs of value and text, and more of them by a promise.
+export const ask = ({ title, message, label, action, done, send = act, choice: field = null }) => {
+  pending = { action, done, label, send, field };
+  offer(field);
   text($("confirm-title"), title);
   text($("confirm-text"), message);
   text($("confirm-error"), "");
@@ -19,13 +22,29 @@ export const ask = ({ title, message, label, action, done }) => {
   note.focus();
 };
 
+const offer = async (field) => {
+  attr($("confirm-choices"), "hidden", !field);
+  choice.replaceChildren();
+  if (!field) return;
+  text($("confirm-choice-label"), field.label);
+  const show = (options) => choice.append(...options.map(([value, name]) => h("option", { value }, name)));
+  show(field.options);
+  try {
+    const more = await field.more();
+    if (pending?.field === field) show(more);
+  } catch (error) {
+    if (pending?.field === field) text($("confirm-error"), `${field.missing}: ${error.message}`);
+  }
+};
+
 const send = async () => {
   if (!pending || yes.disabled) return;
-  const { action, done, label } = pending;
+  const { action, done, label, field } = pending;
   yes.disabled = true;
   text(yes, "Sending …");
   try {
-    const answer = await act({ ...action, note: note.value.trim() });
+    const chosen = field ? { [field.name]: choice.value } : {};
+    const answer = await pending.send({ ...action, ...chosen, note: note.value.trim() });
     dialog.close();
     done(answer);
   } catch (error) {

@@ -235,9 +235,12 @@ const show = () => {
   panels.allow(data.viewer);
   showLists(data);
   showStates(data);
-  const { name, may_act: mayAct } = data.viewer;
-  text($("viewer"), mayAct ? name : `${name} · view only`);
-  attr($("viewer"), "title", mayAct ? null : "Acting needs the permission to trigger the DAG operate_streams");
+  const { name, may_operate: mayOperate, may_release: mayRelease } = data.viewer;
+  const missing = ["operate", "release"].filter((permission) => !data.viewer[`may_${permission}`]);
+  const limit = mayOperate ? "no releases" : mayRelease ? "releases only" : "view only";
+  text($("viewer"), missing.length ? `${name} · ${limit}` : name);
+  const needed = missing.map((permission) => `to ${permission} needs the permission to trigger the DAG ${permission}_streams`);
+  attr($("viewer"), "title", needed.join("; ").replace(/^./, (first) => first.toUpperCase()) || null);
   attr($("main"), "aria-busy", null);
 };
 

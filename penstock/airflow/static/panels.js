@@ -148,7 +148,7 @@ class Panel {
 
   allow(viewer) {
     this.guard(this.button, viewer);
-    attr(this.input, "disabled", !viewer.may_act);
+    attr(this.input, "disabled", !viewer.may_operate);
   }
 
   async refresh() {

@@ -6,6 +6,16 @@ import { openDialog } from "./dialog.js";
 
 const at = (ms) => `${new Date(ms).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 
+// Options of a field for the code of a release: pairs of value and text. Of releases with the same code the newest is named.
+export const earlierReleases = (releases) => {
+  const running = releases.find((release) => release.running)?.digest;
+  const newest = releases.filter(({ digest }, n) => digest && releases.findIndex((other) => other.digest === digest) === n);
+  return newest.map(({ number, digest, at: time, note }) => {
+    const facts = [`of release ${number}, ${at(time)}`, digest === running ? "runs now" : null, note || null];
+    return [String(number), facts.filter(Boolean).join(", ")];
+  });
+};
+
 const lineKind = (line) => ({ "+": "added", "-": "removed", "@": "place" })[line[0]];
 
 const changedFile = ({ path, change, diff, note }) =>
@@ -51,16 +61,20 @@ const card = (app, release, previous) => {
 export const showReleases = (app) =>
   openDialog({
     title: `Releases of ${app}`,
-    about: `A crash restarts the code of the release. \`penstock streams release ${app} --to NUMBER\` returns to an earlier one.`,
+    about: `A crash restarts the code of the release. *Release* returns to an earlier one too, as does \`penstock streams release ${app} --to NUMBER\`.`,
     reread: true,
     make: async () => {
-      const { releases } = await api.releases(app);
+      const [{ releases }, changed] = await Promise.all([api.releases(app), api.changed()]);
       if (!releases.length) return [h("p", { class: "muted" }, "There is none yet: the first launch takes the code on the disk.")];
       const known = releases.filter((release) => release.digest);
       const last = known.find((release) => release.running) ?? known[0];
       if (!last) return releases.map((release) => card(app, release));
       const differs = !last.on_disk;
-      const about = differs ? `The code on the disk differs from release ${last.number} and does not run.` : `Release ${last.number} has the code on the disk.`;
+      const about = !differs
+        ? `Release ${last.number} has the code on the disk.`
+        : changed[app]
+          ? `The code on the disk differs from release ${last.number} and does not run.`
+          : `Files on the disk differ from release ${last.number}, but none of ${app}.`;
       const disk = [h("p", {}, about), differs ? changesFrom(app, `Changes on the disk since release ${last.number}`, last.number, "disk") : null];
       return [...disk, ...releases.map((release) => card(app, release, release.digest ? known[known.indexOf(release) + 1] : null))].filter(Boolean);
     },

@@ -1,16 +1,18 @@
 // The table of apps and their streams. Rows are created once and then updated, so that focus and charts stay.
+import * as api from "./api.js";
 import { drop, spark, sparkWidth } from "./charts.js";
 import { ask } from "./confirm.js";
 import { Detail } from "./detail.js";
 import { $, attr, h, text } from "./dom.js";
 import * as f from "./format.js";
 import { showLog } from "./letters.js";
-import { showReleases } from "./releases.js";
+import { earlierReleases, showReleases } from "./releases.js";
 import { StateButton } from "./state.js";
 
 const COLUMNS = ["Stream", "State", "Last batch", "Rows/s", "Lag", "Watermark", "State size", "Late", "Dead", "Restarts", ""];
 // Clocks of two hosts may differ by this.
 const AHEAD_MS = 10_000;
+const COMPARE_AGAIN_MS = 60_000;
 const short = (hash) => hash.slice(0, 8);
 const HINTS = {
   "Last batch": "Time since the last batch was committed, and its duration",
@@ -150,7 +152,7 @@ class AppHead {
     this.why = h("span", { class: "why" });
     this.start = h("button", { type: "button", "aria-label": `Start all of ${name}`, onclick: () => this.confirm("start") }, "Start all");
     this.stop = h("button", { type: "button", "aria-label": `Stop all of ${name}`, onclick: () => this.confirm("stop") }, "Stop all");
-    this.release = h("button", { type: "button", "aria-label": `Release ${name}`, onclick: () => this.confirm("release") }, "Release");
+    this.release = h("button", { type: "button", "aria-label": `Release ${name}`, onclick: () => this.confirmRelease() }, "Release");
     this.log = h("button", { type: "button", "aria-label": `Log of ${name}`, "aria-haspopup": "dialog", onclick: () => showLog(name) }, "Log");
     this.releases = h("button", { type: "button", "aria-label": `Releases of ${name}`, "aria-haspopup": "dialog", onclick: () => showReleases(name) }, "Releases");
     this.node = h(
@@ -178,15 +180,36 @@ class AppHead {
     const d = app.driver;
     const facts = [`release ${app.release_seq}`, f.plural(app.restarts, "restart")];
     if (d && d.state !== "ended") facts.push(`up ${f.age(d.up_ms)}`, `reported ${f.age(d.alive_age_ms)} ago`, `${d.submission ?? `pid ${d.pid ?? f.DASH}`} on ${d.host}`);
-    // Changed files restart nothing, so another digest is no error.
-    if (d) facts.push(`code ${short(d.spec_hash)}${d.spec_hash === disk ? "" : `, the disk differs (${short(disk)})`}`);
+    // Changed files restart nothing, so they are no error.
+    const differs = this.table.changed[this.name] > 0;
+    if (d) facts.push(`code ${short(d.spec_hash)}${differs ? `, the disk differs (${short(disk)})` : ""}`);
     text(this.facts, facts.join(" · "));
     attr(this.facts, "title", d ? `driver ${d.incarnation}\nlog ${d.log}\nowner ${d.owner}\nits code ${d.spec_hash}\ncode on disk ${disk}, which a release starts` : null);
     const on = app.streams.filter((stream) => stream.desired === "on").length;
     attr(this.start, "hidden", on === app.streams.length);
     attr(this.stop, "hidden", on === 0);
     attr(this.log, "hidden", !d);
-    for (const button of [this.start, this.stop, this.release, this.releases, this.log]) this.table.guard(button, viewer);
+    for (const button of [this.start, this.stop, this.releases, this.log]) this.table.guard(button, viewer);
+    this.table.guard(this.release, viewer, "release");
+  }
+
+  confirmRelease() {
+    const { name, streams } = this.app;
+    ask({
+      title: `Release ${name}?`,
+      message: `The driver finishes its batches and ends; the next one runs the code that you choose. Offsets and state are kept. Affected: ${streams.map((s) => s.name).join(", ")}.`,
+      label: "Release",
+      action: { app: name },
+      send: api.release,
+      choice: {
+        name: "to",
+        label: "Code",
+        options: [["", "on the disk now"]],
+        more: async () => earlierReleases((await api.releases(name)).releases),
+        missing: "Earlier releases are not listed",
+      },
+      done: () => this.table.acted(`Release of ${name} is recorded.`),
+    });
   }
 
   confirm(verb) {
@@ -195,11 +218,6 @@ class AppHead {
     const texts = {
       start: [`Start all streams of ${name}?`, `Starts ${changes.join(", ")}.`, "Start all"],
       stop: [`Stop all streams of ${name}?`, `Stops ${changes.join(", ")}. The driver finishes its batches and ends. Offsets and state are kept.`, "Stop all"],
-      release: [
-        `Release ${name}?`,
-        `The driver finishes its batches and ends; the next one runs the code that is on disk now. Offsets and state are kept. Affected: ${streams.map((s) => s.name).join(", ")}.`,
-        "Release",
-      ],
     }[verb];
     ask({
       title: texts[0],
@@ -219,15 +237,34 @@ export class StreamTable {
     this.heads = new Map();
     this.history = null;
     this.behind = new Map();
+    this.changed = {}; // by app, how many of its files on the disk differ from its release
+    this.compared = null;
     window.addEventListener("resize", () => {
       const width = sparkWidth();
       for (const row of this.rows.values()) for (const chart of Object.values(row.sparks)) if (chart.width !== width) chart.setSize({ width, height: chart.height });
     });
   }
 
-  guard(button, viewer) {
-    attr(button, "disabled", !viewer.may_act);
-    attr(button, "title", viewer.may_act ? null : "Needs the permission to trigger the DAG operate_streams");
+  // permission: operate or release.
+  guard(button, viewer, permission = "operate") {
+    const may = viewer[`may_${permission}`];
+    attr(button, "disabled", !may);
+    attr(button, "title", may ? null : `Needs the permission to trigger the DAG ${permission}_streams`);
+  }
+
+  // Asks which apps have files on the disk that differ from their release, once after each change of either.
+  async compare({ apps, disk_hash: disk }) {
+    const state = JSON.stringify([disk, apps.map((app) => [app.name, app.release_seq])]);
+    if (state === this.compared) return;
+    this.compared = state;
+    let changed = {};
+    try {
+      if (apps.some((app) => app.driver && app.driver.spec_hash !== disk)) changed = await api.changed();
+    } catch (error) {
+      if (!(error instanceof api.Failure)) throw error;
+      setTimeout(() => (this.compared = null), COMPARE_AGAIN_MS);
+    }
+    if (this.compared === state) this.changed = changed;
   }
 
   build(apps) {
@@ -250,6 +287,7 @@ export class StreamTable {
 
   show(data) {
     const { apps } = data;
+    this.compare(data);
     const shape = JSON.stringify(apps.map((app) => [app.name, app.streams.map((stream) => stream.name)]));
     let open = new Set();
     if (shape !== this.shape) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -49,10 +50,11 @@ def test_the_other_dags(parsed: dict[str, Any]) -> None:
     assert dags["heartbeat"]["schedule"] == "ContinuousTimetable"
     assert dags["reaper"]["catchup"] is False
     assert dags["reaper"]["active"] == 1
-    form = dags["operate_streams"]["params"]
-    assert form["action"]["enum"] == ["start", "stop", "release"]
+    assert dags["operate_streams"]["params"]["action"]["enum"] == ["start", "stop"]
+    assert dags["release_streams"]["params"].keys() == {"target", "to", "note"}
     cat = catalog.load(PROJECT)
-    assert set(form["target"]["enum"]) == {f"app {a}" for a in cat.apps} | {f"stream {s}" for s in cat.supervised}
+    for form in (dags["operate_streams"]["params"], dags["release_streams"]["params"]):
+        assert set(form["target"]["enum"]) == {f"app {a}" for a in cat.apps} | {f"stream {s}" for s in cat.supervised}
 
 
 def test_every_capture_has_its_dag(parsed: dict[str, Any]) -> None:
@@ -201,28 +203,55 @@ def test_the_form_acts_in_the_name_of_the_user(
     )
 
 
-def test_the_form_releases_the_app_of_a_stream(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_form_releases_the_app_of_a_stream(
+    control: Control, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from penstock.airflow.operators import ReleaseStreams
+
+    project = shutil.copytree(PROJECT / "tests" / "chaos" / "project", tmp_path / "project")
+    monkeypatch.setenv("PENSTOCK_PROJECT", str(project))
+    clear_caches()
+    told: dict[str, Any] = {"names": ["totals", "finals"], "streams": True, "wrong": [], "others": [], "refused": []}
+    monkeypatch.setattr(release, "_run_check", lambda *_: told)
+    ReleaseStreams(task_id="release").execute(context(user="ann", target="stream totals", to="", note=None))
+    app = control.app("chaos")
+    assert app
+    assert app.release_seq == 1
+    ReleaseStreams(task_id="release").execute(context(user="ann", target="stream totals", to="", note=None))
+    assert control.app("chaos") == app, "a second try of the same run changes nothing"
+    for _ in range(250):
+        control.record(Actor("others", "cli"), "stop", "another")
+    ReleaseStreams(task_id="release").execute(context(user="ann", target="stream totals", to="", note=None))
+    assert control.app("chaos") == app, "nor behind whatever others did meanwhile"
+    first_digest = control.releases("chaos")[0].digest
+    (project / "jobs" / "note.txt").write_text("more")
+    ReleaseStreams(task_id="release").execute(context("r2", target="app chaos", to=None, note=None))
+    assert control.releases("chaos")[0].digest != first_digest
+    ReleaseStreams(task_id="release").execute(context("r3", user="ben", target="app chaos", to=" 1 ", note="back"))
+    newest = control.releases("chaos")[0]
+    assert (newest.number, newest.digest, newest.actor) == (3, first_digest, "ben")
+    assert newest.note == "back (run r3) (the code of release 1)"
+    with pytest.raises(AirflowFailException, match=r"has no release 9; got: releases 3, 2, 1"):
+        ReleaseStreams(task_id="release").execute(context("r4", target="app chaos", to="9", note=None))
+    with pytest.raises(DeclarationError):
+        ReleaseStreams(task_id="release").execute(context("r5", target="app nosuch", to="", note=None))
+    told["refused"] = ["stream totals has state of other code"]
+    with pytest.raises(AirflowFailException, match="stream totals has state of other code"):
+        ReleaseStreams(task_id="release").execute(context("r6", target="app chaos", to="", note=None))
+    assert control.releases("chaos")[0].number == 3
+
+
+def test_the_form_to_operate_releases_nothing(control: Control) -> None:
+    """Even where its form is edited: to release is a permission of its own."""
     from airflow.sdk.exceptions import AirflowFailException
 
     from penstock.airflow.operators import OperateStreams
 
-    told: dict[str, Any] = {"names": ["totals", "finals"], "streams": True, "wrong": [], "others": [], "refused": []}
-    monkeypatch.setattr(release, "_run_check", lambda *_: told)
-    OperateStreams(task_id="operate").execute(context(user="ann", action="release", target="stream totals", note=None))
-    app = control.app("chaos")
-    assert app
-    assert app.release_seq == 1
-    OperateStreams(task_id="operate").execute(context(user="ann", action="release", target="stream totals", note=None))
-    assert control.app("chaos") == app, "a second try of the same run changes nothing"
-    for _ in range(250):
-        control.record(Actor("others", "cli"), "stop", "another")
-    OperateStreams(task_id="operate").execute(context(user="ann", action="release", target="stream totals", note=None))
-    assert control.app("chaos") == app, "nor behind whatever others did meanwhile"
-    with pytest.raises(DeclarationError):
-        OperateStreams(task_id="operate").execute(context(action="stop", target="app nosuch", note=None))
-    told["refused"] = ["stream totals has state of other code"]
-    with pytest.raises(AirflowFailException, match="stream totals has state of other code"):
-        OperateStreams(task_id="operate").execute(context("r2", action="release", target="app chaos", note=None))
+    with pytest.raises(AirflowFailException, match="release_streams"):
+        OperateStreams(task_id="operate").execute(context(user="ann", action="release", target="app chaos", note=""))
+    assert control.releases("chaos") == []
 
 
 def test_the_reaper_skips_without_the_database(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,12 +27,12 @@ class Checks:
         self.most = self._now = 0
         self.error: Exception | None = None
 
-    def release(self, control: Any, app: str, actor: Actor, note: str = "") -> int:
+    def release(self, control: Any, app: str, actor: Actor, note: str = "", *, to: str = "") -> int:
         self._now += 1
         self.most = max(self.most, self._now)
         assert self.through.wait(10)
         self._now -= 1
-        self.ran.append(app)
+        self.ran.append(f"{app} {to}".strip())
         if self.error:
             raise self.error
         return int(control.release("a", actor, note))
@@ -55,6 +55,14 @@ def test_five_concurrent_requests_make_one_release(p: Platform, checks: Checks) 
     people = {f"person {n}" for n in range(5)}
     wait_until(lambda: {a["actor"] for a in p.control.actions() if a["verb"] == "release"} == people)
     assert one.ask(p.control, "a", ME).result(10) == 2, "the next one is another"
+
+
+def test_a_return_to_earlier_code_joins_no_release_of_the_disk(p: Platform, checks: Checks) -> None:
+    one = ReleaseQueue()
+    asked = [one.ask(p.control, "a", ME, to=to) for to in ("", "1", "2", "1")]
+    checks.through.set()
+    assert [f.result(10) for f in asked] == [1, 2, 3, 2]
+    assert checks.ran == ["a", "a 1", "a 2"]
 
 
 def test_apps_are_released_one_after_the_other_and_not_too_many_wait(p: Platform, checks: Checks) -> None:

@@ -1,0 +1,144 @@
+"""Every route of the operator page with the permission that it needs, and the DAGs that do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import Any, Literal
+
+import httpx
+from starlette.routing import BaseRoute, Mount, Route
+
+Permission = Literal["view", "operate", "release"]
+
+PERMISSIONS: dict[tuple[str, str], Permission] = {
+    ("GET", "/"): "view",
+    # Not public, though the files hold no data: a login page of its own would be needed for nothing else.
+    ("GET", "/static/{version}/{name:path}"): "view",
+    ("GET", "/api/overview"): "view",
+    ("GET", "/api/history"): "view",
+    ("GET", "/api/catalog"): "view",
+    ("GET", "/api/releases"): "view",
+    ("GET", "/api/changed"): "view",
+    ("GET", "/api/panels/{name}"): "view",
+    # Records, code and logs.
+    ("GET", "/api/panels/{name}/cards"): "operate",
+    ("GET", "/api/letters"): "operate",
+    ("GET", "/api/log"): "operate",
+    ("GET", "/api/changes"): "operate",
+    ("GET", "/api/explain"): "operate",
+    ("POST", "/api/actions"): "operate",
+    ("POST", "/api/releases"): "release",
+}
+# Queries with which a permitted request is answered by the route itself.
+QUERIES = {
+    "/api/letters": {"stream": "bundles", "kind": "dead"},
+    "/api/log": {"app": "metrics"},
+    "/api/releases": {"app": "metrics"},
+    "/api/changes": {"app": "metrics", "before": "0"},
+    "/api/explain": {"sink": "nosuch"},
+    "/api/panels/{name}/cards": {"key": "k"},
+}
+# Of a permitted request, which must not change what other tests find.
+BODIES = {
+    "/api/actions": {"verb": "stop", "kind": "stream", "name": "nosuch"},
+    "/api/releases": {"app": "nosuch"},
+}
+DAGS: dict[str, Permission] = {
+    "operate_streams": "operate",
+    "release_streams": "release",
+    # It writes state with the code on the disk.
+    "rebuild_streams": "release",
+}
+FORMS = {
+    "operate_streams": {"action": "start", "target": "app orders"},
+    "release_streams": {"target": "app orders", "to": "1"},
+}
+FOREIGN: list[dict[str, str]] = [
+    {},
+    {"Origin": "http://evil.example"},
+    {"Origin": "null"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+]
+
+
+def walk(routes: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The method and path of every route, those of mounted apps too. A mount without routes has the method MOUNT."""
+    for route in routes:
+        if isinstance(route, Route):
+            yield from ((method, prefix + route.path) for method in sorted(route.methods or {"ANY"}))
+        elif isinstance(route, Mount) and route.routes:
+            yield from walk(route.routes, prefix + route.path)
+        else:
+            yield "MOUNT", prefix + getattr(route, "path", str(route))
+
+
+def send(client: httpx.Client, method: str, path: str, **headers: str) -> httpx.Response:
+    """A request to a route of the page, as the page itself sends it."""
+    place = path.replace("{version}", "x").replace("{name:path}", "page.js").replace("{name}", "fleet")
+    own = {"Origin": str(client.base_url).rstrip("/"), "Sec-Fetch-Site": "same-origin"}
+    return client.request(
+        method,
+        f"/penstock{place}",
+        params=QUERIES.get(path) if method == "GET" else None,
+        json=BODIES[path] if method == "POST" else None,
+        headers=headers or own,
+        timeout=120,
+    )
+
+
+def check_page(url: str, users: Mapping[str, tuple[str, Set[Permission]]]) -> None:
+    """Every route refuses whoever is not signed in or has too little permission, and nobody else.
+
+    Args:
+        url: Of the api-server.
+        users: The token and the permissions of each user.
+    """
+    for (method, path), needed in PERMISSIONS.items():
+        with httpx.Client(base_url=url) as nobody:
+            assert send(nobody, method, path).status_code == 401, (method, path)
+            nobody.cookies.set("_token", "forged")
+            assert send(nobody, method, path).status_code in (401, 403), (method, path)
+        for user, (token, permissions) in users.items():
+            with httpx.Client(base_url=url, cookies={"_token": token}) as client:
+                status = send(client, method, path).status_code
+            case = f"{user}: {method} {path} is answered by {status}"
+            assert (status == 403) is (needed not in permissions), case
+            assert status != 401, case
+            assert status < 500, case
+
+
+def check_origins(url: str, token: str) -> None:
+    """Every route that changes something refuses whoever may do it, but comes from the page of another site."""
+    changing = [(method, path) for method, path in PERMISSIONS if method != "GET"]
+    assert changing
+    with httpx.Client(base_url=url, cookies={"_token": token}) as client:
+        for method, path in changing:
+            for headers in FOREIGN:
+                answer = send(client, method, path, **({"Accept": "*/*"} | headers))
+                assert answer.status_code == 403, (method, path, headers)
+                assert "Origin" in answer.json()["detail"]
+            own = {"Origin": url, "Content-Type": "text/plain"}
+            assert send(client, method, path, **own).status_code == 415, (method, path)
+
+
+def check_dags(url: str, users: Mapping[str, tuple[str, Set[Permission]]]) -> None:
+    """Airflow's API lets those trigger a DAG whom the page lets do the same; and the page tells each user so.
+
+    Args:
+        url: Of the api-server.
+        users: The token and the permissions of each user.
+    """
+    for user, (token, permissions) in users.items():
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=60) as client:
+            for dag, needed in DAGS.items():
+                body: dict[str, Any] = {"logical_date": None, "conf": FORMS.get(dag, {})}
+                status = client.post(f"/api/v2/dags/{dag}/dagRuns", json=body).status_code
+                assert status == (200 if needed in permissions else 403), (user, dag)
+                interval = {"from_date": "2026-01-01T00:00:00Z", "to_date": "2026-01-02T00:00:00Z"}
+                backfill = client.post("/api/v2/backfills", json={"dag_id": dag, **interval})
+                assert (backfill.status_code == 403) is (needed not in permissions), (user, dag)
+            answer = client.get("/penstock/api/overview")
+            if "view" in permissions:
+                may = {f"may_{name}": name in permissions for name in ("operate", "release")}
+                assert answer.json()["viewer"] == {"name": user, **may}
