@@ -104,7 +104,7 @@ class MissingExtra(PenstockError):
 # By the package that is imported: the extra of pyproject.toml that has it.
 EXTRAS = {
     "bson": "mongodb", "pymongo": "mongodb", "elastic_transport": "elasticsearch", "elasticsearch": "elasticsearch",
-    "psycopg": "postgres", "watchfiles": "devstack",
+    "openlineage": "lineage", "psycopg": "postgres", "watchfiles": "devstack",
 }  # fmt: skip
 
 

@@ -7,21 +7,23 @@ project: `Asset.ref(name="topic:receipts")`. Its URI has the server, as Airflow'
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from airflow.sdk import Asset, BaseOperator
 
 from penstock.catalog import Catalog, partial_catalog
 from penstock.errors import DeclarationError, PenstockError
+from penstock.lineage.datasets import dataset_name, store_uri, topic_uri
 from penstock.model.declaration import CatalogNode, Declared
 from penstock.model.stream import Stream
 from penstock.model.view import ServedView
-from penstock.settings import settings
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
     from penstock.catalog import Supervised
 
 GROUP = "penstock"
@@ -35,13 +37,28 @@ class DeclaresLineage(BaseOperator):
     """An operator whose inlets and outlets are what its driver reads and writes, for Airflow's asset graph.
 
     When a task runs it has none: a run that ends says nothing about data, so it emits no asset events; and Airflow
-    refuses to start a task while one of its assets is inactive, as after a change of an address.
+    refuses to start a task while one of its assets is inactive, as after a change of an address. Airflow's OpenLineage
+    provider asks the task for them by `get_openlineage_facets_on_start`.
     """
+
+    declared_inlets: Sequence[Asset] = ()
+    declared_outlets: Sequence[Asset] = ()
 
     def prepare_for_execution(self) -> Self:
         task = super().prepare_for_execution()
+        task.declared_inlets, task.declared_outlets = task.inlets, task.outlets
         task.inlets, task.outlets = [], []
         return task
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """The datasets that its driver reads and writes, under the names that the streams' own events have."""
+        from airflow.providers.openlineage.extractors import OperatorLineage
+        from openlineage.client.event_v2 import InputDataset, OutputDataset
+
+        return OperatorLineage(
+            inputs=[InputDataset(*dataset_name(asset.uri)) for asset in self.declared_inlets],
+            outputs=[OutputDataset(*dataset_name(asset.uri)) for asset in self.declared_outlets],
+        )
 
 
 def stream_asset(name: str, output: str = "") -> Asset:
@@ -114,30 +131,16 @@ def _stored(catalog: Catalog, node: CatalogNode) -> Iterator[CatalogNode]:
 
 
 def _uri(catalog: Catalog, node: CatalogNode) -> str:
-    kind, _, rest = node.name.partition(":")
-    match node.kind, kind:
-        case "topic", _:
-            return f"kafka://{settings().bootstrap.partition(',')[0].strip()}/{node.name}"
-        case "view", _:
+    match node.kind:
+        case "topic":
+            return topic_uri(node.name)
+        case "view":
             return f"x-penstock://views/{node.name}"
-        case "table", _:
-            return _table_uri(catalog, kind, rest)
-        case _, "bucket":
-            return f"s3://{rest}"
+        case "table":
+            connection, _, table = node.name.partition(":")
+            return _table_uri(catalog, connection, table)
         case _:
-            return (
-                f"{kind}://{_store_host(kind)}/{quote(rest.replace('.', '/', 1) if kind != 'elasticsearch' else rest)}"
-            )
-
-
-def _store_host(store: str) -> str:
-    """Host and port of a store; its name if they are not known."""
-    from penstock.sinks.core import connections
-
-    with suppress(PenstockError, AttributeError, ValueError):
-        if host := urlsplit(connections.url(store)).netloc.rpartition("@")[2]:
-            return host
-    return store
+            return store_uri(node.name)
 
 
 def _table_uri(catalog: Catalog, connection: str, table: str) -> str:

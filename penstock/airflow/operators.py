@@ -67,12 +67,14 @@ class SuperviseStreams(DeclaresLineage):
         self._owner = ""
 
     def execute(self, context: Context) -> None:
+        from penstock.airflow.lineage import pass_parent_run
         from penstock.control import connect
         from penstock.errors import ControlError
         from penstock.monitoring.health import failing_for_long
         from penstock.settings import settings
 
         self._owner = task_key(context)
+        pass_parent_run(context)
         wrong: list[BrokenFile] = []
         unhealthy: list[str] = []
         try:
@@ -90,10 +92,12 @@ class SuperviseStreams(DeclaresLineage):
 
     def resume(self, context: Context, event: dict[str, Any]) -> None:
         """Do what the trigger reported, and end the run."""
+        from penstock.airflow.lineage import pass_parent_run
         from penstock.errors import ControlError
         from penstock.supervision.decision.facts import Evidence
 
         self._owner = task_key(context)
+        pass_parent_run(context)
         self.log.info("app %s: %s: %s", self.app, event["action"], event["why"])
         if event["action"] == "unhealthy":
             raise AirflowFailException(event["why"])

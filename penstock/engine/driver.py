@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from penstock.control import Control, ProgressRow
 from penstock.engine.executor_code import send_code
@@ -15,11 +15,16 @@ from penstock.engine.executor_wait import ExecutorWatch
 from penstock.engine.jvm import bridge
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session
+from penstock.lineage.emitter import open_emitter
 from penstock.settings import settings
 from penstock.supervision.lifecycle import Driver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Seconds in which the last events of lineage may be sent: of a driver that drains, and of one that ends at once.
+LAST_EVENTS_S = 3.0
+ABORT_S = 0.5
 
 
 class ContextStopped(Exception):
@@ -34,6 +39,7 @@ class StreamDriver(Driver):
     _executors: ExecutorWatch | None = None
 
     def __init__(self, app: str, incarnation: str, control: Control) -> None:
+        self._emitter = open_emitter()
         # The JVM starts while the declarations are read and the leases taken.
         pool = ThreadPoolExecutor(1, "session")
         self._opening = pool.submit(open_session, app)
@@ -62,7 +68,24 @@ class StreamDriver(Driver):
             self._control,
             out_of_memory=self._ended_without_memory is not None,
             upstream_streams=upstream_streams,
+            emitter=self._emitter,
         )
+
+    def _die(self, reason: str, code: int) -> NoReturn:
+        self._abort_lineage(reason)
+        if self._emitter is not None:
+            self._emitter.close(ABORT_S)
+        super()._die(reason, code)
+
+    def _drain(self) -> None:
+        if self._why is None:
+            self._abort_lineage("the driver failed")
+        super()._drain()
+
+    def _abort_lineage(self, reason: str) -> None:
+        for run in self._runs.values():
+            if isinstance(run, StreamRun):
+                run.lineage.aborted(reason)
 
     def health_check(self) -> None:
         """A paused JVM leaves this call waiting; then the leases expire, and the supervisor gets no liveness report."""
@@ -75,6 +98,8 @@ class StreamDriver(Driver):
             self._executors.close()
         if self._spark is not None:
             self._spark.stop()
+        if self._emitter is not None:
+            self._emitter.close(LAST_EVENTS_S)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ class Input:
                 )
         self._record_fits()
         self._share_fits()
-        fields = schema(self.schema, f"input {self.source}") if self.schema else RAW_FIELDS
+        fields = self.fields or RAW_FIELDS
         if (
             self.schema
             and self.event_time == RECORD_TIMESTAMP
@@ -164,6 +164,11 @@ class Input:
         check_event_time(f"input {self.source}", self.event_time, (*fields, *(RECORD_FIELDS if self.record else ())))
         if self.combine:
             schema(self.combine.schema, f"the combiner of input {self.source}", of_json=False)
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields of its values; none without a schema."""
+        return schema(self.schema, f"input {self.source}") if self.schema else ()
 
     @property
     def uses_record_timestamp(self) -> bool:

@@ -1,10 +1,10 @@
-"""Settings of metrics and logs."""
+"""Settings of metrics, logs, lineage and traces."""
 
 from pydantic import BaseModel, Field, SecretStr
 
 
 class MonitoringSettings(BaseModel):
-    """Metrics and logs."""
+    """Metrics, logs, lineage and traces."""
 
     metrics_port: int = Field(19464, ge=1, le=65535, description="port of the meter's Prometheus endpoint")
     metrics_host: str = Field("127.0.0.1", description="address that the meter listens on")
@@ -20,3 +20,8 @@ class MonitoringSettings(BaseModel):
         default=SecretStr(""),
         description="URL to which log records of level WARN and above are posted as JSON; empty: none",
     )
+    lineage: bool = Field(
+        default=False,
+        description="emit OpenLineage events of streams; variables of its client, as `OPENLINEAGE_URL`, say where to",
+    )
+    lineage_every: float = Field(60.0, gt=0, description="seconds between RUNNING events of a stream")

@@ -32,7 +32,7 @@ LOOK_EVERY = 5.0
 # Variables that a driver gets on its worker: settings, and paths, which are the same on all hosts. The rest is
 # of the worker's host.
 PASSED_ON = re.compile(
-    r"(PENSTOCK_|AIRFLOW_CONN_|AWS_|PYSPARK_)\w+|PATH|PYTHONPATH|PYTHONUNBUFFERED|TZ|JAVA_HOME|SSL_CERT_FILE"
+    r"(PENSTOCK_|AIRFLOW_CONN_|AWS_|OPENLINEAGE_|OTEL_|PYSPARK_)\w+|PATH|PYTHONPATH|PYTHONUNBUFFERED|TZ|JAVA_HOME|SSL_CERT_FILE"
 )
 # Of the supervisor's own host.
 NOT_PASSED_ON = ("PENSTOCK_DRIVER_HOST", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")

@@ -21,12 +21,14 @@ from penstock.engine.progress.broker_watch import BrokerWatch
 from penstock.engine.progress.caught_up import CaughtUpTracker
 from penstock.engine.progress.metrics import StreamMetrics
 from penstock.engine.query import source, spark_limits
+from penstock.engine.query.column_lineage import frame_columns
 from penstock.engine.query.encode import encode_rows
 from penstock.engine.query.run_state import RunEvent, RunPhase, RunState
 from penstock.engine.query.tables import StreamTables, TableLoader
 from penstock.engine.session import session_for
 from penstock.engine.state import fold
 from penstock.errors import Blocked, BrokerError, Wait
+from penstock.lineage.stream_lineage import StreamLineage
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.control import ProgressRow
     from penstock.control.repositories.data_loss import DataLossLog
     from penstock.kafka.admin import PartitionOffsets
+    from penstock.lineage.emitter import LineageEmitter
     from penstock.model.stream import Stream
 
 log = logging.getLogger(__name__)
@@ -59,6 +62,7 @@ class StreamRun:
         data_losses: where data loss is reported and accepted.
         out_of_memory: whether the stream's last driver ran out of memory.
         upstream_streams: the streams that write the inputs; None for all whose commit markers say so.
+        emitter: where the events of its lineage go; None for nowhere.
     """
 
     def __init__(
@@ -72,8 +76,10 @@ class StreamRun:
         *,
         out_of_memory: bool = False,
         upstream_streams: Collection[str] | None = None,
+        emitter: LineageEmitter | None = None,
     ) -> None:
         self.stream = stream
+        self.lineage = StreamLineage(stream, progress, emitter)
         self.offsets: dict[str, dict[int, int]] = {}
         self._bootstrap = bootstrap
         self._spark = session_for(spark, stream)
@@ -130,6 +136,7 @@ class StreamRun:
         self._tables.close()
         self._retry_at = 0.0
         self._apply(RunEvent.STOPPED, rows_per_s=0.0)
+        self.lineage.stopped()
 
     def reconcile(self) -> None:
         """Start the query if it is to run, and restart it if it failed. LeaseLost of the output reaches the caller."""
@@ -193,6 +200,7 @@ class StreamRun:
         self._metrics.set(behind_ms=self._caught_up.behind_ms, store=self._committer.store_status())
         if sizes := self._committer.folds.size:
             self._metrics.set(state_rows=sizes[0], state_bytes=sizes[1])
+        self.lineage.reported()
         return self._metrics.snapshot(self._committer.busy_for())
 
     def _apply(self, event: RunEvent, **values: Any) -> None:
@@ -252,6 +260,7 @@ class StreamRun:
         self._query = writer.start()
         if has_commits:
             self._plan.store(fingerprint)
+        self.lineage.started(lambda: frame_columns(self.stream, rows, tables))
 
     def _end_query(self, query: StreamingQuery, timeout: float = 30.0) -> None:
         self._committer.quiesce(timeout)
@@ -275,14 +284,15 @@ class StreamRun:
         """Note why the query failed, and when it is started again."""
         if not isinstance(cause, Blocked) and recovery.is_unreadable_at_start(cause):
             cause = recovery.damaged_checkpoint(self.stream.name, f"its state: {root_message(cause)}")
-        now_ms = int(time.time() * 1000)
+        now_ms, message = int(time.time() * 1000), str(cause) if isinstance(cause, Blocked) else root_message(cause)
+        self.lineage.failed(message)
         if isinstance(cause, Blocked):
             self._retry_at = time.monotonic() + BLOCKED_RETRY_S
-            if (self.figures.state, self.figures.error) != ("blocked", str(cause)):
+            if (self.figures.state, self.figures.error) != ("blocked", message):
                 log.error("stream %s is blocked: %s", self.stream.name, cause)
-                self._apply(RunEvent.BLOCKED, error=str(cause), error_at=now_ms)
+                self._apply(RunEvent.BLOCKED, error=message, error_at=now_ms)
             return
-        delay, message = self._state.retry_delay, root_message(cause)
+        delay = self._state.retry_delay
         self._retry_at = time.monotonic() + delay
         self._apply(RunEvent.FAILED, error=message, error_at=now_ms)
         self._metrics.increment(restarts=1)
@@ -324,6 +334,7 @@ class StreamRun:
                 self._metrics.add_progress(progress)
                 # A batch that failed leaves no progress.
                 self._apply(RunEvent.BATCH_ENDED)
+                self.lineage.batch_ended()
 
     def _check_idle(self) -> None:
         """See whether a stream that waits for the clock has closed the windows of its last batch."""

@@ -1,0 +1,1 @@
+"""OpenLineage: the names of datasets, and events of the runs of streams."""
