@@ -22,7 +22,7 @@ WORKERS ?= 5
 CHAOS ?= --kills 300 --outages 30 --hours 8
 HISTORIES ?= --histories 200 --kills 100 --outages 20
 SINKS ?= --kills 50 --outages 20
-BENCH ?= emission recovery faults distribution idle throughput walk_ins capture sinks rebuild backfill lag rows
+BENCH ?= emission recovery faults distribution idle throughput walk_ins capture sinks rebuild backfill lag rows traces
 SOURCES = penstock jobs dags plugins tests
 
 help: ## what there is to make

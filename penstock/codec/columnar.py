@@ -38,6 +38,7 @@ IS_HEARTBEAT = "_beat_at IS NOT NULL"
 RAW_VALIDATED = f"SELECT *, {IS_HEARTBEAT} AS _beat, false AS _bad, coalesce(_beat_at, _clock) AS _at FROM records_in"
 VALIDATION_COLUMNS = ("_at", "_beat", "_bad", "_row")
 EVENT_TIME, HEARTBEAT_COLUMN, BAD_COLUMN, SOURCE_RECORD_COLUMN = "event_time", "_beat", "_bad", "_record"
+TRACE_FIELD = Field("_trace_context", Type("string"))
 
 ARROW_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -92,6 +93,7 @@ class RecordDecoder:
         signer: verifies heartbeats; None if there are none.
         whole_record: whether the source record includes timestamp and headers.
         tombstones: whether a record without a value is a row of NULLs.
+        trace: whether a column `trace_context STRING` is handed on, as `_trace_context`.
     """
 
     topic: str
@@ -103,6 +105,7 @@ class RecordDecoder:
     signer: HeartbeatSigner | None = None
     whole_record: bool = False
     tombstones: bool = False
+    trace: bool = False
 
     @classmethod
     def of_input(
@@ -139,8 +142,8 @@ class RecordDecoder:
         """The columns to send; for raw records only those that the combiner reads, for speed."""
         topic = () if self.topic else ("topic",)
         if self.ddl or not self.combine:
-            metadata = ("timestamp", "headers") if self.whole_record else ()
-            return ("key", "value", "partition", "offset", "clock", *topic, *metadata)
+            metadata, trace = ("timestamp", "headers") if self.whole_record else (), ("trace_context",) * self.trace
+            return ("key", "value", "partition", "offset", "clock", *topic, *metadata, *trace)
         records = (name for name in ("key", "partition", "offset") if name in self.combine.reads)
         return ("value", "clock", "beat", *topic, *records)
 
@@ -149,7 +152,7 @@ class RecordDecoder:
         """The fields that the transform gets beside the event time."""
         if self.combine:
             return schema(self.combine.schema, f"the combiner of {self.label}", of_json=False)
-        return self.fields
+        return (*self.fields, TRACE_FIELD) if self.trace else self.fields
 
     @cached_property
     def output_schema(self) -> pa.Schema:
@@ -205,7 +208,7 @@ class DecoderQueries:
         self._signer = decoder.signer
         self._lists = {f.name for f in decoder.output_fields if decoder.combine and f.type.kind == "array"}
         self._con = connection()
-        names = [json_sql.quote_name(f.name) for f in decoder.fields]
+        names = [json_sql.quote_name(f.name) for f in (decoder.fields if decoder.combine else decoder.output_fields)]
         event_time = "make_timestamptz(_at) AS event_time"
         # Decoded records are materialised since two queries read them; raw records need no decoding.
         self._decode_sql, source = "", f"({RAW_VALIDATED})"

@@ -13,6 +13,7 @@ from penstock.control import Control, ProgressRow
 from penstock.engine.executor_code import send_code
 from penstock.engine.executor_wait import ExecutorWatch
 from penstock.engine.jvm import bridge
+from penstock.engine.progress import batch_spans
 from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session
 from penstock.lineage.emitter import open_emitter
@@ -22,7 +23,7 @@ from penstock.supervision.lifecycle import Driver
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Seconds in which the last events of lineage may be sent: of a driver that drains, and of one that ends at once.
+# Seconds in which the last events and spans may be sent, of a driver that drains, and events of one that ends at once.
 LAST_EVENTS_S = 3.0
 ABORT_S = 0.5
 
@@ -100,6 +101,7 @@ class StreamDriver(Driver):
             self._spark.stop()
         if self._emitter is not None:
             self._emitter.close(LAST_EVENTS_S)
+        batch_spans.flush(LAST_EVENTS_S)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from penstock.kafka.admin import topic_configs
 MAX_MESSAGE_BYTES = "max.message.bytes"
 # Bytes of a batch with one record beside its key, value and headers, and of a header beside name and value.
 RECORD_OVERHEAD, HEADER_OVERHEAD = 512, 12
+# Bytes of the headers of a row, which are a trace context, at most.
+MAX_ROW_HEADERS = 640
 # Arrow's LZ4 and librdkafka's differ by less than 100 bytes per megabyte.
 COMPRESSION_MARGIN = 1.005
 # Values of `compression.type` with which the broker keeps batches as sent; with others it recompresses them.
@@ -125,6 +127,11 @@ class SizeLimit:
             size - len(message.key or b"") - len(message.value or b"") + len(packed) * COMPRESSION_MARGIN
             <= self.max_bytes
         )
+
+    def may_exceed(self, rows: pa.Table) -> bool:
+        """Whether a row may be too large with its headers; columns `key`, `value`, `headers`."""
+        longest = sum(pc.max(pc.binary_length(rows[name])).as_py() or 0 for name in ("key", "value"))
+        return bool(longest + RECORD_OVERHEAD + MAX_ROW_HEADERS > self.max_bytes)
 
     def oversized_rows(self, rows: pa.Table) -> dict[int, int]:
         """Returns the bytes of the rows that the topic rejects, by row number; columns `key`, `value`."""

@@ -33,7 +33,8 @@ def open_topics(owner: WriterOwner, outputs: Sequence[Output]) -> TopicWriter:
 class TopicWriter(TransactionalWriter):
     """Writes a stream's topics, all of a batch in one transaction.
 
-    A row is `key` and `value`, STRING or BINARY, and may have `headers`: a list of (name, bytes).
+    A row is `key` and `value`, STRING or BINARY, and may have `headers`: a map of names and bytes, or NULL. Headers of
+    rows, which are trace contexts, are left out where the record would be too large with them.
     """
 
     def __init__(self, name: str, group: str, bootstrap: str, outputs: Sequence[Output] = ()) -> None:
@@ -86,11 +87,12 @@ class TopicWriter(TransactionalWriter):
     def _messages(self, topic: str, rows: pa.Table | None) -> Iterator[ProducerRecord]:
         records = _messages(topic, rows)
         # A topic that was created after the writer was opened is assumed to have the default limit.
-        return (
-            map(self._limits.get(topic, SizeLimit(topic)).truncate, records)
-            if topic in self._truncated_topics
-            else records
-        )
+        limit = self._limits.get(topic, SizeLimit(topic))
+        if topic in self._truncated_topics:
+            return map(limit.truncate, records)
+        if rows is not None and "headers" in rows.column_names and limit.may_exceed(rows):
+            return (record if limit.accepts(record) else record._replace(headers=()) for record in records)
+        return records
 
     def _commit_group_offsets(self, offsets: Offsets) -> None:
         """Commits offsets to the consumer group for Kafka's own tools; asynchronous, since nothing depends on it."""
@@ -110,4 +112,4 @@ def _messages(topic: str, rows: pa.Table | None) -> Iterator[ProducerRecord]:
         columns = [chunk.column(name).to_pylist() for name in ("key", "value")]
         headers = chunk.column("headers").to_pylist() if "headers" in chunk.schema.names else repeat(())
         for key, value, record_headers in zip(*columns, headers, strict=False):
-            yield ProducerRecord(topic, as_bytes(key), as_bytes(value), tuple(record_headers))
+            yield ProducerRecord(topic, as_bytes(key), as_bytes(value), tuple(record_headers or ()))

@@ -24,4 +24,9 @@ class MonitoringSettings(BaseModel):
         default=False,
         description="emit OpenLineage events of streams; variables of its client, as `OPENLINEAGE_URL`, say where to",
     )
+    traces: bool = Field(
+        default=False,
+        description="carry trace contexts of records, and export a span for each batch; variables of OpenTelemetry, as "
+        "`OTEL_EXPORTER_OTLP_ENDPOINT`, say where to",
+    )
     lineage_every: float = Field(60.0, gt=0, description="seconds between RUNNING events of a stream")

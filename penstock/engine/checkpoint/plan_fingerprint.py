@@ -50,6 +50,7 @@ def build_frame(
     *,
     has_commits: bool = True,
     max_records: int = 0,
+    traces: bool = False,
 ) -> DataFrame:
     """The frame that a stream's transform makes of its inputs.
 
@@ -62,13 +63,22 @@ def build_frame(
         reset: The reset that the query begins with.
         has_commits: Whether the checkpoint has committed batches.
         max_records: The most records of a batch; 0 for no limit.
+        traces: Whether trace contexts are read.
 
     Raises:
         DeclarationError: The frame is not what the stream declares.
     """
     frames = {
         name: source.input_stream(
-            spark, stream, name, bootstrap, excluded, reset=reset, has_read=has_commits, max_records=max_records
+            spark,
+            stream,
+            name,
+            bootstrap,
+            excluded,
+            reset=reset,
+            has_read=has_commits,
+            max_records=max_records,
+            traces=traces,
         )
         for name in stream.sources
     }

@@ -24,6 +24,7 @@ from penstock.codec.columnar import (
     RECORD,
     RECORD_METADATA,
     SOURCE_RECORD_COLUMN,
+    TRACE_FIELD,
     RecordDecoder,
 )
 from penstock.codec.combiner_check import check_combiner
@@ -47,7 +48,13 @@ HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 
 
 def decode_records(
-    source: DataFrame, input_: Input, now: Column | None, *, keep: Literal["bad", "all"] = "bad", combine: bool = True
+    source: DataFrame,
+    input_: Input,
+    now: Column | None,
+    *,
+    keep: Literal["bad", "all"] = "bad",
+    combine: bool = True,
+    trace: bool = False,
 ) -> DataFrame:
     """Decode an input's records: its columns, `event_time TIMESTAMP`, `_beat` and `_bad BOOLEAN`, `_record STRUCT`.
 
@@ -61,15 +68,17 @@ def decode_records(
         now: TIMESTAMP of the batch; None takes each record's own timestamp, if that has passed.
         keep: whether only bad rows have `_record`, or all.
         combine: whether the input's combiner is applied.
+        trace: whether the column `_trace_context STRING` is handed on; not with a combiner.
     """
     horizon = _horizon(input_, now, "timestamp")
     signer = heartbeat_signer()
     decoder = RecordDecoder.of_input(input_, combine=combine, keep_records=keep == "all", signer=signer)
+    decoder = replace(decoder, trace=True) if trace else decoder
     if now is None and input_.schema and not decoder.computes_event_time:
         # Spark computes the event time of decoded rows, and needs the record's timestamp for it.
         decoder = replace(decoder, whole_record=True)
     if not input_.schema and not decoder.combine:
-        return _decode_raw_records(source, input_, F.timestamp_micros(horizon), signer)
+        return _decode_raw_records(source, input_, F.timestamp_micros(horizon), signer, trace=trace)
     if decoder.combine:
         check_combiner(input_)
     clock = horizon if input_.schema else F.least(F.unix_micros(_record_time()), horizon)
@@ -77,6 +86,7 @@ def decode_records(
         "clock": clock,
         "beat": F.when(_has_heartbeat_key(), F.col("partition")),
         "headers": F.to_json("headers"),
+        "trace_context": F.col(TRACE_FIELD.name),
     }
     columns = source.select(*(computed.get(name, F.col(name)).alias(name) for name in decoder.input_columns))
     rows = columns.mapInArrow(decoder, decoder_schema(decoder))
@@ -128,18 +138,21 @@ def _add_time_to_record(rows: DataFrame) -> DataFrame:
     return rows.withColumn(RECORD_COLUMN, F.col(RECORD_COLUMN).withField(EVENT_TIME, F.col(EVENT_TIME)))
 
 
-def _decode_raw_records(source: DataFrame, input_: Input, horizon: Column, signer: HeartbeatSigner) -> DataFrame:
+def _decode_raw_records(
+    source: DataFrame, input_: Input, horizon: Column, signer: HeartbeatSigner, *, trace: bool
+) -> DataFrame:
     """Undecoded records. One without a declared event time has its own; one too far in the future is capped."""
     record = [F.struct(*RAW, *OWN_COLUMNS).alias(RECORD_COLUMN)] if input_.record else []
+    handed_on = (TRACE_FIELD.name,) if trace else ()
     rows = source.select(
-        *RAW, "timestamp", *record, _heartbeat_time(source.sparkSession, signer).alias(HEARTBEAT_COLUMN)
+        *RAW, "timestamp", *handed_on, *record, _heartbeat_time(source.sparkSession, signer).alias(HEARTBEAT_COLUMN)
     )
     _check_not_volatile(rows, input_)
     time_or_own = F.least(F.coalesce(_declared_time(rows, input_.event_time), _record_time()), horizon)
     time = F.coalesce(F.timestamp_millis(HEARTBEAT_COLUMN), time_or_own).alias(EVENT_TIME)
     beat = F.col(HEARTBEAT_COLUMN).isNotNull().alias(HEARTBEAT_COLUMN)
     metadata = (time, beat, F.lit(False).alias(BAD_COLUMN), F.struct(*RAW).alias(SOURCE_RECORD_COLUMN))
-    result = rows.select(*RAW, "timestamp", *metadata, *([RECORD_COLUMN] if input_.record else []))
+    result = rows.select(*RAW, "timestamp", *handed_on, *metadata, *([RECORD_COLUMN] if input_.record else []))
     return _add_time_to_record(result) if input_.record else result
 
 
@@ -245,9 +258,12 @@ def union_values_and_tombstones(values: DataFrame, tombstones: DataFrame) -> Dat
 
 
 def tombstone_rows(source: DataFrame, like: DataFrame, metric: str) -> DataFrame:
-    """The records without a value, as rows with the columns of `like`: NULL in all but `event_time` and `record`."""
+    """The records without a value, as rows with the columns of `like`.
+
+    All are NULL but `event_time`, `record` and `_trace_context`.
+    """
     time, record = _record_time(), F.struct(*RAW, *OWN_COLUMNS, _record_time().alias(EVENT_TIME))
-    columns = {EVENT_TIME: time, RECORD_COLUMN: record}
+    columns = {EVENT_TIME: time, RECORD_COLUMN: record, TRACE_FIELD.name: F.col(TRACE_FIELD.name)}
     tombstones = source.where("value IS NULL").select(
         *(columns.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in like.schema.fields)
     )

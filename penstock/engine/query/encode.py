@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.engine.query import decode
+from penstock.engine.query.trace_context import header_columns
 from penstock.errors import Blocked, DeclarationError
 from penstock.model.stream import TAG
 
@@ -22,7 +23,7 @@ def encode_rows(stream: Stream, rows: DataFrame) -> DataFrame:
     """Encode the transform's rows. With several outputs there is a struct for each, NULL except for the row's own."""
     outputs = stream.outputs
     if "" in outputs:
-        encoded = rows.select(*outputs[""].columns())
+        encoded = rows.select(*outputs[""].columns(), *header_columns(outputs[""], rows))
         # Documents are written as they are, and may have a NULL where a struct's fields are not nullable.
         return decode.with_nullable_fields(encoded) if outputs[""].delivery == "upsert" else encoded
     if TAG not in (name.lower() for name in rows.columns):
@@ -32,7 +33,7 @@ def encode_rows(stream: Stream, rows: DataFrame) -> DataFrame:
             hint=f"add a column {TAG} with one of: {', '.join(outputs)}",
         )
     structs = [
-        F.when(F.col(TAG) == tag, F.struct(*output.columns())).alias(f"_{number}")
+        F.when(F.col(TAG) == tag, F.struct(*output.columns(), *header_columns(output, rows))).alias(f"_{number}")
         for number, (tag, output) in enumerate(outputs.items())
     ]
     return decode.with_nullable_fields(rows.select(F.col(TAG).alias("_tag"), *structs))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.codec import columnar
-from penstock.engine.query import decode
+from penstock.engine.query import decode, trace_context
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, first_offsets, partition_counts, topic_ids
 from penstock.kafka.client import client_id, spark_client_config
@@ -50,6 +50,7 @@ def input_stream(
     *,
     has_read: bool = True,
     max_records: int = 0,
+    traces: bool = False,
 ) -> DataFrame:
     """The rows that the transform gets for an input: good ones, with the watermark on their event time.
 
@@ -69,17 +70,21 @@ def input_stream(
         has_read: whether the query has read before. After a reset the first batch is not limited, because a part
             of a window would replace the whole window.
         max_records: records of a batch, 0 for no limit.
+        traces: whether trace contexts are read: see `penstock.engine.query.trace_context`.
     """
     input_ = stream.sources[name]
-    reader = spark.readStream.format("kafka").options(**_options(input_, bootstrap))
+    reader = spark.readStream.format("kafka").options(**_options(input_, bootstrap, headers=traces))
     if max_records and (has_read or reset is None):
         reader = reader.option("maxOffsetsPerTrigger", max_records)
     starts = "earliest" if has_read or reset is None else json.dumps(_starts(input_, bootstrap, reset))
     reader = reader.option("startingOffsets", starts).option("groupIdPrefix", client_id(f"{stream.group}-reader"))
     raw = without_positions(_share(reader.load(), input_), excluded)
     raw = raw if upto is None else raw.where(is_before(upto))
+    raw = trace_context.read_contexts(raw) if traces else raw
     values = raw.where("value IS NOT NULL") if input_.splits_tombstones else raw
-    rows = decode.decode_records(values, input_, F.current_timestamp())
+    carried = traces and trace_context.is_carried(stream, input_)
+    observed = trace_context.observe_contexts(values, name) if traces else values
+    rows = decode.decode_records(observed, input_, F.current_timestamp(), trace=carried)
     rows = (
         decode.drop_bad_records(rows, input_, f"bad_{name}")
         if input_.schema
@@ -87,10 +92,12 @@ def input_stream(
     )
     delay = f"{stream.output_mode.watermark_delay.total_seconds()} seconds"
     result = decode.drop_heartbeats(_new(rows, name, reset).withWatermark(columnar.EVENT_TIME, delay))
-    if values is raw:
-        return result
+    hidden = (columnar.TRACE_FIELD.name,) if carried else ()
+    if not input_.splits_tombstones:
+        return result.drop(*hidden) if hidden else result
     tombstones = decode.tombstone_rows(raw, rows.drop(columnar.HEARTBEAT_COLUMN), f"gone_{name}")
-    return decode.union_values_and_tombstones(result, _new(tombstones, f"{name}_gone", reset))
+    rows = decode.union_values_and_tombstones(result, _new(tombstones, f"{name}_gone", reset))
+    return rows.drop(*hidden) if hidden else rows
 
 
 def _new(rows: DataFrame, name: str, reset: Reset | None) -> DataFrame:
@@ -240,9 +247,9 @@ def _settings(bootstrap: str) -> dict[str, str]:
     }
 
 
-def _options(input_: Input, bootstrap: str) -> dict[str, str]:
+def _options(input_: Input, bootstrap: str, *, headers: bool = False) -> dict[str, str]:
     options = _settings(bootstrap)
-    if input_.record:
+    if input_.record or headers:
         options["includeHeaders"] = "true"
     if input_.topic:
         return {**options, "subscribe": input_.topic.name}

@@ -17,10 +17,11 @@ from penstock.engine.commit.batch_output import CommittedBatch
 from penstock.engine.commit.committer import BatchCommitter
 from penstock.engine.error_text import root_message
 from penstock.engine.jvm import bridge
+from penstock.engine.progress.batch_spans import BatchSpans, tracer
 from penstock.engine.progress.broker_watch import BrokerWatch
 from penstock.engine.progress.caught_up import CaughtUpTracker
 from penstock.engine.progress.metrics import StreamMetrics
-from penstock.engine.query import source, spark_limits
+from penstock.engine.query import source, spark_limits, trace_context
 from penstock.engine.query.column_lineage import frame_columns
 from penstock.engine.query.encode import encode_rows
 from penstock.engine.query.run_state import RunEvent, RunPhase, RunState
@@ -29,6 +30,7 @@ from penstock.engine.session import session_for
 from penstock.engine.state import fold
 from penstock.errors import Blocked, BrokerError, Wait
 from penstock.lineage.stream_lineage import StreamLineage
+from penstock.settings import settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -84,6 +86,7 @@ class StreamRun:
         self._bootstrap = bootstrap
         self._spark = session_for(spark, stream)
         self._metrics = StreamMetrics(progress)
+        self._spans = BatchSpans(stream, self._spark, tracer())
         self._caught_up = CaughtUpTracker(progress.behind_ms, waits=stream.output_mode.heartbeat_schedule is not None)
         self._broker = BrokerWatch()
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
@@ -240,17 +243,18 @@ class StreamRun:
         with fold.use_checkpoint(self.stream, self._checkpoint.path) as folds:
             rows = plan_fingerprint.build_frame(
                 self._spark, self.stream, self._bootstrap, tables, self._committer.excluded, self._committer.reset,
-                has_commits=has_commits, max_records=self._committer.max_records,
+                has_commits=has_commits, max_records=self._committer.max_records, traces=settings().traces,
             )  # fmt: skip
         fingerprint = plan_fingerprint.fingerprint_lines(self.stream, rows, folds)
         self._plan.check(fingerprint, can_rebuild=folds.can_rebuild)
         self._committer.folds.open(folds, self._checkpoint.last_commit)
+        rows_out = trace_context.carried(self.stream, rows) if settings().traces else rows
         writer = (
-            encode_rows(self.stream, rows)
+            encode_rows(self.stream, rows_out)
             .writeStream.queryName(self.stream.name)
             .outputMode(self.stream.output_mode.spark_mode)
             .option("checkpointLocation", self._checkpoint.path)
-            .foreachBatch(self._committer.write)
+            .foreachBatch(self._spans.traced(self._committer.write))
         )
         if self.stream.every:
             writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
@@ -304,6 +308,7 @@ class StreamRun:
 
     def _on_commit(self, batch: CommittedBatch) -> None:
         self._metrics.increment(rows_out=batch.rows, dead=batch.dead, late=batch.late)
+        self._spans.committed(batch)
         self.offsets = batch.offsets
         self._committed_at = time.monotonic()
         self._caught_up.batch_written(batch.offsets)

@@ -63,6 +63,18 @@ def test_reasons(given: bytes | None, reason: str | None) -> None:
 WHOLE = RecordDecoder("t", "a test", DDL, "timestamp_millis(at)", None, True, whole_record=True, tombstones=True)
 
 
+@pytest.mark.parametrize("event_time", ["timestamp_millis(at)", "now"])
+@pytest.mark.parametrize("keep_records", [True, False])
+def test_a_trace_context_is_handed_on_with_each_row(event_time: str, keep_records: bool) -> None:
+    given = batch([b'{"id":1,"at":4000}', b"{}", b'{"id":2,"at":4000}'])
+    contexts = pa.array(["a", "b", None], pa.string())
+    given = pa.RecordBatch.from_arrays([*given.columns, contexts], [*given.schema.names, "trace_context"])
+    rows = run(replace(ALL, event_time=event_time, keep_records=keep_records, trace=True), given)
+    assert {(row["id"], row["_bad"], row["_trace_context"]) for row in rows} == {
+        (1, False, "a"), (None, True, "b"), (2, False, None),
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(("event_time", "first"), [("timestamp_millis(at)", 4_000_000), ("record.timestamp", 0)])
 def test_the_whole_record_is_kept_beside_its_columns(event_time: str, first: int) -> None:
     """One without a value is no dead letter, has NULL in all columns and its own time."""
