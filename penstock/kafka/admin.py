@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
@@ -209,6 +209,22 @@ def end_offsets(
 ) -> dict[tuple[str, int], int]:
     """Returns the last stable offset by (topic, partition); partitions without a leader are omitted."""
     return _offsets(client, partitions, bootstrap, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+
+def all_end_offsets(
+    client: AdminClient, partitions: Collection[tuple[str, int]], bootstrap: str
+) -> dict[tuple[str, int], int]:
+    """Returns the last stable offset of every partition.
+
+    Raises:
+        BrokerError: A partition has no leader, so that its records cannot be read.
+    """
+    ends = end_offsets(client, partitions, bootstrap)
+    if missing := sorted(set(partitions) - ends.keys()):
+        topic, partition = missing[0]
+        got = f"partition {partition} has no leader"
+        raise BrokerError(f"topic {topic} cannot be read", got=got, hint="try again when its brokers run")
+    return ends
 
 
 def first_offsets(

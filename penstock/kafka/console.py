@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from penstock.codec.heartbeat import HEARTBEAT_KEY
 from penstock.errors import BrokerError
 from penstock.kafka import record_lookup
-from penstock.kafka.admin import admin, end_offsets, first_offsets, offsets_for_times, partition_counts
+from penstock.kafka.admin import admin, all_end_offsets, first_offsets, offsets_for_times, partition_counts
 from penstock.kafka.client import assign, client_config
 from penstock.kafka.dead_letters import READ_TIMEOUT, RecordLocation, open_consumer
 from penstock.kafka.record_lookup import TopicRecord
@@ -196,13 +196,7 @@ def _is_end(message: Message, topic: str) -> bool:
 def _span(topic: str, bootstrap: str, start: Start) -> tuple[dict[int, int], dict[int, int]]:
     """The start and end offsets, by partition."""
     client, partitions = admin(bootstrap), [(topic, p) for p in range(_partitions(topic, bootstrap))]
-    ends = {p: at for (_, p), at in end_offsets(client, partitions, bootstrap).items()}
-    if len(ends) < len(partitions):
-        raise BrokerError(
-            f"partitions of topic {topic} have no leader",
-            got=f"{len(partitions) - len(ends)} of {len(partitions)}",
-            hint="wait until the brokers are whole, and run it again",
-        )
+    ends = {p: at for (_, p), at in all_end_offsets(client, partitions, bootstrap).items()}
     if start == "end":
         return ends, ends
     if start == "beginning":

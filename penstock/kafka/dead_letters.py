@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from penstock.errors import BrokerError
-from penstock.kafka.admin import LARGE_FETCH, admin, end_offsets, first_offsets, partition_counts
+from penstock.kafka.admin import LARGE_FETCH, admin, all_end_offsets, first_offsets, partition_counts
 from penstock.kafka.client import assign, client_config
 from penstock.kafka.limits import record_digest
 from penstock.model.topic import TOPIC_NAME
@@ -119,10 +119,10 @@ def read_dead_letters(topics: Iterable[str], bootstrap: str, last: int | None = 
     client = admin(bootstrap)
     counts = partition_counts(client, bootstrap)
     partitions = [(topic, p) for topic in dict.fromkeys(topics) for p in range(counts.get(topic, 0))]
-    starts, ends = first_offsets(client, partitions, bootstrap), end_offsets(client, partitions, bootstrap)
+    starts, ends = first_offsets(client, partitions, bootstrap), all_end_offsets(client, partitions, bootstrap)
     with open_consumer(bootstrap) as reader:
         for partition in partitions:
-            start, end = starts.get(partition, 0), ends.get(partition, 0)
+            start, end = starts.get(partition, 0), ends[partition]
             yield from map(_dead_letter, read_range(reader, *partition, max(start, end - (last or end)), end))
 
 
@@ -167,11 +167,15 @@ def read_range(reader: Consumer, topic: str, partition: int, start: int, end: in
 def read_range_batches(
     reader: Consumer, topic: str, partition: int, start: int, end: int
 ) -> Iterator[list[KafkaMessage]]:
-    """Yields the same in the batches in which they arrive."""
+    """Yields the same in the batches in which they arrive.
+
+    Records that the broker removes meanwhile are left out, and reading continues behind them.
+    """
     if start >= end:
         return
+    place = TopicPartition(topic, partition, start)
     try:
-        assign(reader, [TopicPartition(topic, partition, start)])
+        assign(reader, [place])
         while True:
             first = reader.poll(READ_TIMEOUT)
             if first is None:
@@ -189,7 +193,13 @@ def read_range_batches(
             if stop is None:
                 continue
             error = messages[stop].error()
-            if error and error.code() not in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+            if error and error.code() == KafkaError._AUTO_OFFSET_RESET:
+                log_start, _ = reader.get_watermark_offsets(place, READ_TIMEOUT)
+                if place.offset < log_start < end:
+                    place = TopicPartition(topic, partition, log_start)
+                    assign(reader, [place])
+                    continue
+            elif error and error.code() != KafkaError._PARTITION_EOF:
                 raise BrokerError(f"topic {topic} cannot be read", got=error)
             return
     except KafkaException as e:

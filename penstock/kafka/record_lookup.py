@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, Message
 
 from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, end_offsets, first_offsets, partition_counts
+from penstock.kafka.admin import admin, all_end_offsets, first_offsets, partition_counts
 from penstock.kafka.dead_letters import (
     HEADER_PREFIX,
     DeadLetter,
@@ -54,12 +54,12 @@ def newest_records(
             if not count_of_partitions:
                 raise BrokerError(f"topic {topic} does not exist", hint=CREATE_FOR_SINK)
             partitions = [(topic, p) for p in range(count_of_partitions)]
-            starts, ends = (of(admin(bootstrap), partitions, bootstrap) for of in (first_offsets, end_offsets))
+            starts, ends = (of(admin(bootstrap), partitions, bootstrap) for of in (first_offsets, all_end_offsets))
             of_topic = [
                 record
                 for partition in partitions
                 for record in _last_records(
-                    reader, partition, starts.get(partition, 0), ends.get(partition, 0), count, matches
+                    reader, partition, starts.get(partition, 0), ends[partition], count, matches
                 )
             ]
             of_topic.sort(key=lambda record: (record.timestamp, record.location))

@@ -15,7 +15,7 @@ from confluent_kafka import Message as KafkaMessage
 
 from penstock.kafka.admin import (
     admin,
-    end_offsets,
+    all_end_offsets,
     ensure_topics,
     first_offsets,
     partition_counts,
@@ -190,11 +190,11 @@ def _refuse_older(replays: Iterable[Replay], reader: Consumer, bootstrap: str) -
     partitions = [
         partition for partition in keys if "compact" in policies.get(partition[0], {}).get("cleanup.policy", "")
     ]
-    starts, ends = (of(admin(bootstrap), partitions, bootstrap) for of in (first_offsets, end_offsets))
+    starts, ends = (of(admin(bootstrap), partitions, bootstrap) for of in (first_offsets, all_end_offsets))
     newest: dict[tuple[str, int, bytes], int] = {}
     for partition in partitions:
         start = max(starts.get(partition, 0), min(keys[partition].values()) + 1)
-        for message in read_range(reader, *partition, start, ends.get(partition, 0)):
+        for message in read_range(reader, *partition, start, ends[partition]):
             if (key := as_bytes(message.key())) in keys[partition]:
                 newest[(*partition, key or b"")] = message.offset() or 0
     for planned_replay in planned:

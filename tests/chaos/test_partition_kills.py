@@ -132,9 +132,9 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HourlyPlatfor
         mariadb = stack.enter_context(MariaDB(home=home, port=free_port()))
         control = stack.enter_context(deployed(project, broker, mariadb, home, **SCHEDULER_TIMEOUTS))
         airflow = stack.enter_context(Airflow(home, free_port(), project))
-        made = HourlyPlatform(airflow, broker.bootstrap, control)
-        wait_until(lambda: made.ask("dags/hourly").get("dag_id"), PATIENCE, every=1, what="Airflow knows the DAG")
-        yield made
+        hourly = HourlyPlatform(airflow, broker.bootstrap, control)
+        wait_until(lambda: hourly.ask("dags/hourly").get("dag_id"), PATIENCE, every=1, what="Airflow knows the DAG")
+        yield hourly
 
 
 def test_a_dag_runs_once_for_each_closed_hour(platform: HourlyPlatform) -> None:

@@ -7,18 +7,21 @@ import random
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from penstock.catalog import build
 from penstock.cli import app, dead_letters
 from penstock.devstack.servers.kafka import Broker
+from penstock.errors import BrokerError
+from penstock.kafka import admin as kafka_admin
 from penstock.kafka import replay as replays
 from penstock.kafka.admin import admin, topic_ids
-from penstock.kafka.dead_letters import DeadLetter
+from penstock.kafka.dead_letters import DeadLetter, open_consumer, read_range
 from penstock.kafka.dead_letters import read_dead_letters as read_letters
 from penstock.kafka.limits import ProducerRecord, SizeLimit
 from penstock.kafka.record_lookup import newest_records
@@ -221,6 +224,29 @@ def transform(sales: DataFrame) -> DataFrame:
 
 
 @pytest.mark.usefixtures("home")
+def test_records_that_are_removed_while_a_range_is_read_hide_none_behind_them(bootstrap: str) -> None:
+    send(bootstrap, [Record(SALES.name, None, str(n), 0) for n in range(10)])
+    [done] = admin(bootstrap).delete_records([TopicPartition(SALES.name, 0, 6)]).values()
+    done.result(30)
+    with open_consumer(bootstrap) as reader:
+        assert [m.offset() for m in read_range(reader, SALES.name, 0, 2, 9)] == [6, 7, 8]
+        assert [m.offset() for m in read_range(reader, SALES.name, 0, 2, 5)] == []
+        assert [m.offset() for m in read_range(reader, SALES.name, 0, 20, 30)] == []
+
+
+def test_a_partition_without_a_leader_is_an_error(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets = kafka_admin._offsets
+
+    def without_first(client: AdminClient, partitions: Iterable[tuple[str, int]], *of: Any) -> dict[Any, int]:
+        return {place: at for place, at in offsets(client, partitions, *of).items() if place[1]}
+
+    monkeypatch.setattr(kafka_admin, "_offsets", without_first)
+    with pytest.raises(BrokerError, match="partition 0 has no leader"):
+        letters(bootstrap)
+    with pytest.raises(BrokerError, match="partition 0 has no leader"):
+        newest_records([SALES.name], 5, bootstrap)
+
+
 def test_the_command_line_tells_and_sends(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = Input(SALES, schema="n BIGINT NOT NULL, timestamp TIMESTAMP NOT NULL")
     made = build([Stream("a", "tests", {"sales": given}, transform, TopicOutput(Topic("out"), value="n"), Stateless())])
