@@ -237,15 +237,23 @@ class AlertHandler(logging.Handler):
 def setup(process: str, *, level: int = logging.INFO) -> None:
     """Log to stderr as this process, and to the alert webhook if the settings name one. Replaces earlier handlers."""
     # The command line prints through this module, and its help needs no settings.
+    from penstock.errors import SettingError
     from penstock.settings import settings
 
     given = settings()
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(JsonFormatter(process) if given.log_json else TextFormatter(process))
     handlers: list[logging.Handler] = [output]
-    if url := given.alert_webhook.get_secret_value():
-        handlers.append(AlertHandler(url, process))
+    trouble = ""
+    try:
+        if url := given.secret("alert_webhook"):
+            handlers.append(AlertHandler(url, process))
+    except SettingError as e:
+        # Work goes on without alerts.
+        trouble = str(e)
     logging.basicConfig(level=level, handlers=handlers, force=True)
+    if trouble:
+        log.error("alerts are not posted: %s", trouble)
     # One line for each request, and several for each look at the schema, would be most of the log.
     for name in ("httpx", "httpcore", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)

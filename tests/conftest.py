@@ -26,7 +26,7 @@ from penstock.errors import HostError
 from penstock.host import ports
 from penstock.host.ports import free_port
 from penstock.java import runtime
-from penstock.settings import PROJECT, settings
+from penstock.settings import PROJECT, connections, settings
 from penstock.testing import spark_session
 from tests.support import mysql
 from tests.support.mysql import MySQL
@@ -99,6 +99,15 @@ def _own_ports() -> Iterator[None]:
         # Not to the end: who asks for several in a row gets some behind the first.
         patch.setattr(ports, "PORTS", range(first, first + size - 10))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _outside_airflow() -> Iterator[None]:
+    """Whatever has imported operators before: the settings of a test ask no Airflow for Connections."""
+    before = [*connections._lookups]
+    connections.set_lookup(None)
+    yield
+    connections._lookups[:] = before
 
 
 @pytest.fixture(autouse=True)

@@ -150,7 +150,7 @@ def _table_uri(catalog: Catalog, connection: str, table: str) -> str:
     dialect = next(capture.dialect for capture in catalog.captures.values() if capture.connection == connection)
     host, database = connection, connection
     with suppress(PenstockError):
-        url = connections.url(connection, dialect)
+        url = connections.url(connection, dialect, ask=False)
         database = url.database or database
         if dialect in PORTS:
             host = f"{url.host}:{url.port or PORTS[dialect]}"

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from penstock.errors import DeclarationError, SinkError
+from penstock.errors import DeclarationError
 from penstock.model.archive import Archive
 from penstock.model.input import RECORD_TIMESTAMP, Input
 from penstock.model.lazy_spark import F
@@ -95,10 +95,7 @@ def archive_stream(archive: Archive, topics: Mapping[str, Topic] | None = None) 
 
 def is_configured() -> bool:
     """Whether an object store is configured. An invalid setting counts as configured: the driver reports it."""
-    try:
-        return endpoint.find_endpoint() is not None
-    except SinkError:
-        return True
+    return endpoint.is_configured()
 
 
 def _archive_input(archive: Archive, topic: Topic) -> Input:

@@ -55,7 +55,7 @@ class HeartbeatSigner:
 
 def heartbeat_signer() -> HeartbeatSigner:
     """Returns the signer with the secret of the settings, else of the home folder."""
-    secret_text = settings().heartbeat_secret.get_secret_value()
+    secret_text = settings().secret("heartbeat_secret")
     secret = (
         hashlib.sha256(secret_text.encode()).digest() if secret_text else load_or_create(settings().home / SECRET_FILE)
     )

@@ -33,7 +33,7 @@ def security_conf(master: str, home: Path | None = None) -> dict[str, str]:
         "spark.io.encryption.enabled": "true",
     }
     if master.startswith("spark://"):
-        secret = settings().spark_secret.get_secret_value()
+        secret = settings().secret("spark_secret")
         conf["spark.authenticate.secret"] = (
             secret or secret_file.load_or_create((home or settings().home) / "spark.secret").hex()
         )

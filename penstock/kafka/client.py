@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer, TopicPartition
 
-    from penstock.settings import Settings
+    from penstock.settings import KafkaSettings
 
 LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -43,11 +43,16 @@ REFUSALS = {
         "set PENSTOCK_KAFKA_CA to the CA of its certificate, and use a host of that in PENSTOCK_KAFKA_BOOTSTRAP",
     ),
 }
+# For a login that a Connection of Airflow has.
+CONNECTION_HINTS = {
+    KafkaError._AUTHENTICATION: "its login, password and sasl.mechanism",
+    KafkaError._SSL: "its ssl.ca.location, which must be the CA of the broker's certificate, and its host",
+}
 
 
-def _secured(bootstrap: str) -> Settings | None:
+def _secured(bootstrap: str) -> KafkaSettings | None:
     """Returns the settings if they apply to these brokers; local and test brokers have no TLS or SASL."""
-    s = settings()
+    s = settings().kafka
     return s if bootstrap == s.kafka_bootstrap and s.kafka_security_protocol != "PLAINTEXT" else None
 
 
@@ -63,8 +68,12 @@ def client_config(bootstrap: str, name: str = "penstock") -> dict[str, str]:
         bootstrap: the brokers.
         name: what the client is, for its client id.
     """
+    return _librdkafka_config(bootstrap, name, _secured(bootstrap))
+
+
+def _librdkafka_config(bootstrap: str, name: str, s: KafkaSettings | None) -> dict[str, str]:
     config = {"bootstrap.servers": bootstrap, "client.id": client_id(name)}
-    if s := _secured(bootstrap):
+    if s:
         config["security.protocol"] = s.kafka_security_protocol
         if "SSL" in s.kafka_security_protocol.split("_"):
             tls = {
@@ -136,27 +145,64 @@ def _jaas_quoted(text: str) -> str:
 def unreachable(bootstrap: str, cause: object) -> BrokerError:
     """Returns the error for a failed call. The client reports only a timeout, so refusals are looked up."""
     if _secured(bootstrap):
-        refused = _refusal(bootstrap)
+        conn_id = settings().connection_ids.get("kafka_bootstrap", "")
+        refused = _refusal(client_config(bootstrap))
         if refused is not None:
-            what, hint = REFUSALS[refused.code()]
-            return BrokerError(what, got=refused.str(), hint=hint)
-        hint = "check that it runs, and check PENSTOCK_KAFKA_BOOTSTRAP and PENSTOCK_KAFKA_SECURITY_PROTOCOL"
+            return _refused(refused, conn_id)
+        hint = (
+            f"check that it runs, and check the host and security.protocol of the connection {conn_id}"
+            if conn_id
+            else "check that it runs, and check PENSTOCK_KAFKA_BOOTSTRAP and PENSTOCK_KAFKA_SECURITY_PROTOCOL"
+        )
     else:
         hint = "check that it runs with `penstock doctor`, or set PENSTOCK_KAFKA_BOOTSTRAP"
         if not settings().kafka_bootstrap:
             hint = "start the platform with `penstock up`; if it runs, `penstock doctor` shows what is wrong"
-        if bootstrap == settings().kafka_bootstrap:
+        if bootstrap == settings().kafka.kafka_bootstrap:
             hint += "; if it requires TLS or a login, set PENSTOCK_KAFKA_SECURITY_PROTOCOL"
     return BrokerError("the broker did not answer", got=f"{cause} at {bootstrap}", hint=hint)
 
 
-def _refusal(bootstrap: str) -> KafkaError | None:
+def probe(s: KafkaSettings, conn_id: str) -> str:
+    """Connects to the brokers of a Connection within seconds; what they are.
+
+    Args:
+        s: What the Connection says.
+        conn_id: Its id, for errors.
+
+    Raises:
+        BrokerError: They refuse or do not answer.
+    """
+    config: dict[str, Any] = {
+        **_librdkafka_config(
+            s.kafka_bootstrap, "penstock-test", s if s.kafka_security_protocol != "PLAINTEXT" else None
+        ),
+        "log_level": 0,
+    }
+    try:
+        cluster = AdminClient(config).list_topics(timeout=REFUSAL_TIMEOUT)
+    except KafkaException as e:
+        if refused := _refusal(config):
+            raise _refused(refused, conn_id) from e
+        hint = f"check that they run, and check the host and security.protocol of the connection {conn_id}"
+        raise BrokerError("the brokers did not answer", got=f"{e.args[0]} at {s.kafka_bootstrap}", hint=hint) from e
+    return f"{len(cluster.brokers)} brokers of cluster {cluster.cluster_id}, {len(cluster.topics)} topics visible"
+
+
+def _refused(error: KafkaError, conn_id: str) -> BrokerError:
+    what, hint = REFUSALS[error.code()]
+    if conn_id:
+        hint = f"check the connection {conn_id}: {CONNECTION_HINTS[error.code()]}"
+    return BrokerError(what, got=error.str(), hint=hint)
+
+
+def _refusal(config: dict[str, Any]) -> KafkaError | None:
     """Connects once more to learn why the brokers refuse a client, which only a callback reports."""
     errors: list[KafkaError] = []
     # Without a pause its callbacks would use a whole core.
     slow_retries: dict[str, Any] = {"reconnect.backoff.ms": 500, "log_level": 0, "error_cb": errors.append}
     try:
-        client = AdminClient({**client_config(bootstrap), **slow_retries})
+        client = AdminClient({**config, **slow_retries})
     except KafkaException as e:
         return e.args[0] if e.args[0].code() in REFUSALS else None
     deadline = time.monotonic() + REFUSAL_TIMEOUT

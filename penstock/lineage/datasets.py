@@ -29,8 +29,12 @@ class DatasetName(NamedTuple):
 
 
 def topic_uri(topic: str) -> str:
-    """The URI of a topic, with the first of the bootstrap servers."""
-    return f"kafka://{settings().bootstrap.partition(',')[0].strip()}/{topic}"
+    """The URI of a topic, with the first of the bootstrap servers.
+
+    The id of the Connection stands for it if that names them: Airflow is not asked when DAGs are parsed.
+    """
+    s = settings()
+    return f"kafka://{s.connection_ids.get('kafka_bootstrap') or s.bootstrap.partition(',')[0].strip()}/{topic}"
 
 
 def store_uri(name: str) -> str:
@@ -77,9 +81,11 @@ def node_dataset(node: CatalogNode) -> DatasetName:
 
 
 def _store_host(store: str) -> str:
-    """Host and port of a store; its name if they are not known."""
+    """Host and port of a store; the id of its Connection, or its name, if they are not known."""
     from penstock.sinks.core import connections
 
+    if conn_id := settings().connection_ids.get(f"{store}_url"):
+        return conn_id
     with suppress(PenstockError, AttributeError, LookupError, ValueError):
         if host := urlsplit(connections.url(store)).netloc.rpartition("@")[2]:
             return host

@@ -1,24 +1,23 @@
-"""Where the object store is: by settings, an Airflow connection in the environment, or the part that runs here.
+"""Where the object store is: by settings, an Airflow Connection, or the part that runs here.
 
-`PENSTOCK_S3_URL` with region, access key and secret, else `AIRFLOW_CONN_S3`: a URI or the JSON form, the access key as
-login, the secret as password, and `endpoint_url` and `region_name` among its extras, as Airflow's own has them.
+`PENSTOCK_S3_URL` with region, access key and secret, or the name of a Connection; else `AIRFLOW_CONN_S3`, a URI or the
+JSON form. A Connection has the access key as login, the secret as password, and `endpoint_url` and `region_name` among
+its extras, as Airflow's own has them.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
-from penstock.errors import SinkError
+from penstock.errors import SettingError, SinkError
 from penstock.host import process, secret_file
 from penstock.settings import settings
+from penstock.settings.connection_types import object_store_fields
+from penstock.settings.connections import AirflowConnection, find, find_text
 
 AWS = "s3://"
-CONNECTION = "AIRFLOW_CONN_S3"
+# The id of the Connection that is taken without a setting, if the environment has it.
+CONNECTION = "s3"
 # The part of `penstock up`: its name, its access key, and where its secret lies.
 LOCAL_SERVICE, ACCESS_KEY, SECRET_FILE = "s3", "penstock", "s3.secret"
 
@@ -42,22 +41,32 @@ class Endpoint:
     create_buckets: bool = False
 
 
-def find_endpoint() -> Endpoint | None:
-    """Returns the configured endpoint; None if there is none. SinkError if the connection cannot be parsed."""
+def is_configured() -> bool:
+    """Whether there is an object store, or a Connection that should name one; Airflow is not asked."""
     s = settings()
-    if url := s.s3_url.get_secret_value():
-        key, secret = s.s3_access_key, s.s3_secret_key.get_secret_value()
-        return Endpoint(url, s.s3_region, key, secret, s.s3_make_buckets)
-    if connection := os.environ.get(CONNECTION, "").strip():
-        try:
-            return _from_connection(json.loads(connection) if connection.startswith("{") else _parse_uri(connection))
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
-            # Its text may hold a secret.
-            raise SinkError(
-                "connection s3 cannot be read",
-                got=f"{type(e).__name__} in {CONNECTION}",
-                hint="give a URI, or the JSON form of Airflow's connections",
-            ) from None
+    if s.s3_url.get_secret_value() or find_text(CONNECTION, ask=False):
+        return True
+    record = process.read(s.home / "run", LOCAL_SERVICE)
+    return record is not None and bool(record.ports)
+
+
+def find_endpoint() -> Endpoint | None:
+    """Returns the configured endpoint; None if there is none.
+
+    Raises:
+        SinkError: The Connection is missing, malformed, of another type or incomplete.
+    """
+    s = settings()
+    try:
+        if conn_id := s.connection_ids.get("s3_url"):
+            return connection_endpoint(find(conn_id, "aws://KEY:SECRET@/?region_name=us-east-1"))
+        if url := s.s3_url.get_secret_value():
+            key, secret = s.s3_access_key, s.s3_secret_key.get_secret_value()
+            return Endpoint(url, s.s3_region, key, secret, s.s3_make_buckets)
+        if text := find_text(CONNECTION, ask=False):
+            return connection_endpoint(AirflowConnection.parse(CONNECTION, text))
+    except SettingError as e:
+        raise SinkError(e.what, got=e.got, hint=e.hint) from None
     record = process.read(s.home / "run", LOCAL_SERVICE)
     if record is None or not record.ports:
         return None
@@ -71,21 +80,9 @@ def find_endpoint() -> Endpoint | None:
     )
 
 
-def _parse_uri(uri: str) -> dict[str, Any]:
-    parts = urlsplit(uri)
-    if not parts.scheme:
-        raise ValueError(uri)
-    extra = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    return {
-        "login": unquote(parts.username or ""), "password": unquote(parts.password or ""), "extra": extra,
-    }  # fmt: skip
-
-
-def _from_connection(connection: Mapping[str, Any]) -> Endpoint:
-    extra = connection.get("extra") or {}
-    extra = json.loads(extra) if isinstance(extra, str) else extra
-    s = settings()
+def connection_endpoint(connection: AirflowConnection) -> Endpoint:
+    """The endpoint that a Connection describes. SettingError if it is of another type or incomplete."""
+    s, fields = settings(), object_store_fields(connection)
     return Endpoint(
-        str(extra.get("endpoint_url") or AWS), str(extra.get("region_name") or s.s3_region),
-        str(connection.get("login") or ""), str(connection.get("password") or ""), s.s3_make_buckets,
-    )  # fmt: skip
+        fields.url or AWS, fields.region or s.s3_region, fields.access_key, fields.secret_key, s.s3_make_buckets
+    )

@@ -6,6 +6,7 @@ the project's pyproject.toml. A variable takes precedence over a file.
 docs/settings.md lists them all.
 """
 
+from penstock.settings.kafka import KafkaSettings
 from penstock.settings.process_settings import (
     BROKERS,
     CLUSTER_MARK,
@@ -20,6 +21,6 @@ from penstock.settings.spark import ExecutorResources, executors_here
 from penstock.settings.types import Duration
 
 __all__ = [
-    "BROKERS", "CLUSTER_MARK", "LIBRARY", "PROJECT", "SECRETS", "Duration", "ExecutorResources", "Settings",
-    "executors_here", "misspelled_variables", "settings",
+    "BROKERS", "CLUSTER_MARK", "LIBRARY", "PROJECT", "SECRETS", "Duration", "ExecutorResources", "KafkaSettings",
+    "Settings", "executors_here", "misspelled_variables", "settings",
 ]  # fmt: skip

@@ -5,7 +5,11 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field, SecretStr, model_validator
 
+from penstock.settings.connections import connection_id
 from penstock.settings.types import Absolute, Authority
+
+# Settings that a Connection does not replace.
+OF_NO_CONNECTION = ("kafka_bootstrap", "kafka_port", "replication")
 
 
 class KafkaSettings(BaseModel):
@@ -37,6 +41,18 @@ class KafkaSettings(BaseModel):
 
     @model_validator(mode="after")
     def _connection_is_complete(self) -> Self:
+        if conn_id := connection_id(self.kafka_bootstrap):
+            others = [
+                name
+                for name, field in KafkaSettings.model_fields.items()
+                if name not in OF_NO_CONNECTION and getattr(self, name) != field.default
+            ]
+            if others:
+                raise ValueError(
+                    f"PENSTOCK_KAFKA_BOOTSTRAP names the connection {conn_id}, which holds the login too: unset "
+                    + ", ".join(f"PENSTOCK_{name.upper()}" for name in others)
+                )
+            return self
         protocol = self.kafka_security_protocol
         tls = bool(self.kafka_ca or self.kafka_certificate or self.kafka_key)
         login = {
@@ -58,8 +74,8 @@ class KafkaSettings(BaseModel):
             )
         if tls and not protocol.endswith("SSL"):
             raise ValueError(
-                f"PENSTOCK_KAFKA_CA, _CERTIFICATE or _KEY is set, and PENSTOCK_KAFKA_SECURITY_PROTOCOL is {protocol}, "
-                "which does not use TLS: set it to SSL or SASL_SSL"
+                f"PENSTOCK_KAFKA_CA, PENSTOCK_KAFKA_CERTIFICATE or PENSTOCK_KAFKA_KEY is set, and "
+                f"PENSTOCK_KAFKA_SECURITY_PROTOCOL is {protocol}, which does not use TLS: set it to SSL or SASL_SSL"
             )
         if bool(self.kafka_certificate) != bool(self.kafka_key):
             raise ValueError("PENSTOCK_KAFKA_CERTIFICATE and PENSTOCK_KAFKA_KEY must be set together")

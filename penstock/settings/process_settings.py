@@ -3,9 +3,9 @@
 import os
 import sysconfig
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
@@ -17,6 +17,8 @@ from pydantic_settings import (
 )
 
 from penstock.errors import SettingError
+from penstock.settings import connections
+from penstock.settings.connection_types import REFERABLE, TEXT_OF, kafka_settings
 from penstock.settings.kafka import KafkaSettings
 from penstock.settings.monitoring import MonitoringSettings
 from penstock.settings.project import find_project
@@ -99,6 +101,64 @@ class Settings(
             values = defaults | values
         return values
 
+    @model_validator(mode="after")
+    def _connections_are_named_where_they_may_be(self) -> Self:
+        for name in type(self).model_fields:
+            value = _text(getattr(self, name))
+            if not value.startswith(connections.SCHEME):
+                continue
+            if name not in REFERABLE:
+                raise ValueError(
+                    f"PENSTOCK_{name.upper()} names a Connection of Airflow; that may be done by "
+                    + ", ".join(f"PENSTOCK_{other.upper()}" for other in REFERABLE)
+                )
+            try:
+                connections.connection_id(value)
+            except ValueError as e:
+                raise ValueError(f"PENSTOCK_{name.upper()} names no Connection: {e}") from None
+        if connections.connection_id(_text(self.s3_url)) and (
+            self.s3_access_key or self.s3_secret_key.get_secret_value()
+        ):
+            raise ValueError(
+                "PENSTOCK_S3_URL names a Connection, which holds the key too: unset PENSTOCK_S3_ACCESS_KEY and "
+                "PENSTOCK_S3_SECRET_KEY"
+            )
+        return self
+
+    @property
+    def connection_ids(self) -> dict[str, str]:
+        """The Connections of Airflow that settings name, by the setting."""
+        named = {name: connections.connection_id(_text(getattr(self, name))) for name in REFERABLE}
+        return {name: conn_id for name, conn_id in named.items() if conn_id}
+
+    def secret(self, name: str) -> str:
+        """The text of a secret setting; if it names a Connection of Airflow, what that says. Never log it.
+
+        Raises:
+            SettingError: The Connection does not exist, is of another type, or incomplete.
+        """
+        value = _text(getattr(self, name))
+        if not (conn_id := connections.connection_id(value)):
+            return value
+        if name not in self._resolved:
+            self._resolved[name] = TEXT_OF[name](connections.find(conn_id))
+        return self._resolved[name]
+
+    @cached_property
+    def _resolved(self) -> dict[str, str]:
+        """What Connections said: a process that was told once is not told again."""
+        return {}
+
+    @cached_property
+    def kafka(self) -> KafkaSettings:
+        """The brokers and the login: these settings, or what the Connection says that they name.
+
+        Raises:
+            SettingError: The Connection does not exist, is of another type, or incomplete.
+        """
+        conn_id = connections.connection_id(self.kafka_bootstrap)
+        return kafka_settings(connections.find(conn_id, "kafka://user:password@host:9092")) if conn_id else self
+
     @property
     def import_paths(self) -> list[str]:
         """Folders for PYTHONPATH: the project, and the checkout of Penstock if it is not installed."""
@@ -117,13 +177,14 @@ class Settings(
 
     @property
     def bootstrap(self) -> str:
-        return self.kafka_bootstrap or ",".join(f"127.0.0.1:{port}" for port in self.broker_ports)
+        """Addresses of the brokers. SettingError if the Connection that names them is no use."""
+        return self.kafka.kafka_bootstrap or ",".join(f"127.0.0.1:{port}" for port in self.broker_ports)
 
     @property
     def control(self) -> str:
-        """SQLAlchemy URL of the control database, password included: never log it."""
+        """SQLAlchemy URL of the control database, password included: never log it. SettingError as for `secret`."""
         return (
-            self.control_url.get_secret_value()
+            self.secret("control_url")
             or f"mysql+pymysql://penstock:penstock@127.0.0.1:{self.mariadb_port}/penstock_control"
         )
 
@@ -138,6 +199,12 @@ class Settings(
     @property
     def airflow_url(self) -> str:
         return f"http://127.0.0.1:{self.airflow_port}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return value if isinstance(value, str) else ""
 
 
 @cache

@@ -6,7 +6,6 @@ run already.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pkgutil import resolve_name
 
@@ -14,7 +13,7 @@ from penstock.devstack.servers.base import StoreServer
 from penstock.errors import HostError, optional_packages
 from penstock.host import process
 from penstock.object_store import endpoint
-from penstock.settings import Settings
+from penstock.settings import Settings, connections
 
 # By the name of the store, which is also the server's and that of its settings.
 KINDS: Mapping[str, str] = {
@@ -49,5 +48,4 @@ def _elsewhere(configured: Settings, name: str) -> str:
     """The variable that configures an external store; empty if there is none."""
     if getattr(configured, f"{name}_url").get_secret_value():
         return f"PENSTOCK_{name.upper()}_URL"
-    connection = f"AIRFLOW_CONN_{name.upper()}"
-    return connection if os.environ.get(connection, "").strip() else ""
+    return connections.variable(name) if connections.find_text(name, ask=False) else ""

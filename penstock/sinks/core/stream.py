@@ -9,7 +9,7 @@ from inspect import Parameter, Signature
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import DeclarationError, SinkError
+from penstock.errors import DeclarationError
 from penstock.model.input import Input
 from penstock.model.output_mode import Stateless
 from penstock.model.sink import Sink, SinkRead
@@ -79,10 +79,7 @@ def is_configured(sink: Sink) -> bool:
     """Whether its store has a URL; also if that is malformed, as then the driver reports it."""
     from penstock.sinks.core import connections
 
-    try:
-        return bool(connections.url(sink.store))
-    except SinkError:
-        return True
+    return connections.is_configured(sink.store)
 
 
 def sink_output(sink: Sink) -> DocumentOutput:

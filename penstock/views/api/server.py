@@ -249,7 +249,7 @@ class ViewsServer:
 def token_of(host: str) -> str:
     """What callers must send; empty if they need not. SettingError if all the world could ask."""
     file = settings().home / "views.token"
-    token = settings().views_token.get_secret_value().strip()
+    token = settings().secret("views_token").strip()
     if not token and file.exists():
         token = file.read_text().strip()
     if not token and not access.is_loopback(host):

@@ -190,7 +190,7 @@ def test_a_store_may_be_an_airflow_connection(given: str, url: str, monkeypatch:
 
 
 @pytest.mark.usefixtures("clean")
-@pytest.mark.parametrize("given", ["secret", '{"password": "secret"}', '{"secret', '{"host": "h", "port": "secret"}'])
+@pytest.mark.parametrize("given", ["secret", '["secret"]', '{"secret', '{"host": "h", "port": "secret"}'])
 def test_a_connection_that_cannot_be_read_keeps_its_password(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_INFLUXDB", given)
     with pytest.raises(SinkError, match=r"connection influxdb cannot be read; got: \w+ in AIRFLOW_CONN_INFLUXDB") as e:
