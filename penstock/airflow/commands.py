@@ -44,12 +44,13 @@ class CommandOperator(DeclaresLineage):
         """
         from penstock.cli.backfills import TEMPORARY_FAILURE
         from penstock.settings import settings
+        from penstock.supervision import launch
 
         last_line = ""
         with subprocess.Popen(
             [sys.executable, *COMMAND, *arguments], cwd=settings().project, text=True, errors="replace",
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, "PENSTOCK_LOG_JSON": "true"},
+            env={**os.environ, **launch.connection_variables(), "PENSTOCK_LOG_JSON": "true"},
         ) as self._process:  # fmt: skip
             assert self._process.stdout is not None
             for line in map(str.rstrip, self._process.stdout):

@@ -20,6 +20,7 @@ from airflow.sdk.exceptions import (
 )
 
 from penstock.airflow.assets import DeclaresLineage
+from penstock.airflow.connections import resolve_in_airflow
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,6 +36,8 @@ BROKEN_EPOCH = 60.0
 STARTING = 180.0
 # Seconds in which Airflow must return the state of a task that got SIGTERM; five seconds later the process is killed.
 STATE_TIMEOUT = 1.5
+
+resolve_in_airflow()
 
 
 def task_key(context: Context) -> str:

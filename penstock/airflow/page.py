@@ -30,10 +30,11 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as AnyHTTPException
 
+from penstock.airflow.connections import resolve_in_airflow
 from penstock.airflow.permissions import from_this_page, has_permission, may_operate, may_release, may_view
 from penstock.control import Actor, Control, Desired, connect
 from penstock.control.repositories.captures import Captures
-from penstock.errors import BrokerError, ControlError, DeclarationError, ReleaseRefused, SinkError
+from penstock.errors import BrokerError, ControlError, DeclarationError, ReleaseRefused, SettingError, SinkError
 from penstock.host import log_files
 from penstock.logs import printable
 from penstock.model.capture import APP as CAPTURES
@@ -72,6 +73,7 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
 }
 
+resolve_in_airflow()
 panel_counts = PanelCounts(connect)
 
 app = FastAPI(title="Penstock", dependencies=[Depends(may_view)], docs_url=None, redoc_url=None, openapi_url=None)
@@ -142,6 +144,13 @@ async def declaration_error(_: Request, error: DeclarationError) -> JSONResponse
     log.error("%s", error)
     detail = "The declarations cannot be read: `penstock catalog` says why."
     return JSONResponse({"code": "declarations", "detail": detail}, 500)
+
+
+@app.exception_handler(SettingError)
+async def setting_error(_: Request, error: SettingError) -> JSONResponse:
+    log.error("%s", error)
+    detail = "A setting, or a Connection that it names, is no use: the log of the API server says why."
+    return JSONResponse({"code": "settings", "detail": detail}, 503)
 
 
 @app.exception_handler(ReleaseRefused)

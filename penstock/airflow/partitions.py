@@ -107,7 +107,7 @@ class PartitionsTrigger(BaseTrigger):
         control = await asyncio.to_thread(connect)
         declared = list(_partitioned(self.declared))
         names = [*(one.name for one in declared), *self.declared["reconciles"]]
-        watch = PartitionWatch(declared, control, settings().bootstrap)
+        watch = PartitionWatch(declared, control, await asyncio.to_thread(lambda: settings().bootstrap))
         releases, trouble = await asyncio.to_thread(ReleaseWatch, control), ""
         try:
             while time.time() < self.until:

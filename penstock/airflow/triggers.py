@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from penstock.airflow.connections import resolve_in_airflow
+
 if TYPE_CHECKING:
     from penstock.catalog import HeartbeatTopics
     from penstock.control import Control
@@ -31,6 +33,8 @@ HANDOVER = 6.0
 # moment.
 FAILURES_EVERY, FAILING_FOR = 5.0, 60.0
 HANDOVER_TIMEOUT = 60.0
+
+resolve_in_airflow()
 
 
 def trigger_event(payload: dict[str, Any]) -> TriggerEvent:
@@ -225,7 +229,8 @@ class HeartbeatTrigger(BaseTrigger):
         from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 
         control = await asyncio.to_thread(connect)
-        beater = await asyncio.to_thread(HeartbeatSender, _windowed(self.windows), control, settings().bootstrap)
+        bootstrap = await asyncio.to_thread(lambda: settings().bootstrap)
+        beater = await asyncio.to_thread(HeartbeatSender, _windowed(self.windows), control, bootstrap)
         releases = await asyncio.to_thread(ReleaseWatch, control)
         checked_at, logged_kind, until = time.monotonic(), "", self.until
         try:

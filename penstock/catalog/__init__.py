@@ -9,12 +9,19 @@ from penstock.catalog.catalog import (
     UpstreamWriter,
 )
 from penstock.catalog.discovery import discover, load
-from penstock.catalog.partial import BrokenFile, apps, load_partial, mistakes_of_app, partial_catalog
+from penstock.catalog.partial import (
+    BrokenFile,
+    apps,
+    capture_connections,
+    load_partial,
+    mistakes_of_app,
+    partial_catalog,
+)
 from penstock.catalog.partitions import Partitioned, PartitionedArchive, PartitionedStream, partitioned
 from penstock.catalog.validation import build
 
 __all__ = [
     "BrokenFile", "Catalog", "HeartbeatReader", "HeartbeatTopic", "HeartbeatTopics", "Partitioned",
-    "PartitionedArchive", "PartitionedStream", "Supervised", "UpstreamWriter", "apps", "build", "discover", "load",
-    "load_partial", "mistakes_of_app", "partial_catalog", "partitioned",
+    "PartitionedArchive", "PartitionedStream", "Supervised", "UpstreamWriter", "apps", "build", "capture_connections",
+    "discover", "load", "load_partial", "mistakes_of_app", "partial_catalog", "partitioned",
 ]  # fmt: skip

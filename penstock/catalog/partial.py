@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -149,6 +150,15 @@ def _read_file(path: Path, project: Path) -> FileDeclarations:
     if path.parent.name == "sinks":
         return FileDeclarations(path, sinks=[sink_file.read(path)])
     return FileDeclarations(path, captures=[capture.read(path)])
+
+
+def capture_connections(project: Path) -> set[str]:
+    """The connections that the captures of a project name; files that cannot be read are left out."""
+    names: set[str] = set()
+    for path in list_files(project / "sql" / "captures", ".sql"):
+        with suppress(DeclarationError):
+            names |= {one.connection for one in _read_file(path, project).captures}
+    return names
 
 
 def _unique(declarations: list[Declaration]) -> list[Declaration]:

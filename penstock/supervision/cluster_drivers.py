@@ -89,7 +89,7 @@ class ClusterSubmission:
 
     def environment(self, project: Path | None = None) -> dict[str, str]:
         """Variables that the driver gets in addition to those of its worker."""
-        own = launch.environment(project)
+        own = launch.environment(project) | launch.connection_variables(self.app, project)
         variables = {k: v for k, v in own.items() if PASSED_ON.fullmatch(k) and k not in NOT_PASSED_ON}
         variables |= {"PENSTOCK_DEPLOY": "cluster", "PENSTOCK_SPARK_MASTER": self.master}
         return variables | ({"SPARK_LOCAL_IP": "127.0.0.1"} if executors_here(self.master) else {})

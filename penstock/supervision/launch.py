@@ -20,7 +20,7 @@ from penstock.host import files, session
 from penstock.java import runtime
 from penstock.model.declaration import CAPTURES_APP
 from penstock.model.view import views_instance
-from penstock.settings import LIBRARY, executors_here, settings
+from penstock.settings import LIBRARY, connections, executors_here, settings
 
 # Enough to see what a crash loop did, few enough to read and to keep for ever.
 LOGS_KEPT = 20
@@ -85,7 +85,7 @@ def run_json_module(
     """
     done = subprocess.run(
         [sys.executable, "-m", *command],
-        env=environment(project) | settings, capture_output=True, check=True, timeout=timeout,
+        env=environment(project) | connection_variables() | settings, capture_output=True, check=True, timeout=timeout,
     )  # fmt: skip
     answer: dict[str, Any] = orjson.loads(done.stdout.splitlines()[-1])
     return answer
@@ -129,6 +129,23 @@ def environment(project: Path | None = None) -> dict[str, str]:
     if executors_here(s.spark_master):
         env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return env
+
+
+def connection_variables(app: str = "", project: Path | None = None) -> dict[str, str]:
+    """What a process gets from its launcher of Airflow's Connections: those that settings name, and for the app of
+    captures those of its statements. They hold secrets: never log them.
+
+    Args:
+        app: The app of a driver.
+        project: As for `environment`.
+    """
+    conn_ids = set(settings().connection_ids.values())
+    if app == CAPTURES_APP:
+        # Who launches nothing needs no declarations.
+        from penstock.catalog import capture_connections
+
+        conn_ids |= capture_connections(project or settings().project)
+    return connections.variables(conn_ids)
 
 
 def _folders_within(code: Path) -> Iterator[str]:

@@ -115,7 +115,8 @@ class Supervisor:
             # A submission to a cluster takes longer: meanwhile the launcher must not count as dead.
             self.control.update_driver(incarnation, master=what.master)
             return replace(self._row(incarnation), master=what.master, submission=what.submit(log, project))
-        pid, started = launch.start(what, log=log, env=launch.environment(project))
+        env = launch.environment(project) | launch.connection_variables(self.app, project)
+        pid, started = launch.start(what, log=log, env=env)
         return replace(self._row(incarnation), pid=pid, pid_started=started)
 
     def _failed(self, incarnation: str, e: Exception) -> None:

@@ -59,7 +59,7 @@ def _run(
     try:
         return subprocess.run(
             [sys.executable, "-m", "penstock", "sinks", *command],
-            env={**launch.environment(), **more},
+            env={**launch.environment(), **launch.connection_variables(), **more},
             capture_output=True,
             check=False,
             timeout=timeout,
