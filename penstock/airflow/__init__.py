@@ -1,4 +1,4 @@
-"""Airflow's side of Penstock: DAGs, operators, triggers, timetables and the operator page.
+"""Airflow's side of Penstock: DAGs, operators, triggers, timetables, connection types and the operator page.
 
 Only this package imports Airflow.
 """

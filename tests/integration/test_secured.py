@@ -10,12 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -37,12 +31,11 @@ from penstock.testing import Record, create, read, running, send
 from tests.support.caches import clear_caches
 from tests.support.captures import Source, polled
 from tests.support.certificates import Authority
+from tests.support.guarded_broker import PASSWORD, Guarded, guarded_broker
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 
-# All that a configuration file of Java's might take for its own.
-PASSWORD = 'hidden "a\\b; c#ö'
 AT = 1_700_000_400_000
 EVENTS, OUT = Topic("secured-events", partitions=2), Topic("secured-out", partitions=1)
 STREAM = Stream(
@@ -53,31 +46,6 @@ STREAM = Stream(
     output=TopicOutput(OUT, key="key", value=("twice",)),
     output_mode=Stateless(),
 )
-
-
-class Guarded(Broker):
-    """A broker that takes TLS with a login (SCRAM) beside the plain port, by which the login is made."""
-
-    def __init__(self, home: Path, port: int, authority: Authority) -> None:
-        certificate, key = authority.issue("broker")
-        store = home / "store.pem"
-        store.write_text(key.read_text() + certificate.read_text())
-        inside, controller, outside = (f"127.0.0.1:{port + n}" for n in range(3))
-        self.outside = outside
-        super().__init__(
-            home,
-            port,
-            config={
-                "listeners": f"PLAINTEXT://{inside},CONTROLLER://{controller},SASL_SSL://{outside}",
-                "advertised.listeners": f"PLAINTEXT://{inside},SASL_SSL://{outside}",
-                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
-                "sasl.enabled.mechanisms": "SCRAM-SHA-512",
-                "ssl.keystore.type": "PEM",
-                "ssl.keystore.location": str(store),
-                "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram."
-                "ScramLoginModule required;",
-            },
-        )
 
 
 class Door(Broker):
@@ -99,12 +67,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Guarded]:
-    with Guarded(tmp_path_factory.mktemp("guarded"), free_port(3), authority) as part:
-        client = AdminClient({"bootstrap.servers": part.bootstrap})
-        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        login = UserScramCredentialUpsertion("penstock", info, PASSWORD.encode())
-        for done in client.alter_user_scram_credentials([login]).values():
-            done.result(30)
+    with guarded_broker(tmp_path_factory.mktemp("guarded"), authority) as part:
         yield part
 
 

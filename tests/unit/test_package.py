@@ -92,7 +92,7 @@ def test_airflow_accepts_what_the_provider_says_of_itself() -> None:
     schema = json.loads((files("airflow") / "provider_info.schema.json").read_text())
     jsonschema.validate(info, schema)
     integrations = {one["integration-name"] for one in info["integrations"]}
-    for kind in ("operators", "triggers"):
+    for kind in ("operators", "triggers", "hooks"):
         for entry in info[kind]:
             assert entry["integration-name"] in integrations
             assert all(resolve_name(name) for name in entry["python-modules"])
