@@ -42,11 +42,14 @@ MAX_LINKS = 128
 
 def read_contexts(raw: DataFrame) -> DataFrame:
     """Add the contexts of raw records as a column; NULL where there is none, or it is malformed."""
-    parents = F.filter("headers", lambda header: header.key == TRACEPARENT)
+    # Functions with a lambda are not compiled, and cost more than all else: only for a tracestate, which is rare.
+    names = F.col("headers.key")
+    value = F.get("headers.value", (F.array_position(names, TRACEPARENT) - 1).cast("int"))
     # Two of them contradict each other.
-    parent = F.when(F.size(parents) == 1, F.get(parents, F.lit(0)).value.cast("string"))
+    parent = F.when(F.size(F.array_remove(names, TRACEPARENT)) == F.size(names) - 1, value.cast("string"))
     states = F.filter("headers", lambda header: (header.key == TRACESTATE) & header.value.isNotNull())
-    state = F.array_join(F.transform(states, lambda header: header.value.cast("string")), ",")
+    joined = F.array_join(F.transform(states, lambda header: header.value.cast("string")), ",")
+    state = F.when(F.array_contains(names, TRACESTATE), joined)
     # What follows in a later version is unknown to this one, which writes version 00.
     known = F.concat(F.lit("00-"), F.substring(parent, VERSION_CHARACTERS + 1, CONTEXT_CHARACTERS))
     context = F.concat_ws("\n", known, F.when(state.rlike(VALID_TRACESTATE), state))
@@ -87,7 +90,7 @@ def header_columns(output: Output, rows: DataFrame) -> list[Column]:
     """The column `headers MAP<STRING, BINARY>` of a topic, if the rows have contexts."""
     if not isinstance(output, TopicOutput) or TRACE not in rows.columns:
         return []
-    parts = F.split(TRACE, "\n")
-    names = F.slice(F.array(F.lit(TRACEPARENT), F.lit(TRACESTATE)), 1, F.size(parts))
-    headers = F.map_from_arrays(names, F.transform(parts, lambda part: part.cast("binary")))
-    return [F.when(F.col(TRACE).isNotNull(), headers).alias("headers")]
+    parent, state = (F.split_part(F.col(TRACE), F.lit("\n"), F.lit(n)).cast("binary") for n in (1, 2))
+    only_parent = F.create_map(F.lit(TRACEPARENT), F.col(TRACE).cast("binary"))
+    both = F.create_map(F.lit(TRACEPARENT), parent, F.lit(TRACESTATE), state)
+    return [F.when(F.contains(TRACE, F.lit("\n")), both).when(F.col(TRACE).isNotNull(), only_parent).alias("headers")]
