@@ -125,18 +125,24 @@ class DigestIndex:
 
     def _opened(self, file: Path) -> sqlite3.Connection:
         try:
-            db = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-            db.executescript(SCHEMA + DEAD_LETTERS)
-        except sqlite3.DatabaseError as e:
-            if isinstance(e, sqlite3.OperationalError):
-                raise PenstockError(f"{file} cannot be opened", got=e, hint="check its folder and the disk") from e
+            return self._connected(file)
+        except sqlite3.OperationalError as e:
+            raise PenstockError(f"{file} cannot be opened", got=e, hint="check its folder and the disk") from e
+        except sqlite3.DatabaseError:
             # A corrupt file is as good as lost.
             file.unlink()
-            db = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+            return self._connected(file)
+
+    def _connected(self, file: Path) -> sqlite3.Connection:
+        db = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+        try:
             db.executescript(SCHEMA + DEAD_LETTERS)
-        # Without fsync of the journal: a crash of the machine may lose the last writes, never the consistency.
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")
+            # Without fsync of the journal: a crash of the machine may lose the last writes, never the consistency.
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.DatabaseError:
+            db.close()
+            raise
         return db
 
     def follow_topic(self) -> bool:

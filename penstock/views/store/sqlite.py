@@ -226,16 +226,20 @@ class ViewStore:
 
     def _connect(self, *, reads: bool = False) -> sqlite3.Connection:
         c = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=30.0)
-        c.execute(f"PRAGMA cache_size = -{CACHE}")
-        c.execute(f"PRAGMA mmap_size = {MAPPED}")
-        if reads:
-            c.execute("PRAGMA query_only = ON")
-            return c
-        c.execute("PRAGMA journal_mode = WAL")
-        # The broker has what a loss of power takes of the last transactions, and the offsets go with them.
-        c.execute("PRAGMA synchronous = NORMAL")
-        c.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}")
-        c.execute(f"PRAGMA journal_size_limit = {CHECKPOINT * 4096}")
+        try:
+            c.execute(f"PRAGMA cache_size = -{CACHE}")
+            c.execute(f"PRAGMA mmap_size = {MAPPED}")
+            if reads:
+                c.execute("PRAGMA query_only = ON")
+                return c
+            c.execute("PRAGMA journal_mode = WAL")
+            # The broker has what a loss of power takes of the last transactions, and the offsets go with them.
+            c.execute("PRAGMA synchronous = NORMAL")
+            c.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}")
+            c.execute(f"PRAGMA journal_size_limit = {CHECKPOINT * 4096}")
+        except sqlite3.Error:
+            c.close()
+            raise
         return c
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ TEXT = "CAPTURE INTO {name} FROM {engine} {name} KEY (id) CURSOR at AS SELECT id
 @pytest.fixture(autouse=True)
 def declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that can be captured, one whose table is not there, one whose server is away, one without a connection."""
-    with sqlite3.connect(tmp_path / "x.db") as c:
+    with closing(sqlite3.connect(tmp_path / "x.db")) as c, c:
         c.execute("CREATE TABLE a (id INTEGER PRIMARY KEY, at INT)")
     for name in ("good", "bad"):
         monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", f"sqlite:///{tmp_path / 'x.db'}")
@@ -75,7 +76,7 @@ def test_an_invalid_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_explain_prints_queries_plans_and_warnings(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "x.db") as c:
+    with closing(sqlite3.connect(tmp_path / "x.db")) as c, c:
         c.execute("CREATE INDEX by_at ON a (at, id)")
     done = CliRunner().invoke(app, ["capture", "explain", "good"])
     assert done.exit_code == 0, done.output

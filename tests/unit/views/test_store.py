@@ -263,9 +263,8 @@ def test_a_store_of_something_else_is_refused(store: ViewStore, tmp_path: Path) 
 
 def test_a_failed_write_changes_nothing(store: ViewStore) -> None:
     store.apply({0: rows({"key": "a", "n": 1})}, {0: 1})
-    with sqlite3.connect(store.path) as other:
+    with contextlib.closing(sqlite3.connect(store.path)) as other, other:
         other.execute("DROP TABLE offsets")
-    other.close()
     with pytest.raises(StoreDamaged):
         store.apply({0: rows({"key": "a", "n": 2})}, {0: 2}, dead=1)
     assert store.read("SELECT by_1 FROM rows") == [(1,)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,10 @@ LARGE, OTHER, SMALL = NOISE, NOISE[::-1], b"small"
 
 
 @pytest.fixture
-def db() -> sqlite3.Connection:
-    made = sqlite3.connect(":memory:", isolation_level=None)
-    made.executescript(SCHEMA)
-    return made
+def db() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
+        made.executescript(SCHEMA)
+        yield made
 
 
 def opened(db: sqlite3.Connection, largest: int = 5_000) -> OversizedRows:
@@ -117,7 +119,7 @@ def test_a_letter_of_a_long_row_is_cut(db: sqlite3.Connection) -> None:
 
 def test_a_text_that_is_no_utf_8_stops_no_other_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "x.db"
-    with sqlite3.connect(file) as c:
+    with closing(sqlite3.connect(file)) as c, c:
         c.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, c INT, name TEXT)")
         c.execute("INSERT INTO t VALUES (1, 1, 'one'), (2, 1, CAST(x'61ff' AS TEXT)), (3, 1, 'three')")
     monkeypatch.setenv("AIRFLOW_CONN_X", f"sqlite:///{file}")
@@ -128,7 +130,7 @@ def test_a_text_that_is_no_utf_8_stops_no_other_row(tmp_path: Path, monkeypatch:
     kept: Any = poller.session.output
     assert kept.rows == {b'{"id":1}': b'{"id":1,"c":1,"name":"one"}', b'{"id":3}': b'{"id":3,"c":1,"name":"three"}'}
     assert (kept.letters, len(poller.session.oversized), poller.metrics.dead_letters) == ([b'{"id":2}'], 1, 1)
-    with sqlite3.connect(file) as c:
+    with closing(sqlite3.connect(file)) as c, c:
         c.execute("UPDATE t SET c = 2, name = 'two' WHERE id = 2")
     polled(poller)
     assert kept.rows[b'{"id":2}'] == b'{"id":2,"c":2,"name":"two"}'

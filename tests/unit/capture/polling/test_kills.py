@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
@@ -27,7 +28,7 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Conn
     monkeypatch.setattr("penstock.capture.session.CaptureSession.PAGE", 5)
     monkeypatch.setattr("penstock.capture.polling.cursors.LEAST_OVERLAP", timedelta(0))
     monkeypatch.setenv("AIRFLOW_CONN_X", f"sqlite:///{tmp_path / 'x.db'}")
-    with sqlite3.connect(tmp_path / "x.db", isolation_level=None) as c:
+    with closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as c:
         c.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, c INT)")
         yield c
 
