@@ -1,16 +1,17 @@
-# make up starts the platform on this machine, make test checks the project; neither needs anything but Python 3.11.
+# make up starts the platform on this machine, make test checks the project; both need Python 3.11, 3.12 or 3.13 alone.
 SHELL := /bin/sh
 # Bytecode is written when a module is first used: without it, every process compiles for seconds what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help env test-env up status logs down clean doctor check test test-all docs chaos mutants lint types bench pins env-clean
 
-# The first Python 3.11 there is; where there is none, any Python, which says what is missing.
-FIND = for p in python3.11 python3 python; do \
-	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && { echo $$p; exit; }; done; \
-	command -v python3 || command -v python
+# The newest Python that will do; where there is none, any Python, which says what is missing. As in bootstrap.py.
+FIND = for p in python3.13 python3.12 python3.11 python3 python; do \
+	$$p -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && \
+	{ echo $$p; exit; }; done; command -v python3 || command -v python
 PYTHON ?= $(shell $(FIND))
-BOOTSTRAP = $(PYTHON) penstock/bootstrap.py
+# One that somebody named is used, or the environment of another one refused; else an environment keeps its own.
+BOOTSTRAP = $(PYTHON) penstock/bootstrap.py$(if $(filter command environment,$(origin PYTHON)), --this-python)
 PENSTOCK = .venv/bin/penstock
 SERVER ?=
 STORES ?=
@@ -29,11 +30,11 @@ help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env:
-	@test -n "$(PYTHON)" || { echo "error: there is no Python here; Penstock needs Python 3.11" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "error: there is no Python here; Penstock needs Python 3.11, 3.12 or 3.13" >&2; exit 1; }
 	@$(BOOTSTRAP)
 
 test-env:
-	@test -n "$(PYTHON)" || { echo "error: there is no Python here; Penstock needs Python 3.11" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "error: there is no Python here; Penstock needs Python 3.11, 3.12 or 3.13" >&2; exit 1; }
 	@$(BOOTSTRAP) --tests
 
 up: env ## start the platform, or adopt what runs of it; more of it: STORES="elasticsearch influxdb", CLUSTER=1
@@ -92,7 +93,7 @@ types: test-env
 
 bench: test-env ## measure emission, recovery, faults, distribution, idle use, throughput, walk-ins, captures, sinks, rebuilds, backfills and lag beside them; one: make bench BENCH=emission
 	@for bench in $(BENCH); do \
-		test $$bench != idle || $(PENSTOCK) up || exit 1; \
+		test $$bench != idle || $(PENSTOCK) up --wait || exit 1; \
 		.venv/bin/python -m tests.bench.$$bench || exit 1; \
 	done
 

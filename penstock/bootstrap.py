@@ -1,36 +1,71 @@
-"""Makes the Python environment: `python3 penstock/bootstrap.py [--tests]`.
+"""Makes the Python environment: `python3 penstock/bootstrap.py [--tests] [--this-python]`.
 
-Runs with any Python 3 and nothing installed, so that it can say what is missing; does nothing when all is there.
+Runs with any Python from 3.6 on and nothing installed, so that it can say what is missing; does nothing when all is
+there. `--this-python`: somebody named the Python that runs it, so an environment of another one is no substitute.
 """
 
-from __future__ import annotations
-
 import hashlib
-import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
 PROJECT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = PROJECT / ".venv"
-WANTED = (3, 11)
+SUPPORTED = ((3, 11), (3, 12), (3, 13))
+# In the order in which the Makefile tries them.
+NAMES = (*("python{}.{}".format(*version) for version in reversed(SUPPORTED)), "python3", "python")
 NEEDED_DISK = 3 * 1024**3
+# Says what a Python is. Debian has Pythons without ensurepip, which can make no environment.
+PROBE = """import sys
+try:
+    import ensurepip
+    without = ""
+except ImportError:
+    without = ", without venv"
+print(".".join(map(str, sys.version_info[:3])) + without)
+"""
+LAST_LINES = 15
 
 
 def fail(what: str, hint: str) -> NoReturn:
     sys.exit(f"error: {what}\n  hint: {hint}")
 
 
-def check() -> None:
-    """Refuse early, and plainly, what would fail late and darkly."""
-    if sys.version_info[:2] != WANTED:
-        have = ".".join(map(str, sys.version_info[:3]))
+def dotted(version: "tuple[int, ...]") -> str:
+    return ".".join(map(str, version))
+
+
+def supported() -> str:
+    *others, newest = map(dotted, SUPPORTED)
+    return f"Python {', '.join(others)} or {newest}"
+
+
+def tried() -> str:
+    """The Pythons that were looked for, and what was found."""
+    found = []
+    for name in NAMES:
+        path = shutil.which(name)
+        try:
+            said = subprocess.check_output([path, "-c", PROBE], stderr=subprocess.DEVNULL).decode() if path else ""
+        except (OSError, subprocess.CalledProcessError):
+            said = "does not run"  # as those of pyenv that are not chosen
+        found.append(f"{name} ({said.strip() or 'not there'})")
+    return ", ".join(found)
+
+
+def check(named: bool) -> None:
+    """Refuse early, and plainly, what would fail late and darkly. named: whether somebody chose this Python."""
+    newest = dotted(SUPPORTED[-1])
+    if sys.version_info[:2] not in SUPPORTED:
+        have = f"{sys.executable} is Python {dotted(sys.version_info[:3])}"
         fail(
-            f"Penstock needs Python 3.11; {sys.executable} is Python {have}",
-            "install it (Debian: apt-get install python3.11 python3.11-venv; anywhere: pyenv install 3.11, or "
-            "`uv python install 3.11`), then `make PYTHON=/path/to/python3.11 up`",
+            f"Penstock needs {supported()}; {have if named else f'tried {tried()}'}",
+            f"install one (Debian, Ubuntu: apt-get install python3-venv; anywhere: pyenv install {newest}, or "
+            f"`uv python install {newest}`), then `make PYTHON=/path/to/python{newest} up`",
         )
     try:
         import ensurepip  # noqa: F401
@@ -38,7 +73,7 @@ def check() -> None:
     except ImportError as e:
         fail(
             f"this Python cannot make environments: {e}",
-            "install its venv package (Debian: apt-get install python3.11-venv)",
+            f"install its venv package (Debian: apt-get install python{dotted(sys.version_info[:2])}-venv)",
         )
     free = shutil.disk_usage(str(PROJECT)).free
     if free < NEEDED_DISK:
@@ -48,7 +83,7 @@ def check() -> None:
         )
 
 
-def digest(files: list[Path]) -> str:
+def digest(files: "list[Path]") -> str:
     made = hashlib.sha256(str(PROJECT).encode())
     for path in files:
         made.update(path.read_bytes())
@@ -59,51 +94,131 @@ def python() -> Path:
     return ENVIRONMENT / "bin" / "python"
 
 
-def usable() -> bool:
-    """Whether there is an environment of the right Python, one that was not moved or half made."""
-    probe = f"import sys, pip; sys.exit(sys.version_info[:2] != {WANTED!r})"
+def version_there() -> "tuple[int, ...] | None":
+    """The version of the environment's Python; None if there is no environment, or only a part of one."""
     try:
-        return subprocess.call([str(python()), "-c", probe], stderr=subprocess.DEVNULL) == 0
+        told = re.search(r"^version(?:_info)? *= *(\d+)\.(\d+)", (ENVIRONMENT / "pyvenv.cfg").read_text(), re.M)
+    except OSError:
+        return None
+    return tuple(map(int, told.groups())) if told and python().exists() else None
+
+
+def check_version(named: bool) -> None:
+    """Refuse an environment of a Python that will not do: it may be somebody's own, so it is not replaced."""
+    there, place = version_there(), ENVIRONMENT.name
+    if there and there not in SUPPORTED:
+        fail(
+            f"the environment in {place} has Python {dotted(there)}; Penstock needs {supported()}",
+            f"move {place} away, or remove it: `make env-clean`; then the same command again",
+        )
+    if there and named and there != sys.version_info[:2]:
+        fail(
+            f"the environment in {place} has Python {dotted(there)}, and {dotted(sys.version_info[:2])} was named",
+            "`make env-clean` removes it and no data, then the same command again; without PYTHON= it is used as it is",
+        )
+
+
+def usable() -> bool:
+    """Whether there is an environment that can be installed to. One without pip, as uv makes them, gets it."""
+    try:
+        return any(
+            subprocess.call([str(python()), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
+            for words in (["-c", "import pip"], ["-m", "ensurepip"])
+        )
     except OSError:
         return False
 
 
-def install(files: list[Path]) -> None:
+def make_environment() -> None:
+    anew = " anew, as its Python does not run" if ENVIRONMENT.exists() else ""
+    version = dotted(sys.version_info[:3])
+    print(f"Making the environment in {ENVIRONMENT.name}{anew}, with Python {version} of {sys.executable}", flush=True)
+    shutil.rmtree(str(ENVIRONMENT), ignore_errors=True)
+    if subprocess.call([sys.executable, "-m", "venv", str(ENVIRONMENT)]):
+        fail(f"{sys.executable} could not make an environment", "read its message above")
+
+
+def install(files: "list[Path]") -> None:
+    """Install the packages of the lists, of which each line that is no comment and no option names one."""
     # Python compiles the modules that are imported; pip would compile all, in a third of its time.
-    pip(*(word for path in files for word in ("-r", str(path))))
+    lines = [line for path in files for line in path.read_text().splitlines()]
+    number = len([line for line in lines if line[:1] not in ("", "#", "-")])
+    pip(f"Installing {number} packages", "packages.log", number, *(w for path in files for w in ("-r", str(path))))
 
 
 def link() -> None:
     """Install the project itself in place: its command `penstock`, and its entry points for Airflow."""
-    print("Installing the project", flush=True)
-    pip("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--editable", str(PROJECT))
+    words = ("--no-deps", "--no-index", "--no-build-isolation", "--editable", str(PROJECT))
+    pip("Installing the project", "project.log", 0, *words)
 
 
-def pip(*words: str) -> None:
+def pip(title: str, log_name: str, number: int, *words: str) -> None:
+    """Run `pip install`, its output in a log, and tell of it in one line; without a terminal at its begin and end.
+
+    number: packages that there are to install.
+    """
+    log = ENVIRONMENT / log_name
+    log_shown = f"{ENVIRONMENT.name}/{log_name}"
+    begun = time.time()
     command = [str(python()), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-compile"]
-    if subprocess.call([*command, *words]):
-        fail("pip could not install the packages", "read its message above; the same command goes on where it stopped")
+    show(f"{title}; log: {log_shown}", sys.stdout.isatty())
+    with log.open("wb") as file:
+        running = subprocess.Popen([*command, "--progress-bar", "off", *words], stdout=file, stderr=subprocess.STDOUT)
+    while running.returncode is None:
+        try:
+            running.wait(0.5)
+        except subprocess.TimeoutExpired:
+            if sys.stdout.isatty():
+                show(f"{title}: {progress(log, number)}{time.time() - begun:.0f} s; log: {log_shown}", True)
+    show(f"{title}: {'failed' if running.returncode else 'done'} in {time.time() - begun:.0f} s", False)
+    if running.returncode:
+        lines = log.read_text(errors="replace").splitlines()
+        # Where pip looks is nobody's business but its log's.
+        told = [line for line in lines if line.strip() and not line.startswith("Looking in ")][-LAST_LINES:]
+        fail(
+            "\n    ".join([f"pip could not install the packages; the last lines of {log_shown}:", *told]),
+            "mend what pip names, then the same command again: it goes on where it stopped",
+        )
 
 
-def current(stamps: dict[Path, str]) -> bool:
+def progress(log: Path, number: int) -> str:
+    """How far pip is, by its log and what it has put into the environment."""
+    if not number:
+        return ""
+    text = log.read_text(errors="replace")
+    if "\nInstalling collected packages" in text:
+        there = len(list(ENVIRONMENT.glob("lib/python3.*/site-packages/*.dist-info")))
+        return f"{min(there, number)} installed, "
+    fetched = set(re.findall(r"^(?:Collecting|Requirement already satisfied:) ([\w.-]+)", text, re.M))
+    return f"{min(len(fetched), number)} fetched, "
+
+
+def show(line: str, goes_on: bool) -> None:
+    """Print a line, on a terminal in place of the one before it. goes_on: whether another one replaces it."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns - 1
+        line = "\r" + line[:width].ljust(width)
+    print(line, end="" if goes_on else "\n", flush=True)
+
+
+def current(stamps: "dict[Path, str]") -> bool:
     """Whether the environment is there and was made of what is wanted."""
     return python().exists() and all(stamp.exists() and stamp.read_text() == wanted for stamp, wanted in stamps.items())
 
 
 def main() -> None:
+    named = "--this-python" in sys.argv[1:]
     files = [PROJECT / "requirements.txt"]
     stamps = {ENVIRONMENT / ".penstock": digest(files)}
     project = [PROJECT / "pyproject.toml", PROJECT / "penstock" / "__init__.py", *files]
     if "--tests" in sys.argv[1:]:
         files.append(PROJECT / "tests" / "requirements.txt")
         stamps[ENVIRONMENT / ".penstock-tests"] = digest(files)
+    check_version(named)
     if not current(stamps):
         if not usable():
-            check()
-            print(f"Making the environment in {ENVIRONMENT.name}", flush=True)
-            shutil.rmtree(str(ENVIRONMENT), ignore_errors=True)
-            subprocess.check_call([sys.executable, "-m", "venv", str(ENVIRONMENT)])
-        print(f"Installing the packages of {', '.join(str(f.relative_to(PROJECT)) for f in files)}", flush=True)
+            check(named)
+            make_environment()
         install(files)
         for stamp, wanted in stamps.items():
             stamp.write_text(wanted)
@@ -115,5 +230,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PIP_PROGRESS_BAR", "on")
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on where it stopped", file=sys.stderr)
+        sys.exit(130)

