@@ -27,6 +27,7 @@ from penstock.devstack.releases import watch_and_release
 from penstock.errors import ControlError, HostError
 from penstock.host import log_files
 from penstock.monitoring.dashboard.model import Overview
+from penstock.monitoring.dashboard.states import HEALTHY_STATES
 from penstock.monitoring.health import unhealthy
 from penstock.monitoring.humanize import duration
 from penstock.settings import settings
@@ -38,8 +39,13 @@ def up(
     watch: Annotated[
         bool, typer.Option("--watch", help="Then release the apps whose files change, until Ctrl-C.")
     ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until all streams run, not only those that start first.")
+    ] = False,
 ) -> None:
     """Start the platform on this machine, or adopt the servers that run; show what runs where.
+
+    The first app's driver starts ahead of the others, which still start when its streams have read their first records.
 
     Apps whose files have changed since their release are released.
 
@@ -49,7 +55,7 @@ def up(
     out = console()
     with clear_errors():
         platform = Platform()
-        view = platform.up(Steps(out))
+        view = platform.up(Steps(out), wait)
     _welcome(out, platform, view)
     if watch:
         out.print(f"Watching {settings().project}; Ctrl-C ends it, and the platform continues.", style="dim")
@@ -77,6 +83,10 @@ def _welcome(out: Console, platform: Platform, view: Overview) -> None:
     out.print()
     _print_streams(out, view)
     out.print()
+    starting = [s for app in view.apps for s in app.streams if s.desired == "on" and s.state not in HEALTHY_STATES]
+    if starting:
+        apps = ", ".join(sorted({s.app for s in starting}))
+        out.print(f"Still starting: {apps}. `penstock up --wait` waits for them.", style="yellow")
     out.print("Next: `penstock status`, `penstock logs`, `penstock streams list`, `penstock down`.", style="dim")
 
 

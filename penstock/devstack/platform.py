@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,9 +14,9 @@ import psutil
 
 from penstock.catalog import BrokenFile, Catalog, load_partial, mistakes_of_app
 from penstock.control import Control, connect
-from penstock.devstack import releases
+from penstock.devstack import releases, stream_start
 from penstock.devstack.demo_database import DemoDatabase
-from penstock.devstack.progress import ProgressReporter, ProgressStep
+from penstock.devstack.progress import ProgressReporter
 from penstock.devstack.servers import mariadb_binaries, stores
 from penstock.devstack.servers.airflow import Airflow, ApiServer
 from penstock.devstack.servers.base import ManagedServer, stop_together
@@ -34,7 +33,6 @@ from penstock.monitoring.dashboard.model import Overview
 from penstock.monitoring.dashboard.overview import overview
 from penstock.monitoring.dashboard.snapshot import read
 from penstock.monitoring.dashboard.states import StateLimits
-from penstock.monitoring.health import FAILING_STATES, summarize_states
 from penstock.settings import CLUSTER_MARK, Settings, settings
 from penstock.supervision import backends, launch
 
@@ -42,12 +40,6 @@ GIB = 1024**3
 NEEDED_DISK = 3 * GIB
 DRAIN = 15.0
 """Seconds drivers get to end their batch when the platform goes down."""
-STREAMS_TIMEOUT = 240.0
-"""Seconds until every wanted stream must have reported."""
-FAILING_TIMEOUT = 45.0
-"""Seconds after which streams that fail are no longer waited for, if all others run."""
-FRESH_MS = 60_000
-"""Age of a last batch up to which it counts as of now."""
 
 
 class MetricsCollectorServer(ManagedServer):
@@ -122,7 +114,7 @@ class Platform:
     @property
     def servers(self) -> list[ManagedServer]:
         """In the order in which they start."""
-        return [*self.data_servers, *self.stores, *self.spark_servers, *self.airflow.servers, self.meter]
+        return [*self.data_servers, *self.stores, *self.spark_servers, self.meter, *self.airflow.servers]
 
     @property
     def data_servers(self) -> list[ManagedServer]:
@@ -136,8 +128,12 @@ class Platform:
 
     # Up
 
-    def up(self, report: ProgressReporter) -> Overview:
+    def up(self, report: ProgressReporter, wait: bool = False) -> Overview:
         """Start all servers that do not run, and wait until streams read. It may be repeated, also after an abort.
+
+        Args:
+            wait: Whether to wait for all streams, also where Airflow has just started, and only those of one app are
+                ahead of the others.
 
         Raises:
             HostError: The platform cannot be started.
@@ -155,10 +151,14 @@ class Platform:
                 step.say(self.declare())
             if self.spark_servers:
                 self._start_all(report, self.spark_servers, "Starting the Spark cluster")
-            self._start_all(report, self.airflow.servers, "Starting Airflow")
+            control = connect(self.settings.control)
+            first = "" if self.airflow.scheduler.running() else self._launch_first_driver(control, report)
             self._start_all(report, [self.meter], "Starting the meter")
+            self._start_all(report, self.airflow.servers, "Starting Airflow")
             with report.step("Waiting for the first figures of the streams") as step:
-                view = self._wait_for_streams(connect(self.settings.control), step)
+                view = stream_start.wait_for_streams(
+                    lambda: self.view(control), self._left_out, step.say, "" if wait else first
+                )
             self.create_java_cache()
             if self._problems:
                 raise HostError(
@@ -253,6 +253,15 @@ class Platform:
             some = f"started {len(started)} of {len(servers)}, the others run already"
             step.say("" if len(started) == len(servers) else some if started else runs)
 
+    def _launch_first_driver(self, control: Control, report: ProgressReporter) -> str:
+        """Launch the driver of one app ahead of the others, which Airflow launches; the app's name, empty if none."""
+        app = stream_start.first_app(control, self._left_out)
+        # A cluster has cores of its own, and takes seconds for a submission.
+        if app and self.settings.deploy != "cluster":
+            with report.step(f"Launching the driver of app {app}, ahead of the others") as step:
+                step.say(stream_start.launch_driver(control, app))
+        return app
+
     @property
     def problems(self) -> Sequence[PenstockError]:
         """What is declared and cannot run now."""
@@ -282,32 +291,6 @@ class Platform:
         self._left_out.update(control.desired().keys() - catalog.supervised.keys(), *map(control.desired, broken_apps))
         self._left_out |= released.left_out
         return summary
-
-    def _wait_for_streams(self, control: Control, step: ProgressStep) -> Overview:
-        """Wait until every wanted stream runs and the first of them has read something."""
-        deadline, well_at = time.monotonic() + STREAMS_TIMEOUT, time.monotonic()
-        while True:
-            view = self.view(control)
-            streams = [s for app in view.apps for s in app.streams if s.name not in self._left_out]
-            enabled = [s for s in streams if s.desired == "on"]
-            waiting = [s for s in enabled if s.state not in ("running", "idle")]
-            reading = [s for s in enabled if s.rows_in and s.batch_age_ms is not None and s.batch_age_ms < FRESH_MS]
-            if not waiting and (reading or not enabled):
-                step.say(f"{len(enabled)} streams, {sum(s.rows_in for s in enabled):,} records read")
-                return view
-            if not waiting or any(s.state not in FAILING_STATES for s in waiting):
-                well_at = time.monotonic()
-            if waiting and (time.monotonic() > deadline or time.monotonic() - well_at > FAILING_TIMEOUT):
-                raise HostError(
-                    "not every stream runs",
-                    got="; ".join(f"{s.name} is {s.state}" + (f": {s.why}" if s.why else "") for s in waiting),
-                    hint="look at `penstock streams logs <stream>` and at the DAGs in Airflow; the platform stays up",
-                )
-            if time.monotonic() > deadline:
-                step.say("all streams run, none has read a record yet")
-                return view
-            step.say(summarize_states(waiting) or "the first batches")
-            time.sleep(1)
 
     def view(self, control: Control) -> Overview:
         return overview(read(control), StateLimits.of(self.settings))

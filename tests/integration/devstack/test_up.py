@@ -183,7 +183,11 @@ def test_up_is_adopted_and_taken_down(penstock: Commands) -> None:
     assert {path.name for path in penstock.home.iterdir()} <= HOME_ENTRIES
     assert "records read" in said
     assert "sign in as admin" in said
+    assert "Launching the driver of app quality, ahead of the others" in said
+    ahead = penstock.servers()["driver-quality"]
+    assert "ahead of the others" not in penstock("up", "--wait")
     first = penstock.servers()
+    assert first["driver-quality"]["pid"] == ahead["pid"], "Airflow has adopted it"
     assert {p["state"] for p in first.values()} == {"running"}
     assert {"broker", "mariadb", "airflow-api", "meter", "driver-quality", "driver-captures"} <= first.keys()
     page = httpx.get(f"http://127.0.0.1:{penstock.ports['PENSTOCK_AIRFLOW_PORT']}/penstock/", timeout=30)
@@ -223,7 +227,7 @@ def check_down(penstock: Commands, running: dict[str, dict[str, Any]]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("penstock", ["all", "some"], indirect=True)
 def test_what_is_new_is_released_and_what_crashed_is_started(penstock: Commands) -> None:
-    penstock("up")
+    penstock("up", "--wait")
     first = penstock.servers()
     assert {p["state"] for p in first.values()} == {"running"}
     assert {"driver-quality", "driver-captures", "driver-views-1"} <= first.keys()

@@ -14,7 +14,7 @@ import pytest
 from penstock import catalog
 from penstock.catalog import build
 from penstock.control import Actor, Control, ProgressRow
-from penstock.devstack import platform
+from penstock.devstack import platform, stream_start
 from penstock.devstack import releases as up_releases
 from penstock.devstack.releases import release_what_changed
 from penstock.errors import HostError, ReleaseRefused
@@ -257,14 +257,6 @@ def test_a_refused_release_is_not_requested_again_at_once(running: Platform, mon
     assert running.driver().session.alive()
 
 
-class Quiet:
-    """A step that tells nobody."""
-
-    def tick(self, done: int, total: int) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-
 def test_up_releases_an_app_whose_driver_lacks_a_stream(running: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise ReleaseRefused("app a cannot continue with this code")
@@ -283,8 +275,8 @@ def test_up_releases_an_app_whose_driver_lacks_a_stream(running: Platform, monke
 
 
 def test_up_does_not_wait_for_failing_streams(running: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "FAILING_TIMEOUT", 0.0)
+    monkeypatch.setattr(stream_start, "FAILING_TIMEOUT", 0.0)
     row = ProgressRow("s", "a", running.driver().incarnation, state="failing", error="no room")
     running.control.report([row], keep=False)
     with pytest.raises(HostError, match="s is failing: no room"):
-        platform.Platform()._wait_for_streams(running.control, Quiet())
+        stream_start.wait_for_streams(lambda: platform.Platform().view(running.control), (), lambda _: None)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from penstock.catalog import load_partial
 from penstock.cli import app
 from penstock.control import Control
-from penstock.devstack import doctor, platform
+from penstock.devstack import doctor, platform, stream_start
 from penstock.devstack.platform import Platform
 from penstock.errors import HostError
 from penstock.host import ports, process, session
@@ -151,11 +151,12 @@ def test_a_name_that_two_files_declare_is_told_and_not_waited_for(
         made.mariadb = None
         monkeypatch.setattr(platform, "connect", lambda _: control)
         monkeypatch.setattr(platform, "ensure_topics", lambda *_: [])
-        monkeypatch.setattr(platform, "STREAMS_TIMEOUT", 0.0)
+        monkeypatch.setattr(stream_start, "STREAMS_TIMEOUT", 0.0)
         said = made._declare(*load_partial(tmp_path, combiners=False))
         assert "wrong: " in said
         assert "shop/sales.py" in said
-        assert made._wait_for_streams(control, Silent()), "a stream of an app with a mistake is not waited for"
+        waited = stream_start.wait_for_streams(lambda: made.view(control), made._left_out, Silent().say)
+        assert waited, "a stream of an app with a mistake is not waited for"
 
 
 @pytest.mark.parametrize("asked", ["influxdb", "InfluxDB, ", " influxdb"])
