@@ -140,10 +140,11 @@ def make_environment() -> None:
 
 def install(files: "list[Path]") -> None:
     """Install the packages of the lists, of which each line that is no comment and no option names one."""
-    # Python compiles the modules that are imported; pip would compile all, in a third of its time.
+    # The lists are complete, and to resolve them takes pip a tenth of its time.
+    words = ["--no-deps", *(word for path in files for word in ("-r", str(path)))]
     lines = [line for path in files for line in path.read_text().splitlines()]
     number = len([line for line in lines if line[:1] not in ("", "#", "-")])
-    pip(f"Installing {number} packages", "packages.log", number, *(w for path in files for w in ("-r", str(path))))
+    pip(f"Installing {number} packages", "packages.log", number, *words)
 
 
 def link() -> None:
@@ -160,6 +161,7 @@ def pip(title: str, log_name: str, number: int, *words: str) -> None:
     log = ENVIRONMENT / log_name
     log_shown = f"{ENVIRONMENT.name}/{log_name}"
     begun = time.time()
+    # Python compiles the modules that are imported; pip would compile all, in a third of its time.
     command = [str(python()), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-compile"]
     show(f"{title}; log: {log_shown}", sys.stdout.isatty())
     with log.open("wb") as file:

@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import runpy
 import shutil
+import sys
 import zipfile
 from email.message import Message
-from importlib.metadata import EntryPoint, PathDistribution
+from importlib.metadata import EntryPoint, PathDistribution, distribution
 from importlib.resources import files
 from pathlib import Path
 
 import jsonschema
 import pytest
 from hatchling.builders.wheel import WheelBuilder
+from packaging.requirements import Requirement
+from packaging.utils import NormalizedName, canonicalize_name
 from twine.commands import check
 
 import penstock
+from penstock import bootstrap
 from penstock.devstack import new_project
 from penstock.settings import PROJECT
 from tests.support.caches import clear_caches, unload_jobs
+
+PINS = ("requirements.txt", "tests/requirements.txt")
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +61,41 @@ def test_each_extra_is_declared_and_the_whole_is_all_of_them(installed: PathDist
     assert of_extras == of_all
 
 
-def test_the_pins_are_within_the_ranges_of_the_package(installed: PathDistribution) -> None:
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
+@pytest.mark.parametrize("version", [f"{major}.{minor}" for major, minor in bootstrap.SUPPORTED])
+def test_the_pins_are_all_that_is_needed_on_each_python(version: str) -> None:
+    """They are installed without what they ask for."""
+    environment = {"python_version": version, "python_full_version": f"{version}.0"}
+    lines = [
+        line for name in PINS for line in (PROJECT / name).read_text().splitlines() if line[:1] not in ("", "#", "-")
+    ]
+    pinned = {canonicalize_name(pin.name): pin for pin in map(Requirement, lines)}
+    there = {name for name, pin in pinned.items() if pin.marker is None or pin.marker.evaluate(environment)}
+    lacking: set[str] = set()
+    asked: set[tuple[NormalizedName, str]] = {(name, "") for name in there}
+    seen: set[tuple[NormalizedName, str]] = set()
+    while asked - seen:
+        name, extra = (asked - seen).pop()
+        seen.add((name, extra))
+        if pinned[name].marker and version != ".".join(map(str, sys.version_info[:2])):
+            continue  # its metadata is not here
+        for text in distribution(name).requires or ():
+            need = Requirement(text)
+            if need.marker and not need.marker.evaluate({**environment, "extra": extra}):
+                continue
+            needed = canonicalize_name(need.name)
+            if needed not in there or not need.specifier.contains(_version(pinned[needed]), prereleases=True):
+                lacking.add(f"{name} needs {need}")
+            else:
+                asked |= {(needed, more) for more in ("", *need.extras)}
+    assert lacking == set()
 
+
+def _version(pin: Requirement) -> str:
+    [specifier] = pin.specifier
+    return specifier.version
+
+
+def test_the_pins_are_within_the_ranges_of_the_package(installed: PathDistribution) -> None:
     lines = (PROJECT / "requirements.txt").read_text().splitlines()
     pins = {canonicalize_name(line.partition("==")[0]): line.partition("==")[2] for line in lines if "==" in line}
     of_tests = {"pytest", "pytest-timeout"}
