@@ -104,6 +104,11 @@ def wait_for_streams(
 
 def _summary(wanted: Sequence[StreamView], starting: Sequence[StreamView]) -> str:
     rows = f"{sum(s.rows_in for s in wanted):,} records read"
-    if not starting:
-        return f"{len(wanted)} streams, {rows}"
-    return f"{len(wanted) - len(starting)} of {len(wanted)} streams, {rows}; {summarize_states(starting)}"
+    failing = [s for s in starting if s.state in FAILING_STATES]
+    parts = [
+        f"{len(wanted)} streams" if not starting else f"{len(wanted) - len(starting)} of {len(wanted)} streams",
+        rows,
+    ]
+    if len(starting) > len(failing):
+        parts.append(f"{len(starting) - len(failing)} still start")
+    return ", ".join([*parts, *([summarize_states(failing)] if failing else [])])

@@ -133,7 +133,7 @@ RUNNING = [AHEAD[0], stream("counts", "quality", "running", 3)]
 @pytest.mark.usefixtures("_in_no_time")
 def test_the_first_figures_of_the_first_app_are_enough_and_what_starts_is_named() -> None:
     looks = Looks(STARTING, [stream("minutes", "metrics", "running"), STARTING[1]], AHEAD, RUNNING)
-    assert looks.wait("metrics") == "1 of 2 streams, 7 records read; 1 starting: counts"
+    assert looks.wait("metrics") == "1 of 2 streams, 7 records read, 1 still start"
     assert looks.said == ["1 starting: minutes", "the first batches", looks.said[-1]]
 
 
@@ -151,7 +151,7 @@ def test_a_stream_that_fails_is_not_waited_for_for_long() -> None:
     with pytest.raises(HostError, match="not every stream runs; got: counts is failing: no room"):
         Looks([AHEAD[0], failing]).wait()
     said = Looks([AHEAD[0], failing]).wait("metrics")
-    assert said == "1 of 2 streams, 7 records read; 1 failing: counts", "it is told all the same"
+    assert said == "1 of 2 streams, 7 records read, 1 failing: counts", "it is told all the same"
 
 
 @pytest.mark.usefixtures("_in_no_time")
