@@ -32,9 +32,11 @@ def test_a_group_and_topics_are_found_and_deleted(fresh_broker: Broker) -> None:
     # Offsets are published behind a batch, and nothing waits for it.
     wait_until(lambda: writer.write({}, CommitMarker("q", 0, {"read": {0: 1}})) or read() == ["read"])
     writer.close()
+    assert group in cleanup.group_names(client, at)
     for _ in range(2):
         cleanup.delete_group(client, group, at)
     assert read() == []
+    assert group not in cleanup.group_names(client, at)
     for chosen in ([], ["other"]):
         cleanup.delete_topics(client, chosen, at)
     wait_until(lambda: "other" not in partition_counts(client, at))
