@@ -67,7 +67,7 @@ class Mutant:
 
 AGENTS = "tests/chaos/test_agents_kills.py"
 COMMIT = "self._producer.commit_transaction(TIMEOUT)"
-SENT = "yield ProducerRecord(topic, as_bytes(key), as_bytes(value), tuple(record_headers))"
+SENT = "yield ProducerRecord(topic, as_bytes(key), as_bytes(value), tuple(record_headers or ()))"
 MUTANTS = [
     Mutant("no change"),
     Mutant(

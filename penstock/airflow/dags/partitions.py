@@ -22,7 +22,7 @@ runs once for each partition.
 
 
 def dags() -> Iterator[DAG]:
-    """The DAG, if anything declares partitions."""
+    """The DAG, if anything declares partitions, or is a capture."""
     if not (assets := assets_by_name(partial_catalog()[0])):
         return
     names = "; ".join(f"`{name}`: {', '.join(f'`{a.name}`' for a in of)}" for name, of in assets.items())

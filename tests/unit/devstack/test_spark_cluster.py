@@ -70,7 +70,7 @@ def test_a_home_remembers_that_it_is_a_clusters(home: Path, monkeypatch: pytest.
     assert settings().spark_master == CLUSTER
     assert [part.name for part in Platform().servers] == [
         "broker-1", "broker-2", "broker-3", "mariadb", "s3", "spark-master", "spark-worker-1", "spark-worker-2",
-        "airflow-api", "airflow-dag-processor", "airflow-triggerer", "airflow-scheduler", "meter",
+        "meter", "airflow-api", "airflow-dag-processor", "airflow-triggerer", "airflow-scheduler",
     ]  # fmt: skip
     given(monkeypatch, CLUSTER="0")
     assert settings().spark_master == "local[2]"
