@@ -303,8 +303,10 @@ def test_an_interrupted_run_says_that_it_goes_on(project: Path) -> None:
     copy = project / "penstock" / "bootstrap.py"
     copy.parent.mkdir()
     shutil.copy(bootstrap.__file__, copy)
-    interrupt = "import os, runpy, shutil, signal; shutil.disk_usage = lambda _: os.kill(os.getpid(), signal.SIGINT)"
-    run = f"{interrupt}; runpy.run_path({str(copy)!r}, run_name='__main__')"
+    # A shell ignores SIGINT for what it runs in the background.
+    handled = "import runpy, shutil, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    interrupt = "shutil.disk_usage = lambda _: signal.raise_signal(signal.SIGINT)"
+    run = f"{handled}; {interrupt}; runpy.run_path({str(copy)!r}, run_name='__main__')"
     ended = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (130, "")
     assert ended.stderr == "\ninterrupted; the same command goes on where it stopped\n"
