@@ -78,6 +78,7 @@ def second_launch_leaves_a_healthy_driver_alone(drivers: Drivers, first: DriverR
     assert drivers.row(first.incarnation).state == "running"
 
 
+@pytest.mark.long
 def test_summaries_count_each_receipt_once_despite_kills_of_both_stages(quality: Drivers) -> None:
     """Receipts while both stages work; SIGKILL of the driver that runs them at random moments."""
     rng = random.Random(20260102)

@@ -32,7 +32,7 @@ from tests.support.http_client import HTTP
 from tests.support.postgres import Postgres
 from tests.support.view_api import Doors
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 # No button may hang longer: Airflow's API server waits for it.
 PATIENCE = 20.0
