@@ -18,8 +18,23 @@ from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from tests.support import influxdb, mongodb, s3_store
 from tests.support.captures import Source
+from tests.support.certificates import Authority
 from tests.support.elasticsearch import SMALL, Server
+from tests.support.guarded_broker import Guarded, guarded_broker
 from tests.support.postgres import Postgres
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Signs the certificates of a broker and of its clients."""
+    return Authority(tmp_path_factory.mktemp("ca"), "right")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Guarded]:
+    """A real Kafka broker with TLS and logins."""
+    with guarded_broker(tmp_path_factory.mktemp("guarded"), authority) as part:
+        yield part
 
 
 @pytest.fixture

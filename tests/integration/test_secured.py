@@ -31,7 +31,7 @@ from penstock.testing import Record, create, read, running, send
 from tests.support.caches import clear_caches
 from tests.support.captures import Source, polled
 from tests.support.certificates import Authority
-from tests.support.guarded_broker import PASSWORD, Guarded, guarded_broker
+from tests.support.guarded_broker import PASSWORD, Guarded
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
@@ -58,17 +58,6 @@ class Door(Broker):
     @property
     def bootstrap(self) -> str:
         return self._outside
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"), "right")
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Guarded]:
-    with guarded_broker(tmp_path_factory.mktemp("guarded"), authority) as part:
-        yield part
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from penstock.views.api.routes import create_app
 from penstock.views.api.server import ViewsServer
 from tests.support.certificates import Authority
 from tests.support.elasticsearch import Server
-from tests.support.guarded_broker import PASSWORD, USER, Guarded, guarded_broker
+from tests.support.guarded_broker import PASSWORD, USER, Guarded
 from tests.support.http_client import HTTP
 from tests.support.postgres import Postgres
 from tests.support.view_api import Doors
@@ -78,17 +78,6 @@ def silent_port() -> Iterator[int]:
     """A port that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"), "right")
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Guarded]:
-    with guarded_broker(tmp_path_factory.mktemp("guarded"), authority) as broker:
-        yield broker
 
 
 def test_kafka(guarded: Guarded, authority: Authority, tmp_path: Path) -> None:
