@@ -48,7 +48,7 @@ def required_url(store: str, output: str) -> str:
     """The URL of a store. SinkError if none is set; output: the name of what is written there."""
     if address := url(store):
         return address
-    setting, connection = f"PENSTOCK_{store.upper()}_URL", f"AIRFLOW_CONN_{store.upper()}"
+    setting, connection = f"PENSTOCK_{store.upper()}_URL", connections.variable(store)
     raise SinkError(
         f"the URL of {store} is not known, so {output} cannot be written",
         got=f"neither {setting} nor {connection} is set",
