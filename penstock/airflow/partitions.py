@@ -69,10 +69,10 @@ class EmitPartitions(DeclaresLineage):
 
         if event["action"] != "emit":
             return
-        by_name, run = assets_by_name(partial_catalog()[0]), context["dag_run"]
-        taken = connect().take_due_partitions(f"{self.dag_id}/{run.run_id}", by_name.keys())
+        control, by_name, run = connect(), assets_by_name(partial_catalog()[0]), context["dag_run"]
+        taken = control.take_due_partitions(f"{self.dag_id}/{run.run_id}", by_name.keys())
         outlets: dict[str, Asset] = {}
-        reconciles = _last_reconciles(connect())
+        reconciles = _last_reconciles(control)
         for one in taken:
             self.log.info("%s: partition %s, revision %d", one.name, one.partition_key, one.revision)
             for asset in by_name[one.name]:

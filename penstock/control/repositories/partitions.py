@@ -56,12 +56,20 @@ class PartitionRepository(ControlDatabase):
             last: str | None = c.execute(select(func.max(t.partition_key)).where(t.name == name)).scalar_one()
             return last
 
-    def partition_revisions(self, name: str) -> dict[str, int]:
-        """The greatest revision of each partition."""
+    def partition_revisions(self, name: str, after: str | None = None, upto: str | None = None) -> dict[str, int]:
+        """The greatest revision of each partition.
+
+        Args:
+            name: The stream or archive.
+            after: Key behind which they are; None for no limit.
+            upto: Key of the last one; None for no limit.
+        """
         t = s.partition_event.c
+        within = [] if after is None else [t.partition_key > after]
+        within += [] if upto is None else [t.partition_key <= upto]
         query = (
             select(t.partition_key, func.max(t.revision).label("revision"))
-            .where(t.name == name)
+            .where(t.name == name, *within)
             .group_by(t.partition_key)
         )
         with self.begin() as c:
@@ -99,11 +107,15 @@ class PartitionRepository(ControlDatabase):
         table = s.partition_event
         t = table.c
         last = self.last_partition(name) or ""
+        closed = [key for key in keys if key <= last]
         with self.begin() as c:
-            of_reset = select(t.partition_key).where(t.name == name, t.reset_id == reset_id)
-            recorded = set(c.execute(of_reset).scalars()) if reset_id else set()
+            recorded: set[str] = set()
+            if reset_id and closed:
+                range_of_keys = t.partition_key.between(min(closed), max(closed))
+                of_reset = select(t.partition_key).where(t.name == name, t.reset_id == reset_id, range_of_keys)
+                recorded = set(c.execute(of_reset).scalars())
             count = 0
-            for key in (key for key in keys if key <= last and key not in recorded):
+            for key in (key for key in closed if key not in recorded):
                 of_key = (t.name == name) & (t.partition_key == key)
                 query = select(t.revision, t.state).where(of_key).order_by(t.revision.desc()).limit(1)
                 newest = c.execute(query).first()

@@ -126,12 +126,15 @@ class PartitionWatch:
     def _look_at_reset(self, stream: PartitionedStream, marker: CommitMarker, mark: int) -> int:
         """Record what a reset stream has closed once more: its windows were computed again."""
         closed = stream.partitions.last_closed(mark)
-        if self._resets.get(stream.name) == (marker.reset_id, closed):
+        reset_id, recorded = self._resets.get(stream.name, ("", ""))
+        if reset_id != marker.reset_id:
+            recorded = "" if marker.reset_floor is None else stream.partitions.last_closed(marker.reset_floor)
+        elif closed <= recorded:
             return 0
-        unchanged = "" if marker.reset_floor is None else stream.partitions.last_closed(marker.reset_floor)
-        keys = [key for key in self._control.partition_revisions(stream.name) if unchanged < key <= closed]
+        # What is closed first since the reset is recorded as computed by it.
+        keys = self._control.partition_revisions(stream.name, recorded, closed)
         new = self._control.renew_partitions(stream.name, keys, marker.reset_id)
-        self._resets[stream.name] = (marker.reset_id, closed)
+        self._resets[stream.name] = (marker.reset_id, max(recorded, closed))
         return new
 
     def _look_at_archive(self, archive: PartitionedArchive) -> int:
