@@ -376,18 +376,19 @@ class BatchCommitter:
             return
         query, index = self._checkpoint.query_id, self._rejects.index
         first = CommitMarker(query, -1, batch.starts, index.topic_ids, checkpoint=self._checkpoint.copy_id)
-        letters = corrupt.dead_letters(self._stream, index, self._bootstrap)
         for store in self._stores.stores:
             if not store.keeps_markers:
                 continue
             marker = store.marker if store.marker.query == query else first
             # A driver that dies after this finds the offsets already skipped.
             if (passed := replace(corrupt.skip_marker(marker), plans={})).offsets != marker.offsets:
+                letters = corrupt.without_passed(marker).dead_letters(self._stream, index, self._bootstrap)
                 self._delivery.deliver(store, {}, letters.tables, passed, index)
         self._checkpoint.replace_offsets(corrupt.skip)
         self._checkpoint.sync()
         self._replace_markers(lambda marker: replace(marker, plans=self._plans(marker.batch)))
-        self._on_commit(CommittedBatch(0, letters.dead, 0, self._checkpoint.pending_offsets()[0]))
+        dead = corrupt.dead_letters(self._stream, index, self._bootstrap).dead
+        self._on_commit(CommittedBatch(0, dead, 0, self._checkpoint.pending_offsets()[0]))
 
     def _replace_markers(self, change: Callable[[CommitMarker], CommitMarker]) -> None:
         self._stores.replace_markers(self._checkpoint.query_id, change)

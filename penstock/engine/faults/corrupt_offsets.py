@@ -49,6 +49,14 @@ class CorruptOffsets:
         offsets = {t: {p: self.skip(t, p, at) for p, at in parts.items()} for t, parts in mark.offsets.items()}
         return replace(mark, offsets=offsets)
 
+    def without_passed(self, mark: CommitMarker) -> CorruptOffsets:
+        """The offsets that a marker has not passed: the dead letters of the others were written with it.
+
+        A driver that died may have found fewer of them than its successor.
+        """
+        at = mark.offsets.get(self.topic, {}).get(self.partition, self.offsets.start)
+        return replace(self, offsets=range(max(at, self.offsets.start), self.offsets.stop))
+
     def dead_letters(self, stream: Stream, index: DeadLetterIndex, bootstrap: str) -> RejectedRecords:
         """One for each offset, with what is left of its record."""
         remains = read_corrupt_records(self.topic, self.partition, self.offsets, bootstrap)
