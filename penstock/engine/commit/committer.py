@@ -370,8 +370,7 @@ class BatchCommitter:
         """
         if (batch := self._checkpoint.planned_batch()) is None:
             return
-        start = batch.starts.get(corrupt.topic, {}).get(corrupt.partition)
-        if start is None or start < corrupt.offsets.start:
+        if batch.starts.get(corrupt.topic, {}).get(corrupt.partition, -1) < corrupt.offsets.start:
             self._splitter.shorten(batch, corrupt.topic, corrupt.partition, corrupt.offsets.start)
             return
         query, index = self._checkpoint.query_id, self._rejects.index
@@ -387,8 +386,8 @@ class BatchCommitter:
         self._checkpoint.replace_offsets(corrupt.skip)
         self._checkpoint.sync()
         self._replace_markers(lambda marker: replace(marker, plans=self._plans(marker.batch)))
-        dead = corrupt.dead_letters(self._stream, index, self._bootstrap).dead
-        self._on_commit(CommittedBatch(0, dead, 0, self._checkpoint.pending_offsets()[0]))
+        letters = corrupt.dead_letters(self._stream, index, self._bootstrap)
+        self._on_commit(CommittedBatch(0, letters.dead, 0, self._checkpoint.pending_offsets()[0]))
 
     def _replace_markers(self, change: Callable[[CommitMarker], CommitMarker]) -> None:
         self._stores.replace_markers(self._checkpoint.query_id, change)
