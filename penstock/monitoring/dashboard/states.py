@@ -73,11 +73,17 @@ class StateLimits:
 
 
 def driver_state(
-    app: AppRow, driver: DriverRow | None, wanted: bool, now: int, limits: StateLimits
+    app: AppRow, driver: DriverRow | None, wanted: bool, now: int, limits: StateLimits, changed_at: int | None = None
 ) -> tuple[State, str]:
-    """State of an app's driver; `running` means only that it is alive and of the current release."""
+    """State of an app's driver; `running` means only that it is alive and of the current release.
+
+    changed_at: when the desired state of one of its streams was last set; None if unknown.
+    """
+    if driver is None and not wanted:
+        return "stopped", "its desired state is off"
     if driver is None:
-        return ("down", "no driver was launched yet") if wanted else ("stopped", "its desired state is off")
+        is_new = now - (changed_at or 0) <= limits.start_ms
+        return "starting" if is_new else "down", "no driver was launched yet"
     if driver.state == "ended":
         since = duration(max(0, now - (driver.ended_at or driver.alive_at)))
         if not wanted:

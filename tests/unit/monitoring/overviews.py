@@ -32,12 +32,14 @@ def seen(
     row: ProgressRow | None = ROW,
     desired: Mapping[str, Desired] | None = None,
     before: Mapping[str, int] | None = None,
+    changed: int | None = None,
 ) -> Overview:
     wanted: dict[str, Desired] = dict(desired or {"bundles": "on"})
     drivers = {driver.incarnation: driver} if driver else {}
     progress = {row.name: row} if row else {}
     known = {} if before is None else {"bundles": before}
-    return overview(Snapshot(NOW, [app], {app.name: wanted}, drivers, progress, before=known), StateLimits())
+    snapshot = Snapshot(NOW, [app], {app.name: wanted}, drivers, progress, before=known, changed=dict.fromkeys(wanted, changed))
+    return overview(snapshot, StateLimits())
 
 
 def state_of(view: Overview, name: str = "bundles") -> tuple[State, str]:

@@ -53,6 +53,16 @@ from tests.unit.monitoring.overviews import APP, DRIVER, ENDED, NOW, OFF, ROW, d
             "its driver on pond has not reported for 31 s",
         ),
         ({"driver": None, "app": replace(APP, incarnation=None)}, "down", "no driver was launched yet"),
+        (
+            {"driver": None, "app": replace(APP, incarnation=None), "changed": NOW - 181_000},
+            "down",
+            "no driver was launched yet",
+        ),
+        (
+            {"driver": None, "app": replace(APP, incarnation=None), "changed": NOW - 50_000},
+            "starting",
+            "no driver was launched yet",
+        ),
         ({"driver": ENDED}, "down", "its driver ended 4 s ago: exit code 137"),
         (
             {"driver": ENDED, "app": replace(APP, release_seq=1)},
