@@ -181,10 +181,9 @@ class PartitionRepository(ControlDatabase):
 
     def prune_partitions(self, name: str) -> None:
         """Delete the emitted events of a stream that are older than KEEP_MS, but for the last partition."""
-        t, last = s.partition_event, self.last_partition(name)
+        last = self.last_partition(name)
         with self.begin() as c:
-            old = and_(t.c.name == name, t.c.partition_key < last, t.c.changed_at < s.now_ms() - KEEP_MS)
-            c.execute(delete(t).where(old, t.c.state.in_(("known", "emitted"))))
+            _prune(c, name, last or "")
 
 
 def reconcile_events(capture: str) -> str:
@@ -193,14 +192,24 @@ def reconcile_events(capture: str) -> str:
 
 
 def add_reconcile(c: Connection, capture: str, ended: float) -> None:
-    """Record, in a transaction, that a reconcile has changed the topic of a capture; once, however often it is told.
+    """Record, in a transaction, that a reconcile has changed the topic of a capture; once, however often it is called.
+
+    Emitted events of earlier ones that are older than KEEP_MS are deleted.
 
     Args:
         c: The transaction.
         capture: The capture.
         ended: Epoch seconds.
     """
-    _add(c, reconcile_events(capture), partition_key(datetime.fromtimestamp(ended, UTC)), 1, "due")
+    name, key = reconcile_events(capture), partition_key(datetime.fromtimestamp(ended, UTC))
+    _prune(c, name, key)
+    _add(c, name, key, 1, "due")
+
+
+def _prune(c: Connection, name: str, last: str) -> None:
+    t = s.partition_event
+    old = and_(t.c.name == name, t.c.partition_key < last, t.c.changed_at < s.now_ms() - KEEP_MS)
+    c.execute(delete(t).where(old, t.c.state.in_(("known", "emitted"))))
 
 
 def _add(c: Connection, name: str, key: str, revision: int, state: PartitionState, reset_id: str = "") -> int:

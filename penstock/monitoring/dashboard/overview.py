@@ -71,7 +71,7 @@ def _app(snap: Snapshot, app: AppRow, limits: StateLimits) -> AppView:
     desired = snap.desired.get(app.name, {})
     wanted = "on" in desired.values()
     driver = snap.drivers.get(app.incarnation) if app.incarnation else None
-    changed_at = max((snap.changed.get(name) or 0 for name in desired), default=None)
+    changed_at = max((snap.changed.get(name, 0) for name in desired), default=0)
     of_driver = driver_state(app, driver, wanted, snap.now, limits, changed_at)
     streams = [_stream(snap, app, name, want, of_driver, driver, limits) for name, want in sorted(desired.items())]
     state, why = of_driver

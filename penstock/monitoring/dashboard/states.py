@@ -73,16 +73,16 @@ class StateLimits:
 
 
 def driver_state(
-    app: AppRow, driver: DriverRow | None, wanted: bool, now: int, limits: StateLimits, changed_at: int | None = None
+    app: AppRow, driver: DriverRow | None, wanted: bool, now: int, limits: StateLimits, changed_at: int = 0
 ) -> tuple[State, str]:
     """State of an app's driver; `running` means only that it is alive and of the current release.
 
-    changed_at: when the desired state of one of its streams was last set; None if unknown.
+    changed_at: when the desired state of one of its streams was last set; 0 if unknown.
     """
     if driver is None and not wanted:
         return "stopped", "its desired state is off"
     if driver is None:
-        is_new = now - (changed_at or 0) <= limits.start_ms
+        is_new = now - changed_at <= limits.start_ms
         return "starting" if is_new else "down", "no driver was launched yet"
     if driver.state == "ended":
         since = duration(max(0, now - (driver.ended_at or driver.alive_at)))

@@ -118,3 +118,21 @@ def test_old_events_are_removed_but_for_the_last_partition(control: Control, mon
     monkeypatch.setattr(partitions, "KEEP_MS", -1)
     control.prune_partitions("totals")
     assert sorted(control.partition_revisions("totals")) == KEYS[4:6]
+
+
+def test_old_events_of_reconciles_are_removed_when_one_is_added(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(*hours: int) -> None:
+        for hour in hours:
+            with control.begin() as c:
+                partitions.add_reconcile(c, "shops", 3600.0 * hour)
+
+    add(1, 2)
+    control.take_due_partitions("partitions/r1", ["capture:shops"], limit=1)
+    assert control.settle_partitions(control.sent_partitions(), emitted=True) == 1
+    add(3)
+    assert len(control.partition_revisions("capture:shops")) == 3
+    monkeypatch.setattr(partitions, "KEEP_MS", -1)
+    add(3)
+    assert [key[11:13] for key in sorted(control.partition_revisions("capture:shops"))] == ["02", "03"]

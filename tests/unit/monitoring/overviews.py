@@ -38,7 +38,8 @@ def seen(
     drivers = {driver.incarnation: driver} if driver else {}
     progress = {row.name: row} if row else {}
     known = {} if before is None else {"bundles": before}
-    snapshot = Snapshot(NOW, [app], {app.name: wanted}, drivers, progress, before=known, changed=dict.fromkeys(wanted, changed))
+    times = {name: changed for name in wanted if changed is not None}
+    snapshot = Snapshot(NOW, [app], {app.name: wanted}, drivers, progress, before=known, changed=times)
     return overview(snapshot, StateLimits())
 
 
