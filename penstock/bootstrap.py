@@ -50,10 +50,10 @@ def tried() -> str:
     for name in NAMES:
         path = shutil.which(name)
         try:
-            said = subprocess.check_output([path, "-c", PROBE], stderr=subprocess.DEVNULL).decode() if path else ""
+            answer = subprocess.check_output([path, "-c", PROBE], stderr=subprocess.DEVNULL).decode() if path else ""
         except (OSError, subprocess.CalledProcessError):
-            said = "does not run"  # as those of pyenv that are not chosen
-        found.append(f"{name} ({said.strip() or 'not there'})")
+            answer = "does not run"  # as those of pyenv that are not chosen
+        found.append(f"{name} ({answer.strip() or 'not there'})")
     return ", ".join(found)
 
 
@@ -97,10 +97,10 @@ def python() -> Path:
 def version_there() -> "tuple[int, ...] | None":
     """The version of the environment's Python; None if there is no environment, or only a part of one."""
     try:
-        told = re.search(r"^version(?:_info)? *= *(\d+)\.(\d+)", (ENVIRONMENT / "pyvenv.cfg").read_text(), re.M)
+        version = re.search(r"^version(?:_info)? *= *(\d+)\.(\d+)", (ENVIRONMENT / "pyvenv.cfg").read_text(), re.M)
     except OSError:
         return None
-    return tuple(map(int, told.groups())) if told and python().exists() else None
+    return tuple(map(int, version.groups())) if version and python().exists() else None
 
 
 def check_version(named: bool) -> None:
@@ -176,9 +176,9 @@ def pip(title: str, log_name: str, number: int, *words: str) -> None:
     if running.returncode:
         lines = log.read_text(errors="replace").splitlines()
         # Where pip looks is nobody's business but its log's.
-        told = [line for line in lines if line.strip() and not line.startswith("Looking in ")][-LAST_LINES:]
+        last_lines = [line for line in lines if line.strip() and not line.startswith("Looking in ")][-LAST_LINES:]
         fail(
-            "\n    ".join([f"pip could not install the packages; the last lines of {log_shown}:", *told]),
+            "\n    ".join([f"pip could not install the packages; the last lines of {log_shown}:", *last_lines]),
             "mend what pip names, then the same command again: it goes on where it stopped",
         )
 
