@@ -1,4 +1,5 @@
-"""A DAG on the closed hours of a stream runs once for each, while the driver and Airflow's processes are killed."""
+"""In a project of the installed wheel, a DAG on the closed hours of a stream runs once for each, while the driver and
+Airflow's processes are killed."""
 
 from __future__ import annotations
 
@@ -11,21 +12,22 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from typing import Any
 
 import httpx
 import pytest
 
-from penstock.control import Control
+from penstock.control import Control, connect
 from penstock.devstack.servers.airflow import Airflow
-from penstock.devstack.servers.kafka import Broker
-from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host.ports import free_port
 from penstock.model.partition import partition_key
+from penstock.settings import settings
 from penstock.testing import Record, read, send
 from tests.chaos.platform import SCHEDULER_TIMEOUTS, call
-from tests.chaos.projects import deployed
+from tests.chaos.projects import other_project
+from tests.support.installation import Installation
 from tests.support.wait import wait_until
 
 # Of each process.
@@ -43,7 +45,7 @@ SALES = Input(Topic("sales", partitions=1), schema="at BIGINT NOT NULL",
 def transform(sales):
     minutes = sales.groupBy(F.window("event_time", "1 minute")).agg(F.count("*").alias("count"))
     return minutes.select(F.unix_millis("window.start").alias("start"), "count")
-STREAM = Stream("totals", "shop", {"sales": SALES}, transform,
+STREAM = Stream("totals", "orders", {"sales": SALES}, transform,
     TopicOutput(Topic("shop-totals", partitions=1), key="start", value="count"), EmitFinal(MINUTE, MINUTE),
     partition="hour")
 """
@@ -51,9 +53,6 @@ DAGS = """
 from datetime import timedelta
 from airflow.sdk import DAG, PartitionedAssetTimetable, StartOfHourMapper, task
 from penstock.airflow.assets import stream_asset
-from penstock.airflow.dags import declare_dags
-
-globals().update(declare_dags("streams", "partitions"))
 
 with DAG("hourly", schedule=PartitionedAssetTimetable(
     assets=stream_asset("totals"), default_partition_mapper=StartOfHourMapper()),
@@ -65,6 +64,7 @@ with DAG("hourly", schedule=PartitionedAssetTimetable(
 
     report()
 """
+START_AIRFLOW = "from penstock.devstack.servers.airflow import Airflow; Airflow().start()"
 # In the past: only records close these hours, as no DAG sends heartbeats.
 START = datetime(2026, 1, 31, 10, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -77,10 +77,12 @@ class HourlyPlatform:
     """A stream, a DAG on its closed hours, and everything that runs them.
 
     Attributes:
+        restart: Starts what was killed of Airflow.
         hours: Number of hours that have records. All but the last are closed, sooner or later.
     """
 
     airflow: Airflow
+    restart: Callable[[], object]
     bootstrap: str
     control: Control
     hours: int = field(default=0)
@@ -94,7 +96,8 @@ class HourlyPlatform:
 
     def kill_driver(self) -> None:
         for driver in self.control.drivers():
-            driver.session.kill()
+            if driver.app == "orders":
+                driver.session.kill()
 
     def ask(self, path: str) -> dict[str, Any]:
         """The API's answer; nothing while it is down or busy."""
@@ -122,17 +125,37 @@ class HourlyPlatform:
 
 @pytest.fixture
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HourlyPlatform]:
+    """What `penstock init` lays out and `penstock up` starts, with a stream and a DAG that were added while it ran."""
     folder = tmp_path_factory.mktemp("hourly")
-    home, project = folder / "penstock", folder / "project"
-    for path, text in {"jobs/shop/__init__.py": "", "jobs/shop/totals.py": DECLARED, "dags/shop.py": DAGS}.items():
-        (project / path).parent.mkdir(parents=True, exist_ok=True)
-        (project / path).write_text(text)
+    installation, project = Installation(folder), folder / "shop"
+    ports = {name: free_port(2) for name in ("KAFKA", "MARIADB", "AIRFLOW", "METRICS", "VIEWS", "MONGODB", "S3")}
+    variables = {
+        "PENSTOCK_HOME": str(project / ".penstock"),
+        "PENSTOCK_DRIVER_MEMORY": "512m",
+        **{f"PENSTOCK_{name}_PORT": str(port) for name, port in ports.items()},
+        **SCHEDULER_TIMEOUTS,
+    }
+    installation.run("penstock", "init", str(project))
+
+    def run(program: str, *words: str) -> str:
+        return installation.run(program, *words, cwd=project, **variables)
+
     with ExitStack() as stack:
-        broker = stack.enter_context(Broker(home=home, port=free_port(2)))
-        mariadb = stack.enter_context(MariaDB(home=home, port=free_port()))
-        control = stack.enter_context(deployed(project, broker, mariadb, home, **SCHEDULER_TIMEOUTS))
-        airflow = stack.enter_context(Airflow(home, free_port(), project))
-        hourly = HourlyPlatform(airflow, broker.bootstrap, control)
+        stack.callback(run, "penstock", "down")
+        run("penstock", "up")
+        stack.enter_context(other_project(project, variables))
+        airflow = Airflow()
+        control = connect()
+        stack.callback(control.engine.dispose)
+        # They would close all hours of the test at once.
+        call(airflow, "PATCH", "dags/heartbeat", is_paused=True)
+        (project / "jobs/orders/totals.py").write_text(DECLARED)
+        (project / "dags/hourly.py").write_text(DAGS)
+        run("penstock", "up")
+        restart = partial(
+            run, "python", "-c", "from penstock.devstack.servers.airflow import Airflow; Airflow().start()"
+        )
+        hourly = HourlyPlatform(airflow, restart, settings().bootstrap, control)
         wait_until(lambda: hourly.ask("dags/hourly").get("dag_id"), PATIENCE, every=1, what="Airflow knows the DAG")
         yield hourly
 
@@ -150,7 +173,7 @@ def test_a_dag_runs_once_for_each_closed_hour(platform: HourlyPlatform) -> None:
             platform.send_hour()
             time.sleep(rng.uniform(0, 10))
             kills[name]()
-            airflow.start()
+            platform.restart()
             platform.send_hour()
             # Some kills come while the consequences of the one before are not over.
             platform.wait_runs(platform.hours - 3, f"{name} was killed")

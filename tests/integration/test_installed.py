@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import venv
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 
 import penstock
 from penstock.settings import PROJECT
+from tests.support.installation import Installation
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -21,28 +19,8 @@ Run = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs a program of an environment in which the wheel is installed with all extras; returns its output."""
-    folder = tmp_path_factory.mktemp("installed")
-    wheel = next(WheelBuilder(str(PROJECT)).build(directory=str(folder), versions=["standard"]))
-    venv.create(folder / "env", with_pip=True)
-
-    def run(program: str, *words: str, cwd: Path = folder) -> str:
-        env = {
-            "PATH": f"{folder / 'env' / 'bin'}:/usr/bin:/bin",
-            "HOME": str(folder),
-            "AIRFLOW_HOME": str(folder / "airflow"),
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        }
-        command = [str(folder / "env" / "bin" / program), *words]
-        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-        return done.stdout
-
-    pins = str(PROJECT / "requirements.txt")
-    # Without HOME pip would find neither its settings nor its cache.
-    install = [str(folder / "env" / "bin" / "pip"), "install", "--quiet", "--constraint", pins, f"{wheel}[all]"]
-    subprocess.run(install, check=True, cwd=folder)
-    return run
+    """Runs a program of an environment in which the wheel is installed; returns its output."""
+    return Installation(tmp_path_factory.mktemp("installed")).run
 
 
 def test_the_library_is_that_of_the_environment(run: Run) -> None:
