@@ -22,7 +22,7 @@ from penstock.kafka.admin import ensure_topics
 from penstock.model.declaration import CAPTURES_APP
 from penstock.model.topic import COMMITS, DEAD_LETTERS
 from penstock.settings import settings
-from penstock.testing import read
+from penstock.testing import Record, read, send
 from tests.chaos.platform import call
 from tests.chaos.projects import other_project
 from tests.support.captures import TABLE, connect
@@ -34,10 +34,20 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900), pytest.mark.lon
 
 CAPTURE = """CAPTURE INTO orders FROM mysql shop KEY (id) CURSOR changed
 EVERY 200 MILLISECONDS OVERLAP 1 SECOND AS SELECT id, name, changed FROM orders"""
+STREAM = """
+from datetime import timedelta
+from penstock.streams import EmitFinal, F, Input, Stream, Topic, TopicOutput
+MINUTE = timedelta(minutes=1)
+def transform(sales):
+    minutes = sales.groupBy(F.window("event_time", "1 minute")).agg(F.count("*").alias("count"))
+    return minutes.select(F.unix_millis("window.start").alias("start"), "count")
+STREAM = Stream("minutes", "sales", {"sales": Input(Topic("sales"))}, transform,
+    TopicOutput(Topic("sale-minutes"), key="start", value="count"), EmitFinal(MINUTE, timedelta(0)))
+"""
 DAGS = """
 from penstock.airflow.dags import declare_dags
 
-globals().update(declare_dags("streams"))
+globals().update(declare_dags("streams", "heartbeat"))
 """
 # Parts of them are searched for: in JSON and URIs other characters look different.
 BROKER_PASSWORD, OLD, NEW = 'weir-4711 "a\\b', "sluice-4712/@", "gate-4713"
@@ -94,7 +104,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     tmp_path = tmp_path_factory.mktemp("platform")
     home, project = tmp_path / "penstock", tmp_path / "project"
     authority = Authority(tmp_path_factory.mktemp("ca"), "right")
-    for path, text in {"sql/captures/orders.sql": CAPTURE, "dags/captures.py": DAGS, "jobs/__init__.py": ""}.items():
+    files = {"sql/captures/orders.sql": CAPTURE, "dags/penstock_dags.py": DAGS}
+    for path, text in {**files, "jobs/sales/__init__.py": "", "jobs/sales/minutes.py": STREAM}.items():
         (project / path).parent.mkdir(parents=True, exist_ok=True)
         (project / path).write_text(text)
     with ExitStack() as stack:
@@ -144,6 +155,7 @@ def test_a_driver_is_launched_with_what_only_airflow_has(platform: Platform) -> 
         return row.error or "" if row else ""
 
     p.insert("first")
+    send(p.broker.bootstrap, [Record("sales", None, "1")])
     wait_until(lambda: "connection shop is missing" in fault(), PATIENCE, every=1, what="the capture fails")
     assert "AIRFLOW_CONN_SHOP" in fault()
 
@@ -173,6 +185,12 @@ def test_a_driver_is_launched_with_what_only_airflow_has(platform: Platform) -> 
     p.insert("second")
     wait_until(lambda: "second" in p.captured(), PATIENCE, every=1, what="the next driver has the new password")
     hidden_from_others(p)
+
+    # A driver on Spark, and the heartbeats: no further record closes the minute.
+    def minutes() -> list[str | None]:
+        return [r.value for r in read(p.broker.bootstrap, "sale-minutes")]
+
+    wait_until(lambda: minutes() == ["1"], PATIENCE, every=1, what="a heartbeat closes the minute")
 
 
 def hidden_from_others(p: Platform) -> None:
