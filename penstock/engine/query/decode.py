@@ -310,10 +310,11 @@ def drop_heartbeats(rows: DataFrame) -> DataFrame:
 
     Spark pushes a filter that does not name the event time below the watermark, where the heartbeat would not count. So
     it does with the transform's own filters and those inferred from a join: a condition that Spark cannot evaluate
-    beforehand holds them back.
+    beforehand holds them back. It must be within the same branch, as Spark splits a condition at each AND, also at one
+    that it makes when it simplifies.
     """
-    is_record = F.when(F.col(HEARTBEAT_COLUMN), F.lit(None)).otherwise(F.col(EVENT_TIME)).isNotNull()
-    return rows.where(is_record & (F.spark_partition_id() >= 0)).drop(HEARTBEAT_COLUMN)
+    is_record = F.when(F.col(HEARTBEAT_COLUMN), F.spark_partition_id() < 0).otherwise(F.col(EVENT_TIME).isNotNull())
+    return rows.where(is_record).drop(HEARTBEAT_COLUMN)
 
 
 def bad_records(source: DataFrame, input_: Input, now: Column) -> DataFrame:

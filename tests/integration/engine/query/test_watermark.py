@@ -127,6 +127,22 @@ def test_forged_heartbeats_do_not_move_the_watermark_and_true_ones_only_to_the_c
         assert run.figures.state_rows == (2 if INPUTS[name].schema else 3)
 
 
+@pytest.mark.parametrize("name", INPUTS)
+def test_heartbeats_close_the_windows_of_a_silent_topic(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, name: str
+) -> None:
+    stream, now = declared(INPUTS[name], EmitFinal(window=MINUTE, grace=SECOND)), time.time()
+    beater = HeartbeatSender(catalog.build([stream]).heartbeat_topics(), None, bootstrap)
+    with closing(beater), running(stream, spark, bootstrap, tmp_path) as run:
+        send(bootstrap, events(now - 120))
+        run.process_all_available()
+        assert not read(bootstrap, "counts")
+        beater.run_once()
+        run.process_all_available()
+        assert [r.value for r in read(bootstrap, "counts")] == ["1"]
+        assert (run.figures.rows_in, run.figures.state_rows) == (1, 0)
+
+
 def test_windows_that_the_commit_marker_calls_closed_are_written_whole(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
