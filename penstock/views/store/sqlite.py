@@ -88,8 +88,9 @@ class ViewStore:
         self.next: dict[int, int] = {}
         # Raised whenever the file is another one.
         self.generation = 0
+        self._readers: list[sqlite3.Connection] = []
+        self._readers_lock = threading.Lock()
         self._writer: sqlite3.Connection | None = None
-        self._of_thread = threading.local()
         self._columns = [column.name for column in layout.columns]
 
     # Writing
@@ -106,7 +107,7 @@ class ViewStore:
         except PenstockError:
             self.close()
             raise
-        self.generation += 1
+        self._begin_generation()
 
     def _load(self, c: sqlite3.Connection) -> None:
         (problem,) = c.execute("PRAGMA quick_check(1)").fetchone()
@@ -140,7 +141,7 @@ class ViewStore:
                 c.execute("CREATE TABLE misplaced (key TEXT, partition INTEGER, PRIMARY KEY (key, partition))")
                 self.meta = replace(self._new_meta(topic, count), at=at)
                 self._write_offsets(c, starts)
-        self.generation += 1
+        self._begin_generation()
 
     def apply(
         self,
@@ -194,7 +195,7 @@ class ViewStore:
 
     def close(self) -> None:
         writer, self._writer = self._writer, None
-        self.generation += 1
+        self._begin_generation()
         if writer is not None:
             with suppress(sqlite3.Error):
                 # Readers may keep the log open for as long as they like.
@@ -293,38 +294,53 @@ class ViewStore:
         Raises:
             QueryTimeout: The query did not end before the deadline.
         """
-        c = self._reader()
-        if deadline is not None:
-            limit = deadline
-            c.set_progress_handler(lambda: time.monotonic() > limit, INSTRUCTIONS)
-        try:
-            cursor = c.execute(sql, tuple(parameters))
-            return _bounded(cursor, max_bytes) if max_bytes else QueryResult(cursor.fetchall())
-        except sqlite3.OperationalError as e:
-            if e.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
-                raise QueryTimeout("the query did not end in time", hint="ask for less, or give it more time") from e
-            raise self._to_penstock_error(e) from e
-        except sqlite3.Error as e:
-            raise self._to_penstock_error(e) from e
-        finally:
+        with self._reader() as c:
             if deadline is not None:
-                c.set_progress_handler(None, 0)
+                limit = deadline
+                c.set_progress_handler(lambda: time.monotonic() > limit, INSTRUCTIONS)
+            try:
+                cursor = c.execute(sql, tuple(parameters))
+                return _bounded(cursor, max_bytes) if max_bytes else QueryResult(cursor.fetchall())
+            except sqlite3.OperationalError as e:
+                if e.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+                    raise QueryTimeout(
+                        "the query did not end in time", hint="ask for less, or give it more time"
+                    ) from e
+                raise self._to_penstock_error(e) from e
+            except sqlite3.Error as e:
+                raise self._to_penstock_error(e) from e
+            finally:
+                if deadline is not None:
+                    c.set_progress_handler(None, 0)
 
-    def _reader(self) -> sqlite3.Connection:
-        """This thread's connection to the present file."""
-        generation, connection = getattr(self._of_thread, "connection", (-1, None))
-        if connection is not None and generation == self.generation:
-            return connection  # type: ignore[no-any-return]
-        if connection is not None:
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        """A connection to the present file, which no other thread uses meanwhile."""
+        with self._readers_lock:
+            generation = self.generation
+            connection = self._readers.pop() if self._readers else None
+        if connection is None:
+            if self._writer is None:
+                raise StoreClosed("the store is being created")
+            with self._translate_errors():
+                connection = self._connect(reads=True)
+        try:
+            yield connection
+        finally:
+            with self._readers_lock:
+                is_present = generation == self.generation
+                if is_present:
+                    self._readers.append(connection)
+            if not is_present:
+                connection.close()
+
+    def _begin_generation(self) -> None:
+        """The file is another one now, or none: its readers are closed, and those in use when they are given back."""
+        with self._readers_lock:
+            self.generation += 1
+            idle, self._readers = self._readers, []
+        for connection in idle:
             connection.close()
-            self._of_thread.connection = (-1, None)
-        if self._writer is None:
-            raise StoreClosed("the store is being created")
-        generation = self.generation
-        with self._translate_errors():
-            connection = self._connect(reads=True)
-        self._of_thread.connection = (generation, connection)
-        return connection
 
 
 def _bounded(cursor: sqlite3.Cursor, max_bytes: int) -> QueryResult:
