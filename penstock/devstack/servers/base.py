@@ -122,9 +122,10 @@ class ManagedServer(Lifecycle):
             record.session.kill()
 
     def pause(self) -> None:
-        """SIGSTOP it."""
+        """SIGSTOP it, and wait until it has stopped, which a busy machine delays."""
         if running := self.running():
             running.suspend()
+            process.wait_for(lambda: running.status() == psutil.STATUS_STOPPED, 5)
 
     def resume(self) -> None:
         if running := self.running():
