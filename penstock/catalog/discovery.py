@@ -6,12 +6,19 @@ import importlib
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import cache
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+)
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.validation import Declaration, build, incomplete_shares
@@ -25,6 +32,8 @@ from penstock.model.view import View
 from penstock.settings import settings
 
 if TYPE_CHECKING:
+    from importlib.abc import PathEntryFinder
+
     from penstock.model.capture import Capture
     from penstock.model.sink import Sink
 
@@ -68,9 +77,7 @@ def declarations_of(path: Path, project: Path) -> list[Declaration]:
     Raises:
         DeclarationError: it cannot be imported, or declares what is none.
     """
-    # First, because the working directory or Penstock's own may contain another `jobs` package.
-    if sys.path[:1] != [str(project)]:
-        sys.path.insert(0, str(project))
+    _import_first_from(project)
     # What it prints must not mix with the data that a command prints.
     with _daemon_threads(), redirect_stdout(sys.stderr):
         try:
@@ -89,6 +96,33 @@ def declarations_of(path: Path, project: Path) -> list[Declaration]:
             if type(e).__module__.partition(".")[0] == "airflow" and not isinstance(e, Exception):
                 raise
             raise DeclarationError(f"{path} cannot be imported", got=f"{type(e).__name__}: {_text(str, e)}") from e
+
+
+class _SourceLoader(SourceFileLoader):
+    """Loads a module from its source, and neither reads nor writes a `.pyc` of it.
+
+    Python takes a `.pyc` for current when the source has the same size and the same second of modification, so an edit
+    right behind another would not be seen.
+    """
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        raise OSError(f"{path!r} is not cached")
+
+
+def _import_first_from(project: Path) -> None:
+    """Put a project first, because the working directory or Penstock's own may contain another `jobs` package."""
+    if sys.path[:1] == [str(project)]:
+        return
+    jobs = project / "jobs"
+    finder = FileFinder.path_hook((ExtensionFileLoader, EXTENSION_SUFFIXES), (_SourceLoader, SOURCE_SUFFIXES))
+
+    def find_in_jobs(entry: str) -> PathEntryFinder:
+        if not Path(entry).is_relative_to(jobs):
+            raise ImportError(f"{entry} is not in {jobs}")
+        return finder(entry)
+
+    sys.path_hooks.insert(0, find_in_jobs)
+    sys.path.insert(0, str(project))
 
 
 def _text(convert: Callable[[object], str], value: object) -> str:

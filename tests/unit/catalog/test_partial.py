@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -140,13 +141,27 @@ def test_the_command_shows_valid_declarations_and_fails(folder: Path, args: tupl
         assert "ZeroDivisionError" in json.loads(found.stdout)["wrong"][0]
 
 
-@pytest.mark.processes
-def test_the_page_lists_valid_declarations_and_the_number_of_broken_files(folder: Path) -> None:
-    (folder / "jobs" / "shop" / "wrong.py").write_text("1 / 0\n")
-    done = subprocess.run(
+def read_in_a_process(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "penstock.catalog"], cwd=PROJECT, env={"PENSTOCK_PROJECT": str(folder)},
         capture_output=True, check=True, text=True,
     )  # fmt: skip
+
+
+@pytest.mark.processes
+def test_an_edit_of_the_same_size_in_the_same_second_is_seen(folder: Path) -> None:
+    more = folder / "jobs" / "shop" / "more.py"
+    for name in ("first", "other"):
+        more.write_text(f"from penstock.streams import Archive\nMORE = Archive({name!r}, 'orders', bucket='lake')\n")
+        os.utime(more, (1_700_000_000, 1_700_000_000))
+        declared = json.loads(read_in_a_process(folder).stdout)["declared"]
+        assert {"first", "other"} & {one["name"] for one in declared} == {name}
+
+
+@pytest.mark.processes
+def test_the_page_lists_valid_declarations_and_the_number_of_broken_files(folder: Path) -> None:
+    (folder / "jobs" / "shop" / "wrong.py").write_text("1 / 0\n")
+    done = read_in_a_process(folder)
     found = json.loads(done.stdout)
     assert found["wrong"] == 1
     assert "order-points" in {one["name"] for one in found["declared"]}
