@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlparse
@@ -23,7 +21,7 @@ from penstock.engine.checkpoint import s3a
 from penstock.engine.session import memory_bytes
 from penstock.errors import PenstockError
 from penstock.host import ports
-from penstock.java import aot_cache, jars, runtime
+from penstock.java import aot_cache, jars, runtime, spark_package
 from penstock.kafka.admin import describe_topics
 from penstock.settings import ExecutorResources, Settings, misspelled_variables, settings
 from penstock.supervision import launch
@@ -94,27 +92,7 @@ def _java(_: Platform) -> Iterator[DoctorCheck]:
 
 
 def _spark(_: Platform) -> Iterator[DoctorCheck]:
-    """The two packages with Spark's Python files, and its jars, must have the same version."""
-    folder = jars.pyspark_folder()
-    versions = {"pyspark": _version("pyspark"), "pyspark-client": _version("pyspark-client")}
-    declared = re.search(r"""__version__.*?=\s*['"]([^'"]+)""", (folder / "version.py").read_text())
-    versions["Python files"] = declared[1] if declared else "none"
-    core = next((folder / "jars").glob("spark-core_*.jar"), None)
-    versions["jars"] = core.stem.rpartition("-")[2] if core else "none"
-    listed = ", ".join(f"{name} {v}" for name, v in versions.items())
-    if len(set(versions.values())) == 1:
-        yield DoctorCheck("Spark", "ok", f"one version: {versions['jars']}")
-    else:
-        yield DoctorCheck(
-            "Spark", "fail", f"different versions: {listed}", "create the environment again: `make env-clean env`"
-        )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
+    yield DoctorCheck("Spark", "ok", f"one version: {spark_package.check()}")
 
 
 def _jars(platform: Platform) -> Iterator[DoctorCheck]:

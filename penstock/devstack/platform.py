@@ -27,7 +27,7 @@ from penstock.engine.checkpoint import s3a
 from penstock.errors import ControlError, HostError, PenstockError
 from penstock.host import ports, process, session
 from penstock.host.files import locked, make_private, owner_only
-from penstock.java import aot_cache, jars, runtime
+from penstock.java import aot_cache, jars, runtime, spark_package
 from penstock.kafka.admin import ensure_topics
 from penstock.monitoring.dashboard.model import Overview
 from penstock.monitoring.dashboard.overview import overview
@@ -184,6 +184,7 @@ class Platform:
                     got=f"{free / GIB:.1f} GiB free, {NEEDED_DISK / GIB:.0f} are needed",
                     hint="free disk space, or set PENSTOCK_HOME (data) or PENSTOCK_CACHE (downloads) to another folder",
                 )
+        spark_package.check()
         java = runtime.find()
         for server in self.servers:
             if not server.running():

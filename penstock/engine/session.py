@@ -17,7 +17,7 @@ from penstock.engine.executor_code import EXECUTOR_FOLDER
 from penstock.engine.spark_security import security_conf
 from penstock.errors import SettingError
 from penstock.host import scratch
-from penstock.java import aot_cache, jars, runtime
+from penstock.java import aot_cache, jars, runtime, spark_package
 from penstock.settings import ExecutorResources, executors_here, settings
 from penstock.supervision import launch
 
@@ -205,9 +205,13 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
     The process's local time is UTC from then on, as in Spark and in its Python workers.
 
     java_options: as for `submit_conf`.
+
+    Raises:
+        HostError: The installed parts of Spark have different versions.
     """
     from pyspark.sql import SparkSession
 
+    spark_package.check()
     os.environ["TZ"] = "UTC"
     time.tzset()
     Path(settings().logs).mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from penstock.devstack import doctor, platform, stream_start
 from penstock.devstack.platform import Platform
 from penstock.errors import HostError
 from penstock.host import ports, process, session
-from penstock.java import aot_cache, jars
+from penstock.java import aot_cache
 from penstock.model.declaration import CAPTURES_APP
 from penstock.settings import PROJECT, settings
 from penstock.sinks.core import connections
@@ -235,17 +235,6 @@ def test_doctor_says_how_to_mend_each() -> None:
     for name in ("Broker", "Control database", "Airflow"):
         assert found[name].state == "fail"
         assert "penstock up" in found[name].hint
-
-
-def test_doctor_sees_a_spark_of_two_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "jars").mkdir()
-    (tmp_path / "jars" / "spark-core_2.13-4.3.0.jar").touch()
-    shutil.copy(jars.pyspark_folder() / "version.py", tmp_path)
-    monkeypatch.setattr(jars, "pyspark_folder", lambda: tmp_path)
-    (check,) = doctor._spark(Platform())
-    assert check.state == "fail"
-    assert "jars 4.3.0" in check.found
-    assert "env-clean" in check.hint
 
 
 def test_doctor_sees_a_taken_port() -> None:
