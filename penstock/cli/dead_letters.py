@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from heapq import nlargest
 from typing import Annotated, Any
 
 import typer
@@ -55,16 +56,19 @@ def list_letters(as_json: AsJson = False) -> None:
 
 @app.command()
 def show(
-    topic: OfTopic,
+    topic: Annotated[str, typer.Argument(help="A dead-letter topic, as `list` shows it. Default: all.")] = "",
     newest: Annotated[int, typer.Option("--newest", "-n", min=1, help="Number of dead letters.")] = 10,
     stream: OfStream = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show the newest dead letters of a topic: origin, reason and value, with control characters escaped."""
+    """Show the newest dead letters: origin, reason and value, with control characters escaped."""
     with clear_errors():
+        topics = [_declared(topic)] if topic else partial_catalog()[0].dead_letter_topics
         # All dead letters of one stream may be older than those of another.
-        every = read_dead_letters([_declared(topic)], settings().bootstrap, None if stream else max(NEWEST, newest))
-        letters = deque((one for one in every if stream in ("", one.stream)), newest)
+        every = read_dead_letters(topics, settings().bootstrap, None if stream else max(NEWEST, newest))
+        # Each topic's are in order of time.
+        by_time = ((one.timestamp, place, one) for place, one in enumerate(every) if stream in ("", one.stream))
+        letters = [one for _, _, one in sorted(nlargest(newest, by_time))]
     if as_json:
         emit([_data(one) for one in letters])
         return

@@ -9,7 +9,6 @@ from typing import Any
 from penstock.catalog import partial_catalog
 from penstock.control import Control
 from penstock.control.repositories.captures import DRIFT_KINDS, CaptureRow
-from penstock.model.topic import DEAD_LETTERS
 from penstock.monitoring.dashboard.model import StreamView
 from penstock.monitoring.dashboard.platform_status import read_status
 from penstock.monitoring.dashboard.states import StateLimits
@@ -87,6 +86,6 @@ def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]
         warnings.append(
             f"{row.dead_letter_rows['rows']} rows are dead letters and not in its topic, "
             f"e.g. {row.dead_letter_rows['first']}: see why by "
-            f"`penstock dead-letters show {DEAD_LETTERS.name} --stream {row.name}`"
+            f"`penstock dead-letters show --stream {row.name}`"
         )
     return warnings
