@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
 from penstock.control import tables as s
@@ -68,7 +69,8 @@ class ControlDatabase:
         if address.get_backend_name() == "postgresql" and ca:
             options["connect_args"] = {"sslmode": "verify-full", "sslrootcert": ca}
         if address.get_backend_name() == "sqlite":
-            options = {"connect_args": {"timeout": 10}}
+            # A connection costs little, and a process need not close what is not kept.
+            options = {"connect_args": {"timeout": 10}, "poolclass": NullPool}
         self.display_url = address.set(query={}).render_as_string(hide_password=True)
         self._ca = ca
         with optional_packages():

@@ -326,8 +326,10 @@ class DigestIndex:
         return default if row is None else json.loads(row[0])
 
     def close(self) -> None:
-        self._consumer.close()
-        self.db.close()
+        try:
+            self._consumer.close()
+        finally:
+            self.db.close()
 
 
 def _is(value: Any, kind: type) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,8 +83,8 @@ def sqlite(file: Path) -> Server:
         connection.execute("PRAGMA synchronous = OFF")
         return connection
 
-    with suppress(sqlite3.Error):
-        opened().execute("PRAGMA journal_mode = WAL")
+    with suppress(sqlite3.Error), closing(opened()) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
     return Server("sqlite", f"sqlite:///{file}", opened)
 
 
