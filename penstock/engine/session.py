@@ -211,7 +211,6 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
     """
     from pyspark.sql import SparkSession
 
-    spark_package.check()
     os.environ["TZ"] = "UTC"
     time.tzset()
     Path(settings().logs).mkdir(parents=True, exist_ok=True)
@@ -220,6 +219,8 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
     builder, temporary, file = SparkSession.builder, None, None
     # The settings of spark-submit, above all the master, are not overridden here.
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        # spark-submit brings the Python files of its jars.
+        spark_package.check()
         if executors_here(settings().spark_master):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", settings().worker_python)
