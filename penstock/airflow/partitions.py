@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 # How far the clocks of the control database and of Airflow may differ.
 CLOCK_SKEW = timedelta(hours=1)
 
-RecordedPartitions = Callable[[Asset, datetime], Collection[tuple[str, str]]]
-"""The partitions for which Airflow has events of an asset since a time: key and run, as `dag_id/run_id`."""
+RecordedPartitions = Callable[[str, str, datetime], Collection[tuple[str, str]]]
+"""The partitions for which Airflow has events of an asset, by name and URI, since a time: key and run, as
+`dag_id/run_id`."""
 
 
 class EmitPartitions(DeclaresLineage):
@@ -56,7 +57,7 @@ class EmitPartitions(DeclaresLineage):
         from penstock.settings import settings
 
         try:
-            settle(connect(), assets_by_name(partial_catalog()[0]), recorded_by_airflow)
+            settle(connect(), recorded_by_airflow)
         except ControlError as e:
             # They stay as they are until a run has asked.
             self.log.warning("what Airflow has recorded is asked later: %s", e)
@@ -70,7 +71,8 @@ class EmitPartitions(DeclaresLineage):
         if event["action"] != "emit":
             return
         control, by_name, run = connect(), assets_by_name(partial_catalog()[0]), context["dag_run"]
-        taken = control.take_due_partitions(f"{self.dag_id}/{run.run_id}", by_name.keys())
+        keys = {name: [(asset.name, asset.uri) for asset in its_assets] for name, its_assets in by_name.items()}
+        taken = control.take_due_partitions(f"{self.dag_id}/{run.run_id}", keys)
         outlets: dict[str, Asset] = {}
         reconciles = _last_reconciles(control)
         for one in taken:
@@ -143,31 +145,29 @@ def _look(watch: PartitionWatch, control: Control, names: Collection[str]) -> tu
         return False, e.what
 
 
-def settle(control: Control, by_name: dict[str, list[Asset]], recorded: RecordedPartitions) -> None:
+def settle(control: Control, recorded: RecordedPartitions) -> None:
     """Find out which events of earlier runs Airflow has recorded. Those runs have ended.
 
     Args:
         control: The control database.
-        by_name: The result of `assets_by_name`.
         recorded: Asks Airflow.
     """
-    sent: dict[str, list[PartitionEvent]] = defaultdict(list)
+    sent: dict[tuple[tuple[str, str], ...], list[PartitionEvent]] = defaultdict(list)
     for event in control.sent_partitions():
-        sent[event.name].append(event)
-    # A stream whose file is invalid now is asked for once it is declared again.
-    for name, events in ((name, events) for name, events in sent.items() if name in by_name):
+        sent[tuple((name, uri) for name, uri in event.assets or ())].append(event)
+    for keys, events in sent.items():
         since = datetime.fromtimestamp(min(e.changed_at for e in events) / 1000, UTC) - CLOCK_SKEW
-        recorded_keys = [recorded(asset, since) for asset in by_name[name]]
-        emitted = [e for e in events if all((e.partition_key, e.run) in keys for keys in recorded_keys)]
+        recorded_of_each = [recorded(name, uri, since) for name, uri in keys]
+        emitted = [e for e in events if all((e.partition_key, e.run) in of_asset for of_asset in recorded_of_each)]
         control.settle_partitions(emitted, emitted=True)
         control.settle_partitions([e for e in events if e not in emitted], emitted=False)
 
 
-def recorded_by_airflow(asset: Asset, since: datetime) -> Collection[tuple[str, str]]:
+def recorded_by_airflow(name: str, uri: str, since: datetime) -> Collection[tuple[str, str]]:
     """Asks Airflow's API; only in a task."""
     from airflow.sdk.execution_time.context import InletEventsAccessor
 
-    events = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri).after(since.isoformat())
+    events = InletEventsAccessor(asset_name=name, asset_uri=uri).after(since.isoformat())
     return {(e.partition_key, f"{e.source_dag_id}/{e.source_run_id}") for e in events if e.partition_key}
 
 

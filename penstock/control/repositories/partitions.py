@@ -6,7 +6,7 @@ that run has ended, and makes the row `emitted` or `due` again. A `known` row wa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -34,6 +34,7 @@ class PartitionEvent:
         changed_at: When it got its state, epoch ms by the database's clock.
         run: The run of Airflow that it was given to last, as `dag_id/run_id`.
         reset_id: The stream's reset that its content changed by; empty for none.
+        assets: Name and URI of each asset that the run emits it for; None before a run has it.
     """
 
     name: str
@@ -44,6 +45,7 @@ class PartitionEvent:
     attempts: int
     run: str | None
     reset_id: str
+    assets: list[tuple[str, str]] | None
 
 
 class PartitionRepository(ControlDatabase):
@@ -133,19 +135,30 @@ class PartitionRepository(ControlDatabase):
         with self.begin() as c:
             return c.execute(select(t.name).where(_is_due() & t.name.in_(names)).limit(1)).first() is not None
 
-    def take_due_partitions(self, run: str, names: Collection[str], limit: int = 100) -> list[PartitionEvent]:
-        """Give due events of some streams and archives to a run of Airflow, the oldest partitions first.
+    def take_due_partitions(
+        self, run: str, assets: Mapping[str, Collection[tuple[str, str]]], limit: int = 100
+    ) -> list[PartitionEvent]:
+        """Give due events to a run of Airflow, the oldest partitions first.
 
         Each event is given to one run. Of two revisions of a partition the second waits: one run has one event of it.
+
+        Args:
+            run: The run, as `dag_id/run_id`.
+            assets: The streams and archives, and name and URI of each asset that their events are emitted for. They are
+                kept: Airflow knows the event under these, and the declarations may be others when it is asked.
+            limit: The most events.
         """
         t = s.partition_event
-        query = select(t).where(_is_due() & t.c.name.in_(names)).order_by(t.c.partition_key, t.c.revision).limit(limit)
+        query = select(t).where(_is_due() & t.c.name.in_(assets)).order_by(t.c.partition_key, t.c.revision).limit(limit)
         with self.begin() as c:
             taken: dict[tuple[str, str], PartitionEvent] = {}
             for event in rows(PartitionEvent, c.execute(query).mappings()):
                 if (event.name, event.partition_key) in taken:
                     continue
-                values = {"state": "sent", "changed_at": s.now_ms(), "run": run, "attempts": t.c.attempts + 1}
+                values = {
+                    "state": "sent", "changed_at": s.now_ms(), "run": run, "attempts": t.c.attempts + 1,
+                    "assets": list(assets[event.name]),
+                }  # fmt: skip
                 if c.execute(update(t).where(_is(event, "due")).values(**values)).rowcount:
                     taken[event.name, event.partition_key] = event
             return list(taken.values())

@@ -24,7 +24,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
 
 
 def taken(control: Control, run: str = "partitions/r1", limit: int = 100) -> list[tuple[str, int]]:
-    return [(e.partition_key, e.revision) for e in control.take_due_partitions(run, ["totals"], limit)]
+    return [(e.partition_key, e.revision) for e in control.take_due_partitions(run, {"totals": []}, limit)]
 
 
 def test_a_partition_is_recorded_once(control: Control) -> None:
@@ -97,8 +97,8 @@ def test_a_reset_renews_a_partition_once(control: Control) -> None:
 
 def test_one_run_has_one_event_of_a_partition(control: Control) -> None:
     control.record_partitions("kept", [(KEYS[0], 1), (KEYS[0], 2)])
-    assert [e.revision for e in control.take_due_partitions("partitions/r1", ["kept"])] == [1]
-    assert [e.revision for e in control.take_due_partitions("partitions/r2", ["kept"])] == [2]
+    assert [e.revision for e in control.take_due_partitions("partitions/r1", {"kept": []})] == [1]
+    assert [e.revision for e in control.take_due_partitions("partitions/r2", {"kept": []})] == [2]
 
 
 def test_a_stream_that_was_removed_begins_anew(control: Control) -> None:
@@ -129,7 +129,7 @@ def test_old_events_of_reconciles_are_removed_when_one_is_added(
                 partitions.add_reconcile(c, "shops", 3600.0 * hour)
 
     add(1, 2)
-    control.take_due_partitions("partitions/r1", ["capture:shops"], limit=1)
+    control.take_due_partitions("partitions/r1", {"capture:shops": []}, limit=1)
     assert control.settle_partitions(control.sent_partitions(), emitted=True) == 1
     add(3)
     assert len(control.partition_revisions("capture:shops")) == 3

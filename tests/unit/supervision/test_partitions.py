@@ -46,7 +46,7 @@ class Markers:
 
 
 def due(control: Control, name: str = "totals") -> list[str]:
-    return [f"{e.partition_key}/{e.revision}" for e in control.take_due_partitions("partitions/r", [name], 10_000)]
+    return [f"{e.partition_key}/{e.revision}" for e in control.take_due_partitions("partitions/r", {name: []}, 10_000)]
 
 
 def watch(control: Control, markers: Markers, *declared: Partitioned) -> PartitionWatch:

@@ -167,7 +167,7 @@ def test_final_windows_with_a_key_are_emitted_again_and_open_ones_are_lost_to_a_
 def due(watch: PartitionWatch, control: Control) -> list[tuple[float, int]]:
     """Minute and revision of the partitions that Airflow is to get an event for."""
     watch.look()
-    events = control.take_due_partitions("partitions/r", [FINAL.name])
+    events = control.take_due_partitions("partitions/r", {FINAL.name: []})
     return [((partition_start(e.partition_key).timestamp() * 1000 - BEGIN) / MINUTE, e.revision) for e in events]
 
 
