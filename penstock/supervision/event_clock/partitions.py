@@ -98,34 +98,33 @@ class PartitionWatch:
         try:
             marker = CommitMarker.read(value)
             mark = marker.watermark_ms - millis(stream.delay)
+            closed = stream.partitions.last_closed(mark)
             self._errors.pop(stream.name, None)
-        except (ValueError, TypeError, KeyError, AttributeError) as e:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as e:
             if stream.name not in self._errors:
                 log.warning("the watermark of stream %s is not known: its commit marker: %s", stream.name, e)
             self._errors[stream.name] = str(e)
             return 0
-        recomputed = self._look_at_reset(stream, marker, mark) if marker.reset_id else 0
+        recomputed = self._look_at_reset(stream, marker, closed) if marker.reset_id else 0
         # A stream that was reset begins with an earlier watermark, or with none.
         if mark <= self._marks.get(stream.name, 0):
             return recomputed
         last = self._control.last_partition(stream.name)
         if last is None:
             # Nothing says when its first window was.
-            first = (stream.partitions.last_closed(mark), 1)
-            self._control.record_partitions(stream.name, [first], "known", marker.reset_id)
+            self._control.record_partitions(stream.name, [(closed, 1)], "known", marker.reset_id)
             keys = []
         else:
             keys = stream.partitions.closed_after(last, mark)
         new = self._control.record_partitions(stream.name, [(key, 1) for key in keys], reset_id=marker.reset_id)
         if new:
             self._control.prune_partitions(stream.name)
-        if not keys or stream.partitions.last_closed(mark) == keys[-1]:
+        if not keys or closed == keys[-1]:
             self._marks[stream.name] = mark
         return recomputed + new
 
-    def _look_at_reset(self, stream: PartitionedStream, marker: CommitMarker, mark: int) -> int:
-        """Record what a reset stream has closed once more: its windows were computed again."""
-        closed = stream.partitions.last_closed(mark)
+    def _look_at_reset(self, stream: PartitionedStream, marker: CommitMarker, closed: str) -> int:
+        """Record what a reset stream has closed once more, up to a partition: its windows were computed again."""
         reset_id, recorded = self._resets.get(stream.name, ("", ""))
         if reset_id != marker.reset_id:
             recorded = "" if marker.reset_floor is None else stream.partitions.last_closed(marker.reset_floor)

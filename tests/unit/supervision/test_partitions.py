@@ -31,9 +31,14 @@ class Markers:
         self.values: dict[str, bytes] = {}
 
     def commit(
-        self, at: datetime | None, name: str = "totals", batch: int = 7, reset_id: str = "", floor: int | None = None
+        self,
+        at: datetime | int | None,
+        name: str = "totals",
+        batch: int = 7,
+        reset_id: str = "",
+        floor: int | None = None,
     ) -> None:
-        mark = 0 if at is None else int(at.timestamp() * 1000)
+        mark = int(at.timestamp() * 1000) if isinstance(at, datetime) else at or 0
         plan = "v1\n" + json.dumps({"batchWatermarkMs": mark, "batchTimestampMs": 1}) + '\n{"t":{"0":1}}'
         self.values[name] = CommitMarker(
             "q", batch, {}, plans={batch: plan}, reset_id=reset_id, reset_floor=floor
@@ -75,6 +80,21 @@ def test_grace_is_in_the_watermark_and_an_earlier_step_delays_it(control: Contro
     markers.commit(START.replace(hour=11, minute=4, second=59))
     assert looking.look() == 0
     markers.commit(START.replace(hour=11, minute=5))
+    assert looking.look() == 1
+
+
+@pytest.mark.parametrize("far", [1 << 62, 253_402_300_800_000, -62_135_596_800_000, -(1 << 62)])
+def test_a_watermark_outside_of_the_calendar_holds_up_no_other_stream(control: Control, far: int) -> None:
+    markers = Markers()
+    markers.commit(START)
+    markers.commit(START, name="far")
+    looking = watch(control, markers, PartitionedStream("far", Partitions(HOUR)), TOTALS)
+    looking.look()
+    markers.commit(far, name="far")
+    markers.commit(START + HOUR)
+    assert looking.look() == 1
+    assert due(control) == ["2026-01-31T10:00:00/1"]
+    markers.commit(START + HOUR, name="far")
     assert looking.look() == 1
 
 
