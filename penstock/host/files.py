@@ -51,6 +51,24 @@ def owner_only() -> Iterator[None]:
         os.umask(before)
 
 
+def walk(folder: Path | str, *, links: bool = False) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As os.walk, which passes over a folder that it cannot list as if it were empty.
+
+    Args:
+        folder: The folder.
+        links: Whether links to folders are followed.
+
+    Raises:
+        OSError: A folder cannot be listed. One that is gone meanwhile is passed over.
+    """
+
+    def fail(e: OSError) -> None:
+        if not isinstance(e, FileNotFoundError):
+            raise e
+
+    return os.walk(folder, followlinks=links, onerror=fail)
+
+
 def make_private(home: Path) -> None:
     """Create a home that only its owner may enter, or remove the access of others from an existing one.
 

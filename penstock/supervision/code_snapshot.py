@@ -52,9 +52,10 @@ def digest_of(content: CodeFiles) -> str:
 def disk_digest(project: Path) -> str:
     """The digest of a project's files as they are on the disk now; those that cannot be read are left out."""
     digest = hashlib.sha256()
-    for name, path in sorted(_project_paths(project)):
-        with suppress(OSError):
-            _add(digest, name, path.read_bytes())
+    with suppress(OSError):
+        for name, path in sorted(_project_paths(project)):
+            with suppress(OSError):
+                _add(digest, name, path.read_bytes())
     return digest.hexdigest()
 
 
@@ -85,16 +86,16 @@ def _read(project: Path) -> CodeFiles:
         raise ReleaseRefused("there is no project: neither jobs/ nor sql/ is a folder there", got=project, hint=hint)
     content: dict[str, bytes] = {}
     size = 0
-    for name, path in sorted(_project_paths(project)):
-        try:
-            size += path.stat().st_size
-            if size <= MAX_BYTES:
-                content[name] = path.read_bytes()
-        except FileNotFoundError:
-            continue
-        except OSError as e:
-            hint = "let the user that Penstock runs as read it, or exclude it"
-            raise ReleaseRefused(f"{name} cannot be read", got=e.strerror, hint=hint) from e
+    try:
+        for name, path in sorted(_project_paths(project)):
+            _check_name(name)
+            with suppress(FileNotFoundError):
+                size += path.stat().st_size
+                if size <= MAX_BYTES:
+                    content[name] = path.read_bytes()
+    except OSError as e:
+        hint = "let the user that Penstock runs as read it, or exclude it"
+        raise ReleaseRefused(f"{e.filename} cannot be read", got=e.strerror, hint=hint) from e
     if size > MAX_BYTES:
         raise ReleaseRefused(
             f"the project has more than {MAX_BYTES >> 20} MiB of files that streams may read",
@@ -102,6 +103,14 @@ def _read(project: Path) -> CodeFiles:
             hint="keep data elsewhere, or exclude it by release_exclude in [tool.penstock] of pyproject.toml",
         )
     return content
+
+
+def _check_name(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError as e:
+        hint = "give it a name in UTF-8, or exclude it"
+        raise ReleaseRefused("the name of a file is not UTF-8", got=ascii(name), hint=hint) from e
 
 
 def _largest(project: Path) -> str:
@@ -117,7 +126,7 @@ def _project_paths(project: Path) -> Iterator[tuple[str, Path]]:
     s, library = settings(), LIBRARY / "penstock"
     others = {path.resolve() for path in (s.home, s.cache, library)}
     at_top = (*EXCLUDED, *EXCLUDED_AT_TOP, *(files.HOME_ENTRIES if s.home.resolve() == project.resolve() else ()))
-    for folder, names, file_names in os.walk(project, followlinks=True):
+    for folder, names, file_names in files.walk(project, links=True):
         here = Path(folder)
         inside = here.relative_to(project)
         real = here.resolve()

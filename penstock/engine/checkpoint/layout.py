@@ -23,6 +23,7 @@ from penstock.engine.checkpoint.offset_log import (
 )
 from penstock.engine.checkpoint.recovery import CheckpointRecovery
 from penstock.engine.jvm.hadoop_fs import HadoopFolder
+from penstock.host.files import walk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,8 +119,8 @@ class Checkpoint:
             return
         if not self._synced:
             _sync(self._local.parent)
-        for folder, below, files in os.walk(self._local):
-            synced, present = self._synced.setdefault(folder, set()), [*files, *below]
+        for folder, below, names in walk(self._local):
+            synced, present = self._synced.setdefault(folder, set()), [*names, *below]
             if fresh := [name for name in present if name not in synced and not name.endswith(".tmp")]:
                 for path in [*(Path(folder, name) for name in fresh), Path(folder)]:
                     _sync(path)

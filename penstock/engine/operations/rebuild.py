@@ -44,6 +44,7 @@ from penstock.engine.state.restore_rules import RESET_HINT, restorable_fold, res
 from penstock.engine.state.state_files import LocalStateFiles, files_of, parts_text
 from penstock.engine.state.state_part import HASH, DamagedState, PartManifest
 from penstock.errors import BrokerError, PenstockError
+from penstock.host.files import walk
 from penstock.kafka.admin import admin, first_offsets, partition_counts, topic_config, topic_ids
 from penstock.kafka.commit_marker import read_commit_marker, stable_end_offsets
 from penstock.model.schema import quoted
@@ -373,7 +374,7 @@ def _write_logs(spark: SparkSession, folder: Path, checkpoint: str, mark: Commit
 
 def _activate(folder: Path, target: Path) -> None:
     """Bring a folder to the disk, then move it."""
-    for parent, below, files in os.walk(folder):
+    for parent, below, files in walk(folder):
         for entry in [*(Path(parent, name) for name in (*files, *below)), Path(parent)]:
             _sync(entry)
     if target.exists():

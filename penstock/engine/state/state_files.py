@@ -20,6 +20,7 @@ from penstock.codec.arrow_files import ArrowFile, is_intact
 from penstock.engine.checkpoint import s3a
 from penstock.engine.state import state_part
 from penstock.engine.state.state_part import DamagedState, PartManifest
+from penstock.host.files import walk
 from penstock.object_store.bucket import Bucket, ObjectNotFound
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class LocalStateFiles(StateFiles):
 
     def sizes(self) -> dict[str, int]:
         sizes = {}
-        for folder, _, names in os.walk(self.folder):
+        for folder, _, names in walk(self.folder):
             for path in (Path(folder, name) for name in names):
                 with suppress(FileNotFoundError):
                     sizes[str(path.relative_to(self.folder))] = path.stat().st_size

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,33 @@ def test_what_cannot_be_a_snapshot_is_refused(project: Path, monkeypatch: pytest
     monkeypatch.setattr(code_snapshot, "MAX_BYTES", 10)
     with pytest.raises(ReleaseRefused, match=r"more than 0 MiB.*exclude"):
         read_project(project)
+
+
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list_folder = os.scandir
+
+    def fail(path: str) -> Iterator[os.DirEntry[str]]:
+        if str(path).endswith("jobs/shop"):
+            raise OSError(errno.EIO, "Input/output error", path)
+        return list_folder(path)
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(ReleaseRefused, match=r"jobs/shop cannot be read; got: Input/output error"):
+        read_project(project)
+    assert disk_digest(project)
+
+
+def test_a_file_whose_name_is_not_utf8_is_refused_or_excluded(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(os.fsdecode(os.fsencode(project / "jobs" / "shop") + b"/caf\xe9.csv"))
+    path.touch()
+    assert disk_digest(project)
+    with pytest.raises(ReleaseRefused, match=r"not UTF-8; got: 'jobs/shop/caf\\udce9\.csv'"):
+        read_project(project)
+    monkeypatch.setenv("PENSTOCK_RELEASE_EXCLUDE", '["jobs/shop/caf*"]')
+    settings.cache_clear()
+    assert unpack(pack(read_project(project)))
 
 
 def test_a_copy_is_verified_and_written_whole(project: Path, home: Path) -> None:
