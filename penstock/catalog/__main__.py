@@ -29,7 +29,9 @@ def app_summary(app: str) -> dict[str, Any]:
         "names": names,
         "streams": any(name in catalog.streams for name in names),
         "wrong": [str(e) for e in mine],
-        "others": [str(e) for e in broken if e not in mine and (e.path.suffix == ".py" or e.folder == "sinks")],
+        "others": [
+            str(e) for e in broken if e not in mine and (e.path.suffix == ".py" or e.folder in ("sinks", "streams"))
+        ],
     }
 
 

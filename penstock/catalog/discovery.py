@@ -1,4 +1,4 @@
-"""Finds the declarations of a project: in the modules under jobs/<system>/ and in sql/captures/ and sql/sinks/."""
+"""Finds the declarations of a project: in the modules under jobs/<system>/, and in the folders of sql/."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from penstock.model.capture import Capture
     from penstock.model.sink import Sink
+    from penstock.model.sql_stream import SqlStream
 
 STREAMS_HINT = "STREAM is one Stream, STREAMS a list of them; give other things names of their own"
 
@@ -175,7 +176,8 @@ def load(project: Path | None = None) -> Catalog:
         DeclarationError: of the first mistake.
     """
     folder = project or settings().project
-    catalog = build(discover(folder), _captures(folder / "sql" / "captures"), _sinks(folder / "sql" / "sinks"))
+    sql = folder / "sql"
+    catalog = build(discover(folder), _captures(sql / "captures"), _sinks(sql / "sinks"), _sql_streams(sql / "streams"))
     for _, e in incomplete_shares(catalog):
         raise e
     return catalog
@@ -196,3 +198,11 @@ def _sinks(folder: Path) -> list[Sink]:
     from penstock.model.sql import sink_file
 
     return list(sink_file.load(folder).values())
+
+
+def _sql_streams(folder: Path) -> list[SqlStream]:
+    if not folder.exists():
+        return []
+    from penstock.model.sql import stream_file
+
+    return stream_file.load(folder)

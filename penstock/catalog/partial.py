@@ -20,6 +20,7 @@ from penstock.settings import settings
 if TYPE_CHECKING:
     from penstock.model.capture import Capture
     from penstock.model.sink import Sink
+    from penstock.model.sql_stream import SqlStream
 
 
 class BrokenFile(DeclarationError):
@@ -32,7 +33,7 @@ class BrokenFile(DeclarationError):
 
     @property
     def folder(self) -> str:
-        """The app that it should belong to: the folder below jobs/, `captures` or `sinks`."""
+        """The app that it should belong to: the folder below jobs/, `captures`, `sinks` or `streams`."""
         return self.path.parent.name
 
 
@@ -44,10 +45,11 @@ class FileDeclarations:
     declarations: list[Declaration] = field(default_factory=list)
     captures: list[Capture] = field(default_factory=list)
     sinks: list[Sink] = field(default_factory=list)
+    sql_streams: list[SqlStream] = field(default_factory=list)
 
     @property
     def apps(self) -> set[str | None]:
-        return {one.app for one in (*self.declarations, *self.captures, *self.sinks)}
+        return {one.app for one in (*self.declarations, *self.captures, *self.sinks, *self.sql_streams)}
 
 
 def load_partial(
@@ -65,7 +67,7 @@ def load_partial(
     root = project or settings().project
     broken: list[BrokenFile] = []
     waiting: list[FileDeclarations] = []
-    sql = [path for folder in ("captures", "sinks") for path in list_files(root / "sql" / folder, ".sql")]
+    sql = [path for folder in ("captures", "sinks", "streams") for path in list_files(root / "sql" / folder, ".sql")]
     for path in [*modules(root), *sql]:
         try:
             waiting.append(_read_file(path, root))
@@ -81,9 +83,10 @@ def load_partial(
                 _unique([*accepted.declarations, *file.declarations]),
                 [*accepted.captures, *file.captures],
                 [*accepted.sinks, *file.sinks],
+                [*accepted.sql_streams, *file.sql_streams],
             )
             try:
-                catalog = build(together.declarations, together.captures, together.sinks)
+                catalog = build(together.declarations, together.captures, together.sinks, together.sql_streams)
                 accepted = together
             except DeclarationError as e:
                 rejected.append(file)
@@ -145,10 +148,12 @@ def _read_file(path: Path, project: Path) -> FileDeclarations:
         return FileDeclarations(path, list(declarations_of(path, project)))
     # Most projects need no SQL parser.
     from penstock.model import capture
-    from penstock.model.sql import sink_file
+    from penstock.model.sql import sink_file, stream_file
 
     if path.parent.name == "sinks":
         return FileDeclarations(path, sinks=[sink_file.read(path)])
+    if path.parent.name == "streams":
+        return FileDeclarations(path, sql_streams=[stream_file.read(path)])
     return FileDeclarations(path, captures=[capture.read(path)])
 
 

@@ -23,13 +23,19 @@ from penstock.sinks.core.stream import is_configured, sink_stream
 if TYPE_CHECKING:
     from penstock.model.capture import Capture
     from penstock.model.sink import Sink
+    from penstock.model.sql_stream import SqlStream
 
 T = TypeVar("T", bound=Declared)
 Declaration: TypeAlias = Stream | View | Panel | Archive | Backfill
 Topics = dict[str, Topic]
 
 
-def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sinks: Iterable[Sink] = ()) -> Catalog:
+def build(
+    declared: Iterable[Declaration],
+    captures: Iterable[Capture] = (),
+    sinks: Iterable[Sink] = (),
+    sql_streams: Iterable[SqlStream] = (),
+) -> Catalog:
     """Build a validated catalog of declarations, with their topics.
 
     Raises:
@@ -50,6 +56,10 @@ def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sin
     for capture in all_captures:
         for topic in (capture.topic, POSITIONS):
             _declare(topic, capture, topics, f"let the stream that reads it declare {topic!r}")
+    in_sql = _sql_streams(list(sql_streams), topics)
+    streams += in_sql
+    named += in_sql
+    _check_names_are_unique(named)
     with_topic: list[View | Archive] = [*views, *archives]
     for declaration in with_topic:
         if isinstance(declaration.topic, Topic):
@@ -96,6 +106,21 @@ def build(declared: Iterable[Declaration], captures: Iterable[Capture] = (), sin
     )  # fmt: skip
 
 
+def _sql_streams(declared: Sequence[SqlStream], topics: Topics) -> list[Stream]:
+    """Streams in SQL, which name topics of other declarations; adds their own topics."""
+    if not declared:
+        return []
+    # Most projects need no SQL parser.
+    from penstock.model.sql.stream_query import sql_stream
+
+    targets = {one.target.name: one.target for one in declared}
+    streams = [sql_stream(one, {**targets, **topics}) for one in declared]
+    for stream in streams:
+        for topic in stream.topics():
+            _declare(topic, stream, topics)
+    return streams
+
+
 def _by_name(declarations: Iterable[T]) -> dict[str, T]:
     return {declaration.name: declaration for declaration in declarations}
 
@@ -113,7 +138,7 @@ def _check_names_are_unique(declarations: Iterable[Declared]) -> None:
                 declaration,
                 f"this {declaration.kind} and the {first.kind} of {first.location} have one name",
                 got=declaration.name,
-                hint="rename one of them; a capture and a sink have their files' names",
+                hint="rename one of them; what is declared in SQL has its file's name",
             )
 
 

@@ -147,15 +147,16 @@ class TokenReader:
                 break
         return first, self.text[first.start : last.end + 1]
 
-    def number(self, what: str) -> int:
+    def number(self, what: str, *, zero: bool = False) -> int:
         token = self.next(what)
         # Python's int refuses texts of more than some thousand digits.
-        if not token.text.isdecimal() or len(token.text) > 1000 or not int(token.text):
-            raise self.error(f"{what} is no whole number above 0", token.text, "write digits", token)
+        if not token.text.isdecimal() or len(token.text) > 1000 or not (zero or int(token.text)):
+            kind = "whole number" if zero else "whole number above 0"
+            raise self.error(f"{what} is no {kind}", token.text, "write digits", token)
         return int(token.text)
 
-    def duration(self) -> timedelta:
-        count = self.number("a duration")
+    def duration(self, *, zero: bool = False) -> timedelta:
+        count = self.number("a duration", zero=zero)
         token = self.next("a unit of time")
         unit = UNITS.get(token.text.upper().removesuffix("S"))
         if unit is None:

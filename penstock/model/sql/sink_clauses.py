@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from sqlglot.tokenizer_core import Token, TokenType
@@ -13,7 +11,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 from penstock.errors import DeclarationError
 from penstock.model.schema import schema
 from penstock.model.sink import POINT_STORES, RECORD_COLUMN, Format, SinkRead, Store, Tombstones, Unit, Verb
-from penstock.model.sql.lexer import QUOTED, TokenReader, excerpt, line_and_column
+from penstock.model.sql.clause_reader import ClauseReader
+from penstock.model.sql.lexer import QUOTED, excerpt
 
 # Of a target's name: what may stand in it, and one part.
 NAMED = re.compile(r"[\w.-]")
@@ -46,17 +45,13 @@ ONCE = "each record makes documents of its own, which no later one changes"
 
 
 @dataclass
-class SinkClauses(TokenReader):
+class SinkClauses(ClauseReader):
     """Reads the clauses of a sink, then its SELECT.
 
-    Attributes:
-        clause_tokens: First token of each clause; for a topic also by `READ <topic>`, `JSON <topic>` and `EVENT TIME
-            <topic>`.
-        begins: Offset of the SELECT in the text.
+    `clause_tokens` has for a topic also `READ <topic>`, `JSON <topic>` and `EVENT TIME <topic>`.
     """
 
-    clause_tokens: dict[str, Token] = field(default_factory=dict)
-    begins: int = 0
+    CLAUSES = CLAUSES
 
     def read(self) -> dict[str, Any]:
         """Every clause up to AS: the fields of a Sink."""
@@ -234,83 +229,8 @@ class SinkClauses(TokenReader):
                 return found
             self.word(",")
 
-    def _columns(self, clause: str) -> tuple[str, ...]:
-        first, names = self.peek(), self.names(f"columns of {clause}")
-        if len({name.lower() for name in names}) < len(names):
-            raise self.error(f"{clause} names a column twice", ", ".join(names), "leave one", first)
-        return names
-
-    def _column(self, clause: str) -> str:
-        """One column, in parentheses or not."""
-        first, names = self.peek(), self.names(f"the column of {clause}")
-        if len(names) > 1:
-            raise self.error(f"{clause} has one column", ", ".join(names), "leave one", first)
-        return names[0]
-
     def _count(self, clause: str) -> int:
         first = self.peek()
         if (count := self.number(f"the number of {clause}")) > MOST[clause]:
             raise self.error(f"{clause} is too much", first.text, f"say {MOST[clause]} at most", first)
         return count
-
-    def _inside(self, what: str) -> str:
-        """What stands in parentheses, as it is written."""
-        return self._within(what)[0]
-
-    def _parts(self, what: str) -> list[str]:
-        """What stands in parentheses between its commas."""
-        text, start, commas = self._within(what)
-        ends = [*(comma - start for comma in commas), len(text)]
-        parts = [text[a:b].strip() for a, b in zip([0, *(end + 1 for end in ends)], ends, strict=False)]
-        if not all(parts):
-            raise self.error_at(f"between two commas stands {what}", "nothing", "leave the comma out", start)
-        return parts
-
-    def _within(self, what: str) -> tuple[str, int, list[int]]:
-        """What stands in parentheses, where it begins, and where its own commas stand."""
-        first, depth, commas = self.peek(), 1, []
-        self.word("(")
-        while depth:
-            token = self.next("the `)` of what was opened")
-            depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
-            if depth == 1 and token.token_type == TokenType.COMMA:
-                commas.append(token.start)
-        start, end = first.end + 1, self.tokens[self.at - 1].start
-        if not self.text[start:end].strip():
-            raise self.error(f"in the parentheses stands {what}", "()", "write it", first)
-        return self.text[start:end].strip(), start + _blanks(self.text[start:end]), commas
-
-    def _expression(self, what: str) -> str:
-        """SQL up to the next clause."""
-        if self.is_word("AS"):
-            raise self.error(f"expected {what}", "AS", "say it, or leave EVENT TIME out", self.peek())
-        first = token = self.next(what)
-        depth = 0
-        while True:
-            depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
-            if self.at >= len(self.tokens) or (depth <= 0 and self._ends_expression(token)):
-                return self.text[first.start : token.end + 1]
-            token = self.next(what)
-
-    def _ends_expression(self, last: Token) -> bool:
-        word = self.peek().text.upper()
-        return word in (*CLAUSES, "AS") and self.is_word(word) and last.token_type != TokenType.DOT
-
-    def select(self) -> str:
-        """The SELECT as it is written, but for comments and semicolons behind its end."""
-        first, text = self.behind_as()
-        self.begins = first.start
-        return text
-
-    @contextmanager
-    def placed(self, clause: str) -> Iterator[None]:
-        """Say of what is wrong where it stands."""
-        try:
-            yield
-        except DeclarationError as e:
-            at = f"{self.path}:{line_and_column(self.text, self.clause_tokens[clause].start)}"
-            raise DeclarationError(f"{at}: {e.what}", got=e.got, hint=e.hint) from e
-
-
-def _blanks(text: str) -> int:
-    return len(text) - len(text.lstrip())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +9,15 @@ from penstock.errors import DeclarationError
 from penstock.model.checks.spark_plan import elements, nodes, replaced_plan
 from penstock.model.checks.volatile_expressions import VOLATILE_HINT, first_volatile, volatile_expressions
 from penstock.model.lazy_spark import F, T
-from penstock.model.schema import quoted
 from penstock.model.sink import INDEX_COLUMN, PATH_COLUMN, RECORD_COLUMN, Sink
 from penstock.model.sql.sink_select import ALONE, STREAM
+from penstock.model.sql.spark_select import error_offset, error_text, temporary_views
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-# Two statements in one session must not see each other's views.
-LOCK = threading.Lock()
 # Nodes of Spark's plan that process one row at a time.
 ROW_NODES = {
     "Project", "Filter", "Union", "SubqueryAlias", "Generate", "WithCTE", "CTERelationDef", "CTERelationRef", "View",
@@ -44,7 +40,6 @@ HINTS = {
     "UNRESOLVED_COLUMN": f"take a field of READ, or a part of `{RECORD_COLUMN}`; its own columns, in another clause",
 }
 DETERMINISTIC_HINT = f"leave it out, or take a field of the record, {RECORD_COLUMN}.timestamp or {RECORD_COLUMN}.offset"
-LINES = re.compile(r"\(line (\d+), pos (\d+)\)")
 
 
 def run_select(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, bool]:
@@ -63,10 +58,7 @@ def run_select(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, b
     """
     from pyspark.errors import PySparkException
 
-    spark = next(iter(views.values())).sparkSession
-    with LOCK:
-        for topic, frame in views.items():
-            frame.createOrReplaceTempView(quoted(topic))
+    with temporary_views(views) as spark:
         try:
             rows = spark.sql(sink.rewritten.sql)
             plan = list(nodes(replaced_plan(rows), lambda node: node.nodeName() == "View"))
@@ -76,9 +68,6 @@ def run_select(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, b
             exposed = next((text for node in own for text in _exposed_columns(node)), None)
         except PySparkException as e:
             raise spark_error(error_location(sink, e), e) from e
-        finally:
-            for topic in views:
-                spark.catalog.dropTempView(topic)
     if other := sorted(names_of_nodes - ROW_NODES):
         what = REASONS.get(other[0], f"{ALONE}, and Spark makes {other[0]} of this")
         raise _select_error(sink, what, ", ".join(other), STREAM)
@@ -154,24 +143,13 @@ def _exposed_columns(node: Any) -> Iterator[str]:
 
 def spark_error(place: str, e: PySparkException) -> DeclarationError:
     """Spark's error, without the text of the statement and what the sink added to it."""
-    message, condition = str(e.getMessage()), e.getCondition() or ""
+    condition = e.getCondition() or ""
     what = f"{ALONE}: no aggregates" if condition.startswith(AGGREGATE_ERRORS) else "Spark does not take this"
-    got = (
-        message.split("\n")[0]
-        .split(" SQLSTATE:")[0]
-        .replace(f", `{PATH_COLUMN}`", "")
-        .replace(f"`{PATH_COLUMN}`, ", "")
-    )
+    got = error_text(e).replace(f", `{PATH_COLUMN}`", "").replace(f"`{PATH_COLUMN}`, ", "")
     hint = next((hint for name, hint in HINTS.items() if condition.startswith(name)), "correct the SQL")
     return DeclarationError(f"{place}: {what}", got=got, hint=hint)
 
 
 def error_location(sink: Sink, e: PySparkException) -> str:
-    starts = [context.startIndex() for context in e.getQueryContext() or () if context.contextType().name == "SQL"]
-    if starts and starts[0] >= 0:
-        return sink.select_location(starts[0])
-    if match := LINES.search(str(e)):
-        line, column = int(match[1]), int(match[2])
-        before = sink.rewritten.sql.split("\n")[: line - 1]
-        return sink.select_location(sum(len(one) + 1 for one in before) + column)
-    return sink.at("SELECT")
+    at = error_offset(sink.rewritten.sql, e)
+    return sink.at("SELECT") if at is None else sink.select_location(at)

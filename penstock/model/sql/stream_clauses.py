@@ -1,0 +1,162 @@
+"""The clauses of a stream in SQL; `penstock.model.sql_stream` says what each means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast, get_args
+
+from sqlglot.tokenizer_core import Token
+
+from penstock.model.input import RECORD_TIMESTAMP
+from penstock.model.output_mode import EmitChanges, EmitFinal, StreamJoin
+from penstock.model.partition import PartitionBy
+from penstock.model.schema import schema
+from penstock.model.sql.clause_reader import ClauseReader
+from penstock.model.sql.lexer import QUOTED
+from penstock.model.sql_stream import StreamRead
+
+CLAUSES = (
+    "STREAM", "READ", "KEY", "VALUE", "EMIT", "JOIN", "STEPS", "PARTITIONS", "RETENTION", "COMPACTED", "PARTITION BY",
+    "EVERY", "STATE", "APP",
+)  # fmt: skip
+# Where an event time ends.
+PARTS_OF_READ = ("EVENT", "AHEAD", "KEEP")
+EXCLUDE_EACH_OTHER = (("EMIT", "JOIN"), ("RETENTION", "COMPACTED"))
+
+
+@dataclass
+class StreamClauses(ClauseReader):
+    """Reads the clauses of a stream, then its SELECT. `clause_tokens` has for a topic also `READ <topic>`."""
+
+    CLAUSES = (*CLAUSES, *PARTS_OF_READ)
+
+    def read(self) -> dict[str, Any]:
+        """Every clause up to AS: fields of a SqlStream, and of its topic those in `topic`."""
+        values: dict[str, Any] = {"reads": (), "topic": {}}
+        while not self.is_word("AS"):
+            name = self._clause()
+            match name:
+                case "STREAM":
+                    self.word("INTO")
+                    values["topic"]["name"] = self.name("the topic's name")
+                case "READ":
+                    values["reads"] += (self._read(),)
+                case "KEY" | "VALUE":
+                    is_object = self.is_word("(")
+                    columns = self._columns(name)
+                    values[name.lower()] = columns if is_object else columns[0]
+                case "EMIT":
+                    values["output_mode"] = self._emit()
+                case "JOIN":
+                    values["output_mode"] = StreamJoin(**self._durations(("WITHIN", "GRACE")))
+                case "STEPS":
+                    values["steps"] = self.number("the number of stateful steps")
+                case "PARTITIONS":
+                    values["topic"]["partitions"] = self.number("the number of partitions")
+                case "RETENTION":
+                    values["topic"]["retention"] = self.duration()
+                case "COMPACTED":
+                    values["topic"]["compacted"] = True
+                case "PARTITION BY":
+                    values["partition"] = cast("PartitionBy", self.one_of(get_args(PartitionBy), "the partition"))
+                case "EVERY":
+                    values["every"] = self.duration()
+                case "STATE":
+                    self.word("PARTITIONS")
+                    values["shuffle_partitions"] = self.number("the number of partitions")
+                case _:
+                    values["app"] = self.name("the app's name")
+        if not values["reads"]:
+            there = ", ".join(self.clause_tokens) or "none"
+            raise self.error("READ is missing", there, "say before AS which topics it reads", self.peek())
+        return values
+
+    def _clause(self) -> str:
+        token = self.next("a clause, or AS and the SELECT")
+        name = " ".join(token.text.upper().split())
+        if name not in CLAUSES or token.token_type in QUOTED:
+            known = ", ".join((*CLAUSES, "AS"))
+            raise self.error("this is no clause of a stream", token.text, f"take one of: {known}", token)
+        if not self.clause_tokens and name != "STREAM":
+            raise self.error("a stream begins with STREAM INTO", token.text, "say first into which topic", token)
+        key = "INTO" if name == "STREAM" else name
+        if key in self.clause_tokens and name != "READ":
+            raise self.error("a clause is repeated", name, "leave one", token)
+        for pair in EXCLUDE_EACH_OTHER:
+            if name in pair and (other := next((one for one in pair if one in self.clause_tokens), "")):
+                raise self.error(f"{other} and {name} exclude each other", name, "leave one", token)
+        self.clause_tokens.setdefault(key, token)
+        return name
+
+    def _read(self) -> StreamRead:
+        first = self.peek()
+        is_table = self.is_word("TABLE") and not self._names_a_topic()
+        if is_table:
+            self.next("TABLE")
+        topic = self.name("the topic's name")
+        if f"read {topic}".lower() in {one.lower() for one in self.clause_tokens}:
+            raise self.error("a topic is read twice", topic, "read it once, and name it in FROM as often", first)
+        self.clause_tokens[f"READ {topic}"] = first
+        self.word("AS")
+        self.word("JSON")
+        ddl = self._inside("the fields, as (id BIGINT NOT NULL, name STRING)")
+        with self.placed(f"READ {topic}"):
+            fields = schema(ddl, f"topic {topic}")
+        read: dict[str, Any] = {}
+        while True:
+            part = self.peek()
+            if self.is_word("EVENT"):
+                self.at += 1
+                self.word("TIME")
+                self._once(read, "event_time", self._expression("the event time"), part)
+            elif self.is_word("AHEAD"):
+                self.at += 1
+                self._once(read, "ahead", self.duration(), part)
+            elif self.is_word("KEEP"):
+                self.at += 1
+                self.word("LATE")
+                self._once(read, "keeps_late", True, part)
+            else:
+                break
+            if is_table:
+                hint = "leave it out: a table has the newest value of each key, whenever it was written"
+                raise self.error("a table has no event time", part.text, hint, part)
+        if not (is_table or "event_time" in read or RECORD_TIMESTAMP in {one.name.lower() for one in fields}):
+            hint = "write EVENT TIME timestamp_millis(field), or another expression over the fields"
+            raise self.error("no field is the event time", ddl, hint, first)
+        return StreamRead(topic, ddl, is_table=is_table, **read)
+
+    def _names_a_topic(self) -> bool:
+        """Whether this word is followed by AS, and so is the name of a topic."""
+        following = self.tokens[self.at + 1 : self.at + 2]
+        return bool(following) and following[0].text.upper() == "AS" and following[0].token_type not in QUOTED
+
+    def _once(self, read: dict[str, Any], name: str, value: object, token: Token) -> None:
+        if name in read:
+            raise self.error("a part of READ is repeated", token.text, "leave one", token)
+        read[name] = value
+
+    def _emit(self) -> EmitFinal | EmitChanges:
+        if self.one_of(("final", "changes"), "what is emitted") == "changes":
+            return EmitChanges(**self._durations(("WINDOW", "GRACE"), ("PHASE",)))
+        durations = self._durations(("WINDOW", "GRACE"), ("PHASE", "LATE"))
+        if "late" in durations:
+            durations["first_step"] = durations.pop("late")
+        return EmitFinal(**durations)
+
+    def _durations(self, required: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, timedelta]:
+        """Words that are each followed by a duration, in any order; 0 is one too but for a WINDOW."""
+        durations: dict[str, timedelta] = {}
+        first = self.tokens[self.at - 1]
+        while word := next((one for one in (*required, *others) if self.is_word(one)), ""):
+            token = self.next(word)
+            if word.lower() in durations:
+                raise self.error(f"{word} is repeated", token.text, "leave one", token)
+            if word == "LATE":
+                self.word("BY")
+            durations[word.lower()] = self.duration(zero=word != "WINDOW")
+        if missing := [word for word in required if word.lower() not in durations]:
+            hint = f"write {' '.join(f'{word} 1 MINUTE' for word in required)}, with the times that you mean"
+            raise self.error(f"{missing[0]} is missing", ", ".join(durations).upper() or "nothing", hint, first)
+        return durations

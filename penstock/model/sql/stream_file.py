@@ -1,0 +1,70 @@
+"""Streams in SQL read from their files, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from penstock.errors import DeclarationError
+from penstock.model.declaration import list_files
+from penstock.model.sql.lexer import line_and_column, read_sql_file, tokenize_sql
+from penstock.model.sql.sink_file import QUOTED
+from penstock.model.sql.stream_clauses import StreamClauses
+from penstock.model.sql_stream import SqlStream
+from penstock.model.topic import Topic
+
+NAME_COLUMNS = "name the columns by VALUE (...)"
+
+
+def load(folder: Path) -> list[SqlStream]:
+    """The streams of a folder; none if there is no folder."""
+    return [read(path) for path in list_files(folder, ".sql")]
+
+
+def read(path: Path) -> SqlStream:
+    """The stream that a file declares; DeclarationError with file, line and column if it is none."""
+    return parse(read_sql_file(path), path)
+
+
+def parse(text: str, path: Path) -> SqlStream:
+    """As `read`, from the file's text."""
+    clauses = StreamClauses(text, path, tokenize_sql(text, path, "spark", QUOTED))
+    try:
+        values = clauses.read()
+    except DeclarationError as e:
+        # The checks of a window know nothing of files.
+        raise e if str(path) in e.what else clauses.error(e.what, str(e.got), e.hint, clauses.peek()) from e
+    sql = clauses.select()
+    if "value" not in values:
+        values["value"] = _other_columns(clauses, sql, values.get("key", ()))
+    with clauses.placed("INTO"):
+        target = Topic(**values.pop("topic"))
+    locations = {clause: line_and_column(text, token.start) for clause, token in clauses.clause_tokens.items()}
+    locations["SELECT"] = line_and_column(text, clauses.begins)
+    return SqlStream(name=path.stem, path=path, target=target, sql=sql, locations=locations, **values)
+
+
+def _other_columns(clauses: StreamClauses, sql: str, key: Any) -> tuple[str, ...]:
+    """The columns of the SELECT that are not of the key."""
+    at = clauses.begins
+    try:
+        query = sqlglot.parse_one(sql, read="spark")
+    except SqlglotError as e:
+        raise clauses.error_at(
+            "the columns of the SELECT are not known", str(e).split("\n")[0], NAME_COLUMNS, at
+        ) from e
+    if not isinstance(query, exp.Query):
+        raise clauses.error_at("AS must be followed by a SELECT", sql.split()[0], "write SELECT ... FROM", at)
+    names = query.named_selects
+    if not all(names) or "*" in names:
+        got = "*" if "*" in names else "a column without a name"
+        raise clauses.error_at("the columns of the SELECT are not known", got, NAME_COLUMNS, at)
+    of_key = {key.lower()} if isinstance(key, str) else {name.lower() for name in key}
+    columns = tuple(name for name in names if name.lower() not in of_key)
+    if not columns:
+        raise clauses.error_at("no column is left for the value", ", ".join(names), NAME_COLUMNS, at)
+    return columns

@@ -1,0 +1,139 @@
+"""Makes a stream of a declaration in SQL: its inputs, its output, and a transform that runs the SELECT."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import DeclarationError
+from penstock.model.checks.spark_plan import nodes, replaced_plan
+from penstock.model.checks.volatile_expressions import volatile_expressions
+from penstock.model.input import Input, Table
+from penstock.model.output import TopicOutput
+from penstock.model.sql.spark_select import error_offset, error_text, temporary_views
+from penstock.model.sql_stream import SqlStream, StreamRead
+from penstock.model.stream import Stream
+from penstock.model.topic import Topic
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame
+
+VOLATILE = "this has another value each time, and records that are read again must make the same rows"
+HINTS = {
+    "TABLE_OR_VIEW_NOT_FOUND": "name a topic of READ, in backticks if it has a dot or '-'",
+    "UNRESOLVED_COLUMN": "take a field of READ, or event_time",
+    "MISSING_GROUP_BY": "write GROUP BY with a window: GROUP BY key, window(event_time, '1 minute')",
+}
+
+
+@dataclass(frozen=True)
+class SqlTransform:
+    """The transform of a stream in SQL: from the frames of its inputs, by name or in order, to the SELECT's rows."""
+
+    declared: SqlStream
+
+    @property
+    def __signature__(self) -> Signature:
+        return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in input_names(self.declared)])
+
+    def __call__(self, *positional: DataFrame, **named: DataFrame) -> DataFrame:
+        names = input_names(self.declared)
+        frames = [*positional, *(named[name] for name in names[len(positional) :])]
+        return _run_select(
+            self.declared, {read.topic: frame for read, frame in zip(self.declared.reads, frames, strict=True)}
+        )
+
+
+def input_names(declared: SqlStream) -> list[str]:
+    """The names of its inputs, in order: those of the topics, as Python writes names."""
+    names = [re.sub(r"\W", "_", read.topic, flags=re.ASCII) for read in declared.reads]
+    return [f"_{name}" if name[0].isdigit() else name for name in names]
+
+
+def sql_stream(declared: SqlStream, topics: Mapping[str, Topic]) -> Stream:
+    """The stream of a declaration.
+
+    Args:
+        declared: The declaration.
+        topics: Those that the project declares, by name.
+
+    Raises:
+        DeclarationError: Its clauses do not go together; with the location in the file.
+    """
+    inputs: dict[str, Input | Table] = {}
+    for name, read in zip(input_names(declared), declared.reads, strict=True):
+        with _located(declared, f"READ {read.topic}"):
+            if name in inputs:
+                raise DeclarationError("two topics have names that are alike", got=name, hint="read one of them")
+            inputs[name] = _input(read, topics.get(read.topic))
+    with _located(declared, "INTO"):
+        stream = Stream(
+            name=declared.name, app=declared.app, inputs=inputs, transform=SqlTransform(declared),
+            output=TopicOutput(declared.target, key=declared.key, value=declared.value),
+            output_mode=declared.output_mode, shuffle_partitions=declared.shuffle_partitions,
+            every=declared.every.total_seconds(), steps=declared.steps, partition=declared.partition,
+        )  # fmt: skip
+    # The location of the statement, not of this file.
+    object.__setattr__(stream, "location", declared.at("INTO"))
+    return stream
+
+
+def _input(read: StreamRead, topic: Topic | None) -> Input | Table:
+    if read.is_table:
+        return Table(topic or Topic(read.topic, compacted=True), read.schema)
+    own: dict[str, Any] = {"event_time": read.event_time} if read.event_time else {}
+    if read.ahead is not None:
+        own["max_ahead"] = read.ahead
+    return Input(
+        topic or Topic(read.topic), schema=read.schema, late_records="keep" if read.keeps_late else None, **own
+    )
+
+
+@contextmanager
+def _located(declared: SqlStream, clause: str) -> Iterator[None]:
+    try:
+        yield
+    except DeclarationError as e:
+        raise DeclarationError(f"{declared.at(clause)}: {e.what}", got=e.got, hint=e.hint) from e
+
+
+def _run_select(declared: SqlStream, frames: Mapping[str, DataFrame]) -> DataFrame:
+    from pyspark.errors import PySparkException
+
+    with temporary_views(frames) as spark:
+        try:
+            rows = spark.sql(declared.sql)
+            volatile = next(_volatile(rows), None)
+        except PySparkException as e:
+            raise _spark_error(declared, e) from e
+    if volatile:
+        text, at = volatile
+        place = declared.select_location(at) if at >= 0 else declared.at("SELECT")
+        raise DeclarationError(f"{place}: {VOLATILE}", got=text, hint="take event_time or a field")
+    present = {name.lower() for name in rows.columns}
+    for clause, columns in (("KEY", declared.key), ("VALUE", declared.value)):
+        names = filter(None, (columns,) if isinstance(columns, str) else columns)
+        if missing := [name for name in names if name.lower() not in present]:
+            what = f"{declared.at(clause)}: {clause} names a column that is not selected"
+            raise DeclarationError(what, got=missing[0], hint=f"take one of: {', '.join(rows.columns)}")
+    return rows
+
+
+def _volatile(rows: DataFrame) -> Iterator[tuple[str, int]]:
+    """The volatile expressions of a SELECT, as SQL, and their offsets."""
+    for node in nodes(replaced_plan(rows), lambda node: node.nodeName() == "View"):
+        # What a view does is not of the SELECT.
+        if node.nodeName() != "View":
+            yield from volatile_expressions(node)
+
+
+def _spark_error(declared: SqlStream, e: PySparkException) -> DeclarationError:
+    at, condition = error_offset(declared.sql, e), e.getCondition() or ""
+    place = declared.at("SELECT") if at is None else declared.select_location(at)
+    hint = next((hint for name, hint in HINTS.items() if condition.startswith(name)), "correct the SELECT")
+    return DeclarationError(f"{place}: Spark does not take this", got=error_text(e), hint=hint)

@@ -1,0 +1,105 @@
+"""Streams in SQL, as declared in `sql/streams/<name>.sql`: some clauses, then an ordinary SELECT of Spark SQL.
+
+::
+
+    STREAM INTO order-minutes              -- the topic of its rows
+    READ orders AS JSON (shop STRING NOT NULL, amount DOUBLE NOT NULL, at BIGINT NOT NULL)
+        EVENT TIME timestamp_millis(at)    -- SQL over the fields; `timestamp`, a field, if left out
+        AHEAD 5 MINUTES                    -- how far it may lie in the future; this if left out
+        KEEP LATE                          -- late records, in the topic `<stream>-late`; otherwise they are counted
+    READ TABLE shops AS JSON (name STRING) -- a compacted topic: the newest value of each `key`, to join with
+    KEY (shop, minute)                     -- of a record; none if left out
+    VALUE (total)                          -- all columns that are not of the key if left out
+    EMIT FINAL WINDOW 1 MINUTE GRACE 10 SECONDS
+    PARTITIONS 4                           -- of the topic, if it is created
+    RETENTION 7 DAYS                       -- or COMPACTED
+    PARTITION BY HOUR                      -- an asset event in Airflow for each closed HOUR, DAY or WINDOW
+    EVERY 10 SECONDS                       -- between batches
+    STATE PARTITIONS 1                     -- fixed by the checkpoint
+    APP orders                             -- whose driver runs it
+    AS
+    SELECT shop, unix_millis(window.start) AS minute, sum(amount) AS total
+    FROM orders
+    GROUP BY shop, window(event_time, '1 minute')
+
+`EMIT FINAL` writes each window once, when it is closed; `EMIT CHANGES WINDOW ... GRACE ...` writes each change of it;
+without EMIT each record becomes rows by itself. Both may say PHASE, and `EMIT FINAL` also LATE BY with STEPS: see
+`penstock.model.output_mode`, whose EmitFinal and EmitChanges they are. `JOIN WITHIN 10 MINUTES GRACE 1 MINUTE` joins
+two topics. Every clause but READ stands once, in any order behind the first. The SELECT reads topics and tables by
+name, and has of each topic the column `event_time` beside its fields. Timers, keyed state and several outputs need
+Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from penstock.model.output_mode import OutputMode, Stateless
+from penstock.model.partition import PartitionBy
+from penstock.model.topic import Topic
+
+# The app whose driver runs streams in SQL that name no other.
+STREAMS_APP = "streams"
+
+
+@dataclass(frozen=True)
+class StreamRead:
+    """A topic that a stream reads.
+
+    Attributes:
+        topic: Its name.
+        schema: Spark DDL of the JSON value.
+        event_time: SQL over its fields; empty for the field `timestamp`.
+        ahead: How far an event time may lie in the future; None for the default.
+        keeps_late: Whether late records are kept in a topic.
+        is_table: Whether it is read as a table.
+    """
+
+    topic: str
+    schema: str
+    event_time: str = ""
+    ahead: timedelta | None = None
+    keeps_late: bool = False
+    is_table: bool = False
+
+
+@dataclass(frozen=True)
+class SqlStream:
+    """One declared stream; the module's text says what each clause means.
+
+    Attributes:
+        target: The topic of its rows.
+        sql: The SELECT as written.
+        locations: Line and column of each clause and of the SELECT.
+        key: Columns of the SELECT; none for records without a key.
+        value: Columns of the SELECT; one alone, without parentheses, is written as it is.
+    """
+
+    name: str
+    path: Path
+    target: Topic
+    reads: tuple[StreamRead, ...]
+    sql: str
+    locations: Mapping[str, str]
+    value: str | tuple[str, ...]
+    key: str | tuple[str, ...] = ""
+    output_mode: OutputMode = field(default_factory=Stateless)
+    app: str = STREAMS_APP
+    every: timedelta = timedelta(0)
+    shuffle_partitions: int = 1
+    steps: int | None = None
+    partition: PartitionBy | None = None
+
+    def at(self, clause: str) -> str:
+        """File, line and column of a clause, or of the `SELECT`; of the beginning where there is none of it."""
+        return f"{self.path}:{self.locations.get(clause, self.locations['INTO'])}"
+
+    def select_location(self, at: int) -> str:
+        """File, line and column of a character of the SELECT."""
+        line, column = map(int, self.locations["SELECT"].split(":"))
+        before = self.sql[:at]
+        down = before.count("\n")
+        return f"{self.path}:{line + down}:{len(before) - before.rfind(chr(10)) if down else column + len(before)}"

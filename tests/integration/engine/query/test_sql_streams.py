@@ -1,0 +1,111 @@
+"""Streams in SQL run as those in Python do, and Spark's refusals have their place in the file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.devstack.servers.kafka import Broker
+from penstock.engine.checkpoint.plan_fingerprint import build_frame, empty_tables, fingerprint_lines
+from penstock.errors import DeclarationError
+from penstock.model.sql.stream_file import parse
+from penstock.model.sql.stream_query import sql_stream
+from penstock.streams import EmitFinal, F, Input, Stream, Topic, TopicOutput
+from penstock.testing import Record, create, read, rows, running, send
+
+pytestmark = pytest.mark.integration
+
+ORDER = "shop STRING NOT NULL, amount DOUBLE NOT NULL, at BIGINT NOT NULL"
+READ = f"READ `all-orders` AS JSON ({ORDER}) EVENT TIME timestamp_millis(at)"
+MINUTES = f"""-- Totals of each shop and minute.
+STREAM INTO order-minutes
+{READ}
+KEY (shop, minute)
+VALUE total
+EMIT FINAL WINDOW 1 MINUTE GRACE 10 SECONDS
+AS
+SELECT shop, unix_millis(window.start) AS minute, sum(amount) AS total
+FROM `all-orders`
+GROUP BY shop, window(event_time, '1 minute')
+"""
+MINUTE = 1_699_999_980_000
+
+
+def declared(text: str) -> Stream:
+    return sql_stream(parse(text, Path("sql/streams/order-minutes.sql")), {})
+
+
+def transform(all_orders: DataFrame) -> DataFrame:
+    minute = F.window("event_time", "1 minute").alias("minute")
+    totals = all_orders.groupBy("shop", minute).agg(F.sum("amount").alias("total"))
+    return totals.select("shop", F.unix_millis("minute.start").alias("minute"), "total")
+
+
+PYTHON = Stream(
+    name="order-minutes", app="streams",
+    inputs={"all_orders": Input(Topic("all-orders"), schema=ORDER, event_time="timestamp_millis(at)")},
+    transform=transform, output=TopicOutput(Topic("order-minutes"), key=("shop", "minute"), value="total"),
+    output_mode=EmitFinal(window=timedelta(minutes=1), grace=timedelta(seconds=10)),
+)  # fmt: skip
+
+
+def test_it_emits_the_rows_of_its_closed_windows(spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
+    stream, bootstrap = declared(MINUTES), fresh_broker.bootstrap
+    create(bootstrap, *(replace(t, config={"retention.ms": "-1"}) for t in stream.topics()))
+    orders = [(MINUTE + 20_000, "2.5"), (MINUTE + 30_000, "4.0"), (MINUTE + 300_000, "1"), (MINUTE, '"many"')]
+    texts = [(at, f'{{"shop":"north","amount":{amount},"at":{at}}}') for at, amount in orders]
+    send(bootstrap, [Record("all-orders", None, text, 0, timestamp=at) for at, text in texts])
+    with running(stream, spark, bootstrap, tmp_path / "checkpoints") as run:
+        run.process_all_available()
+        found = read(bootstrap, "order-minutes")
+        dead = read(bootstrap, "all-orders-dead-letter")
+    assert [(r.key, r.value) for r in found] == [('{"shop":"north","minute":1699999980000}', "6.5")]
+    assert [r.value for r in dead] == [texts[3][1]]
+
+
+def test_its_state_is_that_of_the_same_stream_in_python(spark: SparkSession, fresh_broker: Broker) -> None:
+    """So a stream may be rewritten from one to the other, and goes on with its checkpoint."""
+    lines = []
+    for stream in (declared(MINUTES), PYTHON):
+        frame = build_frame(spark, stream, fresh_broker.bootstrap, empty_tables(stream, spark))
+        lines.append(fingerprint_lines(stream, frame))
+    assert lines[0] == lines[1] != []
+
+
+def test_a_table_is_joined_by_its_key(spark: SparkSession) -> None:
+    stream = declared(
+        f"STREAM INTO t {READ} READ TABLE shop-names AS JSON (name STRING) KEY shop AS "
+        "SELECT o.shop, upper(n.name) AS name FROM `all-orders` o LEFT JOIN `shop-names` n ON n.key = o.shop"
+    )
+    orders = [{"shop": shop, "amount": 1.0, "at": MINUTE} for shop in ("n", "s")]
+    found = rows(spark, stream, all_orders=orders, shop_names=[{"key": "n", "name": "north"}])
+    assert sorted(found, key=str) == [{"shop": "n", "name": "NORTH"}, {"shop": "s", "name": None}]
+    assert spark.catalog.listTables() == []
+
+
+REFUSED = [
+    (
+        "SELECT shop, amonut AS x FROM `all-orders`",
+        "1:14: Spark does not take this; got: .*amonut",
+    ),
+    ("SELECT shop AS x\nFROM other", "2:6: Spark does not take this; got: .*other.*; hint: name a topic of READ"),
+    ("SELECT shop AS x FROM `all-orders` GROUP BY", "1:42: Spark does not take this; got: .*near 'BY'"),
+    ("SELECT shop AS x, sum(amount) AS y FROM `all-orders`", "Spark does not take this; got: .*"),
+    ("SELECT shop AS x FROM `all-orders`\nWHERE event_time < now()", "2:20: this has another value each time"),
+    ("SELECT rand() AS x FROM `all-orders`", "1:8: this has another value each time.*; got: rand"),
+    ("SELECT shop FROM `all-orders`", "VALUE names a column that is not selected; got: x; hint: take one of: shop"),
+]
+
+
+@pytest.mark.parametrize(("select", "message"), REFUSED, ids=[select[:50] for select, _ in REFUSED])
+def test_what_spark_does_not_take_is_refused_with_its_place(spark: SparkSession, select: str, message: str) -> None:
+    stream = declared(f"STREAM INTO t {READ} VALUE x\nAS\n{select}")
+    line, _, rest = message.partition(":")
+    # The SELECT begins in the third line.
+    wanted = f"order-minutes\\.sql:{int(line) + 2}:{rest}" if line.isdigit() else message
+    with pytest.raises(DeclarationError, match=wanted):
+        rows(spark, stream, all_orders=[])
