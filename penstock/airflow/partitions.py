@@ -77,7 +77,8 @@ class EmitPartitions(DeclaresLineage):
         reconciles = _last_reconciles(control)
         for one in taken:
             self.log.info("%s: partition %s, revision %d", one.name, one.partition_key, one.revision)
-            for asset in by_name[one.name]:
+            chosen = {name for name, _ in one.lacking}
+            for asset in (asset for asset in by_name[one.name] if asset.name in chosen):
                 outlets[asset.name] = asset
                 context["outlet_events"][asset].add_partitions(one.partition_key)
                 if changes := reconciles.get((one.name, one.partition_key)):
@@ -154,13 +155,14 @@ def settle(control: Control, recorded: RecordedPartitions) -> None:
     """
     sent: dict[tuple[tuple[str, str], ...], list[PartitionEvent]] = defaultdict(list)
     for event in control.sent_partitions():
-        sent[tuple((name, uri) for name, uri in event.assets or ())].append(event)
+        sent[tuple(event.lacking)].append(event)
     for keys, events in sent.items():
         since = datetime.fromtimestamp(min(e.changed_at for e in events) / 1000, UTC) - CLOCK_SKEW
-        recorded_of_each = [recorded(name, uri, since) for name, uri in keys]
-        emitted = [e for e in events if all((e.partition_key, e.run) in of_asset for of_asset in recorded_of_each)]
-        control.settle_partitions(emitted, emitted=True)
-        control.settle_partitions([e for e in events if e not in emitted], emitted=False)
+        recorded_of = {key: recorded(*key, since) for key in keys}
+        for event in events:
+            lacking = [key for key in keys if (event.partition_key, event.run) not in recorded_of[key]]
+            # Airflow records nothing for an asset that is not active, as one that no DAG that it has read names.
+            control.settle_partitions([event], lacking=lacking)
 
 
 def recorded_by_airflow(name: str, uri: str, since: datetime) -> Collection[tuple[str, str]]:

@@ -335,6 +335,7 @@ partition_event = Table(
     Column("attempts", Integer, nullable=False),  # how often it was given to Airflow
     Column("run", BoundedText(500)),  # Airflow's run that it was given to last
     Column("reset_id", String(32), nullable=False),  # the reset that the content changed by; empty: none
-    Column("assets", JSON),  # name and URI of each asset that the run emits it for
+    # Name and URI of each asset that the run emits it for; without a URI those that have it. NULL: none has it.
+    Column("assets", JSON(none_as_null=True)),
     Index("ix_partition_event_state", "state"),
 )

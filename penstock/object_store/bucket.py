@@ -167,6 +167,13 @@ def parse_endpoint(endpoint: Endpoint) -> SplitResult:
 def filesystem(endpoint: Endpoint) -> fs.S3FileSystem:
     """Returns an S3 client. SinkError if the endpoint is invalid."""
     where = parse_endpoint(endpoint)
+    if bool(endpoint.access_key) != bool(endpoint.secret_key):
+        missing = "PENSTOCK_S3_SECRET_KEY" if endpoint.access_key else "PENSTOCK_S3_ACCESS_KEY"
+        raise SinkError(
+            "an access key and a secret key of the object store go together",
+            got=f"no {missing}",
+            hint="set both, or neither where the machine's role has access",
+        )
     more: dict[str, Any] = {"allow_delayed_open": True}
     if endpoint.url != AWS:
         more |= {"scheme": where.scheme, "endpoint_override": where.netloc}

@@ -163,8 +163,22 @@ def find(conn_id: str, example: str = "", *, ask: bool = True) -> AirflowConnect
 
 def variables(conn_ids: Iterable[str]) -> dict[str, str]:
     """Variables by which a process that is started gets Connections of Airflow; those that do not exist are left out,
-    and it reports them if it needs them. They hold secrets: never log them."""
-    return {variable(conn_id): text for conn_id in sorted(set(conn_ids)) if (text := find_text(conn_id))}
+    and it reports them if it needs them. They hold secrets: never log them.
+
+    Raises:
+        SettingError: Two ids have one variable, so that one would be taken for the other.
+    """
+    texts: dict[str, tuple[str, str]] = {}
+    for conn_id in sorted(set(conn_ids)):
+        if text := find_text(conn_id):
+            other, _ = texts.setdefault(variable(conn_id), (conn_id, text))
+            if other != conn_id:
+                raise SettingError(
+                    f"connections {other} and {conn_id} have one variable, {variable(conn_id)}",
+                    got="ids that differ by case, '-', '.' and '_' alone",
+                    hint="give one of them another id",
+                )
+    return {name: text for name, (_, text) in texts.items()}
 
 
 def _fields_of_uri(uri: str) -> dict[str, Any]:

@@ -228,7 +228,9 @@ def _write_file(path: Path, data: bytes) -> None:
 def archive_copy(digest: str) -> Path:
     """A file with the archive of this host's copy of a snapshot."""
     path = folder_of(digest).with_suffix(".zip")
-    if not path.exists():
+    content = unpack(path.read_bytes()) if path.exists() else None
+    # A loss of power may leave it without content.
+    if content is None or digest_of(content) != digest:
         fresh = path.with_name(f"{path.name}.{os.getpid()}")
         fresh.write_bytes(pack(read_copy(digest)))
         fresh.rename(path)

@@ -53,6 +53,8 @@ def release(
     with files.locked(settings().home / "run" / "release.lock"):
         earlier = released_code.find(control, app, to) if to else None
         digest = earlier.digest if earlier and earlier.digest else released_code.take(control)
+        # Another host may release meanwhile, and an old release is then removed with its code.
+        control.use_snapshot(digest)
         _check(control, app, released_code.copy_of(control, digest), accept_state=accept_state)
     if earlier:
         note = f"{note} (the code of release {earlier.number})".strip()

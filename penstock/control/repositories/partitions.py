@@ -7,7 +7,7 @@ that run has ended, and makes the row `emitted` or `due` again. A `known` row wa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -34,7 +34,8 @@ class PartitionEvent:
         changed_at: When it got its state, epoch ms by the database's clock.
         run: The run of Airflow that it was given to last, as `dag_id/run_id`.
         reset_id: The stream's reset that its content changed by; empty for none.
-        assets: Name and URI of each asset that the run emits it for; None before a run has it.
+        assets: Name and URI of each asset that the run emits it for, and without a URI those that have it by an earlier
+            run. None if no run has it, and no asset.
     """
 
     name: str
@@ -45,7 +46,12 @@ class PartitionEvent:
     attempts: int
     run: str | None
     reset_id: str
-    assets: list[tuple[str, str]] | None
+    assets: list[tuple[str, str | None]] | None
+
+    @property
+    def lacking(self) -> list[tuple[str, str]]:
+        """Name and URI of each asset that the run emits it for."""
+        return [(name, uri) for name, uri in self.assets or () if uri is not None]
 
 
 class PartitionRepository(ControlDatabase):
@@ -122,9 +128,11 @@ class PartitionRepository(ControlDatabase):
                 query = select(t.revision, t.state).where(of_key).order_by(t.revision.desc()).limit(1)
                 newest = c.execute(query).first()
                 if newest and newest.state == "due":
-                    due = of_key & (t.revision == newest.revision) & (t.state == "due")
+                    due = of_key & (t.revision == newest.revision) & (t.state == "due") & t.assets.is_(None)
+                    # What a reset has recorded stays recorded, whatever else changes the partition.
+                    serves = update(table).where(due).values(reset_id=reset_id or t.reset_id)
                     # A run may take it at this moment, and then another event must follow.
-                    if c.execute(update(table).where(due).values(reset_id=reset_id)).rowcount:
+                    if c.execute(serves).rowcount:
                         continue
                 count += _add(c, name, key, newest.revision + 1 if newest else 1, "due", reset_id)
             return count
@@ -140,7 +148,8 @@ class PartitionRepository(ControlDatabase):
     ) -> list[PartitionEvent]:
         """Give due events to a run of Airflow, the oldest partitions first.
 
-        Each event is given to one run. Of two revisions of a partition the second waits: one run has one event of it.
+        Each event is given to one run. Of two revisions of a partition the second waits for another run, also if the
+        run of the first is cleared: Airflow tells the events of a partition apart by their run alone.
 
         Args:
             run: The run, as `dag_id/run_id`.
@@ -153,14 +162,16 @@ class PartitionRepository(ControlDatabase):
         with self.begin() as c:
             taken: dict[tuple[str, str], PartitionEvent] = {}
             for event in rows(PartitionEvent, c.execute(query).mappings()):
-                if (event.name, event.partition_key) in taken:
+                if (event.name, event.partition_key) in taken or _has_emitted(c, event, run):
                     continue
+                chosen: list[tuple[str, str | None]] = [(name, None) for name, _ in event.assets or ()]
+                chosen += [(name, uri) for name, uri in assets[event.name] if (name, None) not in chosen]
                 values = {
                     "state": "sent", "changed_at": s.now_ms(), "run": run, "attempts": t.c.attempts + 1,
-                    "assets": list(assets[event.name]),
+                    "assets": chosen,
                 }  # fmt: skip
                 if c.execute(update(t).where(_is(event, "due")).values(**values)).rowcount:
-                    taken[event.name, event.partition_key] = event
+                    taken[event.name, event.partition_key] = replace(event, assets=chosen)
             return list(taken.values())
 
     def sent_partitions(self) -> list[PartitionEvent]:
@@ -171,21 +182,28 @@ class PartitionRepository(ControlDatabase):
                 c.execute(select(s.partition_event).where(s.partition_event.c.state == "sent")).mappings(),
             )
 
-    def settle_partitions(self, events: Iterable[PartitionEvent], *, emitted: bool) -> int:
-        """Record of sent events that Airflow has recorded them, or that it has not and they are due again.
+    def settle_partitions(self, events: Iterable[PartitionEvent], *, lacking: Collection[tuple[str, str]] = ()) -> int:
+        """Record of sent events what Airflow has recorded.
+
+        Args:
+            events: The events.
+            lacking: Name and URI of the assets that lack them, for which they are due again; if none does, they are
+                emitted.
 
         Returns:
             How many. An event that another run has taken since is left alone.
         """
-        state = "emitted" if emitted else "due"
         t = s.partition_event
+        count = 0
         with self.begin() as c:
-            return sum(
-                c.execute(
-                    update(t).where(_is(event, "sent"), t.c.run == event.run).values(state=state, changed_at=s.now_ms())
-                ).rowcount
-                for event in events
-            )
+            for event in events:
+                have = [(name, None) for name, uri in event.assets or () if (name, uri) not in lacking]
+                values: dict[str, object] = (
+                    {"state": "due", "assets": have or None} if lacking else {"state": "emitted"}
+                )
+                of_run = update(t).where(_is(event, "sent"), t.c.run == event.run)
+                count += c.execute(of_run.values(**values, changed_at=s.now_ms())).rowcount
+        return count
 
     def forget_partitions(self, name: str) -> None:
         """Delete all events of a stream: one that is declared under this name later begins anew."""
@@ -228,6 +246,13 @@ def _prune(c: Connection, name: str, last: str) -> None:
 def _add(c: Connection, name: str, key: str, revision: int, state: PartitionState, reset_id: str = "") -> int:
     values = {"state": state, "changed_at": s.now_ms(), "attempts": 0, "reset_id": reset_id}
     return insert_if_new(c, s.partition_event, name=name, partition_key=key, revision=revision, **values)
+
+
+def _has_emitted(c: Connection, event: PartitionEvent, run: str) -> bool:
+    """Whether a run has emitted an event of the same partition."""
+    t = s.partition_event.c
+    of_key = (t.name == event.name) & (t.partition_key == event.partition_key)
+    return c.execute(select(t.name).where(of_key & (t.state == "emitted") & (t.run == run))).first() is not None
 
 
 def _is(event: PartitionEvent, state: PartitionState) -> ColumnElement[bool]:

@@ -79,6 +79,12 @@ class ReleaseRepository(ControlDatabase):
                 if not insert_if_new(c, t, digest=digest, part=part, content=content, used_at=s.now_ms()):
                     return  # another process has stored it in the meantime
 
+    def use_snapshot(self, digest: str) -> None:
+        """Keep a snapshot for UNUSED_MS more, though no release names it."""
+        t = s.code_snapshot
+        with self.begin() as c:
+            c.execute(update(t).where(t.c.digest == digest).values(used_at=s.now_ms()))
+
     def snapshot_archive(self, digest: str) -> bytes:
         """The archive of a snapshot; empty if there is none."""
         t = s.code_snapshot.c

@@ -39,6 +39,17 @@ VIEW = View("totals-view", TOTALS, "shop STRING, amount INT")
 ARCHIVE = Archive("kept", SALES, "lake", "sales", partition="hour")
 """
 
+DECLARED_TWICE = """
+from datetime import timedelta
+from penstock.streams import EmitFinal, Input, Stream, Topic, TopicOutput
+MINUTE = timedelta(minutes=1)
+def transform(sales): return sales
+INPUT = Input(Topic("sales"), schema="amount INT, at TIMESTAMP", event_time="at", max_ahead=MINUTE)
+OUTPUTS = {name: TopicOutput(Topic(f"totals-{name}"), value="amount") for name in "ab"}
+STREAM = Stream("shop-totals", "shop", {"sales": INPUT}, transform, OUTPUTS, EmitFinal(MINUTE, MINUTE),
+    partition="hour")
+"""
+
 
 @pytest.fixture
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_home: None) -> Iterator[Control]:  # noqa: ARG001
@@ -63,7 +74,9 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_home: None)
 class FakeAirflow:
     """Keeps the events of tasks that succeed: it takes the outlets of a task in one transaction with its success."""
 
-    def __init__(self) -> None:
+    def __init__(self, inactive: Collection[str] = ()) -> None:
+        self.inactive = set(inactive)
+        """Assets for which it records nothing, as it has not read a DAG that names them."""
         self.events: list[tuple[tuple[str, str], str | None, str]] = []
 
     def begin(self, run: str) -> tuple[Any, dict[str, Any]]:
@@ -79,7 +92,7 @@ class FakeAirflow:
         }
 
     def succeed(self, task: Any, context: dict[str, Any]) -> None:
-        for asset in task.outlets:
+        for asset in (asset for asset in task.outlets if asset.name not in self.inactive):
             keys = context["outlet_events"][asset].partition_keys or {None}
             self.events += [
                 ((asset.name, asset.uri), key, f"partitions/{context['dag_run'].run_id}") for key in sorted(keys)
@@ -124,6 +137,27 @@ def test_each_partition_has_one_event_whatever_is_killed(control: Control, seed:
     settle(control, airflow.recorded)
     closed = set(control.partition_revisions("shop-totals")) - {"2025-12-31T23:00:00"}
     assert Counter(key for _, key, _ in airflow.emitted()) == dict.fromkeys(closed, 1)
+    assert control.sent_partitions() == []
+    assert not control.partition_event_due(["shop-totals"])
+
+
+def test_an_asset_that_airflow_does_not_know_yet_doubles_no_event_of_another(control: Control) -> None:
+    from penstock.airflow.partitions import settle
+
+    (settings().project / "jobs" / "shop" / "totals.py").write_text(DECLARED_TWICE)
+    clear_caches()
+    airflow = FakeAirflow(inactive=["topic:totals-b"])
+    control.record_partitions("shop-totals", [(KEYS[0], 1), (KEYS[1], 1)])
+    for number in range(5):
+        if number == 3:
+            airflow.inactive.clear()
+        settle(control, airflow.recorded)
+        task, context = airflow.begin(f"r{number}")
+        task.resume(context, {"action": "emit"})
+        airflow.succeed(task, context)
+    settle(control, airflow.recorded)
+    expected = [(f"topic:totals-{name}", key) for name in "ab" for key in KEYS[:2]]
+    assert sorted((name, key) for name, key, _ in airflow.emitted()) == expected
     assert control.sent_partitions() == []
     assert not control.partition_event_due(["shop-totals"])
 

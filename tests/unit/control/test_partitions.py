@@ -11,6 +11,7 @@ import pytest
 from penstock.control import Control
 from penstock.control.repositories import partitions
 
+ASSET = ("topic:totals", "kafka://broker/totals")
 KEYS = [f"2026-01-31T{hour:02}:00:00" for hour in range(24)]
 
 
@@ -24,7 +25,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
 
 
 def taken(control: Control, run: str = "partitions/r1", limit: int = 100) -> list[tuple[str, int]]:
-    return [(e.partition_key, e.revision) for e in control.take_due_partitions(run, {"totals": []}, limit)]
+    return [(e.partition_key, e.revision) for e in control.take_due_partitions(run, {"totals": [ASSET]}, limit)]
 
 
 def test_a_partition_is_recorded_once(control: Control) -> None:
@@ -55,19 +56,55 @@ def test_an_event_that_airflow_lacks_is_due_again_and_one_that_it_has_is_not(con
     control.record_partitions("totals", [(key, 1) for key in KEYS[:2]])
     taken(control)
     first, second = sorted(control.sent_partitions(), key=lambda e: e.partition_key)
-    assert control.settle_partitions([first], emitted=True) == 1
-    assert control.settle_partitions([second], emitted=False) == 1
+    assert control.settle_partitions([first]) == 1
+    assert control.settle_partitions([second], lacking=[ASSET]) == 1
     assert control.sent_partitions() == []
     assert taken(control, "partitions/r2") == [(KEYS[1], 1)]
     # What r1 was found to lack says nothing about r2.
-    assert control.settle_partitions([second], emitted=False) == 0
+    assert control.settle_partitions([second], lacking=[ASSET]) == 0
     assert [(e.run, e.attempts) for e in control.sent_partitions()] == [("partitions/r2", 2)]
+
+
+def test_an_event_that_airflow_has_for_one_asset_is_due_for_the_other_alone(control: Control) -> None:
+    first, second = ("topic:a", "kafka://a"), ("topic:b", "kafka://b")
+    control.record_partitions("totals", [(KEYS[0], 1)])
+    [event] = control.take_due_partitions("partitions/r1", {"totals": [first, second]})
+    assert event.lacking == [first, second]
+    control.settle_partitions(control.sent_partitions(), lacking=[second])
+    # What changes the partition meanwhile concerns both.
+    assert control.renew_partitions("totals", [KEYS[0]]) == 1
+    moved = ("topic:b", "kafka://elsewhere")
+    [event] = control.take_due_partitions("partitions/r2", {"totals": [first, moved]})
+    assert (event.revision, event.lacking) == (1, [moved])
+    control.settle_partitions(control.sent_partitions())
+    [event] = control.take_due_partitions("partitions/r3", {"totals": [first, moved]})
+    assert (event.revision, event.lacking) == (2, [first, moved])
+
+
+def test_a_run_that_is_cleared_has_no_second_event_of_a_partition(control: Control) -> None:
+    """Airflow would tell them apart by nothing, and the second be taken for recorded."""
+    control.record_partitions("totals", [(KEYS[0], 1)])
+    assert taken(control, "partitions/r1") == [(KEYS[0], 1)]
+    control.settle_partitions(control.sent_partitions())
+    control.renew_partitions("totals", [KEYS[0]])
+    assert taken(control, "partitions/r1") == []
+    assert taken(control, "partitions/r2") == [(KEYS[0], 2)]
+
+
+def test_what_a_reset_has_recorded_is_recorded_though_a_backfill_changes_it_too(control: Control) -> None:
+    control.record_partitions("totals", [(key, 1) for key in KEYS[:3]])
+    taken(control)
+    control.settle_partitions(control.sent_partitions())
+    assert control.renew_partitions("totals", KEYS[:2], "reset") == 2
+    assert control.renew_partitions("totals", KEYS[:1]) == 0
+    assert taken(control, "partitions/r2") == [(KEYS[0], 2), (KEYS[1], 2)]
+    assert control.renew_partitions("totals", KEYS[:2], "reset") == 0
 
 
 def test_an_event_that_airflow_lacks_waits_a_moment(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     control.record_partitions("totals", [(KEYS[0], 1)])
     taken(control)
-    control.settle_partitions(control.sent_partitions(), emitted=False)
+    control.settle_partitions(control.sent_partitions(), lacking=[ASSET])
     monkeypatch.setattr(partitions, "RETRY_MS", 60_000)
     assert not control.partition_event_due(["totals"])
     assert taken(control) == []
@@ -130,7 +167,7 @@ def test_old_events_of_reconciles_are_removed_when_one_is_added(
 
     add(1, 2)
     control.take_due_partitions("partitions/r1", {"capture:shops": []}, limit=1)
-    assert control.settle_partitions(control.sent_partitions(), emitted=True) == 1
+    assert control.settle_partitions(control.sent_partitions()) == 1
     add(3)
     assert len(control.partition_revisions("capture:shops")) == 3
     monkeypatch.setattr(partitions, "KEEP_MS", -1)
