@@ -5,6 +5,7 @@ Own types are `penstock_*`; those of other providers are accepted where their fi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode
@@ -29,6 +30,7 @@ VIEWS = ("penstock_views", "http", "https", "generic")
 WEBHOOK = ("penstock_webhook", "slackwebhook", "http", "https")
 SECRET = ("generic",)
 
+TLS_SWITCHES = ("ssl_disabled", "ssl_verify_cert", "ssl_verify_identity")
 DRIVERS = {"mysql": "mysql+pymysql", "postgres": "postgresql+psycopg", "sqlite": "sqlite"}
 DIALECTS = {"mysql": "mysql", "mariadb": "mysql", "postgres": "postgres", "postgresql": "postgres", "sqlite": "sqlite"}
 # Extras of librdkafka's names, and the settings that they are.
@@ -101,9 +103,7 @@ def database_url(connection: AirflowConnection, dialect: str = "") -> URL:
     """
     from sqlalchemy import URL
 
-    options = {name: str(value) for name, value in connection.extra.items() if isinstance(value, str | int | float)}
-    # Of other providers: how their hooks fetch rows.
-    options.pop("cursor", None)
+    options = _driver_options(connection)
     # A URL of SQLAlchemy names the driver too.
     engine = connection.conn_type.partition("+")[0]
     if engine == DATABASE[0]:
@@ -123,6 +123,39 @@ def database_url(connection: AirflowConnection, dialect: str = "") -> URL:
         DRIVERS[DIALECTS[engine]], connection.login or None, connection.password or None, connection.host,
         connection.port, connection.schema or None, options,
     )  # fmt: skip
+
+
+def _driver_options(connection: AirflowConnection) -> dict[str, str]:
+    """The extras of a database as options of its driver.
+
+    Raises:
+        SettingError: One of them cannot be an option. Without it the connection might not be encrypted.
+    """
+    extra = dict(connection.extra)
+    # Of other providers: how their hooks fetch rows.
+    extra.pop("cursor", None)
+    tls = extra.pop("ssl", None)
+    try:
+        # Airflow's own form for MySQL, also as text.
+        parts: dict[str, Any] = json.loads(tls) if isinstance(tls, str) else tls or {}
+        options = {f"ssl_{name}": value for name, value in parts.items()} | extra
+    except (ValueError, AttributeError):
+        raise connection.incomplete("has an extra `ssl` that is no object", 'write {"ca": "/path/to/ca.pem"}') from None
+    if refused := sorted(name for name, value in options.items() if not isinstance(value, str | int | float | None)):
+        names = ", ".join(refused)
+        raise connection.incomplete(f"has options that are not supported: {names}", "write texts or numbers")
+    return {name: _option(value) for name, value in options.items() if not _is_off(name, value)}
+
+
+def _is_off(name: str, value: object) -> bool:
+    """Whether an option says what holds without it. To a driver of MySQL each text is true, `false` too."""
+    if name == "ssl_check_hostname":
+        return False
+    return value is None or value is False or (name in TLS_SWITCHES and str(value).lower() in ("false", "0"))
+
+
+def _option(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def http_url(connection: AirflowConnection, types: tuple[str, ...]) -> str:

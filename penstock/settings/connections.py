@@ -171,8 +171,8 @@ def variables(conn_ids: Iterable[str]) -> dict[str, str]:
     texts: dict[str, tuple[str, str]] = {}
     for conn_id in sorted(set(conn_ids)):
         if text := find_text(conn_id):
-            other, _ = texts.setdefault(variable(conn_id), (conn_id, text))
-            if other != conn_id:
+            other, text_of_other = texts.setdefault(variable(conn_id), (conn_id, text))
+            if text != text_of_other:
                 raise SettingError(
                     f"connections {other} and {conn_id} have one variable, {variable(conn_id)}",
                     got="ids that differ by case, '-', '.' and '_' alone",

@@ -12,7 +12,8 @@ from penstock import logs
 from penstock.codec.heartbeat import heartbeat_signer
 from penstock.errors import SettingError, SinkError
 from penstock.kafka.client import client_config, client_id, spark_client_config
-from penstock.object_store.endpoint import AWS, find_endpoint, is_configured
+from penstock.object_store.bucket import filesystem
+from penstock.object_store.endpoint import AWS, Endpoint, find_endpoint, is_configured
 from penstock.settings import connections, settings
 from penstock.settings.connection_types import (
     database_url,
@@ -160,6 +161,14 @@ def test_a_connection_that_gives_no_brokers(connection: AirflowConnection, messa
         (as_json("penstock_database", host="/data/x.db", extra={"dialect": "sqlite"}), "", "sqlite:////data/x.db"),
         ("sqlite://%2Fdata%2Fx.db", "sqlite", "sqlite:////data/x.db"),
         ("mysql+pymysql://u@h/d", "mysql", "mysql+pymysql://u@h/d"),
+        (as_json("mysql", host="h", extra={"ssl": {"ca": "/ca", "check_hostname": False}}), "mysql",
+         "mysql+pymysql://h?ssl_ca=%2Fca&ssl_check_hostname=false"),
+        (as_json("mysql", host="h", extra={"ssl": '{"ca": "/ca"}', "ssl_disabled": False}), "mysql",
+         "mysql+pymysql://h?ssl_ca=%2Fca"),
+        ("mysql://h?ssl_ca=/ca&ssl_disabled=False&ssl_verify_identity=true", "mysql",
+         "mysql+pymysql://h?ssl_ca=%2Fca&ssl_verify_identity=true"),
+        (as_json("mysql", host="h", extra={"connect_timeout": 0, "local_infile": None}), "mysql",
+         "mysql+pymysql://h?connect_timeout=0"),
     ],
 )  # fmt: skip
 def test_the_url_of_a_database(text: str, dialect: str, url: str) -> None:
@@ -173,6 +182,10 @@ def test_the_url_of_a_database(text: str, dialect: str, url: str) -> None:
         (as_json("penstock_database", host="h"), "connection c names no dialect.*choose mysql, postgres or sqlite"),
         (as_json("postgres", host="h"), "connection c is of another engine; got: postgres; hint: it must be mysql"),
         (as_json("kafka", host="h"), "connection c is of another engine; got: kafka; hint: it must be mysql"),
+        (as_json("mysql", host="h", extra={"init_command": ["SET x"]}), "options that are not supported: init_command"),
+        (as_json("mysql", host="h", extra={"ssl": {"ca": ["/ca"]}}), "options that are not supported: ssl_ca"),
+        (as_json("mysql", host="h", extra={"ssl": "ca=/ca"}), "an extra `ssl` that is no object"),
+        (as_json("mysql", host="h", extra={"ssl": True}), "an extra `ssl` that is no object"),
     ],
 )
 def test_a_connection_that_gives_no_database(text: str, message: str) -> None:
@@ -344,3 +357,21 @@ def test_a_webhook_that_is_missing_stops_nothing(variables: Variables, capsys: p
     variables(PENSTOCK_ALERT_WEBHOOK="airflow://alerts")
     logs.setup("test")
     assert "ERROR test penstock.alerts: alerts are not posted: connection alerts is missing" in capsys.readouterr().err
+
+
+def test_two_connections_of_one_variable_are_refused(variables: Variables) -> None:
+    """A driver gets them as variables, and would take one database for the other."""
+    texts = {"shop-eu": as_json("mysql", host="eu"), "shop_eu": as_json("mysql", host="other")}
+    connections.set_lookup(lambda conn_id: texts.get(conn_id, ""))
+    assert connections.variables(["shop-eu"]) == {"AIRFLOW_CONN_SHOP_EU": texts["shop-eu"]}
+    with pytest.raises(SettingError, match="connections shop-eu and shop_eu have one variable, AIRFLOW_CONN_SHOP_EU"):
+        connections.variables(texts)
+    connections.set_lookup(None)
+    variables(AIRFLOW_CONN_SHOP_EU=texts["shop_eu"])
+    assert list(connections.variables(texts)) == ["AIRFLOW_CONN_SHOP_EU"]
+
+
+def test_one_key_of_an_object_store_is_not_enough() -> None:
+    for access_key, secret_key in (("k", ""), ("", "s")):
+        with pytest.raises(SinkError, match="an access key and a secret key of the object store go together; got: no"):
+            filesystem(Endpoint("http://store.example", access_key=access_key, secret_key=secret_key))
