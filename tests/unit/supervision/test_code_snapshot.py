@@ -167,6 +167,17 @@ def test_a_copy_is_verified_and_written_whole(project: Path, home: Path) -> None
     assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".part")] == []
 
 
+@pytest.mark.parametrize("damage", [b"", b"nothing", None])
+def test_the_archive_for_executors_is_verified(project: Path, damage: bytes | None) -> None:
+    content = read_project(project)
+    digest = digest_of(content)
+    code_snapshot.write_copy(digest, content)
+    path = code_snapshot.archive_copy(digest)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
+    assert code_snapshot.archive_copy(digest).read_bytes() == whole
+
+
 def test_copies_that_nothing_needs_are_removed_after_a_while(home: Path) -> None:
     contents = [{"jobs/a.py": str(n).encode()} for n in range(3)]
     digests = [digest_of(content) for content in contents]

@@ -87,6 +87,33 @@ def test_a_crash_restarts_what_was_released_and_a_rollback_what_was_before(shop:
     assert release(shop.control, "a", ME, to=second[:8]) == 3
 
 
+def test_code_that_is_returned_to_is_not_removed_by_a_release_of_another_host(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is checked, the release that had it may become too old to be kept."""
+    monkeypatch.setattr(released_code, "RELEASES_KEPT", 2)
+    for number in (1, 2, 3):
+        shop.edit(number)
+        assert release(shop.control, "a", ME) == number
+    with shop.control.begin() as c:
+        c.execute(update(tables.code_snapshot).values(used_at=0))
+    digest = shop.rows()[1].digest
+    assert digest
+    check = releases._run_check
+
+    def release_elsewhere(*args: Any) -> dict[str, Any]:
+        monkeypatch.setattr(releases, "_run_check", check)
+        for number in (4, 5):
+            shop.edit(number)
+            shop.control.release("a", ME, digest=released_code.take(shop.control))
+        released_code.prune(shop.control, "a")
+        return check(*args)
+
+    monkeypatch.setattr(releases, "_run_check", release_elsewhere)
+    assert release(shop.control, "a", ME, to="2") == 6
+    assert released_code.files_of(shop.control, digest)["jobs/shop/rate.py"] == b"RATE = 2\n"
+
+
 def test_a_release_that_does_not_exist_is_refused(shop: Shop) -> None:
     shop.launched()
     for name in ("7", "abcdef", "", " "):
