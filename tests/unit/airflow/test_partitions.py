@@ -172,9 +172,7 @@ def test_a_run_without_events_emits_none(control: Control) -> None:  # noqa: ARG
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_an_event_is_asked_for_under_the_assets_that_airflow_got(
-    control: Control, recorded: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_event_is_asked_for_under_the_assets_that_airflow_got(control: Control, recorded: bool) -> None:
     """A broker may have another address now, and then the asset another URI."""
     from penstock.airflow.partitions import settle
 
@@ -184,11 +182,12 @@ def test_an_event_is_asked_for_under_the_assets_that_airflow_got(
     task.resume(context, {"action": "emit"})
     if recorded:
         airflow.succeed(task, context)
-    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", "elsewhere:9092")
-    clear_caches()
-    settle(control, airflow.recorded)
+    # Undone before the project's own variables are.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", "elsewhere:9092")
+        clear_caches()
+        settle(control, airflow.recorded)
     assert control.sent_partitions() == []
-    monkeypatch.setattr("penstock.control.repositories.partitions.RETRY_MS", -1000)
     assert control.partition_event_due(["shop-totals"]) is not recorded
 
 
