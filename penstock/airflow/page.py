@@ -155,13 +155,14 @@ async def setting_error(_: Request, error: SettingError) -> JSONResponse:
 
 @app.exception_handler(ReleaseRefused)
 async def release_refused(_: Request, error: ReleaseRefused) -> JSONResponse:
-    log.warning("%s", error)
+    # It repeats what was asked for.
+    log.warning("%s", printable(str(error)))
     return JSONResponse({"code": "release_refused", "detail": str(error)}, 409)
 
 
 @app.exception_handler(SinkError)
 async def sink_error(_: Request, error: SinkError) -> JSONResponse:
-    log.warning("%s", error)
+    log.warning("%s", printable(str(error)))
     return JSONResponse({"code": "sink", "detail": str(error)}, 409)
 
 

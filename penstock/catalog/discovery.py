@@ -184,7 +184,7 @@ def load(project: Path | None = None) -> Catalog:
 
 
 def _captures(folder: Path) -> list[Capture]:
-    if not folder.exists():
+    if not (folder.exists() or folder.is_symlink()):
         return []
     # Most projects need no SQL parser.
     from penstock.model import capture
@@ -193,7 +193,7 @@ def _captures(folder: Path) -> list[Capture]:
 
 
 def _sinks(folder: Path) -> list[Sink]:
-    if not folder.exists():
+    if not (folder.exists() or folder.is_symlink()):
         return []
     from penstock.model.sql import sink_file
 
@@ -201,7 +201,7 @@ def _sinks(folder: Path) -> list[Sink]:
 
 
 def _sql_streams(folder: Path) -> list[SqlStream]:
-    if not folder.exists():
+    if not (folder.exists() or folder.is_symlink()):
         return []
     from penstock.model.sql import stream_file
 

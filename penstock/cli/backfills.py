@@ -21,7 +21,7 @@ import typer
 from penstock.catalog import Catalog, partial_catalog
 from penstock.cli.arguments import AsJson, DryRun, as_utc, completion, look_up, time_option
 from penstock.cli.output import clear_errors, console, echo, emit, table
-from penstock.errors import BackfillError, BrokerError, InputNotReady, Wait
+from penstock.errors import BackfillError, BrokerError, ControlError, InputNotReady, Wait
 from penstock.logs import setup
 from penstock.model.archive import Archive
 from penstock.model.backfill import Backfill
@@ -225,7 +225,7 @@ def _temporary_failures() -> Iterator[None]:
     """Exit code 75 (EX_TEMPFAIL) for errors that pass by themselves."""
     try:
         yield
-    except (InputNotReady, Wait, BrokerError) as e:
+    except (InputNotReady, Wait, BrokerError, ControlError) as e:
         echo(f"error: {e}", err=True)
         raise typer.Exit(TEMPORARY_FAILURE) from e
 

@@ -132,13 +132,13 @@ def _address(url: str) -> URL:
     except (ArgumentError, ValueError, ImportError) as e:
         got, valid = type(e).__name__, False
     else:
-        # In `user:a@b@host` the password ends at the first @, so the host contains a part of it.
-        got, valid = "an @ in the host", "@" not in (address.host or "")
+        # In `user:a@b/c@host` the password ends at the first @, so host and database contain parts of it.
+        got, valid = "an @ in the host or the database", "@" not in f"{address.host}{address.database}"
     if not valid:
         raise SettingError(
             "PENSTOCK_CONTROL_URL is no URL of a database",
             got=got,
-            hint="write it as mysql+pymysql://user:password@host:3306/database, in the password %40 for @",
+            hint="write it as mysql+pymysql://user:password@host:3306/database, in the password %40 for @, %2F for /",
         ) from None
     return address
 

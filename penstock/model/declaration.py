@@ -22,15 +22,22 @@ NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def list_files(folder: Path, suffix: str = "") -> list[Path]:
-    """Entries of a folder whose names end in `suffix`, sorted; none if the folder does not exist.
+    """Entries of a folder whose names end in `suffix`, sorted, without hidden ones, such as the locks of editors; none
+    if the folder does not exist.
 
     Raises:
-        DeclarationError: the folder cannot be read. An empty list would be taken for the wish to run nothing.
+        DeclarationError: the folder cannot be read, or is a link that leads nowhere. An empty list would be taken for
+            the wish to run nothing.
     """
     try:
-        return sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
+        return sorted(path for path in folder.iterdir() if path.name.endswith(suffix) and path.name[0] != ".")
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        if not folder.is_symlink():
+            return []
+        hint = "see that the disk to which it leads is there, or remove the link"
+        raise DeclarationError(
+            f"{folder} is a link that leads to no folder", got=folder.readlink(), hint=hint
+        ) from None
     except OSError as e:
         hint = "see that its disk is there, and let the user that Penstock runs as read it"
         raise DeclarationError(f"folder {folder} cannot be read", got=e.strerror, hint=hint) from e

@@ -72,10 +72,11 @@ def read_project(project: Path) -> CodeFiles:
     """
     content = _read(project)
     for _ in range(READS):
+        # Somebody who writes one file after another would otherwise be met between two of them.
+        time.sleep(READ_AGAIN_AFTER)
         previous, content = content, _read(project)
         if content == previous:
             return content
-        time.sleep(READ_AGAIN_AFTER)
     changing = ", ".join(changed_paths(previous, content)[:5])
     raise ReleaseRefused("files of the project are being changed", got=changing, hint="release when they are complete")
 

@@ -146,10 +146,10 @@ class PartitionRepository(ControlDatabase):
     def take_due_partitions(
         self, run: str, assets: Mapping[str, Collection[tuple[str, str]]], limit: int = 100
     ) -> list[PartitionEvent]:
-        """Give due events to a run of Airflow, the oldest partitions first.
+        """Give due events to a run of Airflow: those with the fewest attempts, and the oldest partitions, first.
 
-        Each event is given to one run. Of two revisions of a partition the second waits for another run, also if the
-        run of the first is cleared: Airflow tells the events of a partition apart by their run alone.
+        Each event is given to one run. Of two revisions of a partition one waits for another run, also if the run of
+        the first is cleared: Airflow tells the events of a partition apart by their run alone.
 
         Args:
             run: The run, as `dag_id/run_id`.
@@ -158,7 +158,9 @@ class PartitionRepository(ControlDatabase):
             limit: The most events.
         """
         t = s.partition_event
-        query = select(t).where(_is_due() & t.c.name.in_(assets)).order_by(t.c.partition_key, t.c.revision).limit(limit)
+        # Those that Airflow does not take, however many, hold up no others.
+        order = (t.c.attempts, t.c.partition_key, t.c.revision)
+        query = select(t).where(_is_due() & t.c.name.in_(assets)).order_by(*order).limit(limit)
         with self.begin() as c:
             taken: dict[tuple[str, str], PartitionEvent] = {}
             for event in rows(PartitionEvent, c.execute(query).mappings()):

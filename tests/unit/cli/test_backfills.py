@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from penstock.cli import app
 from penstock.control import connect
+from penstock.settings import PROJECT
 from tests.chaos.projects import other_project
 
 
@@ -21,3 +22,15 @@ def test_an_unknown_name_is_an_error_and_no_backfill_without_runs(tmp_path: Path
         control.engine.dispose()
     assert (done[0].exit_code, done[0].output) == (0, "No backfill has run yet: penstock backfill run NAME.\n")
     assert (done[1].exit_code, done[1].output) == (2, "error: there is no backfill named 'nosuch'; take one of: none\n")
+
+
+def test_a_run_may_be_tried_again_when_the_control_database_is_away(tmp_path: Path) -> None:
+    variables = {
+        "PENSTOCK_CONTROL_URL": "mysql+pymysql://u:p@127.0.0.1:1/control", "PENSTOCK_HOME": str(tmp_path),
+        "PENSTOCK_S3_URL": "http://store.example",
+    }  # fmt: skip
+    day = ["--from", "2026-01-31", "--to", "2026-02-01"]
+    with other_project(PROJECT, variables):
+        done = CliRunner().invoke(app, ["backfill", "run", "summaries-again", *day])
+    assert done.exit_code == 75, done.output
+    assert "a statement of the control database failed" in done.stderr

@@ -74,11 +74,20 @@ def test_an_event_that_airflow_has_for_one_asset_is_due_for_the_other_alone(cont
     # What changes the partition meanwhile concerns both.
     assert control.renew_partitions("totals", [KEYS[0]]) == 1
     moved = ("topic:b", "kafka://elsewhere")
-    [event] = control.take_due_partitions("partitions/r2", {"totals": [first, moved]})
-    assert (event.revision, event.lacking) == (1, [moved])
-    control.settle_partitions(control.sent_partitions())
-    [event] = control.take_due_partitions("partitions/r3", {"totals": [first, moved]})
-    assert (event.revision, event.lacking) == (2, [first, moved])
+    found = []
+    for run in ("partitions/r2", "partitions/r3"):
+        [event] = control.take_due_partitions(run, {"totals": [first, moved]})
+        found.append((event.revision, event.lacking))
+        control.settle_partitions(control.sent_partitions())
+    assert found == [(2, [first, moved]), (1, [moved])]
+
+
+def test_events_that_airflow_does_not_take_hold_up_no_others(control: Control) -> None:
+    control.record_partitions("totals", [(key, 1) for key in KEYS[:3]])
+    assert len(taken(control, "partitions/r1", 3)) == 3
+    control.settle_partitions(control.sent_partitions(), lacking=[ASSET])
+    control.record_partitions("totals", [(KEYS[3], 1)])
+    assert taken(control, "partitions/r2", 3) == [(KEYS[3], 1), (KEYS[0], 1), (KEYS[1], 1)]
 
 
 def test_a_run_that_is_cleared_has_no_second_event_of_a_partition(control: Control) -> None:

@@ -47,7 +47,8 @@ def test_an_invalid_setting_is_one_error_line(monkeypatch: pytest.MonkeyPatch, n
 @pytest.mark.parametrize(
     ("place", "got"),
     [
-        ("mysql+pymysql://u:a@secret@127.0.0.1:1/db", "an @ in the host"),
+        ("mysql+pymysql://u:a@secret@127.0.0.1:1/db", "an @ in the host or the database"),
+        ("mysql+pymysql://u:a@sec/ret@127.0.0.1:1/db", "an @ in the host or the database"),
         ("mysql+pymysql://u:b@127.0.0.1:secret/db", "ValueError"),
         ("mysql+pymysql:/u:secret@127.0.0.1/db", "ArgumentError"),
         ("mysql+secret://u:b@127.0.0.1/db", "NoSuchModuleError"),

@@ -114,6 +114,16 @@ def test_files_that_change_meanwhile_are_read_again(project: Path, monkeypatch: 
         read_project(project)
 
 
+def test_files_that_are_written_one_after_another_are_read_when_all_are(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (project / "jobs" / "shop" / name for name in ("orders.py", "rates.csv"))
+    first.write_text("new")
+    monkeypatch.setattr("time.sleep", lambda _: second.write_text("new"))
+    content = read_project(project)
+    assert content["jobs/shop/orders.py"] == content["jobs/shop/rates.csv"] == b"new"
+
+
 def test_what_cannot_be_a_snapshot_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ReleaseRefused, match="there is no project"):
         read_project(project / "dags")
