@@ -47,6 +47,7 @@ class CommitMarker:
         waits_for_clock: whether rows may follow without records, once event time has come far enough.
         reset_id: id of the reset since which the windows are computed again; "" for none.
         reset_floor: epoch ms; windows that begin before were left as they are by that reset. None for no limit.
+        earlier_resets: those before it, oldest first: id, floor, and the watermark, epoch ms, that each came to.
     """
 
     query: str
@@ -61,6 +62,7 @@ class CommitMarker:
     waits_for_clock: bool = False
     reset_id: str = ""
     reset_floor: int | None = None
+    earlier_resets: Sequence[tuple[str, int | None, int]] = ()
 
     def value(self) -> bytes:
         fields = asdict(self)
@@ -82,6 +84,7 @@ class CommitMarker:
         fields["offsets"] = {t: {int(p): at for p, at in parts.items()} for t, parts in fields["offsets"].items()}
         fields["plans"] = {int(batch): plan for batch, plan in fields["plans"].items()}
         fields["output_topics"] = tuple(fields["output_topics"])
+        fields["earlier_resets"] = tuple(map(tuple, fields.get("earlier_resets", ())))
         return cls(**fields)
 
 

@@ -137,6 +137,12 @@ class PartitionRepository(ControlDatabase):
                 count += _add(c, name, key, newest.revision + 1 if newest else 1, "due", reset_id)
             return count
 
+    def recorded_resets(self, name: str, reset_ids: Collection[str]) -> set[str]:
+        """Those of some resets of a stream by which a partition is recorded as changed."""
+        t = s.partition_event.c
+        with self.begin() as c:
+            return set(c.execute(select(t.reset_id).where(t.name == name, t.reset_id.in_(reset_ids))).scalars())
+
     def partition_event_due(self, names: Collection[str]) -> bool:
         """Whether an event of some streams and archives can be sent now."""
         t = s.partition_event.c

@@ -274,7 +274,7 @@ class BatchCommitter:
             query_id, batch.batch_id, {**batch.ends, **of_tables}, {**ids, **table_ids}, batch.plans,
             self._checkpoint.copy_id, batch.starts, tuple(t.name for t in self._stream.output_topics), event_time,
             self._stream.output_mode.heartbeat_schedule is not None,
-            *(self.reset.recomputes if self.reset else ("", None)),
+            *((*self.reset.recomputes, self.reset.earlier) if self.reset else ()),
         )  # fmt: skip
 
     def _deliver(

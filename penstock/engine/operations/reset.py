@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from penstock.model.output import CommitMarker
 
 log = logging.getLogger(__name__)
+
+RESETS_KEPT = 10
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Reset:
         emitted: Epoch ms; final windows that end by then were emitted before.
         rebuilt: Whether the folder holds a rebuilt state, so that nothing is read again.
         id: Distinguishes it from other resets.
+        earlier: Those before it, for commit markers.
     """
 
     starts: TopicOffsets
@@ -48,6 +51,7 @@ class Reset:
     emitted: int = 0
     rebuilt: bool = False
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    earlier: Sequence[tuple[str, int | None, int]] = ()
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -55,7 +59,8 @@ class Reset:
     @classmethod
     def read(cls, text: str) -> Reset:
         fields = json.loads(text)
-        return cls(**fields | {name: _ends(fields[name]) for name in ("starts", "processed")})
+        fields |= {name: _ends(fields[name]) for name in ("starts", "processed")}
+        return cls(**fields | {"earlier": tuple(map(tuple, fields.get("earlier", ())))})
 
     def of(self, ids: Mapping[str, str]) -> Reset:
         """The reset without topics that were recreated since. ids: the present ids."""
@@ -86,13 +91,19 @@ def activate_reset(checkpoint: Checkpoint, mark: CommitMarker) -> Reset | None:
         if not waiting.ready:
             previous = checkpoint.active_reset()
             processed = processed_offsets(Reset.read(previous) if previous else None, mark, waiting.ids)
-            waiting = replace(waiting, processed=processed, ready=True)
+            waiting = replace(waiting, processed=processed, ready=True, earlier=resets_of(mark))
             checkpoint.request_reset(waiting.text())
         checkpoint.activate_pending_reset()
         action = "goes on with its rebuilt state" if waiting.rebuilt else "starts again from other offsets"
         log.warning("%s %s; the old checkpoint is in %s.before", checkpoint.path, action, checkpoint.path)
     text = checkpoint.active_reset()
     return None if text is None else _parse(text, checkpoint.path)
+
+
+def resets_of(mark: CommitMarker) -> list[tuple[str, int | None, int]]:
+    """The last resets of a stream up to a commit marker, as `CommitMarker.earlier_resets`."""
+    last = [(mark.reset_id, mark.reset_floor, mark.watermark_ms)] if mark.reset_id else []
+    return [*mark.earlier_resets, *last][-RESETS_KEPT:]
 
 
 def _parse(text: str, path: str) -> Reset:

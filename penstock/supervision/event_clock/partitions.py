@@ -68,6 +68,8 @@ class PartitionWatch:
         self._marks: dict[str, int] = {}
         self._resets: dict[str, tuple[str, str]] = {}
         """Of each stream, the reset and the last partition that are recorded."""
+        self._earlier: dict[str, list[str]] = {}
+        """Of each stream, the resets before the last one that are recorded."""
         self._revisions: dict[str, dict[str, int]] = {}
         self._errors: dict[str, str] = {}
         self._clock, self._archives_at = clock, float("-inf")
@@ -105,7 +107,8 @@ class PartitionWatch:
                 log.warning("the watermark of stream %s is not known: its commit marker: %s", stream.name, e)
             self._errors[stream.name] = str(e)
             return 0
-        recomputed = self._look_at_reset(stream, marker, closed) if marker.reset_id else 0
+        recomputed = self._look_at_earlier_resets(stream, marker) if marker.earlier_resets else 0
+        recomputed += self._look_at_reset(stream, marker, closed) if marker.reset_id else 0
         # A stream that was reset begins with an earlier watermark, or with none.
         if mark <= self._marks.get(stream.name, 0):
             return recomputed
@@ -122,6 +125,24 @@ class PartitionWatch:
         if not keys or closed == keys[-1]:
             self._marks[stream.name] = mark
         return recomputed + new
+
+    def _look_at_earlier_resets(self, stream: PartitionedStream, marker: CommitMarker) -> int:
+        """Record what resets had closed once more before the last one, if nobody looked then."""
+        ids = [reset_id for reset_id, *_ in marker.earlier_resets]
+        if self._earlier.get(stream.name) == ids:
+            return 0
+        recorded = self._control.recorded_resets(stream.name, [*ids, *filter(None, [marker.reset_id])])
+        new = 0
+        # What a later one has changed too is recorded under that alone.
+        if marker.reset_id not in recorded:
+            newest = max((at for at, reset_id in enumerate(ids) if reset_id in recorded), default=0)
+            for reset_id, floor, watermark in marker.earlier_resets[newest:]:
+                last = stream.partitions.last_closed(watermark - millis(stream.delay))
+                first = "" if floor is None else stream.partitions.last_closed(floor)
+                keys = self._control.partition_revisions(stream.name, first, last)
+                new += self._control.renew_partitions(stream.name, keys, reset_id)
+        self._earlier[stream.name] = ids
+        return new
 
     def _look_at_reset(self, stream: PartitionedStream, marker: CommitMarker, closed: str) -> int:
         """Record what a reset stream has closed once more, up to a partition: its windows were computed again."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 
 import pytest
 
@@ -21,6 +22,7 @@ from penstock.supervision.event_clock.partitions import ARCHIVES_EVERY, Partitio
 HOUR = timedelta(hours=1)
 START = datetime(2026, 1, 31, 10, 20, tzinfo=UTC)
 TOTALS = PartitionedStream("totals", Partitions(HOUR))
+RUNS = count()
 KEPT = PartitionedArchive("kept", "lake", "kept")
 
 
@@ -37,11 +39,12 @@ class Markers:
         batch: int = 7,
         reset_id: str = "",
         floor: int | None = None,
+        earlier: Sequence[tuple[str, int | None, int]] = (),
     ) -> None:
         mark = int(at.timestamp() * 1000) if isinstance(at, datetime) else at or 0
         plan = "v1\n" + json.dumps({"batchWatermarkMs": mark, "batchTimestampMs": 1}) + '\n{"t":{"0":1}}'
         self.values[name] = CommitMarker(
-            "q", batch, {}, plans={batch: plan}, reset_id=reset_id, reset_floor=floor
+            "q", batch, {}, plans={batch: plan}, reset_id=reset_id, reset_floor=floor, earlier_resets=earlier
         ).value()
 
     def read(self) -> Mapping[str, bytes]:
@@ -51,7 +54,8 @@ class Markers:
 
 
 def due(control: Control, name: str = "totals") -> list[str]:
-    return [f"{e.partition_key}/{e.revision}" for e in control.take_due_partitions("partitions/r", {name: []}, 10_000)]
+    taken = control.take_due_partitions(f"partitions/r{next(RUNS)}", {name: []}, 10_000)
+    return [f"{e.partition_key}/{e.revision}" for e in taken]
 
 
 def watch(control: Control, markers: Markers, *declared: Partitioned) -> PartitionWatch:
@@ -130,6 +134,42 @@ def test_each_closed_partition_is_due_once_through_restarts_and_resets(control: 
     first = partition_start(partitions.last_closed(int(START.timestamp() * 1000))) + length
     assert starts == [first + n * length for n in range(len(starts))]
     assert first + len(starts) * length <= at < first + (len(starts) + 1) * length
+
+
+@pytest.mark.parametrize("last", ["r2", "rebuilt"])
+@pytest.mark.parametrize("is_looking", [True, False])
+def test_what_a_reset_had_computed_again_is_due_though_another_came_before_a_look(
+    control: Control, last: str, is_looking: bool
+) -> None:
+    """As when Airflow is down. A rebuilt state computes nothing again, and knows of the reset before it."""
+    markers = Markers()
+    markers.commit(START)
+    watch(control, markers).look()
+    markers.commit(START + 10 * HOUR)
+    watch(control, markers).look()
+    assert len(due(control)) == 10
+    control.settle_partitions(control.sent_partitions())
+
+    def at(hour: int) -> int:
+        return int(START.replace(hour=hour, minute=0).timestamp() * 1000)
+
+    markers.commit(START + 8 * HOUR, reset_id="r1", floor=at(12))
+    if is_looking:
+        watch(control, markers).look()
+    # The first reset had come to 18:20.
+    earlier = [("r1", at(12), at(18) + 1_200_000)]
+    now = START + 10 * HOUR
+    markers.commit(now, reset_id="r2" if last == "r2" else "", floor=at(16) if last == "r2" else None, earlier=earlier)
+    looking = watch(control, markers)
+    looking.look()
+    hours = range(12, 20 if last == "r2" else 18)
+    found = due(control)
+    assert {key.partition("/")[0] for key in found} == {f"2026-01-31T{hour}:00:00" for hour in hours}
+    assert len(found) == len(hours), "one event serves for both"
+    control.settle_partitions(control.sent_partitions())
+    for one in (looking, watch(control, markers), watch(control, markers)):
+        one.look()
+    assert due(control) == []
 
 
 def test_what_a_reset_computes_again_is_due_again_when_it_is_closed_again(control: Control) -> None:

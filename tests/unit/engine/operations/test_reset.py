@@ -16,7 +16,7 @@ from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.engine.checkpoint.offset_log import TopicOffsets
 from penstock.engine.commit.dead_letter_index import DeadLetterIndex
 from penstock.engine.operations import removal, reset_plan
-from penstock.engine.operations.reset import Reset, processed_offsets
+from penstock.engine.operations.reset import RESETS_KEPT, Reset, processed_offsets, resets_of
 from penstock.engine.operations.reset_plan import PartitionReset, ResetPlan, parse_target
 from penstock.errors import BrokerError, PenstockError
 from penstock.kafka import cleanup, commit_marker, dead_letters
@@ -143,6 +143,18 @@ def test_what_was_looked_at_before_a_reset(
     before: Reset | None, mark: CommitMarker, seen: dict[str, dict[int, int]]
 ) -> None:
     assert processed_offsets(before, mark, SAME) == seen
+
+
+def test_a_marker_names_the_resets_before_the_last_one() -> None:
+    plan = 'v1\n{"batchWatermarkMs": 7000}\n{}'
+    mark = CommitMarker("q", 3, {}, plans={3: plan}, reset_id="r2", reset_floor=5, earlier_resets=[("r1", None, 1)])
+    found = resets_of(CommitMarker.read(mark.value()))
+    assert found == [("r1", None, 1), ("r2", 5, 7000)]
+    assert Reset.read(Reset({}, earlier=found).text()).earlier == tuple(found)
+    assert resets_of(CommitMarker("q", 3, {})) == []
+    many = CommitMarker("q", 3, {}, reset_id="last", earlier_resets=[(str(n), None, n) for n in range(50)])
+    assert [reset_id for reset_id, *_ in resets_of(many)][-2:] == ["49", "last"]
+    assert len(resets_of(many)) == RESETS_KEPT
 
 
 class Asked:
