@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from penstock.catalog import load, load_partial, mistakes_of_app, partial_catalog
+from penstock.catalog import load_partial, mistakes_of_app, partial_catalog
 from penstock.cli import app as penstock
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.errors import DeclarationError, ReleaseRefused
@@ -398,24 +398,3 @@ def test_a_folder_that_cannot_be_read_is_no_wish_to_run_nothing(
     monkeypatch.setattr(Path, "iterdir", listed)
     with pytest.raises(DeclarationError, match=f"folder .*/{folder} cannot be read; got: Permission denied"):
         load_partial()
-
-
-@pytest.mark.parametrize("folder", ["jobs", "jobs/shop", "sql/captures"])
-def test_a_link_to_a_folder_that_is_away_is_not_taken_for_an_empty_one(folder: str, tmp_path: Path) -> None:
-    (tmp_path / "sql").mkdir()
-    path = tmp_path / folder
-    path.parent.mkdir(exist_ok=True)
-    path.symlink_to(tmp_path / "away")
-    with pytest.raises(DeclarationError, match=f"{folder} is a link that leads to no folder; got: .*away; hint: see"):
-        load(tmp_path)
-
-
-def test_the_lock_of_an_editor_is_no_declaration(project: Path) -> None:
-    """Emacs makes links that lead nowhere beside the files that are edited."""
-    before = load_partial()
-    for folder in ("jobs", "jobs/shop", "sql/captures", "sql/sinks", "sql/streams"):
-        (project / folder).mkdir(parents=True, exist_ok=True)
-        for name in (".#sales.py", ".#sales.sql"):
-            (project / folder / name).symlink_to("somebody@host.1234:5678")
-    assert load_partial() == before
-    assert load(project) == before[0]
