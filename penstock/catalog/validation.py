@@ -59,7 +59,6 @@ def build(
     in_sql = _sql_streams(list(sql_streams), topics)
     streams += in_sql
     named += in_sql
-    _check_names_are_unique(named)
     with_topic: list[View | Archive] = [*views, *archives]
     for declaration in with_topic:
         if isinstance(declaration.topic, Topic):
@@ -113,8 +112,8 @@ def _sql_streams(declared: Sequence[SqlStream], topics: Topics) -> list[Stream]:
     # Most projects need no SQL parser.
     from penstock.model.sql.stream_query import sql_stream
 
-    targets = {one.target.name: one.target for one in declared}
-    streams = [sql_stream(one, {**targets, **topics}) for one in declared]
+    all_topics = {one.target.name: one.target for one in declared} | topics
+    streams = [sql_stream(one, all_topics) for one in declared]
     for stream in streams:
         for topic in stream.topics():
             _declare(topic, stream, topics)

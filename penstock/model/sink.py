@@ -31,6 +31,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
+from penstock.model.sql_declaration import SqlDeclaration
+
 # The app whose driver runs sinks that name no other.
 SINKS_APP = "sinks"
 # Columns of a temporary view beside those of its topic's values: the record, and which SELECTs a row came through.
@@ -84,7 +86,7 @@ class RewrittenSelect:
 
 
 @dataclass(frozen=True)
-class Sink:
+class Sink(SqlDeclaration):
     """One declared sink; the module's text says what each clause means.
 
     Attributes:
@@ -128,10 +130,6 @@ class Sink:
     tags: tuple[str, ...] = ()
     time: str = ""
 
-    def at(self, clause: str) -> str:
-        """File, line and column of a clause, or of the `SELECT`; of the beginning where there is none of it."""
-        return f"{self.path}:{self.locations.get(clause, self.locations['INTO'])}"
-
     @property
     def makes_points(self) -> bool:
         return self.store in POINT_STORES
@@ -146,9 +144,5 @@ class Sink:
         named = {"KEY": self.key, "MEASUREMENT": (self.measurement,), "TAGS": self.tags, "TIME": (self.time,)}
         return next(clause for clause, names in named.items() if column in names)
 
-    def select_location(self, at: int) -> str:
-        """File, line and column of a character of `rewritten.sql`."""
-        line, column = map(int, self.locations["SELECT"].split(":"))
-        before = self.sql[: self.rewritten.written_offset(at)]
-        down = before.count("\n")
-        return f"{self.path}:{line + down}:{len(before) - before.rfind(chr(10)) if down else column + len(before)}"
+    def written_offset(self, at: int) -> int:
+        return self.rewritten.written_offset(at)

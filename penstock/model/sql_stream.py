@@ -39,6 +39,7 @@ from pathlib import Path
 
 from penstock.model.output_mode import OutputMode, Stateless
 from penstock.model.partition import PartitionBy
+from penstock.model.sql_declaration import SqlDeclaration
 from penstock.model.topic import Topic
 
 # The app whose driver runs streams in SQL that name no other.
@@ -67,7 +68,7 @@ class StreamRead:
 
 
 @dataclass(frozen=True)
-class SqlStream:
+class SqlStream(SqlDeclaration):
     """One declared stream; the module's text says what each clause means.
 
     Attributes:
@@ -92,14 +93,3 @@ class SqlStream:
     shuffle_partitions: int = 1
     steps: int | None = None
     partition: PartitionBy | None = None
-
-    def at(self, clause: str) -> str:
-        """File, line and column of a clause, or of the `SELECT`; of the beginning where there is none of it."""
-        return f"{self.path}:{self.locations.get(clause, self.locations['INTO'])}"
-
-    def select_location(self, at: int) -> str:
-        """File, line and column of a character of the SELECT."""
-        line, column = map(int, self.locations["SELECT"].split(":"))
-        before = self.sql[:at]
-        down = before.count("\n")
-        return f"{self.path}:{line + down}:{len(before) - before.rfind(chr(10)) if down else column + len(before)}"

@@ -6,8 +6,9 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from penstock.model.checks.spark_plan import nodes, replaced_plan
 from penstock.model.schema import quoted
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ def temporary_views(frames: Mapping[str, DataFrame]) -> Iterator[SparkSession]:
         finally:
             for topic in frames:
                 spark.catalog.dropTempView(topic)
+
+
+def select_nodes(rows: DataFrame) -> list[Any]:
+    """The nodes of a SELECT's plan, without what its views do."""
+    plan = nodes(replaced_plan(rows), lambda node: node.nodeName() == "View")
+    return [node for node in plan if node.nodeName() != "View"]
 
 
 def error_offset(sql: str, e: PySparkException) -> int | None:

@@ -49,7 +49,9 @@ class StreamClauses(ClauseReader):
                 case "EMIT":
                     values["output_mode"] = self._emit()
                 case "JOIN":
-                    values["output_mode"] = StreamJoin(**self._durations(("WITHIN", "GRACE")))
+                    durations = self._durations(("WITHIN", "GRACE"))
+                    with self.placed(name):
+                        values["output_mode"] = StreamJoin(**durations)
                 case "STEPS":
                     values["steps"] = self.number("the number of stateful steps")
                 case "PARTITIONS":
@@ -138,12 +140,12 @@ class StreamClauses(ClauseReader):
         read[name] = value
 
     def _emit(self) -> EmitFinal | EmitChanges:
-        if self.one_of(("final", "changes"), "what is emitted") == "changes":
-            return EmitChanges(**self._durations(("WINDOW", "GRACE"), ("PHASE",)))
-        durations = self._durations(("WINDOW", "GRACE"), ("PHASE", "LATE"))
+        is_final = self.one_of(("final", "changes"), "what is emitted") == "final"
+        durations = self._durations(("WINDOW", "GRACE"), ("PHASE", "LATE") if is_final else ("PHASE",))
         if "late" in durations:
             durations["first_step"] = durations.pop("late")
-        return EmitFinal(**durations)
+        with self.placed("EMIT"):
+            return EmitFinal(**durations) if is_final else EmitChanges(**durations)
 
     def _durations(self, required: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, timedelta]:
         """Words that are each followed by a duration, in any order; 0 is one too but for a WINDOW."""

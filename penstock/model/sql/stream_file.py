@@ -9,7 +9,6 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from penstock.errors import DeclarationError
 from penstock.model.declaration import list_files
 from penstock.model.sql.lexer import line_and_column, read_sql_file, tokenize_sql
 from penstock.model.sql.sink_file import QUOTED
@@ -33,11 +32,7 @@ def read(path: Path) -> SqlStream:
 def parse(text: str, path: Path) -> SqlStream:
     """As `read`, from the file's text."""
     clauses = StreamClauses(text, path, tokenize_sql(text, path, "spark", QUOTED))
-    try:
-        values = clauses.read()
-    except DeclarationError as e:
-        # The checks of a window know nothing of files.
-        raise e if str(path) in e.what else clauses.error(e.what, str(e.got), e.hint, clauses.peek()) from e
+    values = clauses.read()
     sql = clauses.select()
     if "value" not in values:
         values["value"] = _other_columns(clauses, sql, values.get("key", ()))

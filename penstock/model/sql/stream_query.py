@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeclarationError
-from penstock.model.checks.spark_plan import nodes, replaced_plan
 from penstock.model.checks.volatile_expressions import volatile_expressions
 from penstock.model.input import Input, Table
 from penstock.model.output import TopicOutput
-from penstock.model.sql.spark_select import error_offset, error_text, temporary_views
+from penstock.model.sql.spark_select import error_offset, error_text, select_nodes, temporary_views
 from penstock.model.sql_stream import SqlStream, StreamRead
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic
@@ -67,11 +65,11 @@ def sql_stream(declared: SqlStream, topics: Mapping[str, Topic]) -> Stream:
     """
     inputs: dict[str, Input | Table] = {}
     for name, read in zip(input_names(declared), declared.reads, strict=True):
-        with _located(declared, f"READ {read.topic}"):
+        with declared.located(f"READ {read.topic}"):
             if name in inputs:
                 raise DeclarationError("two topics have names that are alike", got=name, hint="read one of them")
             inputs[name] = _input(read, topics.get(read.topic))
-    with _located(declared, "INTO"):
+    with declared.located("INTO"):
         stream = Stream(
             name=declared.name, app=declared.app, inputs=inputs, transform=SqlTransform(declared),
             output=TopicOutput(declared.target, key=declared.key, value=declared.value),
@@ -94,21 +92,13 @@ def _input(read: StreamRead, topic: Topic | None) -> Input | Table:
     )
 
 
-@contextmanager
-def _located(declared: SqlStream, clause: str) -> Iterator[None]:
-    try:
-        yield
-    except DeclarationError as e:
-        raise DeclarationError(f"{declared.at(clause)}: {e.what}", got=e.got, hint=e.hint) from e
-
-
 def _run_select(declared: SqlStream, frames: Mapping[str, DataFrame]) -> DataFrame:
     from pyspark.errors import PySparkException
 
     with temporary_views(frames) as spark:
         try:
             rows = spark.sql(declared.sql)
-            volatile = next(_volatile(rows), None)
+            volatile = next((one for node in select_nodes(rows) for one in volatile_expressions(node)), None)
         except PySparkException as e:
             raise _spark_error(declared, e) from e
     if volatile:
@@ -122,14 +112,6 @@ def _run_select(declared: SqlStream, frames: Mapping[str, DataFrame]) -> DataFra
             what = f"{declared.at(clause)}: {clause} names a column that is not selected"
             raise DeclarationError(what, got=missing[0], hint=f"take one of: {', '.join(rows.columns)}")
     return rows
-
-
-def _volatile(rows: DataFrame) -> Iterator[tuple[str, int]]:
-    """The volatile expressions of a SELECT, as SQL, and their offsets."""
-    for node in nodes(replaced_plan(rows), lambda node: node.nodeName() == "View"):
-        # What a view does is not of the SELECT.
-        if node.nodeName() != "View":
-            yield from volatile_expressions(node)
 
 
 def _spark_error(declared: SqlStream, e: PySparkException) -> DeclarationError:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeclarationError
-from penstock.model.checks.spark_plan import elements, nodes, replaced_plan
+from penstock.model.checks.spark_plan import elements
 from penstock.model.checks.volatile_expressions import VOLATILE_HINT, first_volatile, volatile_expressions
 from penstock.model.lazy_spark import F, T
 from penstock.model.sink import INDEX_COLUMN, PATH_COLUMN, RECORD_COLUMN, Sink
 from penstock.model.sql.sink_select import ALONE, STREAM
-from penstock.model.sql.spark_select import error_offset, error_text, temporary_views
+from penstock.model.sql.spark_select import error_offset, error_text, select_nodes, temporary_views
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Nodes of Spark's plan that process one row at a time.
 ROW_NODES = {
-    "Project", "Filter", "Union", "SubqueryAlias", "Generate", "WithCTE", "CTERelationDef", "CTERelationRef", "View",
+    "Project", "Filter", "Union", "SubqueryAlias", "Generate", "WithCTE", "CTERelationDef", "CTERelationRef",
     "UnresolvedHint", "ResolvedHint", "OneRowRelation",
 }  # fmt: skip
 REASONS = {
@@ -61,9 +61,8 @@ def run_select(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, b
     with temporary_views(views) as spark:
         try:
             rows = spark.sql(sink.rewritten.sql)
-            plan = list(nodes(replaced_plan(rows), lambda node: node.nodeName() == "View"))
-            names_of_nodes = {node.nodeName() for node in plan}
-            own = [node for node in plan if node.nodeName() != "View"]
+            own = select_nodes(rows)
+            names_of_nodes = {node.nodeName() for node in own}
             volatile = next((moment for node in own for moment in volatile_expressions(node)), None)
             exposed = next((text for node in own for text in _exposed_columns(node)), None)
         except PySparkException as e:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pkgutil import resolve_name
@@ -62,9 +61,9 @@ def sink_stream(sink: Sink, topics: Mapping[str, Topic] | None = None) -> Stream
     compacted = frozenset(read.topic for read in sink.reads if read.topic in declared and declared[read.topic].compacts)
     _check_tombstones(sink, compacted)
     for name, read in zip(input_names(sink), sink.reads, strict=True):
-        with _located(sink, f"READ {read.topic}"):
+        with sink.located(f"READ {read.topic}"):
             inputs[name] = _input(read, declared.get(read.topic) or Topic(read.topic))
-    with _located(sink, "INTO"):
+    with sink.located("INTO"):
         stream = Stream(
             name=sink.name, app=sink.app, inputs=inputs, transform=SinkTransform(sink, compacted),
             output=sink_output(sink), output_mode=Stateless(), every=sink.every.total_seconds(),
@@ -126,11 +125,3 @@ def _input(read: SinkRead, topic: Topic) -> Input:
         own.setdefault("event_time", "record.timestamp")
     # A record is read whatever its time; the row is refused if no version can have that time.
     return Input(topic, max_ahead=None, record=True, share=read.share, **own)
-
-
-@contextmanager
-def _located(sink: Sink, clause: str) -> Iterator[None]:
-    try:
-        yield
-    except DeclarationError as e:
-        raise DeclarationError(f"{sink.at(clause)}: {e.what}", got=e.got, hint=e.hint) from e
