@@ -159,10 +159,13 @@ def settle(control: Control, recorded: RecordedPartitions) -> None:
     for keys, events in sent.items():
         since = datetime.fromtimestamp(min(e.changed_at for e in events) / 1000, UTC) - CLOCK_SKEW
         recorded_of = {key: recorded(*key, since) for key in keys}
+        # Airflow records nothing for an asset that is not active, as one that no DAG that it has read names.
+        by_lacking: dict[tuple[tuple[str, str], ...], list[PartitionEvent]] = defaultdict(list)
         for event in events:
-            lacking = [key for key in keys if (event.partition_key, event.run) not in recorded_of[key]]
-            # Airflow records nothing for an asset that is not active, as one that no DAG that it has read names.
-            control.settle_partitions([event], lacking=lacking)
+            lacking = tuple(key for key in keys if (event.partition_key, event.run) not in recorded_of[key])
+            by_lacking[lacking].append(event)
+        for lacking, of in by_lacking.items():
+            control.settle_partitions(of, lacking=lacking)
 
 
 def recorded_by_airflow(name: str, uri: str, since: datetime) -> Collection[tuple[str, str]]:

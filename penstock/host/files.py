@@ -51,12 +51,12 @@ def owner_only() -> Iterator[None]:
         os.umask(before)
 
 
-def walk(folder: Path | str, *, links: bool = False) -> Iterator[tuple[str, list[str], list[str]]]:
+def walk(folder: Path | str, *, followlinks: bool = False) -> Iterator[tuple[str, list[str], list[str]]]:
     """As os.walk, which passes over a folder that it cannot list as if it were empty.
 
     Args:
         folder: The folder.
-        links: Whether links to folders are followed.
+        followlinks: Whether links to folders are followed.
 
     Raises:
         OSError: A folder cannot be listed. One that is gone meanwhile is passed over.
@@ -66,7 +66,7 @@ def walk(folder: Path | str, *, links: bool = False) -> Iterator[tuple[str, list
         if not isinstance(e, FileNotFoundError):
             raise e
 
-    return os.walk(folder, followlinks=links, onerror=fail)
+    return os.walk(folder, followlinks=followlinks, onerror=fail)
 
 
 def make_private(home: Path) -> None:

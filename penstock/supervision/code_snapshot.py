@@ -15,7 +15,7 @@ import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
@@ -24,6 +24,7 @@ from penstock.errors import ReleaseRefused
 from penstock.host import files
 from penstock.settings import LIBRARY, settings
 
+Walk = Iterator[tuple[str, list[str], list[str]]]
 CodeFiles = Mapping[str, bytes]
 """Content by path in the project, with slashes."""
 
@@ -52,10 +53,9 @@ def digest_of(content: CodeFiles) -> str:
 def disk_digest(project: Path) -> str:
     """The digest of a project's files as they are on the disk now; those that cannot be read are left out."""
     digest = hashlib.sha256()
-    with suppress(OSError):
-        for name, path in sorted(_project_paths(project)):
-            with suppress(OSError):
-                _add(digest, name, path.read_bytes())
+    for name, path in sorted(_project_paths(project, os.walk)):
+        with suppress(OSError):
+            _add(digest, name, path.read_bytes())
     return digest.hexdigest()
 
 
@@ -116,18 +116,21 @@ def _check_name(name: str) -> None:
 
 def _largest(project: Path) -> str:
     sizes = []
-    for name, path in _project_paths(project):
+    for name, path in _project_paths(project, os.walk):
         with suppress(OSError):
             sizes.append((path.stat().st_size, name))
     return ", ".join(f"{name} has {size >> 20} MiB" for size, name in sorted(sizes, reverse=True)[:3])
 
 
-def _project_paths(project: Path) -> Iterator[tuple[str, Path]]:
-    """Path in the project and path on the disk of each file. Links are followed."""
+def _project_paths(project: Path, walk: Callable[..., Walk] = files.walk) -> Iterator[tuple[str, Path]]:
+    """Path in the project and path on the disk of each file. Links are followed.
+
+    walk: `files.walk`, which fails at a folder that cannot be listed, or `os.walk`, which passes over it.
+    """
     s, library = settings(), LIBRARY / "penstock"
     others = {path.resolve() for path in (s.home, s.cache, library)}
     at_top = (*EXCLUDED, *EXCLUDED_AT_TOP, *(files.HOME_ENTRIES if s.home.resolve() == project.resolve() else ()))
-    for folder, names, file_names in files.walk(project, links=True):
+    for folder, names, file_names in walk(project, followlinks=True):
         here = Path(folder)
         inside = here.relative_to(project)
         real = here.resolve()

@@ -52,9 +52,12 @@ def release(
     # Whoever asks on this host waits for the others: several JVMs at once take so long that all are given up.
     with files.locked(settings().home / "run" / "release.lock"):
         earlier = released_code.find(control, app, to) if to else None
-        digest = earlier.digest if earlier and earlier.digest else released_code.take(control)
-        # Another host may release meanwhile, and an old release is then removed with its code.
-        control.use_snapshot(digest)
+        if earlier and earlier.digest:
+            digest = earlier.digest
+            # Another host may release meanwhile, and an old release is then removed with its code.
+            control.use_snapshot(digest)
+        else:
+            digest = released_code.take(control)
         _check(control, app, released_code.copy_of(control, digest), accept_state=accept_state)
     if earlier:
         note = f"{note} (the code of release {earlier.number})".strip()

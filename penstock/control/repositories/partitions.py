@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, select, update
 
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase, insert_if_new, rows
@@ -163,14 +163,16 @@ class PartitionRepository(ControlDatabase):
                 kept: Airflow knows the event under these, and the declarations may be others when it is asked.
             limit: The most events.
         """
-        t = s.partition_event
+        t, other = s.partition_event, s.partition_event.alias()
+        of_key = (other.c.name == t.c.name) & (other.c.partition_key == t.c.partition_key)
+        has_emitted = exists().where(of_key, other.c.state == "emitted", other.c.run == run)
         # Those that Airflow does not take, however many, hold up no others.
         order = (t.c.attempts, t.c.partition_key, t.c.revision)
-        query = select(t).where(_is_due() & t.c.name.in_(assets)).order_by(*order).limit(limit)
+        query = select(t).where(_is_due(), t.c.name.in_(assets), ~has_emitted).order_by(*order).limit(limit)
         with self.begin() as c:
             taken: dict[tuple[str, str], PartitionEvent] = {}
             for event in rows(PartitionEvent, c.execute(query).mappings()):
-                if (event.name, event.partition_key) in taken or _has_emitted(c, event, run):
+                if (event.name, event.partition_key) in taken:
                     continue
                 chosen: list[tuple[str, str | None]] = [(name, None) for name, _ in event.assets or ()]
                 chosen += [(name, uri) for name, uri in assets[event.name] if (name, None) not in chosen]
@@ -254,13 +256,6 @@ def _prune(c: Connection, name: str, last: str) -> None:
 def _add(c: Connection, name: str, key: str, revision: int, state: PartitionState, reset_id: str = "") -> int:
     values = {"state": state, "changed_at": s.now_ms(), "attempts": 0, "reset_id": reset_id}
     return insert_if_new(c, s.partition_event, name=name, partition_key=key, revision=revision, **values)
-
-
-def _has_emitted(c: Connection, event: PartitionEvent, run: str) -> bool:
-    """Whether a run has emitted an event of the same partition."""
-    t = s.partition_event.c
-    of_key = (t.name == event.name) & (t.partition_key == event.partition_key)
-    return c.execute(select(t.name).where(of_key & (t.state == "emitted") & (t.run == run))).first() is not None
 
 
 def _is(event: PartitionEvent, state: PartitionState) -> ColumnElement[bool]:

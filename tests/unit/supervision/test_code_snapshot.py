@@ -145,7 +145,9 @@ def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
     monkeypatch.setattr(os, "scandir", fail)
     with pytest.raises(ReleaseRefused, match=r"jobs/shop cannot be read; got: Input/output error"):
         read_project(project)
-    assert disk_digest(project)
+    before = disk_digest(project)
+    (project / "shared" / "__init__.py").write_text("edited")
+    assert disk_digest(project) != before, "the other files count"
 
 
 def test_a_file_whose_name_is_not_utf8_is_refused_or_excluded(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
