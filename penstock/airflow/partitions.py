@@ -183,15 +183,13 @@ def assets_by_name(catalog: Catalog) -> dict[str, list[Asset]]:
 
 
 def _last_reconciles(control: Control) -> dict[tuple[str, str], dict[str, Any]]:
-    """What the last reconcile of each capture has changed, by the name and key of its event: numbers of rows."""
-    from penstock.control.repositories.captures import DRIFT_KINDS, Captures
+    """What the last reconciles of each capture have changed, by the name and key of their events: numbers of rows."""
+    from penstock.control.repositories.captures import Captures
 
     return {
-        (reconcile_events(row.name), partition_key(datetime.fromtimestamp(row.changed_at, UTC))): {
-            kind: row.drift[kind] for kind in DRIFT_KINDS
-        }
+        (reconcile_events(row.name), partition_key(datetime.fromtimestamp(ended, UTC))): changes
         for row in Captures(control).rows().values()
-        if row.drift and row.changed_at
+        for ended, changes in row.repairs.items()
     }
 
 

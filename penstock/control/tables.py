@@ -277,7 +277,7 @@ capture = Table(
     Column("oldest_at", BigInteger),  # when the oldest transaction open in the captured database began
     Column("skipped_until", BigInteger),  # polls do not wait for transactions that began before this
     Column("reconcile", Text),  # why table and topic are being compared; empty if they are not
-    Column("drift", JSON),  # of the last reconcile: missing, differing, extra, rows, ended, why, explained
+    Column("drift", JSON),  # of the last reconcile: missing, differing, extra, rows, ended, why, explained, earlier
     Column("dead_letter_rows", JSON),  # rows without a record in the topic: `rows`, and `first`, the key of one
     Column("requested", String(12)),  # last request: poll | snapshot | reconcile | continue
     Column("request_id", String(32)),

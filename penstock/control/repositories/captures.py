@@ -13,7 +13,7 @@ from penstock.control import tables as s
 from penstock.control.client import Control
 from penstock.control.database import rows, upsert
 from penstock.control.repositories.actions import is_recorded, record_action
-from penstock.control.repositories.partitions import add_reconcile
+from penstock.control.repositories.partitions import add_reconciles
 from penstock.control.rows import Actor
 
 PHASES = ("waiting", "snapshot", "polling", "reconciling", "refused")
@@ -32,7 +32,7 @@ class CaptureRow:
         oldest_at: When the oldest open transaction began.
         skipped_until: Polls do not wait for transactions that began before this time.
         reconcile: Why table and topic are being compared; empty if they are not.
-        drift: What the last reconcile found.
+        drift: What the last reconcile found, and `earlier`: the same of earlier ones that repaired records.
         dead_letter_rows: `rows`, the number of rows that have no record in the topic, and `first`, the key of one.
         requested: The last request; see `Captures.ask`.
         request_id: The id of that request.
@@ -60,10 +60,11 @@ class CaptureRow:
     answer: str | None = None
 
     @property
-    def changed_at(self) -> float:
-        """When the last reconcile ended, epoch seconds, if it changed the topic; else 0."""
-        drift = self.drift or {}
-        return float(drift["ended"]) if any(drift.get(kind) for kind in DRIFT_KINDS) else 0.0
+    def repairs(self) -> dict[float, dict[str, int]]:
+        """What the last reconciles have changed in the topic, by the time of their ends, epoch seconds."""
+        drifts = [*self.drift.get("earlier", ()), self.drift] if self.drift else []
+        found = {float(drift["ended"]): {kind: drift[kind] for kind in DRIFT_KINDS} for drift in drifts}
+        return {ended: changes for ended, changes in found.items() if any(changes.values())}
 
 
 # Columns that `report` does not write.
@@ -77,7 +78,7 @@ class Captures:
         self._control = control
         self._requests: dict[str, tuple[CaptureRequest, str]] = {}
         self._read_at = -1.0
-        self._recorded: dict[str, float] = {}
+        self._recorded: dict[str, list[float]] = {}
         """When the reconciles ended whose events are recorded, by capture."""
 
     def rows(self) -> dict[str, CaptureRow]:
@@ -98,12 +99,12 @@ class Captures:
         return self._requests
 
     def report(self, row: CaptureRow) -> None:
-        """Upsert the state of a capture, without its request; a reconcile that changed its topic is an event."""
+        """Upsert the state of a capture, without its request; each reconcile that changed its topic is an event."""
         values = {k: v for k, v in asdict(row).items() if k not in ("name", *_REQUEST_COLUMNS)}
         with self._control.begin() as c:
             upsert(c, s.capture, row.name, **values | {"reported_at": s.now_ms()})
-            if (ended := row.changed_at) and ended != self._recorded.get(row.name):
-                add_reconcile(c, row.name, ended)
+            if (ended := [*row.repairs]) and ended != self._recorded.get(row.name):
+                add_reconciles(c, row.name, ended)
         if ended:
             self._recorded[row.name] = ended
 

@@ -232,19 +232,22 @@ def reconcile_events(capture: str) -> str:
     return f"capture:{capture}"
 
 
-def add_reconcile(c: Connection, capture: str, ended: float) -> None:
-    """Record, in a transaction, that a reconcile has changed the topic of a capture; once, however often it is called.
+def add_reconciles(c: Connection, capture: str, ended: Collection[float]) -> None:
+    """Record, in a transaction, that reconciles have changed the topic of a capture; each once, however often it is
+    called.
 
-    Emitted events of earlier ones that are older than KEEP_MS are deleted.
+    Emitted events of those before them that are older than KEEP_MS are deleted.
 
     Args:
         c: The transaction.
         capture: The capture.
-        ended: Epoch seconds.
+        ended: When they ended, epoch seconds; at least one.
     """
-    name, key = reconcile_events(capture), partition_key(datetime.fromtimestamp(ended, UTC))
-    _prune(c, name, key)
-    _add(c, name, key, 1, "due")
+    name = reconcile_events(capture)
+    keys = [partition_key(datetime.fromtimestamp(at, UTC)) for at in ended]
+    _prune(c, name, min(keys))
+    for key in keys:
+        _add(c, name, key, 1, "due")
 
 
 def _prune(c: Connection, name: str, last: str) -> None:

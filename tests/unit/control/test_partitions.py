@@ -172,7 +172,7 @@ def test_old_events_of_reconciles_are_removed_when_one_is_added(
     def add(*hours: int) -> None:
         for hour in hours:
             with control.begin() as c:
-                partitions.add_reconcile(c, "shops", 3600.0 * hour)
+                partitions.add_reconciles(c, "shops", [3600.0 * hour])
 
     add(1, 2)
     control.take_due_partitions("partitions/r1", {"capture:shops": []}, limit=1)
@@ -182,3 +182,12 @@ def test_old_events_of_reconciles_are_removed_when_one_is_added(
     monkeypatch.setattr(partitions, "KEEP_MS", -1)
     add(3)
     assert [key[11:13] for key in sorted(control.partition_revisions("capture:shops"))] == ["02", "03"]
+    ends = [3600.0, 7200.0, 10800.0]
+    with control.begin() as c:
+        partitions.add_reconciles(c, "shops", ends)
+    control.settle_partitions(control.take_due_partitions("partitions/r2", {"capture:shops": []}))
+    control.settle_partitions(control.sent_partitions())
+    for _ in range(2):
+        with control.begin() as c:
+            partitions.add_reconciles(c, "shops", ends)
+    assert not control.partition_event_due(["capture:shops"]), "what is named again is not forgotten"
