@@ -77,19 +77,19 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
         stored = _stored_position(output, decision)
         if stored is not None:
             _check_partitions(capture, new, stored)
+            new = replace(new, sees_all=stored.sees_all, drift=stored.drift, reconciles=stored.reconciles)
         if stored is not None and decision != "snapshot":
             position = _resumed(capture, new, stored, decision)
         else:
             # Keys in the topic that are no longer selected must be removed.
             ends = log_end_offsets(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
-            position = replace(
-                new,
-                reconcile="a new snapshot" if any(ends.values()) else "",
-                sees_all=stored is not None and stored.sees_all,
-            )
+            position = replace(new, reconcile="a new snapshot" if any(ends.values()) else "")
         file, topic, rate = reconcile_file(capture), capture.topic.name, capture.reconcile_rate
         index = DigestIndex(file, topic, topic_id, bootstrap, rate)
         undo.callback(index.close)
+        if position.drift is None:
+            drift, last = index.earlier_drift()
+            position = replace(position, drift=drift, reconciles=(last,) if last.ended else ())
         if position.snapshot == new.snapshot:
             index.restart()
         source = database(capture)

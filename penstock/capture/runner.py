@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from penstock.capture.checks.diagnostics import with_source_location
 from penstock.capture.factory import Decision, PositionRefused, check_topic, open_poller
 from penstock.capture.polling.poller import Poller
-from penstock.capture.reconcile.digest_index import REQUESTED, SCHEDULED
+from penstock.capture.reconcile.drift import REQUESTED, SCHEDULED
 from penstock.capture.reconcile.schedule import due
 from penstock.capture.source.base import READ_TIMEOUT
 from penstock.control import ProgressRow
@@ -184,8 +184,9 @@ class CaptureRun(ThreadRun):
         row.reconcile = p.reconcile or None
         rows, first = len(poller.session.oversized), poller.session.oversized.first
         row.dead_letter_rows = {"rows": rows, "first": first.decode(errors="replace")} if first is not None else None
-        if (drift := poller.session.index.last).ended:
-            row.drift = {**asdict(drift), "explained": drift.explained}
+        if p.reconciles:
+            *others, last = p.reconciles
+            row.drift = {**asdict(last), "explained": last.explained, "earlier": [*map(asdict, others)]}
         figures = self.figures
         figures.rows_in, figures.rows_out, figures.dead = (
             earlier + now

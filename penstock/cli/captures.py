@@ -16,7 +16,7 @@ from penstock.capture import explain as plans
 from penstock.capture import factory
 from penstock.capture.checks.diagnostics import with_source_location
 from penstock.capture.polling.poller import Poller
-from penstock.capture.reconcile.digest_index import REQUESTED
+from penstock.capture.reconcile.drift import REQUESTED
 from penstock.catalog import BrokenFile, partial_catalog
 from penstock.cli.arguments import AsJson, completion, look_up
 from penstock.cli.output import actor, clear_errors, console, count, emit, print_check, table
@@ -280,7 +280,7 @@ def _run(poller: Poller, holder: str, *, once: bool, confirm: bool) -> None:
             if once and f.polls and not poller.position.reconcile:
                 break
             time.sleep(wait)
-    f, drift = poller.metrics, poller.session.index.last
+    f, drift = poller.metrics, poller.position.last_reconcile
     console().print(f"{poller.capture.name}: {f.read:,} rows read, {f.written:,} records written")
     if drift.ended:
         when = datetime.fromtimestamp(drift.ended, UTC)

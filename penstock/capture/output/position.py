@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from datetime import date, datetime, time, timedelta
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from penstock.capture.reconcile.drift import Drift
 from penstock.errors import PenstockError
 from penstock.model.topic import POSITIONS
 
+# Earlier reconciles that repaired records, in case that the control database is away when they end.
+RECONCILES_KEPT = 10
 # Types of cursors and keys, which are parameters of later queries, so they must not change.
 TAGS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     # A datetime is a date too, so it stands first.
@@ -106,6 +109,9 @@ class Position:
         table_fingerprint: Fingerprint of the tables' structure.
         clock: The database's clock at the end of the last poll, epoch seconds; 0 if there was none.
         sees_all: All sessions of the server were visible, so its transactions and not DELAY bound the polls.
+        drift: What was repaired since a reconcile ended last, also by one that was started anew; None if another
+            version wrote the position.
+        reconciles: The last reconcile that ended, and before it the RECONCILES_KEPT last ones that repaired records.
     """
 
     fingerprint: str
@@ -122,6 +128,27 @@ class Position:
     table_fingerprint: str = ""
     clock: float = 0.0
     sees_all: bool = False
+    drift: Drift | None = None
+    reconciles: tuple[Drift, ...] = ()
+
+    @property
+    def last_reconcile(self) -> Drift:
+        """What the last reconcile that ended has found."""
+        return self.reconciles[-1] if self.reconciles else Drift()
+
+    def repaired(self, missing: int = 0, differing: int = 0, extra: int = 0) -> Position:
+        """The position after a reconcile has repaired records."""
+        return replace(self, drift=(self.drift or Drift()).plus(missing, differing, extra))
+
+    def reconciled(self, rows: int) -> Position:
+        """The position after a reconcile of so many rows has ended."""
+        ended, seconds = datetime.now(UTC).timestamp(), {int(drift.ended) for drift in self.reconciles}
+        # The key of its event is the second in which it ended.
+        while int(ended) in seconds:
+            ended += 1
+        last = replace(self.drift or Drift(), rows=rows, ended=ended, why=self.reconcile)
+        earlier = [drift for drift in self.reconciles if drift.repaired][-RECONCILES_KEPT:]
+        return replace(self, reconcile="", drift=Drift(), reconciles=(*earlier, last))
 
     def value(self) -> bytes:
         return write(asdict(self)).encode()
@@ -140,6 +167,9 @@ class Position:
                 fields["catch_up"] = CatchUp(catch_up["low"], tuple(catch_up["behind"]), catch_up["high"])
             if (skipped := fields["skipped"]) is not None:
                 fields["skipped"] = SkippedTransactions(**skipped)
+            if (drift := fields.get("drift")) is not None:
+                fields["drift"] = Drift(**drift)
+            fields["reconciles"] = tuple(Drift(**drift) for drift in fields.get("reconciles", ()))
             return cls(**fields)
         except (ValueError, KeyError, TypeError) as e:
             raise PenstockError(

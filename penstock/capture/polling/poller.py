@@ -23,7 +23,7 @@ from penstock.capture.polling.change_cache import LastValueCache
 from penstock.capture.polling.cursors import CursorTracker
 from penstock.capture.polling.keyset_queries import SourceQuery
 from penstock.capture.reconcile.compare import Comparison
-from penstock.capture.reconcile.digest_index import UNEXPLAINED
+from penstock.capture.reconcile.drift import UNEXPLAINED
 from penstock.capture.session import CaptureMetrics, CaptureSession
 from penstock.capture.snapshot.snapshot import SnapshotRun
 from penstock.capture.source.base import SourcePage
@@ -79,8 +79,7 @@ class Poller:
             self.metrics.state = "reconciling"
             # Frequent polls do not make the reconcile faster than its rate.
             if time.monotonic() >= self._next_chunk:
-                if self._comparison.step():
-                    self.session.commit([], replace(self.position, reconcile=""))
+                self._comparison.step()
                 self._next_chunk = time.monotonic() + self.session.index.pause
             return max(0.0, min(self._next_poll, self._next_chunk) - time.monotonic())
         self.metrics.state = "polling"

@@ -14,6 +14,8 @@ from penstock.capture.source.base import SourceError, SourcePage
 
 log = logging.getLogger(__name__)
 
+KeyAndValue = tuple[bytes, bytes | None]
+
 # Removals up to this number need no decision, whatever their share of the topic.
 FEW = 10
 # Seconds until a reconcile that waits for a decision checks again.
@@ -33,30 +35,30 @@ class Comparison:
         self._session, self._cursors = session, cursors
         self.pending_decision, self.pending_since = "", 0.0
 
-    def step(self) -> bool:
-        """Compare one chunk; True when the reconcile is finished."""
+    def step(self) -> None:
+        """Compare one chunk; after the last one the position has no reconcile."""
         session, index = self._session, self._session.index
         if not index.follow_topic():
-            return False
+            return
         if not index.scanned:
             self._compare_rows()
-            return False
+            return
         if keys := index.unmatched_keys():
             self._look_up_unmatched(keys)
-            return False
+            return
         if not self._may_remove():
             index.pause = DECISION_POLL_SECONDS
-            return False
+            return
         if keys := index.absent_keys():
             self._remove(keys)
-            return False
+            return
         session.oversized.forget_unmet(index.scan)
-        index.finish(session.position.reconcile)
-        drift, drift_rows = index.last, index.last.missing + index.last.differing + index.last.extra
-        level = logging.WARNING if drift_rows and not drift.explained else logging.INFO
+        session.commit([], session.position.reconciled(index.rows))
+        index.finish()
+        drift = session.position.last_reconcile
+        level = logging.WARNING if drift.repaired and not drift.explained else logging.INFO
         log.log(level, "capture %s: %d rows compared (%s), %d missing, %d differing, %d extra; repaired",
                 session.capture.name, drift.rows, drift.why, drift.missing, drift.differing, drift.extra)  # fmt: skip
-        return True
 
     def _may_remove(self) -> bool:
         """Whether the records of missing rows may be removed; else sets `pending_decision`.
@@ -95,10 +97,10 @@ class Comparison:
         records = session.to_records(page)
         if index.scan != scan:
             return  # the columns changed, and the reconcile starts again
-        differing = self._differing(page, records)
-        for pair in differing:
+        missing, differing = self._differing(page, records)
+        for pair in (*missing, *differing):
             session.last_values.note(*pair)
-        session.commit(differing, session.position)
+        session.commit((*missing, *differing), session.position.repaired(len(missing), len(differing)))
         index.mark_compared(records.keys, last(session.capture, page, key) if page.more else None)
 
     def _look_up_unmatched(self, keys: list[bytes]) -> None:
@@ -108,7 +110,7 @@ class Comparison:
         if present is not None:
             foreign = [key for key in keys if self._key_of(key) is None]
             self._tombstones(foreign)
-            index.mark_removed(foreign, len(foreign))
+            index.mark_removed(foreign)
             own_keys = [key for key in keys if key not in foreign]
             index.mark_looked_up(own_keys, [key for key in own_keys if key not in present])
 
@@ -118,7 +120,7 @@ class Comparison:
         if present is not None:
             absent = [key for key in keys if key not in present]
             self._tombstones(absent)
-            self._session.index.mark_removed(keys, len(absent))
+            self._session.index.mark_removed(keys)
 
     def _in_table(self, keys: list[bytes]) -> set[bytes] | None:
         """The keys of records that the table has; None if the columns changed and the reconcile starts again."""
@@ -140,7 +142,7 @@ class Comparison:
         session = self._session
         for key in keys:
             session.last_values.note(key, None)
-        session.commit([(key, None) for key in keys], session.position)
+        session.commit([(key, None) for key in keys], session.position.repaired(extra=len(keys)))
 
     def _present_keys(self, keys: list[tuple[Any, ...]]) -> set[bytes]:
         """The keys that the table has. A key that the engine refuses to compare is in no row."""
@@ -169,18 +171,18 @@ class Comparison:
             raise
         raise e
 
-    def _differing(self, page: SourcePage, records: PageRecords) -> list[tuple[bytes, bytes | None]]:
-        """Rows that differ from their last record, except those that the next poll will read."""
+    def _differing(self, page: SourcePage, records: PageRecords) -> tuple[list[KeyAndValue], list[KeyAndValue]]:
+        """Rows that have no record, and rows that differ from it, except those that the next poll will read."""
         session = self._session
         topic = session.index.digests(records.keys)
         cursor_index = column_index(session.capture, page, session.capture.cursor)
-        differing = []
+        missing: list[KeyAndValue] = []
+        differing: list[KeyAndValue] = []
         for row, key, value in zip(page.rows, records.keys, records.values, strict=True):
             topic_digest, row_digest = topic.get(key), None if value is None else digest(value)
             if topic_digest == row_digest:
                 continue
             if self._cursors.will_be_polled(row[cursor_index]) and not session.last_values.has(key, value):
                 continue
-            differing.append((key, value))
-            session.index.count_difference(missing=topic_digest is None)
-        return differing
+            (missing if topic_digest is None else differing).append((key, value))
+        return missing, differing

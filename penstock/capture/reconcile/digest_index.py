@@ -13,7 +13,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from penstock.capture.output.encode import EncodingError, decode, digest, encode
 from penstock.capture.output.oversized_rows import SCHEMA as DEAD_LETTERS
 from penstock.capture.output.position import read, write
+from penstock.capture.reconcile.drift import Drift
 from penstock.codec.heartbeat import HEARTBEAT_KEY
 from penstock.errors import BrokerError, PenstockError
 from penstock.kafka.admin import LARGE_FETCH
@@ -36,37 +36,6 @@ CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value BLOB NOT NULL) WI
 """
 
 
-# Reasons of a reconcile that do not explain differences.
-SCHEDULED, REQUESTED = "it is time", "asked for"
-UNEXPLAINED = ("", SCHEDULED, REQUESTED)
-
-
-@dataclass(frozen=True)
-class Drift:
-    """Rows that a reconcile found to differ, and repaired.
-
-    Attributes:
-        missing: Rows that are in the table only.
-        differing: Rows whose record in the topic has another value.
-        extra: Keys that are in the topic only.
-        rows: Rows compared.
-        ended: When it ended, epoch seconds of this machine; 0 if it has not.
-        why: Why it was started.
-    """
-
-    missing: int = 0
-    differing: int = 0
-    extra: int = 0
-    rows: int = 0
-    ended: float = 0.0
-    why: str = ""
-
-    @property
-    def explained(self) -> bool:
-        """Whether the reason of the reconcile explains the differences."""
-        return self.why not in UNEXPLAINED
-
-
 class DigestIndex:
     """The last digest of each key in the topic, and the progress of a reconcile.
 
@@ -74,8 +43,7 @@ class DigestIndex:
         rate: Rows compared per second at most, to leave capacity for polls and for the database.
 
     Attributes:
-        drift: What the running reconcile has found.
-        last: What the last finished reconcile found.
+        rows: Rows that the running reconcile has compared.
         allowed: The running reconcile may remove the records of all missing rows.
         in_sync_at: When table and topic were last equal, epoch seconds; 0 if that is unknown.
         pause: Seconds until the next chunk.
@@ -116,8 +84,7 @@ class DigestIndex:
         self.allowed = bool(self._load("allowed", False))
         behind = read(self._load("behind", "null"))
         self.behind: tuple[Any, ...] | None = None if behind is None else tuple(behind)
-        self.drift = Drift(**self._load("drift", {}))
-        self.last = Drift(**self._load("last", {}))
+        self.rows = int(self._load("rows", 0))
         self.in_sync_at: float = self._load("same at", 0.0)
         if self.in_sync_at > time.time():
             self.in_sync_at = 0.0
@@ -217,19 +184,15 @@ class DigestIndex:
     def restart(self) -> None:
         """Start a reconcile from the beginning."""
         self.scan += 1
-        self.scanned, self.behind, self.drift, self.allowed = False, None, Drift(), False
+        self.scanned, self.behind, self.rows, self.allowed = False, None, 0, False
         self._save()
-
-    def count_difference(self, *, missing: bool) -> None:
-        d = self.drift
-        self.drift = replace(d, missing=d.missing + missing, differing=d.differing + (not missing))
 
     def mark_compared(self, keys: Sequence[bytes], behind: tuple[Any, ...] | None) -> None:
         """Record that rows were compared. behind: key after which the next rows are read; None if there are none."""
         with self._transaction():
             self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
             self.behind, self.scanned = behind, behind is None
-            self.drift = replace(self.drift, rows=self.drift.rows + len(keys))
+            self.rows += len(keys)
             self._save()
         self.pause = len(keys) / self._rate
 
@@ -266,27 +229,26 @@ class DigestIndex:
         self.allowed = True
         self._save()
 
-    def mark_removed(self, keys: Sequence[bytes], removed: int) -> None:
-        """Record that keys were looked up again, and how many of them were missing and got tombstones."""
+    def mark_removed(self, keys: Sequence[bytes]) -> None:
+        """Record that keys were looked up again, and those that were missing got tombstones."""
         with self._transaction():
             self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
-            self.drift = replace(self.drift, extra=self.drift.extra + removed)
-            self._save()
         self.pause = len(keys) / self._rate
 
-    def finish(self, why: str) -> None:
-        """Finish a reconcile; `why` is its reason."""
-        self.drift = self.last = replace(self.drift, ended=time.time(), why=why)
-        self.scan += 1
-        self.scanned, self.behind, self.allowed = False, None, False
-        self._store("last", asdict(self.last))
-        self._save()
+    def finish(self) -> None:
+        """Finish a reconcile."""
+        self.restart()
         self.mark_in_sync()
 
     def mark_in_sync(self) -> None:
         """Record that table and topic are equal now."""
         self.in_sync_at = time.time()
         self._store("same at", self.in_sync_at)
+
+    def earlier_drift(self) -> tuple[Drift, Drift]:
+        """The drift of the running and of the last reconcile, if this file is of a version that kept it here."""
+        running, last = Drift(**self._load("drift", {})), Drift(**self._load("last", {}))
+        return Drift() if running.ended else running, last
 
     @staticmethod
     def decode_key(record: bytes, key: Sequence[str], types: Mapping[str, type]) -> tuple[Any, ...] | None:
@@ -316,7 +278,7 @@ class DigestIndex:
         self._store("scanned", self.scanned)
         self._store("allowed", self.allowed)
         self._store("behind", write(self.behind))
-        self._store("drift", asdict(self.drift))
+        self._store("rows", self.rows)
 
     def _store(self, name: str, value: Any) -> None:
         self.db.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, json.dumps(value)))

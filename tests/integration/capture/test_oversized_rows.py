@@ -72,9 +72,9 @@ def test_a_row_beyond_the_limit_is_put_aside_and_the_others_go_on(source: Source
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
     assert (
-        poller.session.index.last.missing,
-        poller.session.index.last.differing,
-        poller.session.index.last.extra,
+        poller.position.last_reconcile.missing,
+        poller.position.last_reconcile.differing,
+        poller.position.last_reconcile.extra,
     ) == (0, 0, 0)
     source.close(poller)
     poller = source.poller(more=SMALL, columns=COLUMNS)
@@ -101,4 +101,4 @@ def test_a_larger_limit_brings_the_rows_in_by_itself(source: Source) -> None:
     poller = source.poller(more="LARGEST 1 MB", columns=COLUMNS)
     until(poller, lambda: poller.metrics.polls > 1 and not poller.position.reconcile, "all is compared")
     assert source.topic() == source.table(COLUMNS)
-    assert (len(poller.session.oversized), poller.session.index.last.explained) == (0, True)
+    assert (len(poller.session.oversized), poller.position.last_reconcile.explained) == (0, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -10,7 +11,9 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from sqlalchemy import create_engine, text
 
 from penstock.capture import factory
+from penstock.capture.output.position import Position, write
 from penstock.capture.polling.poller import Poller
+from penstock.capture.reconcile.drift import Drift
 from penstock.capture.source.base import SourceError
 from penstock.codec.heartbeat import HEARTBEAT_KEY
 from penstock.kafka.admin import admin
@@ -42,7 +45,7 @@ def test_a_reconcile_finds_and_repairs(source: Source) -> None:
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
     assert source.same()
-    drift = poller.session.index.drift
+    drift = poller.position.last_reconcile
     assert (drift.missing, drift.differing, drift.extra) == (1, 1, 2)
 
 
@@ -74,7 +77,7 @@ def test_what_somebody_else_wrote_into_the_topic_is_taken_out(source: Source) ->
     found = source.topic()
     assert found.pop(HEARTBEAT_KEY) == b"{}"
     assert found == source.table()
-    drift = poller.session.index.drift
+    drift = poller.position.last_reconcile
     assert (drift.missing, drift.differing, drift.extra) == (0, 1, 7)
 
 
@@ -114,7 +117,7 @@ def test_keys_that_the_database_cannot_be_asked_for(
     send(source.broker.bootstrap, [Record(topic, key.decode(), "{}") for key in foreign])
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
-    assert poller.session.index.last.extra == len(foreign)
+    assert poller.position.last_reconcile.extra == len(foreign)
     assert len(table(read(source.broker.bootstrap, topic))) == 1
 
 
@@ -149,7 +152,7 @@ def test_records_that_were_taken_out_of_the_topic_are_missed(source: Source) -> 
     wait_until(lambda: not source.same(), what="they are gone")
     poller.compare("asked for")
     compared(source, poller)
-    assert poller.session.index.last.missing == 5
+    assert poller.position.last_reconcile.missing == 5
 
 
 @pytest.mark.parametrize("chunk", [2000, 7])
@@ -167,7 +170,7 @@ def test_a_key_that_is_given_another_type(source: Source, monkeypatch: pytest.Mo
     source.sql(f"INSERT INTO {source.name} (id, name, changed) VALUES ('x', 'x', '2020-01-01')")
     compared(source, poller)
     assert b'{"id":"7"}' in source.topic()
-    assert poller.session.index.drift.extra == 41
+    assert poller.position.last_reconcile.extra == 41
     source.sql(f"DELETE FROM {source.name} WHERE id = 'x'", f"ALTER TABLE {source.name} MODIFY id BIGINT UNSIGNED")
     poller.compare("asked for")
     compared(source, poller)
@@ -188,7 +191,7 @@ def test_a_key_that_is_given_another_type_between_two_questions(
     scan = poller.session.index.scan
     monkeypatch.setattr(poller, "_next_poll", float("inf"))
     until(poller, lambda: poller.session.index.scan > scan, "the other type is seen")
-    assert poller.session.index.drift.extra == 0, "nothing was said to be gone"
+    assert poller.position.drift == Drift(), "nothing was said to be gone"
     poller.poll_now()
     compared(source, poller)
 
@@ -242,11 +245,45 @@ def test_what_the_last_comparison_found_is_kept_while_another_runs(source: Sourc
     source.send({b"junk": b"{}"})
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
-    found = poller.session.index.last
+    found = poller.position.last_reconcile
     assert (found.extra, found.why, found.explained) == (1, "asked for", False)
     poller.compare("asked for")
     source.close(poller)
     again = source.poller()
     assert again.position.reconcile
-    assert again.session.index.last == found
+    assert again.position.last_reconcile == found
     assert 0 <= again.session.index.in_sync_at - found.ended < 1
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_what_an_earlier_version_has_repaired_is_taken_over(
+    source: Source, monkeypatch: pytest.MonkeyPatch, runs: bool
+) -> None:
+    """It kept in the file of the index what is in the position now."""
+    last = Drift(1, 2, 3, rows=9, ended=1.6e9, why="asked for")
+    running = Drift(differing=4, rows=2) if runs else last
+
+    def value(position: Position) -> bytes:
+        return write({k: v for k, v in asdict(position).items() if k not in ("drift", "reconciles")}).encode()
+
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b')")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Position, "value", value)
+        poller = source.poller()
+        polled(poller)
+        poller.session.index._store("last", asdict(last))
+        poller.session.index._store("drift", asdict(running))
+        source.close(poller)
+    for _ in range(2):
+        poller = source.poller()
+        assert poller.position.reconciles == (last,)
+        assert poller.position.drift == (running if runs else Drift())
+        source.close(poller)
+    poller = source.poller("snapshot")
+    polled(poller)
+    poller.compare("asked for")
+    compared(source, poller)
+    source.close(poller)
+    found = source.poller().position.reconciles
+    assert found[0] == last
+    assert sum(drift.differing for drift in found[1:]) == (4 if runs else 0)

@@ -6,13 +6,17 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
+from penstock.capture.reconcile.digest_index import DigestIndex
 from penstock.capture.runner import CaptureRun
 from penstock.control import Actor, Control, ProgressRow
 from penstock.control.repositories.captures import CaptureRequest, CaptureRow, Captures
+from penstock.control.repositories.partitions import reconcile_events
+from penstock.errors import ControlError
 from penstock.model.capture import parse
 from tests.support.captures import Source
 from tests.support.wait import wait_until
@@ -55,6 +59,10 @@ class Running:
         request = self.captures.ask(self.source.name, what, ME)
         wait_until(lambda: self.row.answered_request_id == request, what=f"{what} is answered")
         return self.row.answer or ""
+
+    def events(self) -> int:
+        """The number of asset events that Airflow is to get."""
+        return len(self.captures._control.partition_revisions(reconcile_events(self.source.name)))
 
     def names(self) -> set[str]:
         assert self.figures
@@ -216,3 +224,80 @@ def test_a_row_that_is_put_aside_is_told(running: Running) -> None:
     running.start(more="LARGEST 64 KB")
     running.until(lambda row, f: row.dead_letter_rows == {"rows": 1, "first": '{"id":2}'} and f.dead == 1, "it is told")
     assert len(running.source.topic()) == 1
+
+
+# Each reconcile that repaired records is one asset event.
+
+REPAIRS = {
+    "mark_compared": "UPDATE {} SET name = 'unseen', changed = '2020-01-01' WHERE id = 2",
+    "mark_removed": "DELETE FROM {} WHERE id = 2",
+}
+
+
+def hidden_change(running: Running, statement: str) -> None:
+    """Make a change that no poll can see, while the capture is stopped."""
+    running.start(more="RECONCILE NEVER")
+    running.until(lambda row, _: row.low is not None, "it polls")
+    running.stop()
+    running.source.sql(statement.format(running.source.name))
+
+
+def test_a_kill_between_a_repair_and_its_note_loses_no_event(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    running.source.sql(f"INSERT INTO {running.source.name} (name) SELECT seq FROM seq_1_to_10")
+    for events, (step, statement) in enumerate(REPAIRS.items(), start=1):
+        hidden_change(running, statement)
+        note, deaths = getattr(DigestIndex, step), [RuntimeError("killed")]
+
+        def dies_once(*args: object, note: Any = note, deaths: list[RuntimeError] = deaths) -> None:
+            if running.source.same() and deaths:
+                raise deaths.pop()
+            note(*args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(DigestIndex, step, dies_once)
+            running.start()
+            assert running.asked("reconcile") == "killed"
+        assert running.asked("poll") == "", "it is compared to the end"
+        assert running.events() == events
+        assert running.asked("reconcile") == ""
+        assert running.events() == events, "nothing was repaired"
+
+
+def test_a_reconcile_that_is_started_anew_is_one_event_with_what_it_had_repaired(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DigestIndex, "CHUNK", 5)
+    running.source.sql(f"INSERT INTO {running.source.name} (name) SELECT seq FROM seq_1_to_30")
+    hidden_change(running, REPAIRS["mark_compared"])
+    running.start(more="RECONCILE EVERY 1 SECOND RATE 10")
+    wait_until(lambda: running.figures and running.source.same(), what="the row is repaired")
+    assert running.row.reconcile == "it is time"
+    assert running.asked("reconcile") == ""
+    assert running.events() == 1
+
+
+def test_reconciles_that_end_while_the_control_database_is_away_are_events(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: CaptureRow) -> None:
+        raise ControlError("the control database does not answer")
+
+    running.source.sql(f"INSERT INTO {running.source.name} (name) SELECT seq FROM seq_1_to_10")
+    hidden_change(running, REPAIRS["mark_removed"])
+    with monkeypatch.context() as patched:
+        patched.setattr(running.captures, "report", away)
+        running.start(more="RECONCILE EVERY 1 SECOND")
+        assert running.run
+        told = running.run.row
+        for statement in ("SELECT 1", REPAIRS["mark_compared"].replace("= 2", "= 3")):
+            running.source.sql(statement.format(running.source.name))
+            wait_until(lambda: running.figures and running.source.same(), what="it is repaired")
+            wait_until(lambda: told.drift is not None and repaired(told.drift) > 0, what="its end is known")
+        wait_until(lambda: told.drift is not None and repaired(told.drift) == 0, what="a later one finds nothing")
+        assert running.events() == 0
+    assert running.row
+    assert running.events() == 2
+
+
+def repaired(drift: dict[str, int]) -> int:
+    return drift["missing"] + drift["differing"] + drift["extra"]

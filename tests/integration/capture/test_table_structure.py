@@ -246,11 +246,11 @@ def test_columns_that_swap_their_names(
     assert before == source.topic() != source.table(columns)
     if restarted:
         poller = source.poller(columns=columns)
-    found = poller.session.index.last
-    until(poller, lambda: poller.session.index.last != found, "all is compared")
+    found = poller.position.last_reconcile
+    until(poller, lambda: poller.position.last_reconcile != found, "all is compared")
     assert source.topic() == source.table(columns)
-    assert poller.session.index.last.explained
-    assert poller.session.index.last.differing >= 2
+    assert poller.position.last_reconcile.explained
+    assert poller.position.last_reconcile.differing >= 2
 
 
 def test_a_table_that_was_emptied_or_exchanged(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:

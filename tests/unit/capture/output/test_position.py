@@ -9,7 +9,15 @@ from uuid import UUID
 
 import pytest
 
-from penstock.capture.output.position import CatchUp, KeyRange, Position, SkippedTransactions, SnapshotProgress
+from penstock.capture.output.position import (
+    RECONCILES_KEPT,
+    CatchUp,
+    KeyRange,
+    Position,
+    SkippedTransactions,
+    SnapshotProgress,
+)
+from penstock.capture.reconcile.drift import Drift
 from penstock.errors import PenstockError
 
 VALUES = [
@@ -32,6 +40,8 @@ def test_it_comes_back_as_it_was(value: object) -> None:
         CatchUp(value, (value, 1), value),
         SkippedTransactions(value, 1.5),
         "why",
+        drift=Drift(missing=1),
+        reconciles=(Drift(1, 2, 3, 4, 1.5, "why"),),
     )
     found = Position.read(given.value())
     assert found == given
@@ -44,11 +54,24 @@ def test_without_snapshot_and_debt() -> None:
     assert Position.read(Position("f", "t").value()) == Position("f", "t")
 
 
-def test_one_of_before_there_were_catch_ups() -> None:
+@pytest.mark.parametrize("fields", [["catch_up"], ["drift", "reconciles"]])
+def test_one_of_an_earlier_version(fields: list[str]) -> None:
     given = Position("fingerprint", "topic", low=5)
     older = json.loads(given.value())
-    del older["catch_up"]
+    for field in fields:
+        del older[field]
     assert Position.read(json.dumps(older).encode()) == given
+
+
+def test_the_last_reconciles_that_repaired_are_kept_with_the_last_one() -> None:
+    position = Position("fingerprint", "topic", reconcile="why")
+    for number in range(RECONCILES_KEPT + 2):
+        position = position.repaired(missing=number).repaired(extra=1).reconciled(rows=number).reconciled(rows=50)
+    found = position.reconciles
+    assert [(d.missing, d.extra, d.rows) for d in found[:-1]] == [(n, 1, n) for n in range(2, RECONCILES_KEPT + 2)]
+    assert (found[-1].repaired, found[-1].rows) == (0, 50)
+    assert (position.reconcile, position.drift) == ("", Drift())
+    assert len({int(d.ended) for d in found}) == len(found), "each second is the key of one event"
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"fingerprint": "f"}', b"\xff"])

@@ -11,7 +11,10 @@ from typing import cast
 
 import pytest
 
+from penstock.capture.output.position import RECONCILES_KEPT
 from penstock.capture.polling.poller import Poller
+from penstock.capture.reconcile.digest_index import DigestIndex
+from penstock.kafka.limits import ProducerRecord
 from tests.support.captures import polled, until
 from tests.support.captures_in_memory import QUICK, Kept, poller_of
 
@@ -42,7 +45,7 @@ def topic(poller: Poller) -> set[bytes]:
 def compared(poller: Poller, removed: int) -> None:
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
-    assert (poller.session.index.last.extra, poller.pending_decision) == (removed, "")
+    assert (poller.position.last_reconcile.extra, poller.pending_decision) == (removed, "")
 
 
 def asked(poller: Poller) -> str:
@@ -68,7 +71,7 @@ def test_many_rows_that_are_gone_at_once_are_asked_for(db: sqlite3.Connection, t
     polled(poller)
     poller.continue_pending()
     until(poller, lambda: not poller.position.reconcile, "all is compared")
-    assert poller.session.index.last.extra == 10
+    assert poller.position.last_reconcile.extra == 10
     assert topic(poller) == {b'{"id":%d}' % n for n in (*range(20, 50), 100)}
     poller.close()
 
@@ -123,3 +126,50 @@ def test_keys_that_no_row_can_have_are_taken_out_at_once(db: sqlite3.Connection,
     compared(poller, len(foreign) + 1)
     assert topic(poller) == {b'{"id":%d}' % n for n in range(50) if n != 7}
     poller.close()
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_repaired_counts_once_whenever_it_is_killed(
+    db: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Also if the reconcile is started anew by the next process."""
+    monkeypatch.setattr(DigestIndex, "CHUNK", 20)
+    poller = opened(tmp_path)
+    db.execute("INSERT INTO t VALUES (100, 5)")
+    until(poller, lambda: poller.position.low == 5, "the low watermark comes on")
+    kept = cast(Kept, poller.session.output)
+    for step in range(30):
+        kept.send(b'{"id":3}', b'{"id":44}', b'{"id":1000}', b"junk")
+        kept.commit([ProducerRecord("t", b'{"id":30}', None)], poller.position.value())
+        earlier = [drift for drift in poller.position.reconciles if drift.repaired]
+        poller.compare("asked for")
+        poller = killed(poller, tmp_path, step)
+        if again and poller.position.reconcile:
+            poller.compare("asked for")
+        until(poller, lambda p=poller: not p.position.reconcile, "all is compared")  # type: ignore[misc]
+        found = poller.position.last_reconcile
+        assert (found.missing, found.differing, found.extra) == (1, 2, 2), step
+        assert list(poller.position.reconciles[:-1]) == earlier[-RECONCILES_KEPT:]
+        assert topic(poller) == {b'{"id":%d}' % n for n in (*range(50), 100)}
+    poller.close()
+
+
+def killed(poller: Poller, folder: Path, step: int) -> Poller:
+    """The next process, once this one was killed at a step."""
+    left = step
+
+    def kill(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+
+    poller.session.hook = kill
+    with pytest.raises(Killed):
+        until(poller, lambda: False, "it is killed")
+    poller.close()
+    return opened(folder, cast(Kept, poller.session.output))
