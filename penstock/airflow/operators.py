@@ -79,9 +79,13 @@ class SuperviseStreams(DeclaresLineage):
         self._owner = task_key(context)
         pass_parent_run(context)
         wrong: list[BrokenFile] = []
+        undeclared: list[str] = []
         unhealthy: list[str] = []
         try:
             wrong = self._declare()
+            undeclared = connect().undeclared(self.app)
+            if undeclared:
+                self.log.warning("app %s: not declared any more, so stopped: %s", self.app, ", ".join(undeclared))
             for mistake in wrong:
                 self.log.error(
                     "app %s: its driver continues with the declarations that it has read: %s", self.app, mistake
@@ -91,7 +95,8 @@ class SuperviseStreams(DeclaresLineage):
             unhealthy = sorted(failing_for_long(connect(), self.app))
         except ControlError as e:
             self.log.warning("app %s: the control database does not answer, so nothing is done: %s", self.app, e)
-        self._wait(time.time() + (BROKEN_EPOCH if wrong else settings().supervise_epoch), unhealthy)
+        # The file may be back soon.
+        self._wait(time.time() + (BROKEN_EPOCH if wrong or undeclared else settings().supervise_epoch), unhealthy)
 
     def resume(self, context: Context, event: dict[str, Any]) -> None:
         """Do what the trigger reported, and end the run."""
@@ -169,9 +174,10 @@ class SuperviseStreams(DeclaresLineage):
         from penstock.control import connect
 
         catalog, wrong = partial_catalog()
-        declared = {s.name for s in catalog.apps.get(self.app, ())}
-        if connect().app(self.app) is None or set(connect().desired(self.app)) != declared:
-            connect().sync(catalog, forget=not wrong)
+        declared, control = {s.name for s in catalog.apps.get(self.app, ())}, connect()
+        is_same = control.app(self.app) and control.desired(self.app).keys() == declared
+        if not is_same or control.undeclared(self.app):
+            control.sync(catalog, forget=not wrong)
         return mistakes_of_app(self.app, catalog, wrong)
 
     def _command(self, incarnation: str) -> Sequence[str] | ClusterSubmission:

@@ -97,6 +97,7 @@ app = Table(
     # When and why a release was refused that the app needs; NULL after the next release or launch.
     Column("refused_at", BigInteger),
     Column("refused", BoundedText),
+    Column("absent_since", BigInteger),  # since when it is not declared any more; NULL while it is
 )
 
 release = Table(
@@ -127,7 +128,8 @@ stream = Table(
     _name(primary_key=True),
     Column("app", String(120), nullable=False, index=True),
     Column("desired", String(3), nullable=False),  # on | off
-    Column("changed_at", BigInteger),  # when it was declared or its desired state changed
+    Column("changed_at", BigInteger),  # when it was declared or removed, or its desired state changed
+    Column("absent_since", BigInteger),  # as in `app`
 )
 
 driver = Table(

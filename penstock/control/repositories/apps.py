@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import Connection, delete, func, select, update
 
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase, first_row, insert_if_new, rows
 from penstock.control.repositories.actions import is_recorded, record_action
 from penstock.control.rows import Actor, AppRow, Desired
+
+FORGET_MS = 600_000
+"""Time for which the row of an app or a stream is kept that is not declared any more: an editor, `git checkout` or
+`rsync` may have removed its file for a moment."""
+
+DECLARED = s.stream.c.absent_since.is_(None)
 
 
 class SupervisedStream(Protocol):
@@ -34,40 +40,43 @@ class DeclaredApps(Protocol):
 
 
 class AppRepository(ControlDatabase):
-    """Apps, and the desired state of their streams and captures."""
+    """Apps, and the desired state of their streams and captures.
+
+    Those that are not declared any more are as if they did not exist, and their rows are deleted after FORGET_MS.
+    """
 
     def sync(self, declared: DeclaredApps, *, forget: bool = True) -> None:
         """Insert declared apps, streams and captures; the desired state of a new one is on.
 
         Args:
             declared: The declarations.
-            forget: Whether to delete what is not declared and to move what changed its app. False if a file could not
-                be read, since that may declare them.
+            forget: Whether to mark, and later to delete, what is not declared, and to move what changed its app. False
+                if a file could not be read, since that may declare them.
         """
+        app, stream = s.app.c, s.stream.c
         with self.begin() as c:
-            apps = set(c.execute(select(s.app.c.name)).scalars())
+            absent_apps = {r.name: r.absent_since is not None for r in c.execute(select(app.name, app.absent_since))}
             # Sorted: two processes that insert the same rows must not wait for each other.
-            for name in sorted(declared.apps.keys() - apps):
-                insert_if_new(c, s.app, name=name, release_seq=0, restarts=0)
-            app_by_stream: dict[str, str] = {r.name: r.app for r in c.execute(select(s.stream.c.name, s.stream.c.app))}
-            for _, stream in sorted(declared.supervised.items()):
-                if stream.name not in app_by_stream:
-                    insert_if_new(c, s.stream, name=stream.name, app=stream.app, desired="on", changed_at=s.now_ms())
-                elif app_by_stream[stream.name] != stream.app and forget:
-                    c.execute(update(s.stream).where(s.stream.c.name == stream.name).values(app=stream.app))
-            undeclared = app_by_stream.keys() - declared.supervised.keys()
-            if undeclared and forget:
-                c.execute(delete(s.stream).where(s.stream.c.name.in_(undeclared)))
-                c.execute(delete(s.progress).where(s.progress.c.name.in_(undeclared)))
-                c.execute(delete(s.data_loss).where(s.data_loss.c.name.in_(undeclared)))
-            undeclared_apps = apps - declared.apps.keys()
-            if undeclared_apps and forget:
-                c.execute(delete(s.app).where(s.app.c.name.in_(undeclared_apps)))
-                c.execute(delete(s.release).where(s.release.c.app.in_(undeclared_apps)))
+            for name in sorted(declared.apps):
+                if name not in absent_apps:
+                    insert_if_new(c, s.app, name=name, release_seq=0, restarts=0)
+                elif absent_apps[name]:
+                    c.execute(update(s.app).where(app.name == name).values(absent_since=None))
+            known = {r.name: r for r in c.execute(select(stream.name, stream.app, stream.absent_since))}
+            for name, one in sorted(declared.supervised.items()):
+                if name not in known:
+                    insert_if_new(c, s.stream, name=name, app=one.app, desired="on", changed_at=s.now_ms())
+                elif known[name].app == one.app and known[name].absent_since is not None:
+                    values = {"absent_since": None, "changed_at": s.now_ms()}
+                    c.execute(update(s.stream).where(stream.name == name).values(values))
+                elif known[name].app != one.app and forget:
+                    c.execute(update(s.stream).where(stream.name == name).values(app=one.app, absent_since=None))
+            if forget:
+                _forget(c, known.keys() - declared.supervised.keys(), absent_apps.keys() - declared.apps.keys())
 
     def desired(self, app: str | None = None) -> dict[str, Desired]:
         """Desired state by stream, for one app or for all."""
-        query = select(s.stream.c.name, s.stream.c.desired).order_by(s.stream.c.name)
+        query = select(s.stream.c.name, s.stream.c.desired).where(DECLARED).order_by(s.stream.c.name)
         if app is not None:
             query = query.where(s.stream.c.app == app)
         with self.begin() as c:
@@ -76,7 +85,7 @@ class AppRepository(ControlDatabase):
     def desired_by_app(self) -> dict[str, dict[str, Desired]]:
         """Desired state by app and stream, in order of the streams' names."""
         states: dict[str, dict[str, Desired]] = {}
-        query = select(s.stream.c.app, s.stream.c.name, s.stream.c.desired).order_by(s.stream.c.name)
+        query = select(s.stream.c.app, s.stream.c.name, s.stream.c.desired).where(DECLARED).order_by(s.stream.c.name)
         with self.begin() as c:
             for row in c.execute(query):
                 states.setdefault(row.app, {})[row.name] = row.desired
@@ -85,7 +94,13 @@ class AppRepository(ControlDatabase):
     def app_of(self, stream: str) -> str | None:
         """The app of a stream or capture; None if it does not exist."""
         with self.begin() as c:
-            return c.execute(select(s.stream.c.app).where(s.stream.c.name == stream)).scalar_one_or_none()
+            return c.execute(select(s.stream.c.app).where(s.stream.c.name == stream, DECLARED)).scalar_one_or_none()
+
+    def undeclared(self, app: str) -> list[str]:
+        """Names of the streams and captures of an app that are not declared any more, and not yet forgotten."""
+        query = select(s.stream.c.name).where(s.stream.c.app == app, ~DECLARED).order_by(s.stream.c.name)
+        with self.begin() as c:
+            return list(c.execute(query).scalars())
 
     def set_desired(
         self, streams: Iterable[str], state: Desired, actor: Actor, detail: str = "", request: str = ""
@@ -109,7 +124,7 @@ class AppRepository(ControlDatabase):
                 record_action(c, actor, "start" if state == "on" else "stop", name, detail, request)
 
     def stopped_since(self, app: str) -> int | None:
-        """When the last stream of an app was stopped, in epoch ms, or the present time if that is unknown.
+        """When the last stream of an app was stopped or removed, in epoch ms, or the present time if that is unknown.
 
         None if the app has no streams.
         """
@@ -124,12 +139,33 @@ class AppRepository(ControlDatabase):
         """When streams were declared or their desired state changed, in epoch ms, as far as it is known."""
         t = s.stream.c
         with self.begin() as c:
-            return {r.name: r.changed_at for r in c.execute(select(t.name, t.changed_at)) if r.changed_at is not None}
+            query = select(t.name, t.changed_at).where(DECLARED, t.changed_at.is_not(None))
+            return {r.name: r.changed_at for r in c.execute(query)}
 
     def app(self, name: str) -> AppRow | None:
         with self.begin() as c:
-            return first_row(AppRow, c.execute(select(s.app).where(s.app.c.name == name)).mappings())
+            query = select(s.app).where(s.app.c.name == name, s.app.c.absent_since.is_(None))
+            return first_row(AppRow, c.execute(query).mappings())
 
     def apps(self) -> list[AppRow]:
         with self.begin() as c:
-            return rows(AppRow, c.execute(select(s.app).order_by(s.app.c.name)).mappings())
+            query = select(s.app).where(s.app.c.absent_since.is_(None)).order_by(s.app.c.name)
+            return rows(AppRow, c.execute(query).mappings())
+
+
+def _forget(c: Connection, streams: Collection[str], apps: Collection[str]) -> None:
+    """Mark streams and apps that are not declared, and delete those that were marked long ago."""
+    for table, names, changed in ((s.stream, streams, {"changed_at": s.now_ms()}), (s.app, apps, {})):
+        if names:
+            t = table.c
+            new = t.name.in_(names) & t.absent_since.is_(None)
+            c.execute(update(table).where(new).values(absent_since=s.now_ms(), **changed))
+            c.execute(delete(table).where(t.name.in_(names), t.absent_since <= s.now_ms() - FORGET_MS))
+    # What another process has found declared in the meantime keeps its rows.
+    if streams:
+        for table in (s.progress, s.data_loss):
+            kept = table.c.name.in_(select(s.stream.c.name))
+            c.execute(delete(table).where(table.c.name.in_(streams), ~kept))
+    if apps:
+        kept = s.release.c.app.in_(select(s.app.c.name))
+        c.execute(delete(s.release).where(s.release.c.app.in_(apps), ~kept))

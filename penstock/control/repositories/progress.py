@@ -24,7 +24,7 @@ class ProgressRepository(ControlDatabase):
     """The last report of each stream, and a history of one day."""
 
     def report(self, progress: Iterable[ProgressRow], *, keep: bool) -> dict[str, str]:
-        """Upsert the progress of streams. Streams that are no longer declared are left out.
+        """Upsert the progress of streams. Streams that are forgotten are left out.
 
         Args:
             progress: The reports.
@@ -38,8 +38,8 @@ class ProgressRepository(ControlDatabase):
             now = c.execute(select(s.now_ms())).scalar_one()
             reported = list(progress)
             names = {row.name for row in reported}
-            declared = set(c.execute(select(s.stream.c.name).where(s.stream.c.name.in_(names))).scalars())
-            writable = [row for row in reported if row.name in declared]
+            known = set(c.execute(select(s.stream.c.name).where(s.stream.c.name.in_(names))).scalars())
+            writable = [row for row in reported if row.name in known]
             if _refusal(c, writable, now, keep=keep):
                 # One by one, to find the refused rows: three round trips for each.
                 reasons = {row.name: _refusal(c, [row], now, keep=keep) for row in writable}
@@ -61,7 +61,8 @@ class ProgressRepository(ControlDatabase):
         figures = (p.state, p.reported_at, p.behind_ms)
         query = select(s.now_ms().label("now"), s.stream.c.name, s.stream.c.desired, *figures)
         with self.begin() as c:
-            result = c.execute(query.outerjoin_from(s.stream, s.progress, s.stream.c.name == p.name)).all()
+            joined = query.outerjoin_from(s.stream, s.progress, s.stream.c.name == p.name)
+            result = c.execute(joined.where(s.stream.c.absent_since.is_(None))).all()
         now = result[0].now if result else 0
         return now, {
             r.name: StreamProgress(

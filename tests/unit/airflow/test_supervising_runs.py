@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -214,6 +215,27 @@ def new_stream(p: Platform) -> None:
 
     with p.control.engine.begin() as c:
         c.execute(tables.stream.insert().values(name="fresh", app="a", desired="on"))
+
+
+def test_a_run_looks_again_soon_for_a_stream_whose_file_is_away(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+
+    from penstock.control import tables
+
+    with control.begin() as c:
+        c.execute(tables.stream.insert().values(name="away", app="chaos", desired="off"))
+    made = operator()
+    monkeypatch.setattr(made, "_supervisor", lambda: SimpleNamespace(tick=lambda: SimpleNamespace(why="")))
+    with pytest.raises(TaskDeferred) as deferred:
+        made.execute(context())
+    assert deferred.value.trigger.serialize()[1]["until"] < time.time() + 100
+    assert control.undeclared("chaos") == ["away"]
+    with control.begin() as c:
+        c.execute(tables.stream.update().where(tables.stream.c.name == "away").values(absent_since=1))
+    operator()._declare()
+    assert control.undeclared("chaos") == [], "it is forgotten"
 
 
 def test_an_app_is_released_if_its_driver_lacks_a_stream(running: Platform) -> None:
