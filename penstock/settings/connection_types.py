@@ -139,12 +139,16 @@ def _driver_options(connection: AirflowConnection) -> dict[str, str]:
         # Airflow's own form for MySQL, also as text.
         parts: dict[str, Any] = json.loads(tls) if isinstance(tls, str) else tls or {}
         options = {f"ssl_{name}": value for name, value in parts.items()} | extra
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         raise connection.incomplete("has an extra `ssl` that is no object", 'write {"ca": "/path/to/ca.pem"}') from None
+    _check_options(connection, options)
+    return {name: _option(value) for name, value in options.items() if not _is_off(name, value)}
+
+
+def _check_options(connection: AirflowConnection, options: Mapping[str, Any]) -> None:
     if refused := sorted(name for name, value in options.items() if not isinstance(value, str | int | float | None)):
         names = ", ".join(refused)
         raise connection.incomplete(f"has options that are not supported: {names}", "write texts or numbers")
-    return {name: _option(value) for name, value in options.items() if not _is_off(name, value)}
 
 
 def _is_off(name: str, value: object) -> bool:
@@ -194,6 +198,7 @@ def mongodb_url(connection: AirflowConnection) -> str:
     connection.require_type(MONGODB)
     connection.require_host()
     options = {name: value for name, value in connection.extra.items() if value not in ("", None)}
+    _check_options(connection, options)
     srv = _is_true(options.pop("srv", "")) or connection.conn_type == "mongodb+srv"
     # As the provider `mongo` names them.
     for name, option in (("ssl", "tls"), ("allow_insecure", "tlsInsecure")):
@@ -218,11 +223,16 @@ def object_store_fields(connection: AirflowConnection) -> ObjectStoreFields:
         )
     if bool(connection.login) != bool(connection.password):
         raise connection.incomplete("has half of a key", "give the access key as login and its secret as password")
-    service = connection.extra.get("service_config")
-    own = service.get("s3", {}) if isinstance(service, Mapping) else {}
-    url = str(own.get("endpoint_url") or connection.extra.get("endpoint_url") or "")
-    region = str(connection.extra.get("region_name") or "")
-    return ObjectStoreFields(url, region, connection.login, connection.password)
+    service = connection.extra.get("service_config") or {}
+    own = (service.get("s3") or {}) if isinstance(service, Mapping) else None
+    if not isinstance(own, Mapping):
+        raise connection.incomplete(
+            "has a `service_config` that is no object", 'write {"s3": {"endpoint_url": "https://host:9000"}}'
+        )
+    url = own.get("endpoint_url") or connection.extra.get("endpoint_url") or ""
+    region = connection.extra.get("region_name") or ""
+    _check_options(connection, {"endpoint_url": url, "region_name": region})
+    return ObjectStoreFields(str(url), str(region), connection.login, connection.password)
 
 
 def views_token(connection: AirflowConnection) -> str:

@@ -21,6 +21,8 @@ SCHEME = "airflow://"
 # As Airflow's own forms and variables take it.
 CONN_ID = re.compile(r"[\w.-]{1,250}", re.ASCII)
 
+TEXTS = ("host", "login", "password", "schema")
+
 Lookup = Callable[[str], str | None]
 """The JSON form of Airflow's Connection of an id; None if it has none."""
 
@@ -56,14 +58,18 @@ class AirflowConnection:
             extra = fields.get("extra") or {}
             if isinstance(extra, str):
                 extra = json.loads(extra)
+            if any(isinstance(fields.get(name), list | dict) for name in ("conn_type", *TEXTS)):
+                raise TypeError("no text")
+            # Half of a surrogate pair goes into no URL and no file.
+            json.dumps([fields, extra], ensure_ascii=False).encode()
             return cls(
                 conn_id,
                 str(fields.get("conn_type") or "").replace("-", "_"),
                 port=int(fields["port"]) if fields.get("port") else None,
                 extra=dict(extra),
-                **{name: str(fields.get(name) or "") for name in ("host", "login", "password", "schema")},
+                **{name: str(fields.get(name) or "") for name in TEXTS},
             )
-        except (ValueError, TypeError, AttributeError) as e:
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as e:
             # The error's text may hold a password.
             raise SettingError(
                 f"connection {conn_id} cannot be read",

@@ -21,7 +21,7 @@ from penstock.settings import connections
 from penstock.settings.connection_types import REFERABLE, TEXT_OF, kafka_settings
 from penstock.settings.kafka import KafkaSettings
 from penstock.settings.monitoring import MonitoringSettings
-from penstock.settings.project import find_project
+from penstock.settings.project import find_project, table_of
 from penstock.settings.spark import SparkSettings, local_master_url
 from penstock.settings.stores import StoreSettings
 from penstock.settings.supervision import SupervisionSettings
@@ -82,6 +82,8 @@ class Settings(
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """After variables and secrets, the table `tool.penstock` of the project's pyproject.toml."""
         project = Path(os.environ.get("PENSTOCK_PROJECT") or find_project(LIBRARY))
+        # Pydantic's reader of the same file would raise errors of its own.
+        table_of(project)
         file = PyprojectTomlConfigSettingsSource(settings_cls, project / "pyproject.toml")
         return (*sources, *named.values(), file)
 
@@ -91,7 +93,10 @@ class Settings(
         """Take `cluster` from the home if it is not set; with it, change the defaults of master and replication."""
         if not isinstance(values, dict):
             return values
-        home = Path(values.get("home") or Path(values.get("project") or find_project(LIBRARY)) / ".penstock")
+        try:
+            home = Path(values.get("home") or Path(values.get("project") or find_project(LIBRARY)) / ".penstock")
+        except TypeError:
+            return values  # The field is refused.
         values = {"cluster": (home / CLUSTER_MARK).exists()} | values
         if str(values["cluster"]).strip().lower() in ("true", "1", "yes", "on", "t", "y"):
             port = values.get("spark_port") or cls.model_fields["spark_port"].default
@@ -221,7 +226,12 @@ def settings() -> Settings:
     try:
         return Settings(_secrets_dir=folder)
     except ValidationError as e:
-        errors = [(error["loc"], error["msg"].removeprefix("Value error, "), error["input"]) for error in e.errors()]
+        errors = [
+            (error["loc"], error["msg"].removeprefix("Value error, "), error["input"])
+            for error in e.errors()
+            # The default of `home` depends on another field, which is refused.
+            if error["type"] != "default_factory_not_called"
+        ]
         # An error of a model validator has no location: it concerns several settings.
         for location, message, _ in errors:
             if not location:

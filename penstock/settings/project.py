@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import SettingError
 
@@ -15,19 +16,27 @@ def find_project(library: Path) -> Path:
         library: The folder that `penstock` is imported from.
     """
     here = Path.cwd()
-    return next((folder for folder in (here, *here.parents, library) if is_project(folder)), here)
+    return next((folder for folder in (here, *here.parents, library) if table_of(folder) is not None), here)
 
 
-def is_project(folder: Path) -> bool:
-    """Whether the pyproject.toml of a folder says that it is a project of Penstock.
+def table_of(folder: Path) -> dict[str, Any] | None:
+    """The table `tool.penstock` of the pyproject.toml of a folder; None if there is none.
 
     Raises:
-        SettingError: The file cannot be read.
+        SettingError: The file cannot be read, or has something else by this name.
     """
     path = folder / "pyproject.toml"
     try:
-        return "penstock" in tomllib.loads(path.read_text()).get("tool", {})
+        table: Any = tomllib.loads(path.read_bytes().decode())
     except (FileNotFoundError, NotADirectoryError):
-        return False
-    except (OSError, ValueError) as e:
+        return None
+    except (OSError, ValueError, RecursionError) as e:
         raise SettingError(f"{path} cannot be read", got=e, hint="correct it, or set PENSTOCK_PROJECT") from e
+    for name, place in (("tool", "tool"), ("penstock", "tool.penstock")):
+        if name not in table:
+            return None
+        table = table[name]
+        if not isinstance(table, dict):
+            hint = "write the settings below [tool.penstock]"
+            raise SettingError(f"{path}: `{place}` is no table", got=repr(table), hint=hint)
+    return dict(table)

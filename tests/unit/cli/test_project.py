@@ -15,7 +15,7 @@ from penstock import catalog
 from penstock.cli import app
 from penstock.devstack import new_project
 from penstock.errors import HostError
-from penstock.settings.project import is_project
+from penstock.settings.project import table_of
 from tests.support.caches import unload_jobs
 
 
@@ -34,7 +34,7 @@ def test_it_has_a_stream_a_capture_a_sink_and_their_tests(shop: Path) -> None:
     assert {name: one.app for name, one in made.declared.items()} == {
         "order-minutes": "orders", "shops": "captures", "shops-documents": "sinks",
     }  # fmt: skip
-    assert is_project(shop)
+    assert table_of(shop) is not None
     tests = " ".join(path.read_text() for path in (shop / "tests").glob("test_*.py"))
     assert all(
         word in tests for word in ("minutes import STREAM", 'captures["shops"]', 'documents(spark, "shops-documents"')

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import SettingError
-from penstock.settings import LIBRARY, Settings, process_settings
+from penstock.settings import LIBRARY, Settings, process_settings, settings
 from penstock.settings.project import find_project
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("PROJECT", "HOME", "KAFKA_PORT"):
         monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
     shop = tmp_path / "shop"
     (shop / "jobs" / "orders").mkdir(parents=True)
     (shop / "pyproject.toml").write_text("[tool.penstock]\nkafka_port = 29092\n")
     (shop / "jobs" / "pyproject.toml").write_text("[project]\nname = 'other'\n")
-    return shop
+    yield shop
+    settings.cache_clear()
 
 
 def test_it_is_the_nearest_folder_that_says_so(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,11 +47,33 @@ def test_elsewhere_it_is_the_checkout_or_the_current_folder(shop: Path, monkeypa
     assert find_project(shop.parent / "site-packages") == shop.parent
 
 
-def test_a_file_that_cannot_be_read_is_an_error(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(shop)
-    (shop / "pyproject.toml").write_text("[tool.penstock")
-    with pytest.raises(SettingError, match=r"pyproject\.toml cannot be read"):
-        find_project(LIBRARY)
+@pytest.mark.parametrize("named", [False, True], ids=["found", "named"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[tool.penstock", r"pyproject\.toml cannot be read; got: .*; hint: correct it"),
+        ("[tool.penstock]\nenvironment = 'caf\xe9'".encode("latin-1"), r"pyproject\.toml cannot be read; got: 'utf-8'"),
+        (b"a = " + b"[" * 5000 + b"]" * 5000, r"pyproject\.toml cannot be read"),
+        (None, r"pyproject\.toml cannot be read; got: .*directory"),
+        (b"tool = 3", r"pyproject\.toml: `tool` is no table; got: 3; hint: write .* \[tool\.penstock\]"),
+        (b"tool = 'penstock'", r"`tool` is no table"),
+        (b"[tool]\npenstock = [1]", r"`tool\.penstock` is no table; got: \[1\]"),
+        (b"[tool.penstock]\nhome = 3", r"PENSTOCK_HOME: .*path.*; got: 3; hint"),
+        (b"[tool.penstock]\nkafka_port = 'x'", r"PENSTOCK_KAFKA_PORT: [^;]*integer[^;]*; got: 'x'; hint"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_use_is_an_error(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, message: str, named: bool
+) -> None:
+    if named:
+        monkeypatch.setenv("PENSTOCK_PROJECT", str(shop))
+    monkeypatch.chdir(shop.parent if named else shop)
+    file = shop / "pyproject.toml"
+    file.unlink()
+    file.mkdir() if content is None else file.write_bytes(content)
+    settings.cache_clear()
+    with pytest.raises(SettingError, match=message):
+        settings()
 
 
 def test_an_installed_library_is_not_put_on_the_path_of_processes(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
