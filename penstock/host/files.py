@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from penstock.errors import HostError
+
 # What a home may hold; Spark makes one of them where it runs.
 HOME_ENTRIES = frozenset(
     {
@@ -34,9 +36,18 @@ HOME_ENTRIES = frozenset(
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file; others wait. The lock is released if the process ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as handle:
+    """Hold a lock file; others wait. The lock is released if the process ends.
+
+    Raises:
+        HostError: The file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = path.open("w")
+    except OSError as e:
+        hint = f"let the user that Penstock runs as write to {path.parent}"
+        raise HostError("a lock file cannot be written", got=e, hint=hint) from e
+    with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

@@ -16,7 +16,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -193,8 +193,8 @@ def read_copy(digest: str) -> CodeFiles:
     folder, content = folder_of(digest), dict[str, bytes]()
     for path in folder.rglob("*"):
         # Python writes its bytecode beside the modules.
-        if "__pycache__" not in path.parts and path.is_file():
-            with suppress(OSError):
+        with suppress(OSError):
+            if "__pycache__" not in path.parts and path.is_file():
                 content[path.relative_to(folder).as_posix()] = path.read_bytes()
     return content
 
@@ -203,9 +203,12 @@ def write_copy(digest: str, content: CodeFiles) -> None:
     """Write this host's copy of a snapshot, whole or not at all; a damaged one is replaced.
 
     The disk is not waited for: whoever uses a copy verifies it first, and the control database has the files.
+
+    Raises:
+        ReleaseRefused: It cannot be written.
     """
     folder = folder_of(digest)
-    with files.owner_only():
+    with _clear_errors(folder.parent), files.owner_only():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with files.locked(folder.with_name(LOCK)):
             if is_copied(digest):
@@ -222,6 +225,15 @@ def write_copy(digest: str, content: CodeFiles) -> None:
                 shutil.rmtree(folder / ".replaced", ignore_errors=True)
 
 
+@contextmanager
+def _clear_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        hint = f"let the user that Penstock runs as write to {folder}, and see that its disk has space"
+        raise ReleaseRefused("this host's copy of a snapshot cannot be written", got=e, hint=hint) from e
+
+
 def _write_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -230,20 +242,25 @@ def _write_file(path: Path, data: bytes) -> None:
 
 
 def archive_copy(digest: str) -> Path:
-    """A file with the archive of this host's copy of a snapshot."""
+    """A file with the archive of this host's copy of a snapshot.
+
+    Raises:
+        ReleaseRefused: It cannot be written.
+    """
     path = folder_of(digest).with_suffix(".zip")
-    content = unpack(path.read_bytes()) if path.exists() else None
-    # A loss of power may leave it without content.
-    if content is None or digest_of(content) != digest:
-        fresh = path.with_name(f"{path.name}.{os.getpid()}")
-        fresh.write_bytes(pack(read_copy(digest)))
-        fresh.rename(path)
+    with _clear_errors(path.parent):
+        content = unpack(path.read_bytes()) if path.exists() else None
+        # A loss of power may leave it without content.
+        if content is None or digest_of(content) != digest:
+            fresh = path.with_name(f"{path.name}.{os.getpid()}")
+            fresh.write_bytes(pack(read_copy(digest)))
+            fresh.rename(path)
     return path
 
 
 def prune_copies(keep: set[str]) -> None:
-    """Remove this host's copies of other snapshots, and what aborted copies have left."""
-    with suppress(FileNotFoundError):
+    """Remove this host's copies of other snapshots, and what aborted copies have left; what cannot be removed stays."""
+    with suppress(OSError):
         for path in (settings().home / "releases").iterdir():
             if (
                 path.name.partition(".")[0] in keep

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import ReleaseRefused
+from penstock.errors import HostError, ReleaseRefused
+from penstock.host import files
 from penstock.settings import settings
 from penstock.supervision import code_snapshot
 from penstock.supervision.code_snapshot import digest_of, disk_digest, pack, read_project, unpack
@@ -201,3 +202,19 @@ def test_copies_that_nothing_needs_are_removed_after_a_while(home: Path) -> None
             os.utime(path, (1, 1))
     code_snapshot.prune_copies({digests[0]})
     assert sorted(p.name for p in (home / "releases").iterdir()) == sorted([".lock", digests[0], digests[2]])
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error(project: Path, home: Path) -> None:
+    """Tests may run as root, whom no mode keeps from writing."""
+    content = read_project(project)
+    digest = digest_of(content)
+    home.mkdir(exist_ok=True)
+    (home / "releases").write_text("")
+    for write in (lambda: code_snapshot.write_copy(digest, content), lambda: code_snapshot.archive_copy(digest)):
+        with pytest.raises(ReleaseRefused, match=r"snapshot cannot be written; got: .*; hint: let the user .*releases"):
+            write()
+    assert not code_snapshot.is_copied(digest)
+    code_snapshot.prune_copies(set())
+    with pytest.raises(HostError, match=r"a lock file cannot be written; got: .*releases.*; hint: let the user"):
+        with files.locked(home / "releases" / "x" / "y.lock"):
+            pass
