@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
 import threading
@@ -39,13 +40,17 @@ if TYPE_CHECKING:
     from penstock.model.sql_stream import SqlStream
 
 STREAMS_HINT = "STREAM is one Stream, STREAMS a list of them; give other things names of their own"
+UNDECLARED_HINT = (
+    "name one stream STREAM, or put several into the list STREAMS; put other declarations into a list or a variable of "
+    "their own; let the name begin with _ if it must not run"
+)
 
 
 def discover(project: Path) -> Iterator[Declaration]:
     """Declarations of the modules under jobs/<system>/, each once though other modules import it.
 
     A module declares its STREAM or STREAMS, and each view, panel, archive and backfill that is a variable or in a
-    list.
+    list. One in another place is a mistake, unless it is another module's or the variable's name begins with `_`.
     """
     declared: list[Declaration] = []
     for path in modules(project):
@@ -156,16 +161,51 @@ def _declarations(module: ModuleType, path: Path) -> Iterator[Declaration]:
     # An iterator would be empty when the module is read again, without an error.
     if isinstance(streams, str | Iterator) or not isinstance(streams, Iterable):
         raise DeclarationError(f"{path}: STREAMS is no list of streams", got=_text(repr, streams), hint=STREAMS_HINT)
+    declared: list[Declaration] = []
     for stream in [*streams, module.STREAM] if hasattr(module, "STREAM") else streams:
         if not isinstance(stream, Stream):
             raise DeclarationError(f"{path}: this is no stream", got=_text(repr, stream), hint=STREAMS_HINT)
-        yield stream
-    for name, value in vars(module).items():
-        if name.startswith("_"):
-            continue
+        declared.append(stream)
+    variables = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    for value in variables.values():
         for one in value if isinstance(value, list | tuple) else (value,):
             if isinstance(one, View | Panel | Archive | Backfill):
-                yield one
+                declared.append(one)
+    for name, value in variables.items():
+        for one in _held(value):
+            if not _is_among(one, declared) and not _is_of_others(name, one, module, path):
+                raise DeclarationError(
+                    f"{path}: the {one.kind} in the variable {name} is not declared, and would not run",
+                    got=f"{name}, with {one.kind} {one.name}",
+                    hint=UNDECLARED_HINT,
+                )
+    yield from declared
+
+
+def _held(value: object) -> list[Declaration]:
+    """What a variable holds: itself, or in a collection."""
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    values = value if isinstance(value, list | tuple | set | frozenset) else (value,)
+    return [one for one in values if isinstance(one, Stream | View | Panel | Archive | Backfill)]
+
+
+def _is_among(one: Declaration, others: Iterable[object]) -> bool:
+    return any(one is other for other in others)
+
+
+def _is_of_others(name: str, one: Declaration, module: ModuleType, path: Path) -> bool:
+    """Whether a module has it from another one, whose concern it is whether it is declared."""
+    for key, other in sys.modules.items():
+        if key.startswith("jobs.") and other is not module:
+            streams = vars(other).get("STREAMS")
+            if _is_among(one, [vars(other).get("STREAM"), *(streams if isinstance(streams, list | tuple) else ())]):
+                return True
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imported |= {alias.asname or alias.name for alias in node.names}
+    return name in imported or ("*" in imported and not one.location.startswith(f"{path}:"))
 
 
 @cache

@@ -1,0 +1,109 @@
+"""Streams in variables that nothing reads, which would not run and nobody would notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.catalog import load, load_partial
+from penstock.errors import DeclarationError
+from tests.chaos.projects import other_project
+
+MAKE = """from dataclasses import replace
+from penstock.streams import Archive, Input, Stateless, Stream, Topic, TopicOutput, View
+
+def make(name):
+    output = TopicOutput(Topic(f"{name}-out"), value="value")
+    return Stream(name, "shop", {"rows": Input(Topic("in"))}, lambda rows: rows, output, Stateless())
+
+"""
+UNDECLARED = (
+    r"jobs/shop/sales\.py: the {kind} in the variable {variable} is not declared, and would not run; got: .*{name}"
+)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Path]:
+    """The folder of an app, with a module that is none of its declarations."""
+    folder = tmp_path / "jobs" / "shop"
+    folder.mkdir(parents=True)
+    (folder / "_make.py").write_text(MAKE)
+    with other_project(tmp_path, {}):
+        yield folder
+
+
+@pytest.mark.parametrize(
+    ("text", "variable"),
+    [
+        ("SALES = make('sales')", "SALES"),
+        ("stream = make('sales')", "stream"),
+        ("STREAM = make('returns')\nSALES = make('sales')", "SALES"),
+        ("STREAMS = [make('returns')]\nMORE = [make('sales')]", "MORE"),
+        ("SALES = {'sales': make('sales')}", "SALES"),
+        ("BASE = make('sales')\nSTREAM = replace(BASE, name='returns')", "BASE"),
+    ],
+)
+@pytest.mark.parametrize("begin", [MAKE, "from dataclasses import replace\nfrom jobs.shop._make import make\n"])
+def test_a_stream_in_a_variable_of_another_name_is_an_error(shop: Path, begin: str, text: str, variable: str) -> None:
+    (shop / "sales.py").write_text(begin + text)
+    message = UNDECLARED.format(kind="stream", variable=variable, name="sales")
+    with pytest.raises(DeclarationError, match=f"{message}; hint: name one stream STREAM, or put several"):
+        load()
+    _, (wrong,) = load_partial()
+    assert wrong.path == shop / "sales.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("{'a': View('a', Topic('t', compacted=True), 'n INT')}", "view"),
+        ("{Archive('a', 'o', bucket='lake')}", "archive"),
+    ],
+)
+def test_other_declarations_in_no_list_are_errors_too(shop: Path, text: str, kind: str) -> None:
+    (shop / "sales.py").write_text(f"{MAKE}ALL = {text}")
+    with pytest.raises(DeclarationError, match=UNDECLARED.format(kind=kind, variable="ALL", name="a")):
+        load()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SALES = make('sales')\nSTREAM = SALES",
+        "SALES = make('sales')\nSTREAMS = [SALES]\nBY_NAME = {one.name: one for one in STREAMS}",
+        "STREAM = make('sales')\n_BASE = make('base')",
+        "STREAM = make('sales')\ndef other(): return make('other')",
+        "VIEW = View('v', Topic('t', compacted=True), 'n INT')\nALL = {VIEW.name: VIEW}\nSTREAM = make('sales')",
+    ],
+)
+def test_what_is_declared_may_have_other_variables_too(shop: Path, text: str) -> None:
+    (shop / "sales.py").write_text(MAKE + text)
+    assert set(load().streams) == {"sales"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from jobs.shop.sales import STREAM as SALES",
+        "from jobs.shop.sales import STREAM as SALES\nBOTH = [SALES, SALES]",
+        "from jobs.shop.sales import SALES",
+        "from jobs.shop.sales import *",
+        "import jobs.shop.sales\nSALES = jobs.shop.sales.STREAM",
+        "import jobs.shop.sales\nALL = [*jobs.shop.sales.STREAMS]",
+    ],
+)
+@pytest.mark.parametrize("importing", ["aaa", "zzz"])
+def test_a_stream_of_another_module_is_the_concern_of_that_module(shop: Path, text: str, importing: str) -> None:
+    (shop / "sales.py").write_text(f"{MAKE}SALES = STREAM = make('sales')\nSTREAMS = [make('returns')]")
+    (shop / f"{importing}.py").write_text(text)
+    made, wrong = load_partial()
+    assert (set(made.streams), wrong) == ({"sales", "returns"}, [])
+
+
+def test_a_stream_that_its_own_module_does_not_declare_is_an_error_of_that_module(shop: Path) -> None:
+    (shop / "sales.py").write_text("from jobs.shop._make import make\nSALES = make('sales')")
+    (shop / "aaa.py").write_text("from jobs.shop.sales import SALES")
+    _, (wrong,) = load_partial()
+    assert wrong.path == shop / "sales.py"
