@@ -8,12 +8,13 @@ from __future__ import annotations
 import sys
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from penstock import __version__
 from penstock.cli.output import clear_errors, echo
 
 
@@ -139,6 +140,16 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _penstock() -> None:
+def _penstock(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """Streams on Spark and Kafka, supervised by Airflow."""

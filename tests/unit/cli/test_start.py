@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from penstock import __version__
 from penstock.cli import COMMANDS, app, load
 from penstock.control import Control
 
@@ -69,3 +70,9 @@ def test_an_unknown_command_is_refused_with_a_close_one() -> None:
     result = CliRunner().invoke(app, ["stream"])
     assert result.exit_code == 2
     assert "streams" in result.output
+
+
+@pytest.mark.parametrize("variables", [{}, {"PENSTOCK_KAFKA_PORT": "no port"}], ids=["", "with an invalid setting"])
+def test_the_version_is_printed(variables: dict[str, str]) -> None:
+    result = CliRunner().invoke(app, ["--version"], env=variables)
+    assert (result.exit_code, result.output) == (0, f"penstock {__version__}\n")
