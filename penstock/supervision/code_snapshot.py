@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 import shutil
+import stat
 import tempfile
 import time
 import zipfile
@@ -42,8 +43,13 @@ UNUSED_S = 3600.0
 FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
 
+class ExecutableFile(bytes):
+    """Content of a file that its owner may execute, such as a script that a stream runs. Other bits of its mode depend
+    on the umask of whoever checked it out."""
+
+
 def digest_of(content: CodeFiles) -> str:
-    """The digest of paths and contents."""
+    """The digest of paths and contents, and of which files their owner may execute."""
     digest = hashlib.sha256()
     for path, data in sorted(content.items()):
         _add(digest, path, data)
@@ -55,13 +61,19 @@ def disk_digest(project: Path) -> str:
     digest = hashlib.sha256()
     for name, path in sorted(_project_paths(project, os.walk)):
         with suppress(OSError):
-            _add(digest, name, path.read_bytes())
+            _add(digest, name, _read_file(path))
     return digest.hexdigest()
 
 
 def _add(digest: hashlib._Hash, path: str, data: bytes) -> None:
-    digest.update(f"{path}\0{len(data)}\0".encode(errors="surrogateescape"))
+    mark = "x" if isinstance(data, ExecutableFile) else ""
+    digest.update(f"{path}\0{len(data)}{mark}\0".encode(errors="surrogateescape"))
     digest.update(data)
+
+
+def _read_file(path: Path) -> bytes:
+    data = path.read_bytes()
+    return ExecutableFile(data) if path.stat().st_mode & stat.S_IXUSR else data
 
 
 def read_project(project: Path) -> CodeFiles:
@@ -93,7 +105,7 @@ def _read(project: Path) -> CodeFiles:
             with suppress(FileNotFoundError):
                 size += path.stat().st_size
                 if size <= MAX_BYTES:
-                    content[name] = path.read_bytes()
+                    content[name] = _read_file(path)
     except OSError as e:
         hint = "let the user that Penstock runs as read it, or exclude it"
         raise ReleaseRefused(f"{e.filename} cannot be read", got=e.strerror, hint=hint) from e
@@ -155,7 +167,12 @@ def _project_paths(project: Path, walk: Callable[..., Walk] = files.walk) -> Ite
 
 def changed_paths(before: CodeFiles, after: CodeFiles) -> list[str]:
     """Paths of files that differ or that only one of two has, sorted."""
-    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+
+    def differs(path: str) -> bool:
+        old, new = before.get(path), after.get(path)
+        return old != new or isinstance(old, ExecutableFile) != isinstance(new, ExecutableFile)
+
+    return sorted(filter(differs, before.keys() | after.keys()))
 
 
 def pack(content: CodeFiles) -> bytes:
@@ -164,7 +181,7 @@ def pack(content: CodeFiles) -> bytes:
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, data in sorted(content.items()):
             info = zipfile.ZipInfo(path, FIXED_TIME)
-            info.external_attr = 0o600 << 16
+            info.external_attr = (0o700 if isinstance(data, ExecutableFile) else 0o600) << 16
             archive.writestr(info, data, zipfile.ZIP_DEFLATED)
     return out.getvalue()
 
@@ -173,7 +190,10 @@ def unpack(archive: bytes) -> CodeFiles | None:
     """The files of an archive; None if it is damaged."""
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-            return {path: opened.read(path) for path in opened.namelist()}
+            return {
+                info.filename: (ExecutableFile if info.external_attr >> 16 & stat.S_IXUSR else bytes)(opened.read(info))
+                for info in opened.infolist()
+            }
     except (zipfile.BadZipFile, OSError, ValueError, EOFError, zlib.error, NotImplementedError):
         return None
 
@@ -195,7 +215,7 @@ def read_copy(digest: str) -> CodeFiles:
         # Python writes its bytecode beside the modules.
         with suppress(OSError):
             if "__pycache__" not in path.parts and path.is_file():
-                content[path.relative_to(folder).as_posix()] = path.read_bytes()
+                content[path.relative_to(folder).as_posix()] = _read_file(path)
     return content
 
 
@@ -238,7 +258,7 @@ def _write_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     # A copy is not edited; an edit would be noticed at the next start.
-    path.chmod(0o400)
+    path.chmod(0o500 if isinstance(data, ExecutableFile) else 0o400)
 
 
 def archive_copy(digest: str) -> Path:

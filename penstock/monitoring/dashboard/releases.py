@@ -14,7 +14,7 @@ from penstock.control import Control
 from penstock.monitoring.dashboard.declarations import run_on_project
 from penstock.settings import settings
 from penstock.supervision import code_snapshot, released_code
-from penstock.supervision.code_snapshot import CodeFiles
+from penstock.supervision.code_snapshot import CodeFiles, ExecutableFile
 
 DISK = "disk"
 """In place of a release: the code on the disk."""
@@ -93,6 +93,9 @@ def _files(control: Control, app: str, name: str) -> CodeFiles:
 
 def _changed_file(path: str, old: bytes | None, new: bytes | None) -> ChangedFile:
     change: Literal["added", "removed", "changed"] = "added" if old is None else "removed" if new is None else "changed"
+    if old == new:
+        may = "may now" if isinstance(new, ExecutableFile) else "may no longer"
+        return ChangedFile(path, change, [], f"its owner {may} execute it")
     before, after = old or b"", new or b""
     if max(len(before), len(after)) > MAX_COMPARED:
         return ChangedFile(

@@ -53,6 +53,10 @@ def test_releases_say_which_runs_and_which_is_on_the_disk(
     assert said["disk"] == digest_of(AFTER)
     assert changes(control, app, "1", "disk")["count"] == 0
     assert changes(control, app, digest_of(BEFORE), "disk") == changes(control, app, "0", "1")
+    (project / path).chmod(0o755)
+    for before, after, may in (("1", "disk", "may now"), ("disk", "1", "may no longer")):
+        [file] = changes(control, app, before, after)["files"]
+        assert (file["path"], file["change"], file["note"]) == (path, "changed", f"its owner {may} execute it")
 
 
 def test_a_release_runs_while_its_driver_is_up(control: Control, app: str, monkeypatch: pytest.MonkeyPatch) -> None:

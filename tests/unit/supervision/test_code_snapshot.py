@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,41 @@ def test_the_digest_is_of_paths_and_contents_alone(project: Path, tmp_path: Path
     assert digest_of({"a": b"bc"}) != digest_of({"ab": b"c"})
     (moved / "jobs" / "shop" / "orders.py").rename(moved / "jobs" / "shop" / "order.py")
     assert disk_digest(moved) != digest
+
+
+def test_a_script_stays_executable(project: Path) -> None:
+    """Of its mode nothing else counts: the rest depends on the umask of whoever checked it out."""
+    script = project / "jobs" / "shop" / "rates.csv"
+    before, before_digest = read_project(project), disk_digest(project)
+    for mode in (0o600, 0o644, 0o666, 0o611):
+        script.chmod(mode)
+        assert digest_of(read_project(project)) == disk_digest(project) == before_digest == digest_of(before)
+    digests = set()
+    for mode in (0o700, 0o755, 0o711):
+        script.chmod(mode)
+        content = read_project(project)
+        digests |= {digest_of(content), disk_digest(project)}
+    [digest] = digests - {before_digest}
+    assert len(digests) == 1
+    assert code_snapshot.changed_paths(before, content) == ["jobs/shop/rates.csv"]
+    unpacked = unpack(pack(content))
+    assert unpacked is not None
+    assert digest_of(unpacked) == digest
+    code_snapshot.write_copy(digest, unpacked)
+    assert code_snapshot.is_copied(digest)
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode) for path in code_snapshot.folder_of(digest).glob("jobs/shop/*.*")
+    }
+    assert modes == {"rates.csv": 0o500, "orders.py": 0o400}
+    archived = unpack(code_snapshot.archive_copy(digest).read_bytes())
+    assert archived is not None
+    assert digest_of(archived) == digest
+    (code_snapshot.folder_of(digest) / "jobs" / "shop" / "rates.csv").chmod(0o400)
+    assert not code_snapshot.is_copied(digest), "it would fail"
+
+
+def test_the_digest_of_files_that_nobody_executes_is_as_before() -> None:
+    assert digest_of({"a.py": b"1"}) == sha256(b"a.py\x001\x001").hexdigest()
 
 
 def test_an_archive_is_the_same_for_the_same_files() -> None:
