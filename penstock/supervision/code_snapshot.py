@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
-from penstock.errors import ReleaseRefused
+from penstock.errors import HostError, ReleaseRefused
 from penstock.host import files
 from penstock.settings import LIBRARY, settings
 
@@ -228,7 +228,7 @@ def write_copy(digest: str, content: CodeFiles) -> None:
         ReleaseRefused: It cannot be written.
     """
     folder = folder_of(digest)
-    with _clear_errors(folder.parent), files.owner_only():
+    with clear_errors(folder.parent), files.owner_only():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with files.locked(folder.with_name(LOCK)):
             if is_copied(digest):
@@ -246,9 +246,12 @@ def write_copy(digest: str, content: CodeFiles) -> None:
 
 
 @contextmanager
-def _clear_errors(folder: Path) -> Iterator[None]:
+def clear_errors(folder: Path) -> Iterator[None]:
+    """Turn the error of a folder that cannot be written into ReleaseRefused."""
     try:
         yield
+    except HostError as e:
+        raise ReleaseRefused(e.what, got=e.got, hint=e.hint) from e
     except OSError as e:
         hint = f"let the user that Penstock runs as write to {folder}, and see that its disk has space"
         raise ReleaseRefused("this host's copy of a snapshot cannot be written", got=e, hint=hint) from e
@@ -268,7 +271,7 @@ def archive_copy(digest: str) -> Path:
         ReleaseRefused: It cannot be written.
     """
     path = folder_of(digest).with_suffix(".zip")
-    with _clear_errors(path.parent):
+    with clear_errors(path.parent):
         content = unpack(path.read_bytes()) if path.exists() else None
         # A loss of power may leave it without content.
         if content is None or digest_of(content) != digest:

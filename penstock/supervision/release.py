@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -47,10 +48,14 @@ def release(
         to: Number or digest of the earlier release whose code it runs; empty: the code on the disk.
 
     Raises:
-        ReleaseRefused: The code does not load, or cannot go on with the state that its streams have.
+        ReleaseRefused: The code does not load, or cannot go on with the state that its streams have; or the home of
+            this host cannot be written.
     """
     # Whoever asks on this host waits for the others: several JVMs at once take so long that all are given up.
-    with files.locked(settings().home / "run" / "release.lock"):
+    run = settings().home / "run"
+    with ExitStack() as lock:
+        with code_snapshot.clear_errors(run):
+            lock.enter_context(files.locked(run / "release.lock"))
         earlier = released_code.find(control, app, to) if to else None
         if earlier and earlier.digest:
             digest = earlier.digest

@@ -252,6 +252,11 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(project: Path, home: P
             write()
     assert not code_snapshot.is_copied(digest)
     code_snapshot.prune_copies(set())
-    with pytest.raises(HostError, match=r"a lock file cannot be written; got: .*releases.*; hint: let the user"):
-        with files.locked(home / "releases" / "x" / "y.lock"):
+    (home / "releases").unlink()
+    (home / "releases" / ".lock").mkdir(parents=True)
+    with pytest.raises(ReleaseRefused, match=r"a lock file cannot be written; got: .*\.lock.*; hint: let the user"):
+        code_snapshot.write_copy(digest, content)
+    (home / "file").write_text("")
+    with pytest.raises(HostError, match=r"a lock file cannot be written; got: .*file.*; hint: let the user"):
+        with files.locked(home / "file" / "y.lock"):
             pass

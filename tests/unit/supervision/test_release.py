@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,3 +108,10 @@ def test_processes_of_a_host_check_one_app_at_a_time(p: Platform, monkeypatch: p
         asked = [pool.submit(releases.release, p.control, "a", ME) for _ in range(5)]
         assert sorted(f.result() for f in asked) == [1, 2, 3, 4, 5]
     assert set(most) == {1}
+
+
+def test_a_home_that_cannot_be_written_refuses_the_release(p: Platform, home: Path) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "run").write_text("")
+    with pytest.raises(ReleaseRefused, match=r"a lock file cannot be written; got: .*run.*; hint: let the user"):
+        releases.release(p.control, "a", ME)
