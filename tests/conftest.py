@@ -29,7 +29,7 @@ from penstock.java import runtime
 from penstock.settings import PROJECT, connections, settings
 from penstock.testing import spark_session
 from tests.support import mysql
-from tests.support.mysql import MySQL
+from tests.support.mysql import MariaDBWithLogin, MySQL
 from tests.support.wait import wait_until
 
 BROWSER = "tests/browser/"
@@ -151,7 +151,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture(scope="session")
 def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
     """A real MariaDB server."""
-    with MariaDB(home=tmp_path_factory.mktemp("mariadb"), port=free_port()) as part:
+    with MariaDBWithLogin(home=tmp_path_factory.mktemp("mariadb Büro"), port=free_port()) as part:
         yield part
 
 

@@ -34,9 +34,10 @@ def probe_kafka(connection: AirflowConnection) -> str:
 
 def probe_database(connection: AirflowConnection) -> str:
     """Log in to the database and ask for its version."""
-    from sqlalchemy import create_engine
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.pool import NullPool
+
+    from penstock.settings.database_engine import create_engine
 
     url = connection_types.database_url(connection)
     seconds, backend = int(TIMEOUT), url.get_backend_name()
@@ -47,8 +48,7 @@ def probe_database(connection: AirflowConnection) -> str:
         "postgresql": {"connect_timeout": seconds},
     }
     try:
-        with optional_packages():
-            engine = create_engine(url, poolclass=NullPool, connect_args=limits.get(backend, {}))
+        engine = create_engine(url, poolclass=NullPool, connect_args=limits.get(backend, {}))
         with engine.connect() as session:
             version = ".".join(map(str, session.dialect.server_version_info or ()))
     except (SQLAlchemyError, TypeError, OSError) as e:

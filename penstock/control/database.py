@@ -17,7 +17,6 @@ from sqlalchemy import (
     Integer,
     RowMapping,
     Table,
-    create_engine,
     insert,
     select,
     update,
@@ -28,8 +27,9 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
 from penstock.control import tables as s
-from penstock.errors import ControlError, SettingError, optional_packages
+from penstock.errors import ControlError, SettingError
 from penstock.settings import settings
+from penstock.settings.database_engine import create_engine
 
 T = TypeVar("T")
 
@@ -73,8 +73,7 @@ class ControlDatabase:
             options = {"connect_args": {"timeout": 10}, "poolclass": NullPool}
         self.display_url = address.set(query={}).render_as_string(hide_password=True)
         self._ca = ca
-        with optional_packages():
-            self.engine = create_engine(address, **options)
+        self.engine = create_engine(address, **options)
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:

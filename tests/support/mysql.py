@@ -1,7 +1,7 @@
-"""A real MySQL server for tests, from Debian's unstable packages: the only registry that has one.
+"""Real servers for tests: MariaDB, and MySQL from Debian's unstable packages, the only registry that has one.
 
-It is fetched by apt with lists of its own, unpacked into the cache, and started by the C library that it was built for;
-nothing is installed.
+MySQL is fetched by apt with lists of its own, unpacked into the cache, and started by the C library that it was built
+for; nothing is installed.
 """
 
 from __future__ import annotations
@@ -93,8 +93,21 @@ def _mirror() -> str:
     return mirrors[0]
 
 
-class MySQL(MariaDB):
-    """A private MySQL 9 with the databases and the user of the platform's MariaDB."""
+PASSWORD = "Grüße, Мир: €"
+LOGIN = f"""
+CREATE USER IF NOT EXISTS 'umlaut'@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
+GRANT ALL PRIVILEGES ON `penstock\\_%`.* TO 'umlaut'@'127.0.0.1';
+"""
+
+
+class MariaDBWithLogin(MariaDB):
+    """The platform's MariaDB with another user, whose password is not Latin-1."""
+
+    SETUP = MariaDB.SETUP + LOGIN
+
+
+class MySQL(MariaDBWithLogin):
+    """A private MySQL 9 with the databases and the users of `MariaDBWithLogin`."""
 
     name: str = "mysql"
     label: str = "the MySQL server"

@@ -18,7 +18,7 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Self
 
-from sqlalchemy import URL, Connection, Dialect, TextClause, create_engine, event, text
+from sqlalchemy import URL, Connection, Dialect, TextClause, event, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlglot import exp
@@ -26,7 +26,8 @@ from sqlglot import exp
 from penstock.capture.checks.column_types import Ordering
 from penstock.capture.polling.keyset_queries import SourceQuery
 from penstock.capture.source.open_transactions import ServerSession, TransactionSnapshot, TransactionTracker
-from penstock.errors import PenstockError, optional_packages
+from penstock.errors import PenstockError
+from penstock.settings.database_engine import create_engine
 
 # Seconds to read a page; then the capture fails, so that a server that hangs does not look idle.
 READ_TIMEOUT = 120
@@ -158,10 +159,9 @@ class SourceDatabase(ABC):
     def __init__(self, url: URL, delay: timedelta) -> None:
         self.display_url, self._url = url.render_as_string(hide_password=True), url
         self._delay = delay.total_seconds()
-        with optional_packages():
-            self._engine = create_engine(
-                url, isolation_level="AUTOCOMMIT", pool_size=1, max_overflow=1, pool_recycle=1800, **self.OPTIONS
-            )
+        self._engine = create_engine(
+            url, isolation_level="AUTOCOMMIT", pool_size=1, max_overflow=1, pool_recycle=1800, **self.OPTIONS
+        )
         self._look = _TRACKERS[url.render_as_string(hide_password=False), self._delay]
         event.listen(self._engine, "connect", self.connected)
 
