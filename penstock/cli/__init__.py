@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from penstock import __version__
-from penstock.cli.output import clear_errors, echo
+from penstock.cli.output import clear_errors, echo, escape_unencodable
 
 
 class _Command(NamedTuple):
@@ -117,6 +117,7 @@ class _Commands(TyperGroup):
         return name, None if name is None else load(name), rest
 
     def main(self, *args: Any, **options: Any) -> Any:
+        escape_unencodable()
         # A setting may be invalid before a command starts, and help may go to a full disk.
         try:
             with clear_errors():

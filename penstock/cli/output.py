@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import errno
 import getpass
+import io
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -31,12 +34,30 @@ COLOURS = {
 }  # fmt: skip
 
 
+ESCAPE = "penstock-escape"
+
+
 class Safe(Console):
     """A console that interprets neither markup nor control codes in what it prints."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable_text(text), style, control)
+
+
+def escape_unencodable() -> None:
+    """Let the standard streams write characters that their encoding does not have as `\\u00fc`, instead of failing."""
+    codecs.register_error(ESCAPE, _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=ESCAPE)
+
+
+def _escaped(e: UnicodeError) -> tuple[str, int]:
+    if not isinstance(e, UnicodeEncodeError):
+        raise e
+    # JSON stays valid.
+    return json.dumps(e.object[e.start : e.end])[1:-1], e.end
 
 
 def console() -> Console:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -39,6 +40,27 @@ def imported(*args: str, **variables: str) -> set[str]:
     )
     line = next(line for line in run.stderr.splitlines() if line.startswith("modules "))
     return set(line.split())
+
+
+@pytest.mark.parametrize("locale", [{"LANG": "C"}, {"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}], ids=str)
+def test_a_terminal_without_the_characters_of_a_path_shows_escapes(locale: dict[str, str], tmp_path: Path) -> None:
+    project = tmp_path / "Büro 日" / "shop"
+    env = {k: v for k, v in os.environ.items() if k not in ("LANG", "LC_ALL", "PYTHONUTF8")} | locale
+    as_given = "PYTHONIOENCODING" not in locale
+    for words, shown in (
+        (["init", str(project)], "Büro 日" if as_given else r"B\u00fcro \u65e5"),
+        (["catalog", "--json"], "Büro 日" if as_given else r"B\u00fcro \u65e5"),
+    ):
+        command = [sys.executable, "-m", "penstock", *words]
+        env["PENSTOCK_PROJECT"] = str(project)
+        run = subprocess.run(command, capture_output=True, env=env, check=False)
+        assert b"Traceback" not in run.stderr
+        assert shown in run.stdout.decode()
+        if words[0] == "init":
+            (project / "jobs" / "orders" / "broken.py").write_text("raise ValueError('ü😀')")
+        if "--json" in words:
+            assert "Büro 日" in str(json.loads(run.stdout))
+            assert "ü😀" in str(json.loads(run.stdout))
 
 
 def test_help_imports_no_heavy_package() -> None:
