@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from penstock.host import secret_file
+from penstock.java.properties import properties_text
 from penstock.settings import settings
-from penstock.supervision import launch
 
 
 def security_conf(master: str, home: Path | None = None) -> dict[str, str]:
@@ -42,7 +42,7 @@ def security_conf(master: str, home: Path | None = None) -> dict[str, str]:
 
 def main() -> None:
     """Print the settings for a master, as a file for `--properties-file` has them."""
-    print(launch.properties_text(security_conf(sys.argv[1])), end="")
+    print(properties_text(security_conf(sys.argv[1])), end="")
 
 
 if __name__ == "__main__":

@@ -18,14 +18,13 @@ import orjson
 from penstock.errors import HostError
 from penstock.host import files, session
 from penstock.java import runtime
+from penstock.java.properties import properties_text
 from penstock.model.declaration import CAPTURES_APP
 from penstock.model.view import views_instance
 from penstock.settings import LIBRARY, connections, executors_here, settings
 
 # Enough to see what a crash loop did, few enough to read and to keep for ever.
 LOGS_KEPT = 20
-# As `java.util.Properties` reads keys and values.
-ESCAPED = str.maketrans({c: f"\\{c}" for c in "\\ :=#!"} | {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"})
 # Every driver has it on its command line, whatever it runs.
 INCARNATION = "--incarnation"
 DRIVER = LIBRARY / "penstock" / "engine" / "driver.py"
@@ -61,11 +60,6 @@ def write_spark_conf(app: str, conf: Mapping[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     files.write_private(path, properties_text(conf))
     return path
-
-
-def properties_text(conf: Mapping[str, str]) -> str:
-    """Settings as `java.util.Properties` reads them, a line each."""
-    return "".join(f"{key.translate(ESCAPED)}={value.translate(ESCAPED)}\n" for key, value in conf.items())
 
 
 def run_json_module(

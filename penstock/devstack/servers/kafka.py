@@ -14,6 +14,7 @@ from penstock.devstack.servers.base import ManagedServer, ServerGroup, check_pas
 from penstock.errors import HostError
 from penstock.host import files, ports, process
 from penstock.java import jars, runtime
+from penstock.java.properties import properties_text
 from penstock.settings import settings
 
 LOG4J = """status=ERROR
@@ -74,7 +75,7 @@ class Broker(ManagedServer):
     def prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         properties = self.folder / "server.properties"
-        properties.write_text("".join(f"{key}={value}\n" for key, value in self.properties().items()))
+        properties.write_text(properties_text(self.properties()))
         (self.folder / "log4j2.properties").write_text(LOG4J)
         data = self.folder / "data"
         if (data / "meta.properties").exists():

@@ -14,16 +14,10 @@ import httpx
 from penstock.devstack.servers.base import StoreServer, check_passes, get
 from penstock.host import secret_file
 from penstock.java import jars, runtime
+from penstock.java.properties import properties_text
 from penstock.object_store.endpoint import ACCESS_KEY, LOCAL_SERVICE, SECRET_FILE
 from penstock.settings import settings
 
-CONFIG = """s3proxy.endpoint=http://127.0.0.1:{port}
-s3proxy.authorization=aws-v2-or-v4
-s3proxy.identity={access_key}
-s3proxy.credential={secret}
-jclouds.provider=filesystem-nio2
-jclouds.filesystem.basedir={data}
-"""
 # Its own would print every request.
 LOGBACK = """<configuration>
 <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
@@ -62,9 +56,15 @@ class S3Server(StoreServer):
     def prepare(self) -> None:
         data = self.folder / "data"
         data.mkdir(parents=True, exist_ok=True)
-        (self.folder / "s3proxy.conf").write_text(
-            CONFIG.format(port=self.port, access_key=ACCESS_KEY, secret=self.secret_key, data=data)
-        )
+        config = {
+            "s3proxy.endpoint": self.url,
+            "s3proxy.authorization": "aws-v2-or-v4",
+            "s3proxy.identity": ACCESS_KEY,
+            "s3proxy.credential": self.secret_key,
+            "jclouds.provider": "filesystem-nio2",
+            "jclouds.filesystem.basedir": str(data),
+        }
+        (self.folder / "s3proxy.conf").write_text(properties_text(config))
         (self.folder / "logback.xml").write_text(LOGBACK)
 
     def command(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from penstock.devstack.servers.base import ManagedServer, ServerGroup, check_pas
 from penstock.engine.session import LOG4J_CONFIG
 from penstock.engine.spark_security import security_conf
 from penstock.host import files, ports
+from penstock.java.properties import properties_text
 from penstock.settings import settings
 from penstock.supervision import launch
 
@@ -68,7 +70,7 @@ class SparkServer(ManagedServer):
 
     def prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        files.write_private(self._properties, launch.properties_text(self.conf()))
+        files.write_private(self._properties, properties_text(self.conf()))
 
     @property
     def _properties(self) -> Path:
@@ -80,7 +82,7 @@ class SparkServer(ManagedServer):
             "PENSTOCK_HOME": str(self.home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "192m",
-            "SPARK_DAEMON_JAVA_OPTS": " ".join(OPTIONS),
+            "SPARK_DAEMON_JAVA_OPTS": shlex.join(OPTIONS),
         }
 
     def command(self) -> list[str]:
