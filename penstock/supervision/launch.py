@@ -152,9 +152,12 @@ def _folders_within(code: Path) -> Iterator[str]:
 
 def _moved(path: str, code: Path) -> str:
     """A folder of the project as it is in a snapshot; one that the snapshot does not have stays as it is."""
-    with suppress(ValueError):
-        moved = code / Path(path).relative_to(settings().project)
-        return str(moved) if moved.is_dir() else path
+    project = settings().project
+    # A project that is reached by a link is on Python's path by its real name too, as a working directory always is.
+    for folder, top in ((Path(path), project), (Path(path).resolve(), project.resolve())):
+        with suppress(ValueError):
+            moved = code / folder.relative_to(top)
+            return str(moved) if moved.is_dir() else path
     return path
 
 
