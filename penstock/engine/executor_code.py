@@ -20,4 +20,5 @@ def send_code(spark: SparkSession) -> None:
     project = settings().project
     if str(spark.sparkContext.master).startswith("local") or project != code_snapshot.folder_of(project.name):
         return
-    spark.sparkContext.addArchive(f"{code_snapshot.archive_copy(project.name)}#{EXECUTOR_FOLDER}")
+    # Spark takes it for a URL, because of the fragment.
+    spark.sparkContext.addArchive(f"{code_snapshot.archive_copy(project.name).as_uri()}#{EXECUTOR_FOLDER}")

@@ -110,7 +110,7 @@ def deployed(mariadb: MariaDB, home: Path) -> Iterator[ClusterDriverApp]:
 @pytest.mark.timeout(900)
 def test_a_supervisors_host_and_then_the_drivers_worker_are_lost(mariadb: MariaDB, tmp_path: Path) -> None:
     """Each record counts once; three brokers and executors that are lost are in tests/chaos/test_cluster_kills.py."""
-    with deployed(mariadb, tmp_path) as app:
+    with deployed(mariadb, tmp_path / "My Büro") as app:
         first = app.driver
         assert (first.submission or "").startswith("driver-")
         log = Path(first.log).read_text()
