@@ -120,7 +120,7 @@ def run_captured(
         text=True,
         errors="replace",
         stdin=subprocess.DEVNULL,
-        env={**os.environ, **(env or {})},
+        env=session.with_utf8({**os.environ, **(env or {})}),
         cwd=cwd,
     )
 

@@ -177,6 +177,11 @@ class ProcessSession:
 _reapers: dict[int, threading.Thread] = {}
 
 
+def with_utf8(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a child: in the locale C, Python takes names of files for UTF-8, and Java would for ASCII."""
+    return {**env, **({"LC_ALL": "C.UTF-8"} if env.get("LC_ALL") in ("C", "POSIX") else {})}
+
+
 def start_detached(
     command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path | None = None
 ) -> tuple[int, float]:
@@ -191,7 +196,7 @@ def start_detached(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env=dict(env),
+            env=with_utf8(env),
             cwd=cwd,
             start_new_session=True,
         )

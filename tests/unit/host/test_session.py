@@ -130,3 +130,16 @@ def test_own_session_is_what_a_row_records() -> None:
     own = session.current()
     assert own.pid == os.getsid(0)
     assert row(own.pid, own.started).session.alive() is True
+
+
+@pytest.mark.parametrize(
+    ("given", "child"),
+    [
+        ({"LC_ALL": "C"}, {"LC_ALL": "C.UTF-8"}),
+        ({"LC_ALL": "POSIX", "LANG": "C"}, {"LC_ALL": "C.UTF-8", "LANG": "C"}),
+        ({"LC_ALL": "de_DE.ISO-8859-1"}, {"LC_ALL": "de_DE.ISO-8859-1"}),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, {"LANG": "C", "LC_CTYPE": "C.UTF-8"}),
+    ],
+)
+def test_a_child_takes_names_of_files_for_utf_8_as_python_does(given: dict[str, str], child: dict[str, str]) -> None:
+    assert session.with_utf8(given) == child
