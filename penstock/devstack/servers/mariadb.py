@@ -63,11 +63,10 @@ GRANT PROCESS ON *.* TO 'penstock'@'127.0.0.1';
         server = mariadb_binaries.find()
         fresh = self.folder / "data.part"
         shutil.rmtree(fresh, ignore_errors=True)
-        layout = [
-            f"--basedir={server.base}", f"--datadir={fresh}", f"--tmpdir={self._temporary}", "--skip-test-db",
-            *owner_option(),
-        ]  # fmt: skip
-        done = process.run_captured([server.install, "--no-defaults", *layout], env=self.environment())
+        # The script divides other paths than that of the data at spaces, and that too if an owner is given.
+        layout = ["--basedir=.", f"--datadir={fresh}", "--skip-test-db"]
+        env = self.environment() | {"TMPDIR": str(self._temporary)}
+        done = process.run_captured([server.install, "--no-defaults", *layout], env=env, cwd=server.base)
         if done.returncode:
             raise HostError("the database's data folder could not be laid out", got=(done.stdout + done.stderr)[-800:])
         fresh.rename(data)
