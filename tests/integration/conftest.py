@@ -73,21 +73,21 @@ def postgres() -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real object store. Each file has a bucket or prefix of its own there."""
-    with s3_store.server(tmp_path_factory.mktemp("s3")) as part:
+    with s3_store.server(tmp_path_factory.mktemp("s3 Büro")) as part:
         yield part
 
 
 @pytest.fixture(scope="session")
 def mongodb_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a MongoDB server. Each test has a database of its own there."""
-    with mongodb.store(tmp_path_factory.mktemp("mongodb")) as url:
+    with mongodb.store(tmp_path_factory.mktemp("mongodb Büro")) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def influxdb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfluxDBServer]:
     """A real InfluxDB. Each test has a database of its own there."""
-    with influxdb.server(tmp_path_factory.mktemp("influxdb")) as part:
+    with influxdb.server(tmp_path_factory.mktemp("influxdb Büro")) as part:
         yield part
 
 
@@ -97,5 +97,5 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     if url := os.environ.get("TEST_ELASTICSEARCH_URL"):
         yield Server(url)
         return
-    with ElasticsearchServer(tmp_path_factory.mktemp("elasticsearch"), port=free_port(2), config=SMALL) as part:
+    with ElasticsearchServer(tmp_path_factory.mktemp("elasticsearch Büro"), port=free_port(2), config=SMALL) as part:
         yield Server(part.url, part)

@@ -83,7 +83,8 @@ class Commands:
 @pytest.fixture
 def penstock(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Commands]:
     """For a copy of what the project declares: all, some of it with all its Spark streams in one app, or one stream."""
-    project = tmp_path / "project"
+    folder = tmp_path / "My Büro (it's)"
+    project = folder / "project"
     left_out = {"all": (), "some": LEFT_OUT, "one": ONE_STREAM}[request.param]
     for name in ("jobs", "sql"):
         shutil.copytree(PROJECT / name, project / name, ignore=shutil.ignore_patterns(*left_out))
@@ -91,7 +92,7 @@ def penstock(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Command
         minutes = project / "jobs" / "metrics" / "minutes.py"
         minutes.write_text(minutes.read_text().replace('app="metrics"', 'app="quality"'))
         (project / "jobs" / "quality" / "kept.py").write_text(KEPT)
-    commands = Commands(tmp_path / "home", project)
+    commands = Commands(folder / "home", project)
     if request.param == "one":
         del commands.ports["PENSTOCK_STORES"]
     yield commands
