@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -53,7 +53,7 @@ class FileDeclarations:
 
 
 def load_partial(
-    project: Path | None = None, *, first: str = "", combiners: bool = True
+    project: Path | None = None, *, first: str = "", combiners: bool = True, drafts: Sequence[Path] = ()
 ) -> tuple[Catalog, list[BrokenFile]]:
     """The catalog of all files that are valid alone and together, and the mistakes of the others.
 
@@ -63,14 +63,17 @@ def load_partial(
         project: the folder; by default the settings' one.
         first: an app whose files win where they contradict those of others.
         combiners: whether DuckDB checks combiners as well.
+        drafts: further files of streams in SQL, outside the project; their streams replace those of the same names.
     """
     root = project or settings().project
     broken: list[BrokenFile] = []
     waiting: list[FileDeclarations] = []
     sql = [path for folder in ("captures", "sinks", "streams") for path in list_files(root / "sql" / folder, ".sql")]
-    for path in [*modules(root), *sql]:
+    replaced = {path.stem for path in drafts}
+    kept = [path for path in sql if path.parent.name != "streams" or path.stem not in replaced]
+    for path in [*modules(root), *kept, *drafts]:
         try:
-            waiting.append(_read_file(path, root))
+            waiting.append(_read_file(path, root, is_draft=path in drafts))
         except DeclarationError as e:
             broken.append(BrokenFile(path, e))
     waiting.sort(key=lambda file: first not in file.apps)
@@ -143,17 +146,17 @@ def _file(location: str) -> str:
     return _file(file) if number.isdigit() else location
 
 
-def _read_file(path: Path, project: Path) -> FileDeclarations:
+def _read_file(path: Path, project: Path, *, is_draft: bool = False) -> FileDeclarations:
     if path.suffix != ".sql":
         return FileDeclarations(path, list(declarations_of(path, project)))
     # Most projects need no SQL parser.
     from penstock.model import capture
     from penstock.model.sql import sink_file, stream_file
 
+    if is_draft or path.parent.name == "streams":
+        return FileDeclarations(path, sql_streams=[stream_file.read(path)])
     if path.parent.name == "sinks":
         return FileDeclarations(path, sinks=[sink_file.read(path)])
-    if path.parent.name == "streams":
-        return FileDeclarations(path, sql_streams=[stream_file.read(path)])
     return FileDeclarations(path, captures=[capture.read(path)])
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from penstock.cli import stream_releases
+from penstock.cli import stream_preview, stream_releases
 from penstock.cli.arguments import AsJson, DryRun, Follow, Note
 from penstock.cli.output import actor, clear_errors, console, count, echo, emit, printable_text, table, unknown
 from penstock.cli.stream_names import Name, Names, complete, find, view_of
@@ -101,6 +101,9 @@ def stop(names: Names, note: Note = "") -> None:
     _set(names, "off", note)
 
 
+app.command()(stream_preview.check)
+app.command()(stream_preview.explain)
+app.command()(stream_preview.preview)
 app.command()(stream_releases.release)
 app.command()(stream_releases.releases)
 

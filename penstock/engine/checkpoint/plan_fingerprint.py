@@ -142,6 +142,11 @@ class PlanFingerprint:
         self._stream, self._folder = stream, HadoopFolder(spark, path)
         self._reset = HadoopFolder(spark, f"{path}.reset")
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether the checkpoint has committed batches and the plan that made them."""
+        return self._lines(PLAN_FILE) is not None and bool(self._folder.list_names("commits"))
+
     def check(self, lines: list[str], *, ignore_accepted: bool = False, can_rebuild: bool = False) -> None:
         """Compare the plan with the one that made the state.
 

@@ -126,7 +126,7 @@ def plan_reset(
     firsts, ends = first_offsets(client, partitions, bootstrap), end_offsets(client, partitions, bootstrap)
     if silent := sorted(set(partitions) - (firsts.keys() & ends.keys())):
         raise BrokerError("partitions do not answer", got=_format_partitions(silent), hint="try again when they do")
-    starts = _starts(stream, bootstrap, {place: (firsts[place], ends[place]) for place in partitions}, to)
+    starts = start_offsets(stream, bootstrap, {place: (firsts[place], ends[place]) for place in partitions}, to)
     ids, mark, text = (
         topic_ids(client, counts, bootstrap),
         read_commit_marker(stream.name, bootstrap),
@@ -201,7 +201,10 @@ def _note_replayed(stream: Stream, plan: ResetPlan, replayed: Iterable[tuple[Rec
         (plan.notes if is_idempotent else plan.objections).append(f"{text}, so each of them is in its topic twice")
 
 
-def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]], to: ResetTarget) -> dict[Place, int]:
+def start_offsets(
+    stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]], to: ResetTarget
+) -> dict[Place, int]:
+    """The offsets to begin at, by partition. logs: the first and the end offset of each partition."""
     if to == "earliest":
         return {partition: first for partition, (first, _) in logs.items()}
     if to == "latest":

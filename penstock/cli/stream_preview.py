@@ -1,0 +1,271 @@
+"""`penstock streams check`, `explain` and `preview`: a declaration before anything runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+from rich.text import Text
+
+from penstock.cli.arguments import AsJson
+from penstock.cli.output import clear_errors, console, echo, emit, printable_text, unknown
+from penstock.cli.stream_names import complete
+from penstock.errors import DeclarationError, PenstockError
+from penstock.kafka.dead_letters import printable
+from penstock.settings import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.engine.operations.stream_explanation import StreamExplanation
+    from penstock.engine.operations.stream_preview import PreviewBatch, PreviewPlan, PreviewStart
+    from penstock.model.stream import Stream
+
+StreamOrFile = Annotated[
+    str, typer.Argument(help="A stream, or a file that declares one.", autocompletion=complete, metavar="STREAM|FILE")
+]
+# Characters of a key or a value; examples of dead letters.
+WIDTH, EXAMPLES = 400, 5
+
+
+def check(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Streams, or files; all if none is named.", metavar="[STREAM|FILE]..."),
+    ] = None,
+) -> None:
+    """Check declarations without Spark and without a broker: clauses, schemas, topics, names.
+
+    Exit code 1 if one is invalid. Spark checks the SELECT: see `penstock streams explain`.
+    """
+    with clear_errors():
+        if names:
+            for name in names:
+                echo(f"✓ {find_declared(name).name}")
+            return
+        from penstock.catalog import partial_catalog
+
+        catalog, broken = partial_catalog()
+    for name in sorted(catalog.streams):
+        echo(f"✓ {name}")
+    for e in broken:
+        echo(f"error: {e}", err=True)
+    if broken:
+        raise typer.Exit(1)
+
+
+def explain(name: StreamOrFile, as_json: AsJson = False) -> None:
+    """Show what a stream reads, keeps and writes, and what a release of it would mean for its state.
+
+    Spark makes the plan; no broker is asked, and nothing is changed.
+    """
+    with clear_errors():
+        stream = find_declared(name)
+        with _session("explain", stream) as spark:
+            from penstock.engine.operations import stream_explanation
+
+            explanation = stream_explanation.explain(stream, spark)
+    if as_json:
+        emit(_data(stream, explanation))
+        return
+    partitions = {topic.name: topic.partitions for topic in stream.topics()}
+    reads = ", ".join(f"{one} ({partitions[one]} partitions)" if one in partitions else one for one in _inputs(stream))
+    _print_facts(stream, explanation, reads)
+
+
+def preview(
+    name: StreamOrFile,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="earliest|latest|TIME",
+            help="Where to begin; without it, the newest 10,000 records of each partition are read, and what follows.",
+        ),
+    ] = "newest",
+    seconds: Annotated[
+        float, typer.Option("--for", metavar="SECONDS", min=1, help="How long to go on after the query has started.")
+    ] = 30,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Stop after so many rows.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
+) -> None:
+    """Run a stream on live topics without a trace: print the rows that it would write, and write nothing.
+
+    No topic, consumer group, dead letter, commit marker or checkpoint is left. Late records and those that would become
+    dead letters are counted, with examples.
+    """
+    with clear_errors():
+        begin = _start(start)
+        stream = find_declared(name)
+        if other := [output.name for output in stream.outputs.values() if output.delivery != "exactly once"]:
+            raise PenstockError(
+                f"{stream.name} does not write to topics", got=", ".join(other), hint="penstock sinks preview"
+            )
+        with _session("preview", stream) as spark:
+            from penstock.engine.operations.stream_preview import StreamPreview
+
+            printer = _Printer(rows, as_json)
+            run = StreamPreview(stream, spark, settings().bootstrap, begin, printer.take)
+            with run.running() as plan:
+                printer.begin(stream, plan)
+                until = time.monotonic() + seconds
+                try:
+                    while time.monotonic() < until and not printer.is_full and run.wait(0.2):
+                        pass
+                except KeyboardInterrupt:
+                    pass
+            printer.end()
+
+
+def find_declared(name: str) -> Stream:
+    """The stream of that name, or that a file declares.
+
+    Raises:
+        DeclarationError: The file declares none, or several, or is broken.
+        typer.Exit: There is no such stream.
+    """
+    from penstock.catalog import load_partial
+
+    path = Path(name)
+    is_file = path.suffix in (".sql", ".py")
+    if is_file and not path.is_file():
+        raise PenstockError("there is no such file", got=name, hint="name a stream, or a file that declares one")
+    path = path.resolve()
+    own = is_file and path.is_relative_to(settings().project)
+    drafts = [path] if is_file and not own and path.suffix == ".sql" else []
+    catalog, broken = load_partial(combiners=False, drafts=drafts)
+    if not is_file:
+        if name in catalog.streams:
+            return catalog.stream(name)
+        for e in broken:
+            echo(f"error: {e}", err=True)
+        raise unknown("stream", name, catalog.streams)
+    for e in broken:
+        if e.path == path:
+            raise e
+    declared = [
+        one for one in catalog.streams.values() if one.location.startswith(f"{path}:") or one.location == str(path)
+    ]
+    if len(declared) != 1:
+        got = ", ".join(one.name for one in declared) or "none"
+        raise DeclarationError("the file does not declare one stream", got=f"{name}: {got}", hint="name the stream")
+    return declared[0]
+
+
+@contextmanager
+def _session(command: str, stream: Stream) -> Iterator[SparkSession]:
+    # Spark takes seconds to start, and no other command needs it.
+    import logging
+
+    from penstock.engine.session import open_session, session_for
+
+    # Spark would log each error again, with a page of Java.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    spark = open_session(command)
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield session_for(spark, stream)
+    finally:
+        spark.stop()
+
+
+def _start(text: str) -> PreviewStart:
+    from penstock.engine.operations.reset_plan import parse_target
+
+    if text == "newest":
+        return "newest"
+    target = parse_target(text)
+    if isinstance(target, Mapping):
+        raise PenstockError("a preview begins at a time", got=text, hint="earliest, latest or a time")
+    return target
+
+
+def _inputs(stream: Stream) -> list[str]:
+    return [one.source for one in stream.inputs.values()]
+
+
+def _data(stream: Stream, explanation: StreamExplanation) -> dict[str, Any]:
+    from penstock.catalog.listing import described_mode
+
+    return {
+        "stream": stream.name, "location": stream.location, "reads": _inputs(stream),
+        "writes": list(stream.output_names), "output_mode": described_mode(stream.output_mode), **asdict(explanation),
+    }  # fmt: skip
+
+
+def _print_facts(stream: Stream, explanation: StreamExplanation, reads: str) -> None:
+    data = _data(stream, explanation)
+    facts = {
+        "stream": f"{stream.name}  {stream.location}",
+        "reads": reads,
+        "columns": ", ".join(f"{name} {kind}" for name, kind in explanation.columns),
+        "writes": ", ".join(data["writes"]),
+        "mode": data["output_mode"],
+        "state": "\n".join(explanation.state) or "none",
+        "release": explanation.release,
+    }
+    for title, text in facts.items():
+        for number, line in enumerate(text.split("\n") if text else ()):
+            console().print(Text(f"{'' if number else title:<9}{line}"))
+
+
+@dataclass
+class _Printer:
+    """Prints batches as they come. limit: the rows to print."""
+
+    limit: int
+    as_json: bool
+    rows: int = 0
+    dead: int = 0
+    late: int = 0
+    examples: list[tuple[bytes | None, str]] = field(default_factory=list)
+    started_at: float = 0.0
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows >= self.limit
+
+    def begin(self, stream: Stream, plan: PreviewPlan) -> None:
+        self.started_at = time.monotonic()
+        if self.as_json:
+            self._line({**_data(stream, plan.explanation), "records": plan.reads})
+            return
+        reads = ", ".join(f"{topic} ({count:,} records now)" for topic, count in plan.reads.items())
+        _print_facts(stream, plan.explanation, reads)
+        echo("")
+
+    def take(self, batch: PreviewBatch) -> None:
+        self.dead, self.late = self.dead + batch.dead, self.late + batch.late
+        self.examples += batch.dead_examples[: EXAMPLES - len(self.examples)]
+        for output, table in batch.rows.items():
+            for row in table.slice(0, self.limit - self.rows).to_pylist():
+                self.rows += 1
+                key, value = row.get("key"), row.get("value")
+                if self.as_json:
+                    self._line({"output": output, "key": _text(key), "value": _text(value)})
+                else:
+                    echo(f"{output}  {printable(key, WIDTH)}  {printable(value, WIDTH)}")
+
+    def end(self) -> None:
+        passed = time.monotonic() - self.started_at
+        if self.as_json:
+            examples = [{"value": _text(value), "reason": why} for value, why in self.examples]
+            self._line({"rows": self.rows, "dead": self.dead, "late": self.late, "dead_examples": examples})
+            return
+        full = "; stopped, as that is the limit of --rows" if self.is_full else ""
+        echo(f"\n{self.rows} rows, {self.dead} dead letters and {self.late} late records in {passed:.0f} s{full}")
+        for value, why in self.examples:
+            echo(f"dead: {printable(value, WIDTH)}: {why}")
+
+    def _line(self, data: Any) -> None:
+        typer.echo(printable_text(orjson.dumps(data).decode()))
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="backslashreplace")
