@@ -77,30 +77,43 @@ def load_partial(
         except DeclarationError as e:
             broken.append(BrokenFile(path, e))
     waiting.sort(key=lambda file: first not in file.apps)
-    catalog, accepted = build([]), FileDeclarations(root)
+    try:
+        # Most projects have no contradictions.
+        catalog = _build(waiting)
+    except DeclarationError:
+        catalog, contradictions = _build_one_by_one(waiting)
+        broken += contradictions
+    broken += [BrokenFile(sink.path, e) for sink, e in incomplete_shares(catalog)]
+    return catalog, [*broken, *(_failing_combiners(catalog) if combiners else ())]
+
+
+def _build(files: Iterable[FileDeclarations]) -> Catalog:
+    chosen = list(files)
+    return build(
+        _unique(one for file in chosen for one in file.declarations),
+        [one for file in chosen for one in file.captures],
+        [one for file in chosen for one in file.sinks],
+        [one for file in chosen for one in file.sql_streams],
+    )
+
+
+def _build_one_by_one(waiting: list[FileDeclarations]) -> tuple[Catalog, list[BrokenFile]]:
+    """The catalog of the files that do not contradict those before them, and the mistakes of the others."""
+    catalog, accepted = build([]), list[FileDeclarations]()
     while waiting:
         rejected, mistakes = [], []
         for file in waiting:
-            together = FileDeclarations(
-                root,
-                _unique([*accepted.declarations, *file.declarations]),
-                [*accepted.captures, *file.captures],
-                [*accepted.sinks, *file.sinks],
-                [*accepted.sql_streams, *file.sql_streams],
-            )
             try:
-                catalog = build(together.declarations, together.captures, together.sinks, together.sql_streams)
-                accepted = together
+                catalog = _build([*accepted, file])
+                accepted.append(file)
             except DeclarationError as e:
                 rejected.append(file)
                 mistakes.append(BrokenFile(file.path, e))
         if len(rejected) == len(waiting):
-            broken += mistakes
-            break
+            return catalog, mistakes
         # A file may need what a later one declares.
         waiting = rejected
-    broken += [BrokenFile(sink.path, e) for sink, e in incomplete_shares(catalog)]
-    return catalog, [*broken, *(_failing_combiners(catalog) if combiners else ())]
+    return catalog, []
 
 
 @cache
@@ -169,7 +182,7 @@ def capture_connections(project: Path) -> set[str]:
     return names
 
 
-def _unique(declarations: list[Declaration]) -> list[Declaration]:
+def _unique(declarations: Iterable[Declaration]) -> list[Declaration]:
     return list({id(one): one for one in declarations}.values())
 
 
