@@ -143,8 +143,9 @@ def control(tmp_path: Path) -> Iterator[Control]:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A real Kafka broker."""
-    with Broker(home=tmp_path_factory.mktemp("broker"), port=free_port(2)) as part:
+    """A real Kafka broker. Records of tests have old timestamps, and are not deleted for their age meanwhile."""
+    config = {"log.retention.check.interval.ms": str(24 * 3_600_000)}
+    with Broker(home=tmp_path_factory.mktemp("broker"), port=free_port(2), config=config) as part:
         yield part
 
 

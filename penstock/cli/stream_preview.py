@@ -17,7 +17,6 @@ from penstock.cli.arguments import AsJson
 from penstock.cli.output import clear_errors, console, echo, emit, printable_text, unknown
 from penstock.cli.stream_names import complete
 from penstock.errors import DeclarationError, PenstockError
-from penstock.kafka.dead_letters import printable
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -241,6 +240,8 @@ class _Printer:
         echo("")
 
     def take(self, batch: PreviewBatch) -> None:
+        from penstock.kafka.dead_letters import printable
+
         self.dead, self.late = self.dead + batch.dead, self.late + batch.late
         self.examples += batch.dead_examples[: EXAMPLES - len(self.examples)]
         for output, table in batch.rows.items():
@@ -253,6 +254,8 @@ class _Printer:
                     echo(f"{output}  {printable(key, WIDTH)}  {printable(value, WIDTH)}")
 
     def end(self) -> None:
+        from penstock.kafka.dead_letters import printable
+
         passed = time.monotonic() - self.started_at
         if self.as_json:
             examples = [{"value": _text(value), "reason": why} for value, why in self.examples]
