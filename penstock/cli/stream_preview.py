@@ -89,7 +89,7 @@ def preview(
         ),
     ] = "newest",
     seconds: Annotated[
-        float, typer.Option("--for", metavar="SECONDS", min=1, help="How long to go on after the query has started.")
+        float, typer.Option("--for", metavar="SECONDS", min=1, help="How long to go on after the first batch.")
     ] = 30,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Stop after so many rows.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
@@ -113,10 +113,12 @@ def preview(
             run = StreamPreview(stream, spark, settings().bootstrap, begin, printer.take)
             with run.running() as plan:
                 printer.begin(stream, plan)
-                until = time.monotonic() + seconds
+                # The first batch makes Spark load and compile what later ones have.
+                until = 0.0 if any(plan.reads.values()) else time.monotonic() + seconds
                 try:
-                    while time.monotonic() < until and not printer.is_full and run.wait(0.2):
-                        pass
+                    while not printer.is_full and run.wait(0.2) and (not until or time.monotonic() < until):
+                        if printer.batches and not until:
+                            until = time.monotonic() + seconds
                 except KeyboardInterrupt:
                     pass
             printer.end()
@@ -220,6 +222,7 @@ class _Printer:
 
     limit: int
     as_json: bool
+    batches: int = 0
     rows: int = 0
     dead: int = 0
     late: int = 0
@@ -242,7 +245,7 @@ class _Printer:
     def take(self, batch: PreviewBatch) -> None:
         from penstock.kafka.dead_letters import printable
 
-        self.dead, self.late = self.dead + batch.dead, self.late + batch.late
+        self.dead, self.late, self.batches = self.dead + batch.dead, self.late + batch.late, self.batches + 1
         self.examples += batch.dead_examples[: EXAMPLES - len(self.examples)]
         for output, table in batch.rows.items():
             for row in table.slice(0, self.limit - self.rows).to_pylist():
