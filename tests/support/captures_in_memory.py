@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from penstock.capture import factory
 from penstock.capture.checks.ordering import PagingVerifier
 from penstock.capture.output.position import Position, SnapshotProgress
@@ -20,7 +22,7 @@ from penstock.host.ports import free_port
 from penstock.kafka.limits import ProducerRecord, SizeLimit
 from penstock.model.capture import parse
 from penstock.model.topic import DEAD_LETTERS
-from tests.support.captures import Source
+from tests.support.captures import Source, until
 
 # Of a capture whose snapshot is to wait for nobody; `LEAST_OVERLAP` must be 0 too.
 QUICK = "EVERY 10 MILLISECONDS OVERLAP 500 MILLISECONDS DELAY 1 MILLISECONDS"
@@ -126,3 +128,24 @@ def _opened(text: str, file: Path, output: Kept, position: Position | None) -> P
     proof = PagingVerifier(capture, database)
     proof.verify()
     return Poller(CaptureSession(capture, database, cast(Any, output), position or fresh, reconcile, proof))
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def killed(poller: Poller, step: int) -> Kept:
+    """Kill a process at a step; what it had written, for the next one."""
+    left = step
+
+    def kill(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+
+    poller.session.hook = kill
+    with pytest.raises(Killed):
+        until(poller, lambda: False, "it is killed")
+    poller.close()
+    return cast(Kept, poller.session.output)

@@ -13,13 +13,9 @@ import pytest
 
 from penstock.capture.polling.poller import Poller
 from tests.support.captures import polled, until
-from tests.support.captures_in_memory import QUICK, Kept, poller_of
+from tests.support.captures_in_memory import QUICK, Kept, killed, poller_of
 
 DECLARED = f"CAPTURE INTO t FROM sqlite x KEY (id) CURSOR c {QUICK} AS SELECT * FROM t"
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 @pytest.fixture
@@ -38,23 +34,6 @@ def filled(db: sqlite3.Connection, cursor: int) -> None:
     db.executemany("INSERT INTO t (c) VALUES (?)", [(cursor,)] * 20)
 
 
-def killed(poller: Poller, folder: Path, step: int) -> Poller:
-    """The next process, once this one was killed at a step."""
-    left = step
-
-    def kill(_: str) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Killed
-
-    poller.session.hook = kill
-    with pytest.raises(Killed):
-        until(poller, lambda: False, "it is killed")
-    poller.close()
-    return poller_of(DECLARED, folder, cast(Kept, poller.session.output))
-
-
 def once(poller: Poller, rows: int) -> None:
     """Each row was written once, and stays so."""
     polled(poller, 3)
@@ -69,7 +48,7 @@ def test_a_poll(db: sqlite3.Connection, tmp_path: Path) -> None:
     until(poller, lambda: poller.position.low == 1, "the low watermark comes on")
     for number, step in enumerate((2, 5, 6, 7, 9, 12, 15), start=2):
         filled(db, number)
-        poller = killed(poller, tmp_path, step)
+        poller = poller_of(DECLARED, tmp_path, killed(poller, step))
         once(poller, 20 * number)
     poller.close()
 
@@ -78,6 +57,6 @@ def test_a_snapshot(db: sqlite3.Connection, tmp_path: Path) -> None:
     filled(db, 1)
     poller = poller_of(DECLARED, tmp_path)
     for step in (3, 5, 6):
-        poller = killed(poller, tmp_path, step)
+        poller = poller_of(DECLARED, tmp_path, killed(poller, step))
     once(poller, 20)
     poller.close()

@@ -16,7 +16,7 @@ from penstock.capture.polling.poller import Poller
 from penstock.capture.reconcile.digest_index import DigestIndex
 from penstock.kafka.limits import ProducerRecord
 from tests.support.captures import polled, until
-from tests.support.captures_in_memory import QUICK, Kept, poller_of
+from tests.support.captures_in_memory import QUICK, Kept, killed, poller_of
 
 DECLARED = f"CAPTURE INTO t FROM sqlite x KEY (id) CURSOR c {QUICK} {{more}} AS SELECT * FROM {{table}}"
 
@@ -128,10 +128,6 @@ def test_keys_that_no_row_can_have_are_taken_out_at_once(db: sqlite3.Connection,
     poller.close()
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
 @pytest.mark.parametrize("again", [False, True])
 def test_what_is_repaired_counts_once_whenever_it_is_killed(
     db: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
@@ -147,7 +143,7 @@ def test_what_is_repaired_counts_once_whenever_it_is_killed(
         kept.commit([ProducerRecord("t", b'{"id":30}', None)], poller.position.value())
         earlier = [drift for drift in poller.position.reconciles if drift.repaired]
         poller.compare("asked for")
-        poller = killed(poller, tmp_path, step)
+        poller = opened(tmp_path, killed(poller, step))
         if again and poller.position.reconcile:
             poller.compare("asked for")
         until(poller, lambda p=poller: not p.position.reconcile, "all is compared")  # type: ignore[misc]
@@ -156,20 +152,3 @@ def test_what_is_repaired_counts_once_whenever_it_is_killed(
         assert list(poller.position.reconciles[:-1]) == earlier[-RECONCILES_KEPT:]
         assert topic(poller) == {b'{"id":%d}' % n for n in (*range(50), 100)}
     poller.close()
-
-
-def killed(poller: Poller, folder: Path, step: int) -> Poller:
-    """The next process, once this one was killed at a step."""
-    left = step
-
-    def kill(_: str) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Killed
-
-    poller.session.hook = kill
-    with pytest.raises(Killed):
-        until(poller, lambda: False, "it is killed")
-    poller.close()
-    return opened(folder, cast(Kept, poller.session.output))
