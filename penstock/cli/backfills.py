@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import logging
 import signal
 import socket
 import sys
@@ -21,6 +20,7 @@ import typer
 from penstock.catalog import Catalog, partial_catalog
 from penstock.cli.arguments import AsJson, DryRun, as_utc, completion, look_up, time_option
 from penstock.cli.output import clear_errors, console, echo, emit, table
+from penstock.cli.spark import session
 from penstock.errors import BackfillError, BrokerError, ControlError, InputNotReady, Wait
 from penstock.logs import setup
 from penstock.model.archive import Archive
@@ -203,17 +203,12 @@ def _recompute(
     # Spark is more than most backfills need.
     from penstock.backfill.run import SIGTERM_STATUS
     from penstock.engine.operations.recompute import RecomputeCounts, recompute_rows
-    from penstock.engine.session import open_session
 
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
-        spark = open_session("backfill")
-        try:
+        with session("backfill") as spark:
             counts = RecomputeCounts()
             yield from recompute_rows(spark, streams, files, start=begin, end=end, counts=counts, by_hours=True)
             return sum(counts.bad.values()), counts.reason
-        finally:
-            spark.stop()
     except Exception as e:
         if terminated.is_set():
             raise SystemExit(SIGTERM_STATUS) from e

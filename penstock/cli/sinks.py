@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +15,7 @@ from penstock.catalog import BrokenFile, partial_catalog
 from penstock.cli.arguments import AsJson, Place, completion, look_up
 from penstock.cli.dead_letters import check_places, places_of
 from penstock.cli.output import clear_errors, console, count, echo, emit, print_check, state, table
+from penstock.cli.spark import session
 from penstock.control import connect
 from penstock.errors import PenstockError
 from penstock.kafka.dead_letters import DeadLetter, printable, read_dead_letters
@@ -31,8 +30,6 @@ from penstock.sinks.core.preview import SinkExplanation, explain_sink
 from penstock.sinks.core.stream import is_configured
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from penstock.model.stream import Stream
     from penstock.monitoring.dashboard.model import StreamView
 
@@ -46,20 +43,6 @@ Name = Annotated[
 Names = Annotated[
     list[str] | None, typer.Argument(help="Sinks; all if none is named.", autocompletion=completion("sinks"))
 ]
-
-
-@contextmanager
-def session(name: str = "sinks") -> Iterator[SparkSession]:
-    # Spark is more than most commands need to load.
-    from penstock.engine.session import open_session
-
-    # Spark would log each error again, with a page of Java.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    spark = open_session(name)
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 @app.command()
@@ -83,7 +66,7 @@ def check(names: Names = None) -> None:
         console().print("No sinks are declared: see sql/sinks/.")
     failed = len(sinks) < len(chosen)
     if sinks:
-        with session() as spark:
+        with session("sinks") as spark:
             for sink in sinks:
                 style = "green"
                 try:
@@ -105,7 +88,7 @@ def explain(name: Name, as_json: AsJson = False) -> None:
         if name in broken:
             raise broken[name]
         sink = look_up("sink", name, catalog.sinks)
-        with session() as spark:
+        with session("sinks") as spark:
             explanation = explain_sink(sink, catalog.topics, spark)
     if as_json:
         emit({"name": name, "target": _target(sink), **vars(explanation)})

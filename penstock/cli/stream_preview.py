@@ -15,6 +15,7 @@ from rich.text import Text
 
 from penstock.cli.arguments import AsJson
 from penstock.cli.output import clear_errors, console, echo, emit, printable_text, unknown
+from penstock.cli.spark import session
 from penstock.cli.stream_names import complete
 from penstock.errors import DeclarationError, PenstockError
 from penstock.settings import settings
@@ -131,7 +132,7 @@ def find_declared(name: str) -> Stream:
         DeclarationError: The file declares none, or several, or is broken.
         typer.Exit: There is no such stream.
     """
-    from penstock.catalog import load_partial
+    from penstock.catalog import load_partial, partial_catalog
 
     path = Path(name)
     is_file = path.suffix in (".sql", ".py")
@@ -140,7 +141,7 @@ def find_declared(name: str) -> Stream:
     path = path.resolve()
     own = is_file and path.is_relative_to(settings().project)
     drafts = [path] if is_file and not own and path.suffix == ".sql" else []
-    catalog, broken = load_partial(combiners=False, drafts=drafts)
+    catalog, broken = load_partial(combiners=False, drafts=drafts) if drafts else partial_catalog()
     if not is_file:
         if name in catalog.streams:
             return catalog.stream(name)
@@ -161,19 +162,11 @@ def find_declared(name: str) -> Stream:
 
 @contextmanager
 def _session(command: str, stream: Stream) -> Iterator[SparkSession]:
-    # Spark takes seconds to start, and no other command needs it.
-    import logging
+    with session(command) as spark:
+        from penstock.engine.session import session_for
 
-    from penstock.engine.session import open_session, session_for
-
-    # Spark would log each error again, with a page of Java.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    spark = open_session(command)
-    spark.sparkContext.setLogLevel("OFF")
-    try:
+        spark.sparkContext.setLogLevel("OFF")
         yield session_for(spark, stream)
-    finally:
-        spark.stop()
 
 
 def _start(text: str) -> PreviewStart:

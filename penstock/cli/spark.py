@@ -1,0 +1,25 @@
+"""Spark for commands that need it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def session(name: str) -> Iterator[SparkSession]:
+    # Spark is more than most commands need to load.
+    from penstock.engine.session import open_session
+
+    # Spark would log each error again, with a page of Java.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    spark = open_session(name)
+    try:
+        yield spark
+    finally:
+        spark.stop()
