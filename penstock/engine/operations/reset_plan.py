@@ -115,29 +115,19 @@ def plan_reset(
     stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Checkpoint, to: ResetTarget
 ) -> ResetPlan:
     """Plan a reset; nothing is changed. spark: a session for the stream, which does not run."""
-    client = admin(bootstrap)
-    all_counts = partition_counts(client, bootstrap)
-    counts = {
-        topic: n
-        for topic, n in all_counts.items()
-        if any(input_.reads_topic(topic) for input_ in stream.sources.values())
-    }
-    partitions = [(topic, p) for topic, count in counts.items() for p in range(count)]
-    firsts, ends = first_offsets(client, partitions, bootstrap), end_offsets(client, partitions, bootstrap)
-    if silent := sorted(set(partitions) - (firsts.keys() & ends.keys())):
-        raise BrokerError("partitions do not answer", got=_format_partitions(silent), hint="try again when they do")
-    starts = start_offsets(stream, bootstrap, {place: (firsts[place], ends[place]) for place in partitions}, to)
+    counts, logs = input_logs(stream, bootstrap)
+    starts = start_offsets(stream, bootstrap, logs, to)
     ids, mark, text = (
-        topic_ids(client, counts, bootstrap),
+        topic_ids(admin(bootstrap), counts, bootstrap),
         read_commit_marker(stream.name, bootstrap),
         checkpoint.active_reset(),
     )
     before = None if text is None else Reset.read(text)
     read = _read(checkpoint, mark, before, ids)
     parts = []
-    for t, p in partitions:
-        at = min(max(read.get(t, {}).get(p, 0), firsts[t, p]), ends[t, p])
-        parts.append(PartitionReset(t, p, firsts[t, p], ends[t, p], at, starts.get((t, p), at)))
+    for (t, p), (first, end) in logs.items():
+        at = min(max(read.get(t, {}).get(p, 0), first), end)
+        parts.append(PartitionReset(t, p, first, end, at, starts.get((t, p), at)))
     offsets: TopicOffsets = {}
     for part in parts:
         offsets.setdefault(part.topic, {})[part.partition] = part.start
@@ -199,6 +189,22 @@ def _note_replayed(stream: Stream, plan: ResetPlan, replayed: Iterable[tuple[Rec
         )
         text = f"{count:,} of the records that are read again were dead letters that were replayed"
         (plan.notes if is_idempotent else plan.objections).append(f"{text}, so each of them is in its topic twice")
+
+
+def input_logs(stream: Stream, bootstrap: str) -> tuple[dict[str, int], dict[Place, tuple[int, int]]]:
+    """The topics of a stream's inputs with their numbers of partitions, and each partition's first and end offset.
+
+    Raises:
+        BrokerError: A partition does not answer.
+    """
+    client, inputs = admin(bootstrap), stream.sources.values()
+    all_counts = partition_counts(client, bootstrap)
+    counts = {topic: n for topic, n in all_counts.items() if any(input_.reads_topic(topic) for input_ in inputs)}
+    partitions = [(topic, p) for topic, count in counts.items() for p in range(count)]
+    firsts, ends = first_offsets(client, partitions, bootstrap), end_offsets(client, partitions, bootstrap)
+    if silent := sorted(set(partitions) - (firsts.keys() & ends.keys())):
+        raise BrokerError("partitions do not answer", got=_format_partitions(silent), hint="try again when they do")
+    return counts, {partition: (firsts[partition], ends[partition]) for partition in partitions}
 
 
 def start_offsets(

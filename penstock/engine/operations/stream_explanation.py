@@ -20,7 +20,6 @@ from penstock.settings import settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.engine.state.fold import FoldContext
     from penstock.model.stream import Stream
 
 
@@ -39,10 +38,9 @@ class StreamExplanation:
     release: str = ""
 
     @classmethod
-    def of(cls, stream: Stream, frame: DataFrame, context: FoldContext, release: str = "") -> StreamExplanation:
-        """The explanation of the frame that a stream's transform returned."""
+    def of(cls, frame: DataFrame, lines: list[str], release: str = "") -> StreamExplanation:
+        """The explanation of the frame that a stream's transform returned. lines: its fingerprint."""
         columns = [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-        lines = plan_fingerprint.fingerprint_lines(stream, frame, context)
         # The output mode says which windows they are.
         return cls(columns, [line for line in lines if not line.startswith("windows of ")], release)
 
@@ -67,7 +65,7 @@ def explain(stream: Stream, spark: SparkSession) -> StreamExplanation:
             release = "the stream continues with its state" if lines else "the stream continues; it keeps no state"
         except Blocked as e:
             release = f"the stream would be blocked: {e}"
-    return StreamExplanation.of(stream, frame, context, release)
+    return StreamExplanation.of(frame, lines, release)
 
 
 @contextmanager

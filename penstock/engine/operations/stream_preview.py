@@ -24,7 +24,7 @@ from penstock.engine.faults.batch_splitting import BatchSplitter
 from penstock.engine.jvm import bridge
 from penstock.engine.jvm.hadoop_fs import HadoopFolder
 from penstock.engine.operations.reset import Reset
-from penstock.engine.operations.reset_plan import start_offsets
+from penstock.engine.operations.reset_plan import input_logs, start_offsets
 from penstock.engine.operations.stream_explanation import StreamExplanation, clear_refusal
 from penstock.engine.query.encode import encode_rows, split_by_output
 from penstock.engine.query.tables import StreamTables
@@ -32,9 +32,9 @@ from penstock.engine.query.upstream import open_upstream
 from penstock.engine.query.watermark import Watermark
 from penstock.engine.state import fold
 from penstock.engine.state.fold_store import fold_store
-from penstock.errors import BrokerError, DeclarationError, PenstockError
+from penstock.errors import DeclarationError, PenstockError
 from penstock.host import scratch
-from penstock.kafka.admin import admin, end_offsets, first_offsets, partition_counts, topic_ids
+from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.dead_letters import HEADER_PREFIX
 from penstock.settings import settings
 
@@ -75,14 +75,12 @@ class PreviewBatch:
         dead: The number of records that would become dead letters.
         late: The number of late records.
         dead_examples: Value and reason of dead records.
-        watermark_ms: The watermark by which late records were dropped, epoch ms; 0 before there is one.
     """
 
     rows: dict[str, pa.Table]
     dead: int
     late: int
     dead_examples: list[tuple[bytes | None, str]]
-    watermark_ms: int
 
 
 class StreamPreview:
@@ -156,21 +154,13 @@ class StreamPreview:
 
     def _offsets(self) -> tuple[dict[str, int], Reset]:
         """By topic the records that there are to read, and the offsets to begin at."""
-        client, inputs = admin(self._bootstrap), self._stream.sources.values()
-        counts = partition_counts(client, self._bootstrap)
-        if missing := sorted({one.topic.name for one in inputs if one.topic} - counts.keys()):
+        counts, logs = input_logs(self._stream, self._bootstrap)
+        if missing := sorted({one.topic.name for one in self._stream.sources.values() if one.topic} - counts.keys()):
             raise DeclarationError(
                 f"stream {self._stream.name} reads topics the broker does not have",
                 got=", ".join(missing),
                 hint=self._stream.create_hint,
             )
-        read = {topic: n for topic, n in counts.items() if any(one.reads_topic(topic) for one in inputs)}
-        partitions = [(topic, p) for topic, n in read.items() for p in range(n)]
-        firsts, ends = (of(client, partitions, self._bootstrap) for of in (first_offsets, end_offsets))
-        if silent := sorted(set(partitions) - (firsts.keys() & ends.keys())):
-            got = ", ".join(f"{topic}:{partition}" for topic, partition in silent)
-            raise BrokerError("partitions do not answer", got=got, hint="try again when they do")
-        logs = {place: (firsts[place], ends[place]) for place in partitions}
         starts: TopicOffsets = {}
         chosen = (
             {place: max(first, end - NEWEST) for place, (first, end) in logs.items()}
@@ -179,8 +169,8 @@ class StreamPreview:
         )
         for (topic, partition), offset in chosen.items():
             starts.setdefault(topic, {})[partition] = offset
-        there = {topic: sum(ends[topic, p] - at for p, at in parts.items()) for topic, parts in starts.items()}
-        return there, Reset(starts, ids=topic_ids(client, read, self._bootstrap))
+        there = {topic: sum(logs[topic, p][1] - at for p, at in parts.items()) for topic, parts in starts.items()}
+        return there, Reset(starts, ids=topic_ids(admin(self._bootstrap), counts, self._bootstrap))
 
     def _start_query(
         self, root: str, tables: StreamTables, reset: Reset, reads: dict[str, int], upstream: UpstreamProgress | None
@@ -210,15 +200,14 @@ class StreamPreview:
             fed = upstream.fed_inputs if upstream else ()
             rejected = rejects.find(batch, execution, has_late_rows=folds.has_late_rows(), upstream_inputs=fed)
             examples = [(row["value"], _reason(row)) for rows in rejected.by_topic.values() for row in rows]
-            self._on_batch(
-                PreviewBatch(by_output, rejected.dead, rejected.late, [e for e in examples if e[1]], batch.watermark_ms)
-            )
+            self._on_batch(PreviewBatch(by_output, rejected.dead, rejected.late, [e for e in examples if e[1]]))
 
         writer = encode_rows(stream, frame).writeStream.queryName(stream.name)
         writer = writer.outputMode(stream.output_mode.spark_mode).option("checkpointLocation", checkpoint.path)
         with clear_refusal(stream):
             self._query = writer.foreachBatch(compute).start()
-        return PreviewPlan(reads, StreamExplanation.of(stream, frame, context))
+        lines = plan_fingerprint.fingerprint_lines(stream, frame, context)
+        return PreviewPlan(reads, StreamExplanation.of(frame, lines))
 
 
 def _reason(row: dict[str, Any]) -> str:
