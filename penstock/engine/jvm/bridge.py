@@ -316,9 +316,10 @@ def fair_turn(spark: SparkSession) -> Iterator[None]:
     long as the others have work: so each turn has a pool of its own, named by its number.
     """
     context: Any = spark.sparkContext
-    root, scheduler = context._jsc.sc().taskScheduler().rootPool(), context._jvm.org.apache.spark.scheduler
+    root, jvm, package = context._jsc.sc().taskScheduler().rootPool(), context._jvm, "org.apache.spark.scheduler"
     name = f"{next(_TURNS):012d}"
-    pool = scheduler.Pool(name, scheduler.SchedulingMode.FIFO(), 0, 1)
+    mode = getattr(jvm, f"{package}.SchedulingMode").FIFO()
+    pool = getattr(jvm, f"{package}.Pool")(name, mode, 0, 1)
     root.addSchedulable(pool)
     context.setLocalProperty(POOL, name)
     try:

@@ -30,8 +30,10 @@ class HadoopFolder:
         self.path = path
         self._spark = spark
         self._jvm = jvm
+        # Of a dotted name, Py4J asks Java for each part, which searches all jars for a class `org`.
+        self._path_of = getattr(jvm, "org.apache.hadoop.fs.Path")
         self._gateway: Any = spark.sparkContext._gateway
-        self._folder = jvm.org.apache.hadoop.fs.Path(path)
+        self._folder = self._path_of(path)
         self._fs = self._folder.getFileSystem(spark._jsc.hadoopConfiguration())
         self._far = is_object_store(path)
 
@@ -40,7 +42,7 @@ class HadoopFolder:
 
     def move(self, to: str) -> None:
         """Move the folder to a sibling path, and replace what is there; an object store copies, then deletes it."""
-        target = self._jvm.org.apache.hadoop.fs.Path(to)
+        target = self._path_of(to)
         self._fs.delete(target, True)
         if self._far:
             self._copy(to)
@@ -79,7 +81,7 @@ class HadoopFolder:
     def read(self, name: str) -> str:
         stream = self._fs.open(self._at(name))
         try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(getattr(self._jvm, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
         finally:
             stream.close()
 
@@ -118,10 +120,10 @@ class HadoopFolder:
             out.close()
         if self._far:
             return
-        rename = self._jvm.org.apache.hadoop.fs.Options.Rename
+        rename = getattr(self._jvm, "org.apache.hadoop.fs.Options$Rename")
         how = self._gateway.new_array(rename, 1)
         how[0] = rename.OVERWRITE
-        self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._fs.getUri()).rename(
+        getattr(self._jvm, "org.apache.hadoop.fs.FileContext").getFileContext(self._fs.getUri()).rename(
             self._fs.makeQualified(fresh), self._fs.makeQualified(self._at(name)), how
         )
 
@@ -143,8 +145,10 @@ class HadoopFolder:
     @cached_property
     def _manager(self) -> Any:
         session: Any = self._spark._jsparkSession
-        managers = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
-        return managers.create(self._folder, session.sessionState().newHadoopConf())
+        package = "org.apache.spark.sql.execution.streaming.checkpointing"
+        return getattr(self._jvm, f"{package}.CheckpointFileManager").create(
+            self._folder, session.sessionState().newHadoopConf()
+        )
 
     def _at(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._folder, name)
+        return self._path_of(self._folder, name)

@@ -41,7 +41,7 @@ def with_hidden_column(frame: DataFrame, name: str) -> DataFrame | None:
     carried = _Rewriter(session._jvm, name).carried(analyzed_plan(frame))
     if carried is None:
         return None
-    rows = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, carried.plan)
+    rows = getattr(session._jvm, "org.apache.spark.sql.classic.Dataset").ofRows(session._jsparkSession, carried.plan)
     return ClassicDataFrame(rows, session)
 
 
@@ -82,11 +82,11 @@ class _Rewriter:
         return None if attribute is None else _Carried(plan, attribute)
 
     def _project(self, columns: Any, child: _Carried) -> Any:
-        project = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Project
+        project = getattr(self._jvm, "org.apache.spark.sql.catalyst.plans.logical.Project")
         return project(columns.appended(child.attribute), child.plan)
 
     def _seq(self, plans: Sequence[Any]) -> Any:
-        java_list = self._jvm.java.util.ArrayList()
+        java_list = getattr(self._jvm, "java.util.ArrayList")()
         for plan in plans:
             java_list.add(plan)
-        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(java_list).toSeq()
+        return getattr(self._jvm, "scala.jdk.javaapi.CollectionConverters").asScala(java_list).toSeq()

@@ -26,7 +26,7 @@ def optimized_plan(frame: DataFrame) -> Any:
 def replaced_plan(frame: DataFrame) -> Any:
     """The analyzed plan, with each function that stands for another replaced by that one."""
     jvm: Any = frame.sparkSession._jvm
-    replace = getattr(jvm.org.apache.spark.sql.catalyst.optimizer, "ReplaceExpressions$")
+    replace = getattr(jvm, "org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions$")
     return getattr(replace, "MODULE$").apply(analyzed_plan(frame))
 
 
@@ -35,7 +35,7 @@ def column_of(frame: DataFrame, expression: Any) -> Column:
     from pyspark.sql.classic.column import Column
 
     jvm: Any = frame.sparkSession._jvm
-    return Column(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+    return Column(getattr(jvm, "org.apache.spark.sql.classic.ExpressionUtils").column(expression))
 
 
 def elements(seq: Any) -> Iterator[Any]:
