@@ -142,7 +142,7 @@ def test_an_app_is_released_and_stopped_as_a_whole(visit: Visit, control: Contro
     expect(dialog(view)).to_contain_text("agent-offline, assignments")
     dialog(view).get_by_role("button", name="Release").click()
     expect(view.frame.locator("tr.app", has_text="agents")).to_contain_text(
-        "release 1 starts when release 0", timeout=120_000
+        "release 1 starts when release 0", timeout=240_000
     )
     view.frame.get_by_role("button", name="Stop all of agents").click()
     view.page.keyboard.press("Enter")
@@ -277,7 +277,7 @@ def test_opened_by_itself_it_asks_to_sign_in(browser: Browser, server: Server) -
     context.close()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_it_fits_and_is_named_at_every_width(visit: Visit, theme: str, screenshots: Path) -> None:
     view = visit(theme=theme, ui=True)
     root, table = view.frame.locator("html"), view.frame.locator("#streams")

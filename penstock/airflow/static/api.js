@@ -4,10 +4,8 @@ const TIMEOUT_MS = 8000;
 // The code of a release is checked first; a replay waits for the store.
 const RELEASE_MS = 240000;
 const ACTION_MS = { replay: 240000 };
-// A process reads the files.
-const CHANGED_MS = 60000;
-// Views have seconds to answer, and a request may wait for others.
-const VIEWS_MS = 20000;
+// The server may have to read the declarations in a process, for which it waits as long.
+const DECLARED_MS = 60000;
 // A process with a JVM explains the statement.
 const EXPLAIN_MS = 240000;
 
@@ -41,16 +39,16 @@ const call = async (path, { timeout = TIMEOUT_MS, ...options } = {}) => {
 
 export const overview = () => call("overview");
 export const history = () => call("history");
-export const catalog = () => call("catalog");
+export const catalog = () => call("catalog", { timeout: DECLARED_MS });
 const named = (values) => new URLSearchParams(values).toString();
 export const letters = (stream, kind) => call(`letters?${named({ stream, kind })}`, { timeout: 30000 });
-export const panel = (name) => call(`panels/${name}`, { timeout: VIEWS_MS });
-export const panelCards = (name, key) => call(`panels/${name}/cards?${named({ key })}`, { timeout: VIEWS_MS });
+export const panel = (name) => call(`panels/${name}`, { timeout: DECLARED_MS });
+export const panelCards = (name, key) => call(`panels/${name}/cards?${named({ key })}`, { timeout: DECLARED_MS });
 export const explain = (sink) => call(`explain?${named({ sink })}`, { timeout: EXPLAIN_MS });
 export const releases = (app) => call(`releases?${named({ app })}`);
 export const changes = (app, before, after) => call(`changes?${named({ app, before, after })}`, { timeout: 30000 });
 export const log = (app) => call(`log?${named({ app })}`);
-export const changed = () => call("changed", { timeout: CHANGED_MS });
+export const changed = () => call("changed", { timeout: DECLARED_MS });
 const post = (path, body, timeout) =>
   call(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), timeout });
 export const act = (action) => post("actions", action, ACTION_MS[action.verb] ?? TIMEOUT_MS);
