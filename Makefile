@@ -18,8 +18,8 @@ STORES ?=
 CLUSTER ?=
 TESTS ?=
 MARKS ?= not long
-# More than cores, because most tests wait for servers. 5 need 10 GiB of memory.
-WORKERS ?= 5
+# More than cores, because most tests wait for servers. 4 need 8 GiB of memory.
+WORKERS ?= 4
 CHAOS ?= --kills 300 --outages 30 --hours 8
 HISTORIES ?= --histories 200 --kills 100 --outages 20
 SINKS ?= --kills 50 --outages 20
@@ -65,7 +65,7 @@ docs: test-env ## the documentation site, written to docs/_build
 
 # Files run in one worker each, in their order (tests/conftest.py): they share servers. Long ones come first, by name.
 # Types are checked beside the tests, most of which wait for servers.
-test: lint ## ruff, mypy and all tests but those that take minutes; one folder: make test TESTS=tests/unit
+test: lint ## ruff, mypy and all tests but the long ones; one folder: make test TESTS=tests/unit
 	@.venv/bin/mypy $(SOURCES) & types=$$!; \
 	.venv/bin/python -m pytest -n $(WORKERS) --no-loadscope-reorder --durations 20 -m '$(MARKS)' $(TESTS); tests=$$?; \
 	wait $$types && exit $$tests
@@ -73,7 +73,7 @@ test: lint ## ruff, mypy and all tests but those that take minutes; one folder: 
 # FUZZ: the number of random cases of a test (tests/support/random_cases.py).
 test-all: export FUZZ = 10000
 test-all: MARKS = not (long and chaos)
-test-all: test ## make test with all random cases, and the tests that take minutes (hours)
+test-all: test ## make test with all random cases, and the long tests (hours)
 
 chaos: test-env ## kill and cut parts of the platform in tests, then a whole platform for hours, and compare all it wrote; goes on where it was
 	KILLS=10 .venv/bin/python -m pytest -m 'chaos or long' tests/chaos

@@ -119,7 +119,7 @@ def test_invalid_declarations_are_reported(visit: Visit, server: Server) -> None
         broken.unlink()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_the_graph_scrolls_within_its_box(visit: Visit, theme: str, screenshots: Path) -> None:
     view = visit(theme=theme)
     graph, table = view.frame.locator("#catalog-graph"), view.frame.locator("#catalog")

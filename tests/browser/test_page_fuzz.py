@@ -133,6 +133,7 @@ def test_every_route_of_the_page_is_tested() -> None:
     assert set(re.findall(r"\w+", verbs)) <= {word for word in WORDS if isinstance(word, str)}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_no_request_causes_an_internal_error(
     olga: httpx.Client, server: Server, scene: Scene, fresh_broker: Broker

@@ -110,7 +110,7 @@ def run(view: View, name: str) -> Locator:
     return view.frame.locator("tr.run").filter(has=view.frame.locator(f'[title="{name}"]'))
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_backfills_show_progress_and_link_to_their_dags(visit: Visit, screenshots: Path, theme: str) -> None:
     view = visit(theme=theme, ui=theme == "light")
     declared = view.frame.locator("#backfills tbody tr")
@@ -169,7 +169,7 @@ def test_backfills_show_progress_and_link_to_their_dags(visit: Visit, screenshot
     view.page.wait_for_url("**/dags/backfill_order-replay")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_on_a_phone_nothing_overlaps_and_every_dialog_fits(
     visit: Visit, scene: Scene, fresh_broker: Broker, screenshots: Path, theme: str
 ) -> None:

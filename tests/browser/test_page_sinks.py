@@ -169,7 +169,7 @@ def test_dead_letters_of_a_sink_are_replayed_to_its_store(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_the_section_fits_at_every_width(visit: Visit, theme: str, screenshots: Path) -> None:
     view = visit(theme=theme)
     detail = unfolded(view, "shop-search")

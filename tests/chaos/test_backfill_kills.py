@@ -211,7 +211,7 @@ ORACLES = {"unchanged": check_copy, "by-query": check_totals, "through-a-stream"
     "backfill",
     [
         pytest.param("unchanged", marks=pytest.mark.long),
-        "by-query",
+        pytest.param("by-query", marks=pytest.mark.long),
         pytest.param("through-a-stream", marks=pytest.mark.long),
     ],
     indirect=True,

@@ -65,6 +65,7 @@ def write(mariadb: MariaDB, worker: int, stop: threading.Event) -> None:
     connection.close()
 
 
+@pytest.mark.long
 def test_the_topic_equals_the_table_despite_kills(ledger: Drivers, mariadb: MariaDB) -> None:
     rng, stop = random.Random(20261121), threading.Event()
     writers = [threading.Thread(target=write, args=(mariadb, worker, stop)) for worker in range(3)]

@@ -43,6 +43,7 @@ def rows(bootstrap: str, topic: str) -> list[dict[str, Any]]:
     return [json.loads(record.value or "{}") for record in read(bootstrap, topic)]
 
 
+@pytest.mark.long
 def test_presence_despite_kills(presence: Drivers) -> None:
     """A simulated day, sent in chunks; the driver is killed after every fourth."""
     seed, bootstrap = int(os.environ.get("SEED", "1")), presence.bootstrap

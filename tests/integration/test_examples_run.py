@@ -80,6 +80,7 @@ def settled(run: StreamRun, bootstrap: str) -> list[tuple[str | None, str | None
     return out(bootstrap, run.stream)
 
 
+@pytest.mark.long
 def test_a_silent_stream_holds_the_time_of_a_join_until_it_gets_beats(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -101,6 +102,7 @@ def filtered(sales: DataFrame, shops: DataFrame) -> DataFrame:
     return large.groupBy("town", F.window("event_time", "1 minute")).agg(F.sum("amount").alias("amount"))
 
 
+@pytest.mark.long
 def test_a_filter_and_a_join_let_beats_through(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     """Spark pushes both below the watermark, where a beat, which has no fields, would not pass them."""
     base = example("towns")

@@ -192,6 +192,7 @@ def test_the_second_run_does_nothing_and_a_changed_list_is_installed(
     assert [words[-2:] for words in linked] == [("--editable", str(project))]
 
 
+@pytest.mark.long
 def test_packages_and_tools_are_installed_by_one_call(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[Path]] = []
     monkeypatch.setattr(bootstrap, "install", asked.append)
@@ -203,6 +204,7 @@ def test_packages_and_tools_are_installed_by_one_call(project: Path, monkeypatch
     assert asked == [[project / "requirements.txt", project / "tests" / "requirements.txt"]]
 
 
+@pytest.mark.long
 def test_an_interrupted_environment_is_made_anew(
     project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def counts(bootstrap: str) -> dict[tuple[str, str], int]:
     return {(row["business"], row["contact"]): row["count"] for row in rows}
 
 
+@pytest.mark.long
 def test_counts_are_right_to_the_last_walk_in(
     spark: SparkSession, fresh_broker: Broker, endpoint: Endpoint, tmp_path: Path
 ) -> None:

@@ -77,6 +77,7 @@ def fresh(backfill: Backfill, prefix: str, **changes: Any) -> tuple[Archive, Bac
     return archive, replace(backfill, source=archive)
 
 
+@pytest.mark.long
 def test_summaries_are_computed_again_with_what_came_late(
     endpoint: Endpoint, fresh_broker: Broker, spark: SparkSession
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_broker_keeps_its_records_through_restart_and_crash(own: Broker) -> No
     assert read(own.bootstrap, 3) == ["one", "two", "three"]
 
 
+@pytest.mark.long
 def test_offsets_are_told_just_after_a_broker_s_start(own: Broker) -> None:
     """It and its clients then know leaders of different ages for a moment."""
     topics = [Topic(f"things-{n}", partitions=4) for n in range(12)]

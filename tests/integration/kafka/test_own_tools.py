@@ -44,6 +44,7 @@ def lag(bootstrap: str) -> dict[str, str]:
     return {f"{row['TOPIC']}-{row['PARTITION']}": row["LAG"] for row in rows}
 
 
+@pytest.mark.long
 def test_consumer_groups_show_the_lag_of_a_running_and_of_a_stopped_stream(
     spark: SparkSession, fresh_broker: Broker, tmp_path: Path
 ) -> None:

@@ -183,6 +183,7 @@ def test_it_is_drained_killed_while_it_hangs_and_fenced_from_another_host(mariad
         app.check_output()
 
 
+@pytest.mark.long
 def test_without_room_it_is_queued_and_without_a_master_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

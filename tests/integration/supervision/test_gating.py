@@ -81,7 +81,7 @@ class Chain:
         return {int(r.key or 0): int(r.value or 0) for r in read(self.bootstrap, COUNTS.name)}
 
 
-@pytest.fixture(params=FIRST)
+@pytest.fixture(params=["each", pytest.param("windows", marks=pytest.mark.long)])
 def first(request: pytest.FixtureRequest) -> Stream:
     return FIRST[request.param]
 

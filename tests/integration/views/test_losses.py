@@ -97,6 +97,7 @@ def test_an_instance_is_killed_under_load_and_comes_back(fresh_broker: Broker, t
     assert load.wrong == []
 
 
+@pytest.mark.long
 def test_a_standby_copy_answers_at_once_when_an_owner_dies(fresh_broker: Broker, tmp_path: Path) -> None:
     with filled(tmp_path, fresh_broker, 2, standby=1) as fleet, Load(fleet, 1) as load:
         both = {("views-1", "views-2"), ("views-2", "views-1")}
@@ -148,6 +149,7 @@ def again(fleet: Fleet) -> int:
     return fleet.log(1).count("is read from its topic's beginning")
 
 
+@pytest.mark.long
 def test_a_store_that_is_damaged_or_of_other_fields_is_rebuilt(fresh_broker: Broker, tmp_path: Path) -> None:
     with filled(tmp_path, fresh_broker, 1) as fleet:
         fleet.stop(1)

@@ -76,6 +76,7 @@ def place(process: tuple[Far, Bucket], fresh_broker: Broker) -> Place:
     return Place(made, fresh_broker.bootstrap, store)
 
 
+@pytest.mark.long
 def test_the_store_takes_one_of_two_writers_of_an_entry(place: Place) -> None:
     assert place.far.do("write_twice", "sums", root=f"{ROOT}/one/commits")["calls"] == [
         "written", "FileAlreadyExistsException", "written", "written",
@@ -84,6 +85,7 @@ def test_the_store_takes_one_of_two_writers_of_an_entry(place: Place) -> None:
     assert place.store.endpoint.secret_key not in place.far.output()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize(("how", "batches"), [pytest.param("missing", 2, marks=pytest.mark.long), ("empty", 1)])
 def test_a_checkpoint_that_lost_objects_is_recovered(place: Place, stream: str, how: str, batches: int) -> None:
@@ -153,6 +155,7 @@ def test_a_copy_left_behind_and_a_checkpoint_that_is_too_old_stop(place: Place, 
     assert (found["state"], "in doubt are offsets events[0] 0 to 4" in found["error"]) == ("blocked", True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", STREAMS)
 def test_a_checkpoint_without_commit_markers_continues_once_accepted(place: Place, stream: str) -> None:
     place.three_batches(stream)
@@ -171,7 +174,8 @@ def test_a_checkpoint_without_commit_markers_continues_once_accepted(place: Plac
 AGAIN = {"each": [1, 2, 3, 4], "counts": [3, 4], "sums": [6, 10]}
 
 
-@pytest.mark.parametrize("dies", [None, *(pytest.param(at, marks=pytest.mark.long) for at in (0, 1, "copied"))])
+@pytest.mark.long
+@pytest.mark.parametrize("dies", [None, 0, 1, "copied"])
 @pytest.mark.parametrize("stream", STREAMS)
 def test_a_reset_is_completed_after_a_crash_at_any_step(place: Place, stream: str, dies: int | str | None) -> None:
     """Nothing is moved by one request: what is to be moved is copied, then deleted."""

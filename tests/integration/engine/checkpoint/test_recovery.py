@@ -156,7 +156,9 @@ def test_checkpoint_files_are_synced_before_the_batch_is_written(
     assert values(bootstrap) == [1, 2, 3]
 
 
-@pytest.mark.parametrize(("stream", "batches"), [(EACH, 1), (COUNTS, 2)], ids=["each", "counts"])
+@pytest.mark.parametrize(
+    ("stream", "batches"), [(EACH, 1), pytest.param(COUNTS, 2, marks=pytest.mark.long)], ids=["each", "counts"]
+)
 def test_an_older_checkpoint_continues_from_the_commit_marker(
     spark: SparkSession, bootstrap: str, tmp_path: Path, stream: Stream, batches: int
 ) -> None:

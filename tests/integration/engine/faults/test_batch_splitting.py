@@ -77,6 +77,7 @@ def until_written(run: StreamRun, bootstrap: str, count: int) -> list[str]:
     return sorted(record.value or "" for record in read(bootstrap, OUT.name))
 
 
+@pytest.mark.long
 def test_a_batch_that_memory_does_not_hold_is_cut_by_its_bytes(
     spark: SparkSession, bootstrap: str, tmp_path: Path, batches: list[int]
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_table_takes_nothing_of_a_broken_batch(broker: Broker, bootstrap: str)
         list(feed.read_to({0: 2}, lambda: False))
 
 
+@pytest.mark.long
 def test_a_broken_batch_of_the_brokers_log_costs_that_batch(
     spark: SparkSession, broker: Broker, bootstrap: str, tmp_path: Path
 ) -> None:

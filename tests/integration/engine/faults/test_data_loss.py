@@ -257,7 +257,7 @@ def test_a_batch_whose_commit_had_no_answer_is_counted_all_the_same(
     assert seen(bootstrap) == [1, 2]
 
 
-@pytest.mark.parametrize("count", [3, 30], ids=["fewer records", "more records"])
+@pytest.mark.parametrize("count", [3, pytest.param(30, marks=pytest.mark.long)], ids=["fewer records", "more records"])
 def test_a_recreated_topic_and_checkpoint_ignore_the_old_commit_marker(
     spark: SparkSession, bootstrap: str, tmp_path: Path, count: int
 ) -> None:

@@ -82,6 +82,7 @@ def test_records_that_make_a_batch_fail_are_put_aside_and_all_others_count(
     assert (read(bootstrap, SHARES.name), read(bootstrap, DEAD.name)) == before
 
 
+@pytest.mark.long
 def test_a_record_that_fails_with_the_streams_state_is_put_aside(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_record_that_fails_with_the_streams_state_is_put_aside(
     assert [entry.name for entry in tmp_path.iterdir()] == [STREAM.name]
 
 
+@pytest.mark.long
 def test_more_poison_records_than_declared_block_the_stream_until_it_declares_more(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_record_whose_pair_fails_in_a_join(spark: SparkSession, bootstrap: str
     assert [place(one) for one in read(bootstrap, DEAD_GUESTS.name)] == ["guests[0]@3"]
 
 
+@pytest.mark.long
 def test_a_record_that_fails_with_its_row_of_a_table(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     def shared(orders: DataFrame, houses: DataFrame) -> DataFrame:
         pairs = orders.join(houses, F.col("amount").cast("string") == houses.key)

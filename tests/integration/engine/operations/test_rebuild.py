@@ -99,6 +99,7 @@ def kept(folder: Path, fold: str = "counts") -> list[Row]:
     return sorted(found, key=lambda row: row["_hash"])
 
 
+@pytest.mark.long
 def test_counts_go_on_from_a_rebuilt_checkpoint(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,7 +99,7 @@ def made(bootstrap: str, stream: Stream) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "losses"), [(walks, 1), (contacts, 2), pytest.param(names, 2, marks=pytest.mark.long)]
+    ("case", "losses"), [(walks, 1), *(pytest.param(case, 2, marks=pytest.mark.long) for case in (contacts, names))]
 )
 def test_the_output_follows_the_rules_though_the_checkpoint_is_lost_and_rebuilt(
     case: Callable[[], Case], losses: int, spark: SparkSession, fresh_broker: Broker, tmp_path: Path

@@ -89,6 +89,7 @@ def alike(one: dict[str, str], other: dict[str, str]) -> None:
         assert a == {**b, **{name: pytest.approx(b[name], rel=1e-9) for name in ("average", "stddev")}}, key
 
 
+@pytest.mark.long
 def test_recomputed_windows_equal_those_of_the_shipped_streams(
     spark: SparkSession, fresh_broker: Broker, tmp_path: Path
 ) -> None:

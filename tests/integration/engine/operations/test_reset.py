@@ -107,6 +107,7 @@ def minute(number: float) -> int:
     return BEGIN + int(number * MINUTE)
 
 
+@pytest.mark.long
 def test_updates_are_not_overwritten_by_smaller_counts_nor_dead_letters_sent_twice(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +199,7 @@ def entries(folder: Path, log: str) -> list[Path]:
     return sorted((folder / log).glob("[0-9]*"), key=lambda path: int(path.name))
 
 
+@pytest.mark.long
 def test_windows_without_keys_are_not_emitted_again_after_several_resets(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

@@ -101,7 +101,10 @@ def everything(bootstrap: str) -> tuple[object, ...]:
 
 @pytest.mark.parametrize(
     ("mode", "transform"),
-    [(EmitFinal(window=WINDOW, grace=GRACE), totals), (KeyedState(), running_total)],
+    [
+        (EmitFinal(window=WINDOW, grace=GRACE), totals),
+        pytest.param(KeyedState(), running_total, marks=pytest.mark.long),
+    ],
     ids=["final", "fold"],
 )
 def test_it_shows_what_the_stream_writes_and_leaves_nothing(

@@ -51,6 +51,10 @@ Record = dict[str, Any]
 Row = dict[str, Any]
 
 
+# Two stages that count what `metric-minutes` counts in one.
+LONG = ("metric-bundles", "metric-summaries")
+
+
 def combining() -> Iterator[tuple[Stream, str]]:
     """Every input of the project that has a combiner, with its stream."""
     for stream in catalog.load().streams.values():
@@ -156,7 +160,10 @@ def close(value: Any, wanted: Any, what: str, near: float | None) -> None:
         assert value == wanted or order(value) == order(wanted), what
 
 
-@pytest.mark.parametrize(("stream", "name"), [pytest.param(s, n, id=f"{s.name}-{n}") for s, n in combining()])
+@pytest.mark.parametrize(
+    ("stream", "name"),
+    [pytest.param(s, n, id=f"{s.name}-{n}", marks=[pytest.mark.long] * (s.name in LONG)) for s, n in combining()],
+)
 def test_any_split_of_a_batch_gives_the_same_rows(spark: SparkSession, stream: Stream, name: str) -> None:
     absolute = stream.name == summaries.STREAM.name
     given = bundles_at_random(SEED) if absolute else at_random(stream.sources[name], SEED)

@@ -250,7 +250,9 @@ def sent(topic: str, count: int, partitions: int = 2) -> list[Record]:
     return [Record(topic, None, "{}", n % partitions, timestamp=MINUTE) for n in range(count)]
 
 
-@pytest.mark.parametrize("again", [3, 60], ids=["fewer records than before", "more than before"])
+@pytest.mark.parametrize(
+    "again", [3, pytest.param(60, marks=pytest.mark.long)], ids=["fewer records than before", "more than before"]
+)
 def test_a_topic_deleted_and_created_again_is_counted_from_its_first_record(
     spark: SparkSession, bootstrap: str, tmp_path: Path, again: int
 ) -> None:

@@ -169,7 +169,9 @@ def restarted(run: StreamRun) -> bool:
     return run.active
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before the transaction", "behind it"])
+@pytest.mark.parametrize(
+    "after", [pytest.param(False, marks=pytest.mark.long), True], ids=["before the transaction", "behind it"]
+)
 def test_a_value_that_is_no_record_is_one_dead_letter_and_a_batch_run_again_sees_the_same_table(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:

@@ -64,7 +64,7 @@ def bootstrap(fresh_broker: Broker) -> str:
     return fresh_broker.bootstrap
 
 
-@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("name", ["a schema", pytest.param("raw", marks=pytest.mark.long)])
 def test_a_record_of_a_fast_clock_does_not_shorten_the_grace(
     spark: SparkSession, bootstrap: str, tmp_path: Path, name: str
 ) -> None:
@@ -100,7 +100,7 @@ def test_a_repeated_batch_moves_the_watermark_no_further(spark: SparkSession, bo
             path.unlink()
 
 
-@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("name", ["a schema", pytest.param("raw", marks=pytest.mark.long)])
 def test_forged_heartbeats_do_not_move_the_watermark_and_true_ones_only_to_the_clock(
     spark: SparkSession, bootstrap: str, tmp_path: Path, name: str
 ) -> None:
@@ -127,7 +127,7 @@ def test_forged_heartbeats_do_not_move_the_watermark_and_true_ones_only_to_the_c
         assert run.figures.state_rows == (2 if INPUTS[name].schema else 3)
 
 
-@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("name", ["a schema", pytest.param("raw", marks=pytest.mark.long)])
 def test_heartbeats_close_the_windows_of_a_silent_topic(
     spark: SparkSession, bootstrap: str, tmp_path: Path, name: str
 ) -> None:
@@ -203,6 +203,7 @@ def windows(rows: DataFrame, length: str) -> DataFrame:
     return found.select(F.unix_millis("w.start").alias("at"), F.unix_millis("w.start").cast("string").alias("key"), "n")
 
 
+@pytest.mark.long
 def test_rows_of_a_backlog_read_in_pieces_are_in_time_for_the_next_stream(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

@@ -158,6 +158,7 @@ def test_matching_is_what_the_model_says(spark: SparkSession) -> None:
     assert sum(map(bool, ids.values())) > 100
 
 
+@pytest.mark.long
 def test_a_fleet_is_found(
     spark: SparkSession,
     fresh_broker: Broker,

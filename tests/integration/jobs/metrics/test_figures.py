@@ -100,6 +100,7 @@ def at_random(seed: int) -> list[Receipt]:
     return [*found, ("one", 3.14159, START)]
 
 
+@pytest.mark.long
 def test_two_stages_give_what_a_plain_computation_gives(spark: SparkSession) -> None:
     receipts = [(f"{metric}-{seed}", value, at) for seed in range(4) for metric, value, at in at_random(seed)]
     finite = [r for r in receipts if not r[0].startswith("huge")]
@@ -155,7 +156,7 @@ def test_a_bundle_of_many_receipts_counts_its_values(spark: SparkSession) -> Non
     check(summaries(made), receipts)
 
 
-@pytest.mark.parametrize("distinct", [6, 1000])
+@pytest.mark.parametrize("distinct", [6, pytest.param(1000, marks=pytest.mark.long)])
 def test_groups_too_large_to_unfold_give_the_same(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, distinct: int
 ) -> None:

@@ -74,6 +74,7 @@ def walked(broker: Broker, visits: list[Any]) -> None:
     send(broker.bootstrap, [Record("walk-ins", f"{v['device']}|{v['business']}", json.dumps(v)) for v in visits])
 
 
+@pytest.mark.long
 def test_a_crowd_is_sent_and_what_was_made_of_it_compared(place: tuple[Broker, Path], tmp_path: Path) -> None:
     broker, _ = place
     truth = tmp_path / "some" / "truth.jsonl"

@@ -173,7 +173,7 @@ def by_code(rule: Rule, texts: Sequence[str]) -> list[str | None]:
     return [r["status"] for r in sorted(rows, key=lambda r: r["event_time"])]
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(600, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [40, pytest.param(600, marks=pytest.mark.long)])
 def test_the_decoder_and_spark_agree_on_each_predicate(spark: SparkSession, tmp_path: Path, count: int) -> None:
     chance = random.Random(3)
     texts = [json.dumps(row(chance)) for _ in range(400)]

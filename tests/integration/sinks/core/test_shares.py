@@ -51,6 +51,7 @@ def wanted(upto: int, partitions: set[int]) -> list[tuple[int, int]]:
     return [(n, n % 4) for n in range(upto) if n % 7 and n % 4 in partitions]
 
 
+@pytest.mark.long
 def test_two_processes_share_a_topic(running_drivers: Drivers, spark: SparkSession, mongodb_url: str) -> None:
     """A driver of the first app, and the second in this process, which also takes the first over once it is killed."""
     streams, checkpoints = catalog.load().streams, Path(settings().checkpoint_root)

@@ -95,6 +95,7 @@ def test_tests_as_they_are_and_each_of_their_changes(run: Run, fresh_broker: Bro
     assert told == {"tests-timeline-2026.10": ["Shop front"], "tests-timeline-2026.11": ["Intranet", "Order form"]}
 
 
+@pytest.mark.long
 def test_a_topic_that_was_made_again_brings_nothing_older_back(run: Run, fresh_broker: Broker, search: Server) -> None:
     """Its offsets begin anew, and what somebody writes into it may be older than what is there, or was deleted."""
 
@@ -141,6 +142,7 @@ def test_alert_rules_keep_all_digits_of_their_threshold(
         client.drop_database("penstock")
 
 
+@pytest.mark.long
 def test_a_walk_in_gets_its_contact_once_that_is_known(run: Run, fresh_broker: Broker, search: Server) -> None:
     """In whatever order the two topics are read, and read again."""
     noon = 1_795_521_600_000
@@ -213,6 +215,7 @@ def test_assignments_as_they_are_and_each_that_was_made(
     assert found["a2"]["last_seen"] == datetime(1970, 1, 1, 0, 0, 0, 2000, tzinfo=UTC)
 
 
+@pytest.mark.long
 def test_agents_and_alerts_are_found(run: Run, fresh_broker: Broker, search: Server) -> None:
     noon = 1_795_521_600_000
     labels = {"region": "eu", "site.name": "Berlin", "": "?"}

@@ -122,6 +122,7 @@ def history(fresh_broker: Broker, influx: Server, proxy: Proxy, monkeypatch: pyt
     settings.cache_clear()
 
 
+@pytest.mark.long
 def test_through_every_fault_both_places_hold_what_the_rows_say(
     spark: SparkSession,
     fresh_broker: Broker,

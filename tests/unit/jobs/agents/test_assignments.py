@@ -214,7 +214,7 @@ def differs(seed: int, folder: Path, *kinds: type[Runner]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("seed", seeds(2, 8))
+@pytest.mark.parametrize("seed", seeds(1, 8))
 def test_assignments_equal_those_of_the_model(seed: int, tmp_path: Path) -> None:
     assert not differs(seed, tmp_path, Active, Again, Scheduler)
 
@@ -268,7 +268,7 @@ WRONG = [
     ((Active, Mute, Scheduler), 0),
     ((Active, Forgetful, Scheduler), 3),
     ((Active, Again, Hasty), 0),
-    ((Active, Again, Gullible), 2),
+    pytest.param((Active, Again, Gullible), 2, marks=pytest.mark.long),
 ]
 
 
