@@ -29,6 +29,7 @@ from sqlglot.errors import SqlglotError
 from penstock.errors import DeclarationError
 from penstock.model.declaration import list_files
 from penstock.model.schema import Field, schema
+from penstock.model.sql.parser import parse_one
 
 EVERY = "*"
 HEADER = re.compile(r"--\s*([a-z]+)\s*:\s*(.*?)\s*$")
@@ -174,7 +175,7 @@ def required_fields(avro: str) -> list[str]:
 def _predicate(path: Path, text: str) -> exp.Condition:
     try:
         kinds = [token.token_type for token in sqlglot.tokenize(text, read="spark")]
-        predicate = sqlglot.parse_one(text, read="spark")
+        predicate = parse_one(text, "spark")
     except SqlglotError as e:
         raise DeclarationError(f"{path.name}: the rule is not a SQL expression", got=str(e).splitlines()[0]) from e
     if any(first == second == sqlglot.TokenType.STRING for first, second in pairwise(kinds)):

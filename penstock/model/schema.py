@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from penstock.errors import DeclarationError
+from penstock.model.sql.parser import parse_one
 
 PLAIN = {
     "TEXT": "string",
@@ -83,7 +83,7 @@ def quoted(name: str) -> str:
 def schema(ddl: str, what: str, *, of_json: bool = True) -> tuple[Field, ...]:
     """The fields of a schema; DeclarationError, naming whose it is, if it is none or, of_json, not read from JSON."""
     try:
-        table = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark").this
+        table = parse_one(f"CREATE TABLE t ({ddl})", "spark").this
     except SqlglotError as e:
         raise DeclarationError(
             f"the schema of {what} is no Spark DDL",

@@ -15,6 +15,7 @@ from penstock.capture.source.base import SourceDatabase, SourceError
 from penstock.capture.source.statement_sql import folded_name
 from penstock.model.capture import Capture
 from penstock.model.checks.capture_checks import LEAVE_OUT, MOMENT, check_query
+from penstock.model.sql.parser import parse_one
 from penstock.model.sql.volatile_functions import NAMES, called, momentary
 
 # (kind, text of a view) of a table.
@@ -143,7 +144,7 @@ def _view(capture: Capture, database: SourceDatabase, name: str, text: str, info
         return SourceError(f"capture {capture.name}: {what}", got=got, hint=f"{hint}; or select from the view's tables")
 
     try:
-        tree = sqlglot.parse_one(text, dialect=capture.dialect)
+        tree = parse_one(text, capture.dialect)
     except SqlglotError:
         info.unknown.append(name)
         return []

@@ -10,7 +10,6 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-import sqlglot
 from pyspark.sql.types import StructType
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -18,6 +17,7 @@ from sqlglot.errors import SqlglotError
 from penstock.codec.columnar import EVENT_TIME
 from penstock.lineage.stream_lineage import FrameColumn
 from penstock.model.checks.spark_plan import analyzed_plan, elements, nodes
+from penstock.model.sql.parser import parse_one
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -135,7 +135,7 @@ def _input_fields(name: str, input_: Input, column: str) -> Fields:
     if column != EVENT_TIME:
         return None
     try:
-        parsed = sqlglot.parse_one(input_.event_time, read="spark")
+        parsed = parse_one(input_.event_time, "spark")
     except SqlglotError:
         return None
     used = {c.parts[0].name.lower() for c in parsed.find_all(exp.Column)}

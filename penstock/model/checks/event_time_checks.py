@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from penstock.errors import DeclarationError
 from penstock.model.schema import Field
+from penstock.model.sql.parser import parse_one
 
 # Of a field alone; what is text or a day Spark makes a time of.
 TIMES = ("timestamp", "date", "string")
@@ -23,7 +23,7 @@ def check_event_time(what: str, expression: str, fields: Sequence[Field]) -> Non
     if not expression.strip():
         raise DeclarationError(f"{what} has an empty event time", hint='event_time="timestamp_millis(field)"')
     try:
-        read = sqlglot.parse_one(expression, read="spark")
+        read = parse_one(expression, "spark")
     except SqlglotError:
         return
     by_name = {field.name.lower(): field for field in fields}

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.model.sql.capture_lexer import DIALECTS
 from penstock.model.sql.lexer import TokenReader, excerpt
+from penstock.model.sql.parser import parse_all, parse_one
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ class CaptureClauses(TokenReader):
         if self.tokens[self.at - 2] is first:
             raise self.error("DELETED WHEN has no condition", "()", "e.g. DELETED WHEN (deleted = 1)", first)
         text, self.condition = self.text[first.start : self.tokens[self.at - 1].end + 1], first.start
-        condition = self._sql(text, first, lambda: sqlglot.parse_one(text, into=exp.Condition, dialect=dialect))
+        condition = self._sql(text, first, lambda: parse_one(text, dialect, exp.Condition))
         # It knows the SELECT's columns alone, and those have no table.
         for column in reversed(own_columns(condition)):
             start, end = (column.parts[i].meta.get("start", 0) for i in (0, -1))
@@ -143,7 +143,7 @@ class CaptureClauses(TokenReader):
         """The parsed SELECT, and its text without comments and semicolons at its end."""
         first, text = self.behind_as()
         self.begins = first.start
-        statements = self._sql(text, first, lambda: sqlglot.parse(text, dialect=dialect))
+        statements = self._sql(text, first, lambda: parse_all(text, dialect))
         if len(statements) != 1 or not isinstance(statements[0], exp.Select):
             kind = "several statements" if len(statements) > 1 else type(statements[0]).__name__.upper()
             raise self.error("AS must be followed by one SELECT", kind, "make it one plain SELECT", first)

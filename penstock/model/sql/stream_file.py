@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from penstock.model.declaration import list_files
 from penstock.model.sql.lexer import line_and_column, read_sql_file, tokenize_sql
+from penstock.model.sql.parser import parse_one
 from penstock.model.sql.sink_file import QUOTED
 from penstock.model.sql.stream_clauses import StreamClauses
 from penstock.model.sql_stream import SqlStream
@@ -47,7 +47,7 @@ def _other_columns(clauses: StreamClauses, sql: str, key: Any) -> tuple[str, ...
     """The columns of the SELECT that are not of the key."""
     at = clauses.begins
     try:
-        query = sqlglot.parse_one(sql, read="spark")
+        query = parse_one(sql, "spark")
     except SqlglotError as e:
         raise clauses.error_at(
             "the columns of the SELECT are not known", str(e).split("\n")[0], NAME_COLUMNS, at
