@@ -85,6 +85,10 @@ class SinkError(PenstockError):
     """A store outside Kafka refused or did not answer."""
 
 
+class CommandError(PenstockError):
+    """A command that the operator page runs has failed, or has not ended."""
+
+
 class BackfillError(PenstockError):
     """A backfill was refused, or what it wrote is not what it read."""
 

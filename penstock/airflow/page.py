@@ -1,7 +1,7 @@
 """The operator page: a FastAPI app inside Airflow's api-server, shown as a view of its UI.
 
 Airflow does not authenticate plugin apps, so every route depends on Airflow's checks. No route declares a body, because
-FastAPI would read it before the checks: `action_of` and `release_of` read it after them.
+FastAPI would read it before the checks: `page_requests` reads it after them.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from penstock.airflow.connections import resolve_in_airflow
+from penstock.airflow.page_requests import Action, ReleaseAction, action_of, release_of
 from penstock.airflow.permissions import from_this_page, has_permission, may_operate, may_release, may_view
 from penstock.control import Actor, Control, Desired, connect
 from penstock.control.repositories.captures import Captures
-from penstock.errors import BrokerError, ControlError, DeclarationError, ReleaseRefused, SettingError, SinkError
+from penstock.errors import BrokerError, CommandError, ControlError, DeclarationError, ReleaseRefused, SettingError
 from penstock.host import log_files
 from penstock.logs import printable
 from penstock.model.capture import APP as CAPTURES
-from penstock.monitoring.dashboard import dead_letters, declarations, releases, sink_actions
+from penstock.monitoring.dashboard import command_actions, dead_letters, declarations, releases
 from penstock.monitoring.dashboard.backfills import RUN_REMEDIES, RUN_STATES
 from penstock.monitoring.dashboard.history import HISTORY_MS, downsample
 from penstock.monitoring.dashboard.overview import overview
@@ -48,19 +48,19 @@ from penstock.monitoring.dashboard.states import REMEDIES, STATES, StateLimits
 from penstock.settings import settings
 from penstock.supervision import release
 from penstock.supervision.code_snapshot import disk_digest
-from penstock.web import access, json_body
+from penstock.web import access
 
 log = logging.getLogger(__name__)
 # Requests of a kind at a time, as each keeps a thread of the api-server for seconds: reads of dead letters and of code,
-# searches in views, JVMs for a sink.
-letter_reads, code_reads, searches, sink_runs = (BoundedSemaphore(n) for n in (2, 2, 4, 1))
+# searches in views, JVMs for a command.
+letter_reads, code_reads, searches, jvm_runs = (BoundedSemaphore(n) for n in (2, 2, 4, 1))
 # The code of one app is tried at a time.
 releasing = release.ReleaseQueue()
 
 PREFIX = "/penstock"
-# Seconds: how long a request waits for others, the hash of the files is cached, and a body may take.
-BUSY_TIMEOUT, HASH_EVERY, BODY_TIMEOUT = 5.0, 10.0, 10.0
-LOG_LINES, BODY_LIMIT = 200, 16 * 1024
+# Seconds: how long a request waits for others, and the hash of the files is cached.
+BUSY_TIMEOUT, HASH_EVERY = 5.0, 10.0
+LOG_LINES = 200
 ROOT = Path(__file__).resolve().parent / "static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 FILES = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*")) if path.suffix in TYPES}
@@ -77,37 +77,6 @@ resolve_in_airflow()
 panel_counts = PanelCounts(connect)
 
 app = FastAPI(title="Penstock", dependencies=[Depends(may_view)], docs_url=None, redoc_url=None, openapi_url=None)
-
-
-class Action(BaseModel):
-    """An action of an operator; `note` is recorded with it."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    verb: Literal["start", "stop", "poll", "reconcile", "snapshot", "continue", "replay"]
-    kind: Literal["stream", "app", "capture", "sink"]
-    name: str = Field(max_length=120)
-    note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
-
-
-class ReleaseAction(BaseModel):
-    """A release of an app: of the code on the disk, or of the earlier release `to`, a number or digest."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    app: str = Field(max_length=120)
-    to: str = Field("", max_length=64)
-    note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
-
-
-async def action_of(request: Request) -> Action:
-    """The body of an action, read after the checks of its sender."""
-    return await json_body.read_json(request, Action, BODY_LIMIT, BODY_TIMEOUT)
-
-
-async def release_of(request: Request) -> ReleaseAction:
-    """The body of a release, likewise."""
-    return await json_body.read_json(request, ReleaseAction, BODY_LIMIT, BODY_TIMEOUT)
 
 
 def own_host(header: str) -> bool:
@@ -160,10 +129,10 @@ async def release_refused(_: Request, error: ReleaseRefused) -> JSONResponse:
     return JSONResponse({"code": "release_refused", "detail": str(error)}, 409)
 
 
-@app.exception_handler(SinkError)
-async def sink_error(_: Request, error: SinkError) -> JSONResponse:
+@app.exception_handler(CommandError)
+async def command_error(_: Request, error: CommandError) -> JSONResponse:
     log.warning("%s", printable(str(error)))
-    return JSONResponse({"code": "sink", "detail": str(error)}, 409)
+    return JSONResponse({"code": "command", "detail": str(error)}, 409)
 
 
 @app.exception_handler(AnyHTTPException)
@@ -325,8 +294,17 @@ def get_explanation(sink: Annotated[str, Query(max_length=120)]) -> JSONResponse
 
 @lru_cache(maxsize=100)
 def _explained(sink: str, spec: str) -> str:  # noqa: ARG001
-    with _limited(sink_runs):
-        return sink_actions.explained(sink)
+    with _limited(jvm_runs):
+        return command_actions.explained(sink)
+
+
+@app.get("/api/preview", dependencies=[Depends(may_operate)])
+def get_preview(stream: Annotated[str, Query(max_length=120)]) -> JSONResponse:
+    """The rows that a stream would write now; see `penstock streams preview`. They are data, and take a JVM."""
+    if stream not in declarations.streams(disk_digest(settings().project)):
+        raise HTTPException(404, "no stream of this name is declared")
+    with _limited(jvm_runs):
+        return JSONResponse(asdict(command_actions.previewed(stream)))
 
 
 @contextmanager
@@ -387,9 +365,9 @@ def _act(action: Action, actor: Actor) -> JSONResponse:
             raise HTTPException(422, "only sinks are replayed here")
         if action.name not in declarations.sinks(disk_digest(settings().project)):
             raise HTTPException(404, f"there is no sink named {action.name!r}")
-        with _limited(sink_runs):
+        with _limited(jvm_runs):
             control.record(actor, "replay", action.name, action.note)
-            return JSONResponse(asdict(sink_actions.replayed(action.name)))
+            return JSONResponse(asdict(command_actions.replayed(action.name)))
     desired = _desired(control, action)
     want: Literal["on", "off"] = "on" if action.verb == "start" else "off"
     names = [action.name] if action.kind == "stream" else list(desired)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.browser
 TRIES = tries(300)
 READ = [
     "", "static/x/page.js", "api/overview", "api/history", "api/letters", "api/log", "api/releases", "api/changes",
-    "api/changed", "api/catalog", "api/explain", "api/panels/fleet", "api/panels/fleet/cards",
+    "api/changed", "api/catalog", "api/explain", "api/preview", "api/panels/fleet", "api/panels/fleet/cards",
 ]  # fmt: skip
 ACT, RELEASE = "api/actions", "api/releases"
 WAYS = {("get", path) for path in READ} | {("post", ACT), ("post", RELEASE)}
@@ -34,6 +34,7 @@ QUERIES = {
     "api/releases": {"app": "metrics"},
     "api/changes": {"app": "metrics", "before": "0", "after": "disk"},
     "api/explain": {"sink": "shop-points"},
+    "api/preview": {"stream": "nobody"},
     "api/panels/fleet/cards": {"key": "agent-1"},
 }
 METHODS = ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "GET", "POST"]
@@ -129,7 +130,7 @@ def test_every_route_of_the_page_is_tested() -> None:
     for method, path in ways:
         like = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path).replace(":path", ""))
         assert any(method == m and re.fullmatch(like, p) for m, p in WAYS), f"{method} {path}"
-    [verbs] = re.findall(r"verb: Literal\[(.*)\]", source)
+    [verbs] = re.findall(r"verb: Literal\[(.*)\]", (PROJECT / "penstock/airflow/page_requests.py").read_text())
     assert set(re.findall(r"\w+", verbs)) <= {word for word in WORDS if isinstance(word, str)}
 
 

@@ -26,6 +26,7 @@ PERMISSIONS: dict[tuple[str, str], Permission] = {
     ("GET", "/api/log"): "operate",
     ("GET", "/api/changes"): "operate",
     ("GET", "/api/explain"): "operate",
+    ("GET", "/api/preview"): "operate",
     ("POST", "/api/actions"): "operate",
     ("POST", "/api/releases"): "release",
 }
@@ -36,6 +37,7 @@ QUERIES = {
     "/api/releases": {"app": "metrics"},
     "/api/changes": {"app": "metrics", "before": "0"},
     "/api/explain": {"sink": "nosuch"},
+    "/api/preview": {"stream": "nosuch"},
     "/api/panels/{name}/cards": {"key": "k"},
 }
 # Of a permitted request, which must not change what other tests find.

@@ -6,8 +6,8 @@ const RELEASE_MS = 240000;
 const ACTION_MS = { replay: 240000 };
 // The server may have to read the declarations in a process, for which it waits as long.
 const DECLARED_MS = 60000;
-// A process with a JVM explains the statement.
-const EXPLAIN_MS = 240000;
+// A process with a JVM does it.
+const JVM_MS = 240000;
 
 export class Failure extends Error {
   constructor(kind, message) {
@@ -44,7 +44,8 @@ const named = (values) => new URLSearchParams(values).toString();
 export const letters = (stream, kind) => call(`letters?${named({ stream, kind })}`, { timeout: 30000 });
 export const panel = (name) => call(`panels/${name}`, { timeout: DECLARED_MS });
 export const panelCards = (name, key) => call(`panels/${name}/cards?${named({ key })}`, { timeout: DECLARED_MS });
-export const explain = (sink) => call(`explain?${named({ sink })}`, { timeout: EXPLAIN_MS });
+export const explain = (sink) => call(`explain?${named({ sink })}`, { timeout: JVM_MS });
+export const preview = (stream) => call(`preview?${named({ stream })}`, { timeout: JVM_MS });
 export const releases = (app) => call(`releases?${named({ app })}`);
 export const changes = (app, before, after) => call(`changes?${named({ app, before, after })}`, { timeout: 30000 });
 export const log = (app) => call(`log?${named({ app })}`);

@@ -3,6 +3,7 @@ import * as charts from "./charts.js";
 import { attr, h, marked, text } from "./dom.js";
 import * as f from "./format.js";
 import { showLetters } from "./letters.js";
+import { showPreview } from "./preview.js";
 
 const CHARTS = [
   ["rows_per_s", "Rows per second", f.count],
@@ -30,9 +31,13 @@ export class Detail {
   constructor(name, streams) {
     this.name = name;
     this.streams = streams;
-    this.letters = Object.entries({ dead: "Dead letters", late: "Late records" }).map(([kind, label]) =>
-      h("button", { type: "button", "aria-haspopup": "dialog", "aria-label": `${label} of ${name}`, onclick: () => showLetters(name, kind) }, `${label} …`),
-    );
+    const button = (label, what, onclick) =>
+      h("button", { type: "button", "aria-haspopup": "dialog", "aria-label": `${what} ${name}`, onclick }, `${label} …`);
+    this.buttons = [
+      button("Dead letters", "Dead letters of", () => showLetters(name, "dead")),
+      button("Late records", "Late records of", () => showLetters(name, "late")),
+      button("Preview", "Preview", () => showPreview(name)),
+    ];
     this.charts = new Map();
     this.grid = h("div", { class: "charts" });
     this.facts = h("dl", { class: "facts" });
@@ -48,7 +53,7 @@ export class Detail {
       h(
         "div",
         { class: "beside" },
-        h("div", { class: "summary" }, this.facts, h("div", { class: "buttons" }, ...this.letters)),
+        h("div", { class: "summary" }, this.facts, h("div", { class: "buttons" }, ...this.buttons)),
         table("topics", ["Topic", "*Lag", "*Partitions", "Next offsets"], this.topics),
       ),
       this.gapsTable,
@@ -95,7 +100,7 @@ export class Detail {
   }
 
   show(stream, viewer) {
-    for (const button of this.letters) this.streams.guard(button, viewer);
+    for (const button of this.buttons) this.streams.guard(button, viewer);
     const facts = [
       ["Rows read", f.exact(stream.rows_in)],
       ["Rows written", f.exact(stream.rows_out)],

@@ -37,6 +37,11 @@ def sinks(spec: str) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in _document(spec)["declared"] if row["kind"] == "sink"}
 
 
+def streams(spec: str) -> dict[str, dict[str, Any]]:
+    """Declared streams that write to topics, by name, likewise."""
+    return {row["name"]: row for row in _document(spec)["declared"] if row["kind"] == "stream"}
+
+
 def panels(spec: str) -> dict[str, dict[str, Any]]:
     """Declared panels by name; see `penstock.catalog.listing.json_panel`."""
     return {panel["name"]: panel for panel in _document(spec)["panels"]}

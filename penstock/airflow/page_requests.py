@@ -1,0 +1,44 @@
+"""Bodies of requests to the operator page: read only after the checks of the sender, so no route declares one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from penstock.web import json_body
+
+# Seconds and bytes.
+BODY_TIMEOUT, BODY_LIMIT = 10.0, 16 * 1024
+
+
+class Action(BaseModel):
+    """An action of an operator; `note` is recorded with it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    verb: Literal["start", "stop", "poll", "reconcile", "snapshot", "continue", "replay"]
+    kind: Literal["stream", "app", "capture", "sink"]
+    name: str = Field(max_length=120)
+    note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
+
+
+class ReleaseAction(BaseModel):
+    """A release of an app: of the code on the disk, or of the earlier release `to`, a number or digest."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    app: str = Field(max_length=120)
+    to: str = Field("", max_length=64)
+    note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
+
+
+async def action_of(request: Request) -> Action:
+    """The body of an action, read after the checks of its sender."""
+    return await json_body.read_json(request, Action, BODY_LIMIT, BODY_TIMEOUT)
+
+
+async def release_of(request: Request) -> ReleaseAction:
+    """The body of a release, likewise."""
+    return await json_body.read_json(request, ReleaseAction, BODY_LIMIT, BODY_TIMEOUT)
