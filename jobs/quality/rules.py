@@ -9,7 +9,8 @@ A file is comment lines `-- name: value`, then one boolean SQL expression::
     -- framing: confluent                         avro: records begin with the five bytes of a schema registry
     amount >= 0                                   over the schema's fields, and the record's `key` and `value` as STRING
 
-A record is valid if it can be parsed in the format, has the required fields, and the expression is true. A tombstone is
+A record is valid if it can be parsed in the format, has the required fields, and the expression is true. The expression
+is a predicate like that of an expectation of a stream (`penstock.model.checks.predicates`). A tombstone is
 valid. A topic without any rule must have JSON records.
 """
 
@@ -18,18 +19,15 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from penstock.errors import DeclarationError
+from penstock.model.checks.predicates import parse_predicate
 from penstock.model.declaration import list_files
 from penstock.model.schema import Field, schema
-from penstock.model.sql.parser import parse_one
 
 EVERY = "*"
 HEADER = re.compile(r"--\s*([a-z]+)\s*:\s*(.*?)\s*$")
@@ -129,7 +127,7 @@ def read(path: Path) -> Rule:
     declared = headers.get("schema", "")
     if headers["format"] == "avro":
         declared = _avro_schema(path, declared)
-    predicate = _predicate(path, "\n".join(body))
+    predicate = parse_predicate(path.name, "\n".join(body))
     rule = Rule(headers["topic"], headers["format"], declared, predicate, bool(framing))
     rule.fields  # noqa: B018 - raises an error if the schema is invalid
     return rule
@@ -170,24 +168,6 @@ def avro_fields(avro: str) -> dict[str, Any]:
 def required_fields(avro: str) -> list[str]:
     """Names of the fields of an Avro record that cannot be null."""
     return [name for name, kind in avro_fields(avro).items() if kind != "null" and "null" not in kind]
-
-
-def _predicate(path: Path, text: str) -> exp.Condition:
-    try:
-        kinds = [token.token_type for token in sqlglot.tokenize(text, read="spark")]
-        predicate = parse_one(text, "spark")
-    except SqlglotError as e:
-        raise DeclarationError(f"{path.name}: the rule is not a SQL expression", got=str(e).splitlines()[0]) from e
-    if any(first == second == sqlglot.TokenType.STRING for first, second in pairwise(kinds)):
-        # Spark reads 'a''b' as a text with a quote, the parser as two texts.
-        raise DeclarationError(
-            f"{path.name}: two quoted texts follow each other", hint="write \\' for a quote in a text"
-        )
-    if not isinstance(predicate, exp.Condition) or predicate.find(exp.Query):
-        raise DeclarationError(
-            f"{path.name}: the rule must be one boolean expression", got=text.strip(), hint="remove SELECT and WHERE"
-        )
-    return predicate
 
 
 def load(folder: Path) -> dict[str, Rule]:

@@ -12,8 +12,7 @@ from jobs.quality.rules import EVERY, Rule, avro_fields, required_fields
 from jobs.quality.translate import to_duckdb
 from penstock.codec import json_sql
 from penstock.codec.event_time import window_number
-from penstock.errors import DeclarationError
-from penstock.model.checks.volatile_expressions import first_volatile
+from penstock.model.checks.predicates import check_deterministic, satisfies
 from penstock.model.schema import quoted
 from penstock.streams import Combiner, F
 
@@ -72,14 +71,8 @@ def add_status(combined: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
         applies = applies & F.col("status").isNull()
         prefix = f"_{_column(number)}_"
         rows, parses = _add_fields(rows, rule, applies, number, prefix)
-        holds = F.expr(rule.sql(prefix))
-        if expression := first_volatile(rows.select(holds)):
-            raise DeclarationError(
-                f"the rule for {rule.topic} is not deterministic",
-                got=expression,
-                hint="compare with a field, or with a literal time",
-            )
-        valid = F.coalesce(parses & holds, F.lit(False))
+        check_deterministic(rows, rule.sql(prefix), f"topic {rule.topic}")
+        valid = F.coalesce(parses, F.lit(False)) & satisfies(rule.sql(prefix))
         is_valid = is_valid.when(applies, valid) if is_valid is not None else F.when(applies, valid)
     if is_valid is None:
         return combined

@@ -15,6 +15,7 @@ from penstock.model.checks.volatile_expressions import VOLATILE_HINT
 from penstock.model.sink import PATH_COLUMN, RECORD_COLUMN, RewrittenSelect
 from penstock.model.sql.lexer import QUOTED, excerpt
 from penstock.model.sql.sink_clauses import SinkClauses
+from penstock.model.sql.volatile_functions import AT_LEAST, BARE, NAMES
 
 RECORD_COLUMNS = f"{RECORD_COLUMN}, {PATH_COLUMN}"
 ALONE = "a sink works on one record at a time"
@@ -36,14 +37,8 @@ REFUSED = {
     ";": ("AS must be followed by one SELECT", "make it one, or a file of each"),
 }
 # Functions that are refused, with what stands in their parentheses, if that decides.
-MOMENTS = (
-    "NOW (", "CURRENT_TIMESTAMP (", "CURRENT_DATE (", "CURDATE (", "CURRENT_TIME (", "LOCALTIMESTAMP (", "RAND (",
-    "RANDOM (", "RANDN (", "UUID (", "SHUFFLE (", "RANDSTR (", "UNIFORM (", "MONOTONICALLY_INCREASING_ID (",
-    "SPARK_PARTITION_ID (", "INPUT_FILE_NAME (", "REFLECT (", "TRY_REFLECT (", "JAVA_METHOD (", "UNIX_TIMESTAMP ( )",
-)  # fmt: skip
+MOMENTS = (*(f"{name} (" for name in sorted(NAMES["spark"] - AT_LEAST.keys())), "UNIX_TIMESTAMP ( )")
 REFUSED |= dict.fromkeys(MOMENTS, (VOLATILE_HINT, f"take {RECORD_COLUMN}.timestamp, {RECORD_COLUMN}.offset or a field"))
-# Keywords of the moment, which need no parentheses.
-BARE = ("CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIMESTAMP")
 SOURCES = ("FROM", "UNION", "ALL", "BY NAME", "LATERAL")
 STARTS = ("SELECT", "INSERT", "FROM", "MERGE", "UPDATE", "DELETE", "TABLE", "VALUES", "MAP", "REDUCE", "CREATE")
 
@@ -115,7 +110,7 @@ class Select:
             raise self.clauses.error(
                 f"{ALONE}: no joins, as a LATERAL without VIEW is one", word, hint, self.tokens[at]
             )
-        if word in BARE and following != ".":
+        if word in BARE["spark"] and following != ".":
             what, hint = REFUSED[f"{word} ("]
             raise self.clauses.error(what, word, hint, self.tokens[at])
         if (

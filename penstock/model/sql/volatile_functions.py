@@ -1,6 +1,6 @@
 """What says another thing each time it is asked, or in each session: by name, as each engine's manual has it.
 
-Gone through: the functions of MariaDB 11.4, MySQL 9, PostgreSQL 17 and SQLite 3.
+Gone through: the functions of MariaDB 11.4, MySQL 9, PostgreSQL 17, SQLite 3 and Spark 4.2.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ FUNCTIONS = {
     "sqlite": """
         RANDOMBLOB CHANGES TOTAL_CHANGES LAST_INSERT_ROWID DATE TIME DATETIME JULIANDAY STRFTIME
         """,
+    "spark": """
+        CURDATE RANDN RANDSTR UNIFORM SHUFFLE MONOTONICALLY_INCREASING_ID SPARK_PARTITION_ID INPUT_FILE_NAME REFLECT
+        TRY_REFLECT JAVA_METHOD
+        """,
 }
 NAMES = {dialect: frozenset((FUNCTIONS[""] + names).split()) for dialect, names in FUNCTIONS.items() if dialect}
 # With so many arguments they speak of those alone.
@@ -57,6 +61,7 @@ BARE = {
         "SESSION_USER", "SYSTEM_USER", "USER", "CURRENT_ROLE",
     },
     "sqlite": {"CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME"},
+    "spark": {"CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIMESTAMP"},
 }  # fmt: skip
 # Texts that are a time of now where a time is wanted.
 WORDS = {"mysql": {"now"}, "sqlite": {"now"}, "postgres": {"now", "today", "tomorrow", "yesterday"}}

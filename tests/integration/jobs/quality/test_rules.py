@@ -135,6 +135,9 @@ def test_each_topic_has_its_own_rule_and_the_others_the_default(spark: SparkSess
         ("-- topic: t\n-- frmat: json\nTRUE", "t.sql:2: unknown clause"),
         ("-- topic: t\n-- format: json\namount >", "not a SQL expression"),
         ("-- topic: t\n-- format: json\nSELECT 1", "one boolean expression"),
+        ("-- topic: t\n-- format: json\n-- schema: a INT\na + 1", "one boolean expression"),
+        ("-- topic: t\n-- format: json\n-- schema: a INT\nsum(a) > 1", "aggregates rows"),
+        ("-- topic: t\n-- format: json\n-- schema: at TIMESTAMP\nat < now()", "not deterministic"),
         ("-- topic: t\n-- format: text\n-- schema: a INT\nTRUE", "a text topic has no schema"),
         ("-- topic: t\n-- format: json\n-- framing: confluent\nTRUE", "unknown framing"),
         ("-- topic: t\n-- format: avro\nTRUE", "needs the file of its schema"),
@@ -157,7 +160,7 @@ def test_an_invalid_rule_is_refused_with_its_file_and_line(tmp_path: Path, text:
 @pytest.mark.parametrize("moment", ["at < now()", "at < date'tomorrow'", "rand() < 0.5"])
 def test_a_nondeterministic_rule_is_refused(spark: SparkSession, tmp_path: Path, moment: str) -> None:
     rule(tmp_path, f"-- topic: t\n-- format: json\n-- schema: at TIMESTAMP\n{moment}")
-    with pytest.raises(DeclarationError, match="the rule for t is not deterministic"):
+    with pytest.raises(DeclarationError, match="the rule is not deterministic"):
         statuses(spark, tmp_path, ["{}"])
 
 
