@@ -2,6 +2,7 @@
 
 from penstock.model.archive import Archive
 from penstock.model.backfill import Backfill, Collection, RowsQuery
+from penstock.model.expectation import Expectation
 from penstock.model.fold import Fold
 from penstock.model.input import Combiner, Input, Table
 from penstock.model.lazy_spark import F
@@ -19,6 +20,7 @@ __all__ = [
     "Combiner",
     "EmitChanges",
     "EmitFinal",
+    "Expectation",
     "F",
     "Fold",
     "Input",

@@ -11,6 +11,7 @@
     KEY (shop, minute)                     -- of a record; none if left out
     VALUE (total)                          -- all columns that are not of the key if left out
     EMIT FINAL WINDOW 1 MINUTE GRACE 10 SECONDS
+    EXPECT positive total > 0 ON VIOLATION KEEP   -- a rule of each row; or DEAD LETTER, or FAIL
     PARTITIONS 4                           -- of the topic, if it is created
     RETENTION 7 DAYS                       -- or COMPACTED
     PARTITION BY HOUR                      -- an asset event in Airflow for each closed HOUR, DAY or WINDOW
@@ -25,9 +26,9 @@
 `EMIT FINAL` writes each window once, when it is closed; `EMIT CHANGES WINDOW ... GRACE ...` writes each change of it;
 without EMIT each record becomes rows by itself. Both may say PHASE, and `EMIT FINAL` also LATE BY with STEPS: see
 `penstock.model.output_mode`, whose EmitFinal and EmitChanges they are. `JOIN WITHIN 10 MINUTES GRACE 1 MINUTE` joins
-two topics. Every clause but READ stands once, in any order behind the first. The SELECT reads topics and tables by
-name, and has of each topic the column `event_time` beside its fields. Timers, keyed state and several outputs need
-Python.
+two topics. Every clause but READ and EXPECT stands once, in any order behind the first. The SELECT reads topics and
+tables by name, and has of each topic the column `event_time` beside its fields. Timers, keyed state and several outputs
+need Python.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from penstock.model.expectation import Expectation
 from penstock.model.output_mode import OutputMode, Stateless
 from penstock.model.partition import PartitionBy
 from penstock.model.sql_declaration import SqlDeclaration
@@ -93,3 +95,4 @@ class SqlStream(SqlDeclaration):
     shuffle_partitions: int = 1
     steps: int | None = None
     partition: PartitionBy | None = None
+    expectations: tuple[Expectation, ...] = ()

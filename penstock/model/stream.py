@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.errors import DeclarationError
+from penstock.model.checks.expectation_checks import expectations_fit
 from penstock.model.checks.stream_checks import kinds_fit, no_loop, numbers_fit, partition_fits
 from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
+from penstock.model.expectation import Expectation
 from penstock.model.input import Input, Table
 from penstock.model.output import Output, SideOutput, TopicOutput
 from penstock.model.output_mode import EmitFinal, OutputMode, Stateless, StreamJoin
@@ -55,6 +57,7 @@ class Stream:
         enabled: whether it is run. If not, it only declares its topics for others.
         partition: what Airflow gets an asset event for, once, when all its windows are closed and written: each `hour`
             or `day` (UTC), or each `window`. For EmitFinal. None: no events.
+        expectations: the rules that each row is checked against before it is written.
         location: where it is declared.
 
     Raises:
@@ -74,6 +77,7 @@ class Stream:
     steps: int | None = None
     enabled: bool = True
     partition: PartitionBy | None = None
+    expectations: tuple[Expectation, ...] = ()
     location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +95,7 @@ class Stream:
                 hint="use EmitFinal, or two streams with a topic between: the first writes absolute values by key, "
                 "the second reads them",
             )
+        expectations_fit(self)
 
     def _inputs_fit(self) -> None:
         if not self.sources:

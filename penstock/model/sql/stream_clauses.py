@@ -8,17 +8,18 @@ from typing import Any, cast, get_args
 
 from sqlglot.tokenizer_core import Token
 
+from penstock.model.expectation import Expectation, OnViolation
 from penstock.model.input import RECORD_TIMESTAMP
 from penstock.model.output_mode import EmitChanges, EmitFinal, StreamJoin
 from penstock.model.partition import PartitionBy
 from penstock.model.schema import schema
 from penstock.model.sql.clause_reader import ClauseReader
-from penstock.model.sql.lexer import QUOTED
+from penstock.model.sql.lexer import QUOTED, line_and_column
 from penstock.model.sql_stream import StreamRead
 
 CLAUSES = (
     "STREAM", "READ", "KEY", "VALUE", "EMIT", "JOIN", "STEPS", "PARTITIONS", "RETENTION", "COMPACTED", "PARTITION BY",
-    "EVERY", "STATE", "APP",
+    "EVERY", "STATE", "EXPECT", "APP",
 )  # fmt: skip
 # Where an event time ends.
 PARTS_OF_READ = ("EVENT", "AHEAD", "KEEP")
@@ -27,13 +28,13 @@ EXCLUDE_EACH_OTHER = (("EMIT", "JOIN"), ("RETENTION", "COMPACTED"))
 
 @dataclass
 class StreamClauses(ClauseReader):
-    """Reads the clauses of a stream, then its SELECT. `clause_tokens` has for a topic also `READ <topic>`."""
+    """Reads the clauses of a stream, then its SELECT. `clause_tokens` also has `READ <topic>` and `EXPECT <rule>`."""
 
     CLAUSES = (*CLAUSES, *PARTS_OF_READ)
 
     def read(self) -> dict[str, Any]:
         """Every clause up to AS: fields of a SqlStream, and of its topic those in `topic`."""
-        values: dict[str, Any] = {"reads": (), "topic": {}}
+        values: dict[str, Any] = {"reads": (), "topic": {}, "expectations": ()}
         while not self.is_word("AS"):
             name = self._clause()
             match name:
@@ -67,6 +68,8 @@ class StreamClauses(ClauseReader):
                 case "STATE":
                     self.word("PARTITIONS")
                     values["shuffle_partitions"] = self.number("the number of partitions")
+                case "EXPECT":
+                    values["expectations"] += (self._expectation(),)
                 case _:
                     values["app"] = self.name("the app's name")
         if not values["reads"]:
@@ -83,7 +86,7 @@ class StreamClauses(ClauseReader):
         if not self.clause_tokens and name != "STREAM":
             raise self.error("a stream begins with STREAM INTO", token.text, "say first into which topic", token)
         key = "INTO" if name == "STREAM" else name
-        if key in self.clause_tokens and name != "READ":
+        if key in self.clause_tokens and name not in ("READ", "EXPECT"):
             raise self.error("a clause is repeated", name, "leave one", token)
         for pair in EXCLUDE_EACH_OTHER:
             if name in pair and (other := next((one for one in pair if one in self.clause_tokens), "")):
@@ -138,6 +141,35 @@ class StreamClauses(ClauseReader):
         if name in read:
             raise self.error("a part of READ is repeated", token.text, "leave one", token)
         read[name] = value
+
+    def _expectation(self) -> Expectation:
+        """A rule: its name, its predicate up to ON VIOLATION, and what is done."""
+        first = self.peek()
+        name = self.name("the rule's name")
+        clause = f"EXPECT {name}"
+        if clause.lower() in {one.lower() for one in self.clause_tokens}:
+            raise self.error("a rule is declared twice", name, "rename one: names do not differ in case alone", first)
+        self.clause_tokens[clause] = first
+        start = self.at
+        words = ["" if one.token_type in QUOTED else one.text.upper() for one in self.tokens]
+        end = next((at for at in range(start, len(words)) if words[at : at + 2] == ["ON", "VIOLATION"]), start)
+        if end == start:
+            hint = "write EXPECT name, the predicate, then ON VIOLATION KEEP, DEAD LETTER or FAIL"
+            raise self.error("the predicate of the rule or ON VIOLATION is missing", name, hint, first)
+        predicate = self.text[self.tokens[start].start : self.tokens[end - 1].end + 1]
+        self.at = end + 2
+        what = "KEEP, DEAD LETTER or FAIL"
+        token = self.next(what)
+        action = token.text.lower()
+        if action == "dead":
+            self.word("LETTER")
+            action = "dead letter"
+        elif action not in get_args(OnViolation):
+            raise self.error("this cannot be done with a row that violates a rule", token.text, f"write {what}", token)
+        with self.placed(clause):
+            expectation = Expectation(name, predicate, cast("OnViolation", action))
+        object.__setattr__(expectation, "location", f"{self.path}:{line_and_column(self.text, first.start)}")
+        return expectation
 
     def _emit(self) -> EmitFinal | EmitChanges:
         is_final = self.one_of(("final", "changes"), "what is emitted") == "final"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from penstock.model.declaration import list_files
+from penstock.model.expectation import Expectation
 from penstock.model.sql.lexer import line_and_column, read_sql_file, tokenize_sql
 from penstock.model.sql.parser import parse_one
 from penstock.model.sql.sink_file import QUOTED
@@ -36,6 +38,7 @@ def parse(text: str, path: Path) -> SqlStream:
     sql = clauses.select()
     if "value" not in values:
         values["value"] = _other_columns(clauses, sql, values.get("key", ()))
+    _check_rules(clauses, sql, values["expectations"])
     with clauses.placed("INTO"):
         target = Topic(**values.pop("topic"))
     locations = {clause: line_and_column(text, token.start) for clause, token in clauses.clause_tokens.items()}
@@ -63,3 +66,21 @@ def _other_columns(clauses: StreamClauses, sql: str, key: Any) -> tuple[str, ...
     if not columns:
         raise clauses.error_at("no column is left for the value", ", ".join(names), NAME_COLUMNS, at)
     return columns
+
+
+def _check_rules(clauses: StreamClauses, sql: str, expectations: Sequence[Expectation]) -> None:
+    """Rules name columns of the SELECT, as far as these are known without Spark."""
+    try:
+        query = sqlglot.parse_one(sql, read="spark") if expectations else None
+    except SqlglotError:
+        return
+    names = query.named_selects if isinstance(query, exp.Query) else []
+    known = {name.lower() for name in names}
+    for expectation in expectations if all(names) and "*" not in names else ():
+        if known and (missing := [name for name in expectation.columns if name not in known]):
+            raise clauses.error(
+                "a rule names a column that is not selected",
+                missing[0],
+                f"take one of: {', '.join(names)}",
+                clauses.clause_tokens[f"EXPECT {expectation.name}"],
+            )

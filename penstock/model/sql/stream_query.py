@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,9 @@ def sql_stream(declared: SqlStream, topics: Mapping[str, Topic]) -> Stream:
             output_mode=declared.output_mode, shuffle_partitions=declared.shuffle_partitions,
             every=declared.every.total_seconds(), steps=declared.steps, partition=declared.partition,
         )  # fmt: skip
+    for expectation in declared.expectations:
+        with declared.located(f"EXPECT {expectation.name}"):
+            stream = replace(stream, expectations=(*stream.expectations, expectation))
     # The location of the statement, not of this file.
     object.__setattr__(stream, "location", declared.at("INTO"))
     return stream
