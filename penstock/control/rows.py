@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from penstock.host.session import ProcessSession
 
@@ -146,7 +146,14 @@ class ProgressRow:
         store: For a sink, counted since its driver started: `destination`, `dead_letter_topics`, `written`,
             `conflicts`, `retried`, `refused`, `bytes`, `written_per_s`, `retried_per_s`, `waits`, and `answered_at`,
             when the store last took rows.
+        expectations: By rule, `action`, `violations` of committed batches since the rule was first declared with this
+            action, and `minutes`: violations by minute of the commit, Unix time in minutes, of the last hour.
+        KEPT: The figures that go on in the stream's next driver.
     """
+
+    KEPT: ClassVar[tuple[str, ...]] = (
+        "rows_in", "rows_out", "late", "dead", "restarts", "watermark", "batch_id", "batch_at", "expectations",
+    )  # fmt: skip
 
     name: str
     app: str
@@ -169,5 +176,6 @@ class ProgressRow:
     topics: dict[str, Any] = field(default_factory=dict)
     restarts: int = 0
     store: dict[str, Any] | None = None
+    expectations: dict[str, Any] | None = None
     error: str | None = None
     error_at: int | None = None

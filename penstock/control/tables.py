@@ -187,6 +187,7 @@ progress = Table(
     Column("topics", JSON, nullable=False),  # by topic: lag, offsets and open transactions by partition
     Column("restarts", Integer, nullable=False, default=0),
     Column("store", JSON),  # for a sink: see rows.ProgressRow
+    Column("expectations", JSON),  # see rows.ProgressRow
     Column("error", Text),
     Column("error_at", BigInteger),
 )

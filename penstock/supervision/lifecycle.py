@@ -211,7 +211,7 @@ class Driver(ABC):
             previous = progress.get(name)
             figures = ProgressRow(name, self.app, self.incarnation, state="stopped")
             if previous:
-                for figure in ("rows_in", "rows_out", "late", "dead", "restarts", "watermark", "batch_id", "batch_at"):
+                for figure in ProgressRow.KEPT:
                     setattr(figures, figure, getattr(previous, figure))
                 if previous.behind_ms is not None:
                     figures.behind_ms = previous.behind_ms + now - previous.reported_at

@@ -19,6 +19,7 @@ from penstock.engine.checkpoint.recovery import REBUILD_HINT
 from penstock.engine.jvm import bridge
 from penstock.engine.jvm.hadoop_fs import HadoopFolder
 from penstock.engine.query import source, spark_limits
+from penstock.engine.query.expectations import check_expectations
 from penstock.engine.session import open_session, session_for
 from penstock.engine.state import fold as folding
 from penstock.engine.state import restore_rules
@@ -97,6 +98,7 @@ def build_frame(
     spark_limits.check_timer_clocks(stream, bridge.timer_clocks(frame))
     spark_limits.check_event_times(stream, bridge.untimed_groups(frame), bridge.own_watermarks(frame))
     spark_limits.check_windows(stream, bridge.event_time_windows(frame))
+    check_expectations(stream, frame)
     if any(fold.restore_sql for fold in context.folds.values()):
         restore_rules.restore_query_of(stream, frame, context)
     return frame

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,15 +17,17 @@ class CommittedBatch:
 
     Attributes:
         rows: rows that the outputs took.
-        dead: records that became dead letters, or were counted as such.
+        dead: records and rows that became dead letters, or were counted as such.
         late: records that came too late, kept or counted.
         offsets: next offsets of the inputs, by topic and partition.
+        violations: how many rows violated each expectation.
     """
 
     rows: int
     dead: int
     late: int
     offsets: dict[str, dict[int, int]]
+    violations: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -35,17 +38,19 @@ class BatchOutput:
         rows: encoded rows by output name; rows that a store refuses are removed.
         side_rows: dead letters and late records by topic; rows that a store refuses are added.
         rejected: records of the inputs that did not reach the outputs.
-        table_dead: dead letters of the stream's tables.
+        other_dead: dead letters of the stream's tables, and of rows that violate an expectation.
         first_reason: why the first dead letter is one.
         takes_dead_letters: whether a pending store takes dead letters.
+        violations: how many rows violated each expectation.
     """
 
     rows: TablesByOutput
     side_rows: TablesByOutput
     rejected: RejectedRecords
-    table_dead: int
+    other_dead: int
     first_reason: str
     takes_dead_letters: bool
+    violations: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def row_count(self) -> int:
@@ -53,4 +58,4 @@ class BatchOutput:
 
     @property
     def dead(self) -> int:
-        return self.rejected.dead + self.table_dead
+        return self.rejected.dead + self.other_dead

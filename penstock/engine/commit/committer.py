@@ -13,7 +13,8 @@ from penstock.control.repositories.data_loss import DataLoss
 from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.checkpoint.recovery import UnmarkedBatches
 from penstock.engine.commit.batch_output import BatchOutput, CommittedBatch
-from penstock.engine.commit.delivery import BatchDelivery, OutputStore, TablesByOutput, merge_tables
+from penstock.engine.commit.checked_rows import CheckedRows
+from penstock.engine.commit.delivery import BatchDelivery, OutputStore, merge_tables
 from penstock.engine.commit.output_stores import OutputStores
 from penstock.engine.commit.reject_budget import RejectBudget
 from penstock.engine.commit.rejected import RejectFinder
@@ -27,8 +28,8 @@ from penstock.engine.query.encode import encode_rows, split_by_output
 from penstock.engine.query.upstream import UpstreamProgress, open_upstream
 from penstock.engine.query.watermark import Watermark
 from penstock.engine.state.fold_store import fold_store
-from penstock.errors import Blocked, DeclarationError, LeaseLost
-from penstock.kafka.admin import admin, partition_counts, topic_ids
+from penstock.errors import Blocked, LeaseLost
+from penstock.kafka.admin import admin, topic_ids
 from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
 
@@ -143,7 +144,7 @@ class BatchCommitter:
         self._stopping.clear()
         self.started_batch = self.blocked = None
         self._stores.open(self._delivery.open_writer)
-        self._check_topics_exist()
+        self._inputs.check_topics_exist()
         self._stores.read_markers()
         for store in self._stores.stores:
             if self._takes_dead_letters(store):
@@ -214,9 +215,8 @@ class BatchCommitter:
         self._rejects.index.update_topic_ids(ids)
         # 3. Compute the rows.
         partly_written = len(pending) < len(self._stores.stores)
-        rows = split_by_output(
-            self._stream, self._poison.watch(batch, frame.toArrow, self._stopping.is_set, written=partly_written)
-        )
+        computed = self._poison.watch(batch, frame.toArrow, self._stopping.is_set, written=partly_written)
+        rows = CheckedRows.of(self._stream, split_by_output(self._stream, computed))
         self.folds.commit_batch(batch)
         # 4. Move the watermark, before Spark ends the batch.
         execution = BatchExecution.last_of(query)
@@ -244,7 +244,7 @@ class BatchCommitter:
         log.info("stream %s: batch %d was written before the restart", self._stream.name, batch.batch_id)
 
     def _with_rejected(
-        self, rows: TablesByOutput, batch: PlannedBatch, execution: BatchExecution, pending: list[OutputStore]
+        self, rows: CheckedRows, batch: PlannedBatch, execution: BatchExecution, pending: list[OutputStore]
     ) -> BatchOutput:
         """The rows of a batch with the dead letters and late records that belong to it."""
         fed_inputs = self._upstream.fed_inputs if self._upstream else ()
@@ -257,10 +257,12 @@ class BatchCommitter:
         table_letters, table_dead, first_reason = (
             self._tables.unwritten_dead_letters() if takes_dead_letters else ({}, 0, "")
         )
-        side_rows = merge_tables(rejected.tables, table_letters)
+        row_letters = rows.dead_letters(self._stream, self._bootstrap, self._rejects.index)
         return BatchOutput(
-            rows, side_rows, rejected, table_dead, rejected.first_reason or first_reason, takes_dead_letters
-        )
+            rows.by_output, merge_tables(rejected.tables, table_letters, row_letters), rejected,
+            table_dead + rows.dead_count, rejected.first_reason or first_reason or rows.first_reason,
+            takes_dead_letters, rows.violations,
+        )  # fmt: skip
 
     def _marker(
         self, query_id: str, batch: PlannedBatch, ids: Mapping[str, str], event_time: int | None, output: BatchOutput
@@ -282,7 +284,7 @@ class BatchCommitter:
     ) -> None:
         """Deliver a batch to the pending stores, and report it."""
         self._budget.begin_batch()
-        committed = CommittedBatch(output.row_count, output.dead, output.rejected.late, batch.ends)
+        committed = CommittedBatch(output.row_count, output.dead, output.rejected.late, batch.ends, output.violations)
         self._unanswered = (marker.query, batch.batch_id, committed)
         refused = sum(
             self._delivery.deliver(store, output.rows, output.side_rows, marker, self._rejects.index)
@@ -305,19 +307,6 @@ class BatchCommitter:
         if self._stream.tables:
             frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
         return encode_rows(self._stream, self._stream.transform(**frames, **self._tables.frames(self._spark)))
-
-    def _check_topics_exist(self) -> None:
-        """Name the missing topics: Spark's source would wait for them, and the broker might create an output."""
-        existing = partition_counts(admin(self._bootstrap), self._bootstrap)
-        needed = {topic.name for topic in self._stream.topics()}
-        if missing := sorted(needed - existing.keys()):
-            if deleted := self._inputs.deleted_topics(missing):
-                raise deleted
-            raise DeclarationError(
-                f"stream {self._stream.name} needs topics the broker does not have",
-                got=", ".join(missing),
-                hint=self._stream.create_hint,
-            )
 
     def _recover_checkpoint(self) -> None:
         """Bring the checkpoint in line with the commit marker.

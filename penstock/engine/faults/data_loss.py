@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 from penstock.control.repositories.data_loss import DataLoss, DataLossLog
 from penstock.errors import Blocked, BrokerError, ControlError, DeclarationError
-from penstock.kafka.admin import STALE_METADATA_TIMEOUT, admin, first_offsets, log_end_offsets, topic_ids
+from penstock.kafka.admin import (
+    STALE_METADATA_TIMEOUT,
+    admin,
+    first_offsets,
+    log_end_offsets,
+    partition_counts,
+    topic_ids,
+)
 from penstock.model.output import CommitMarker
 
 if TYPE_CHECKING:
@@ -81,6 +88,19 @@ class InputCheck:
         self._stream, self._bootstrap, self._checkpoint, self._book = stream, bootstrap, checkpoint, book
         self._starts: TopicOffsets = {}
         self._ids: TopicIds = {}
+
+    def check_topics_exist(self) -> None:
+        """Name the missing topics: Spark's source would wait for them, and the broker might create an output."""
+        existing = partition_counts(admin(self._bootstrap), self._bootstrap)
+        needed = {topic.name for topic in self._stream.topics()}
+        if missing := sorted(needed - existing.keys()):
+            if deleted := self.deleted_topics(missing):
+                raise deleted
+            raise DeclarationError(
+                f"stream {self._stream.name} needs topics the broker does not have",
+                got=", ".join(missing),
+                hint=self._stream.create_hint,
+            )
 
     def deleted_topics(self, topics: Collection[str]) -> Blocked | None:
         """The error if one of some missing topics was read before; None if none was."""

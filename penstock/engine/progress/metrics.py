@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.control import ProgressRow
+from penstock.engine.progress.violation_counts import add_violations
 from penstock.kafka.admin import PartitionOffsets
 
 RATE_WINDOW_S = 15.0
@@ -63,6 +64,11 @@ class StreamMetrics:
         with self._lock:
             for key, count in counts.items():
                 setattr(self.row, key, getattr(self.row, key) + count)
+
+    def add_violations(self, violations: Mapping[str, int]) -> None:
+        """Add the violations of a committed batch, by rule."""
+        with self._lock:
+            self.row.expectations = add_violations(self.row.expectations, violations, int(time.time() * 1000))
 
     def add_progress(self, progress: dict[str, Any]) -> bool:
         """Take one progress of the query; whether it is of a batch that ended."""

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.engine.query import decode
+from penstock.engine.query.expectations import violation_columns
 from penstock.engine.query.trace_context import header_columns
 from penstock.errors import Blocked, DeclarationError
 from penstock.model.stream import TAG
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
 
 
 def encode_rows(stream: Stream, rows: DataFrame) -> DataFrame:
-    """Encode the transform's rows. With several outputs there is a struct for each, NULL except for the row's own."""
-    outputs = stream.outputs
+    """Encode the transform's rows, with columns that say which expectations each violates.
+
+    With several outputs there is a struct for each, NULL except for the row's own.
+    """
+    outputs, violations = stream.outputs, violation_columns(stream)
     if "" in outputs:
-        encoded = rows.select(*outputs[""].columns(), *header_columns(outputs[""], rows))
+        encoded = rows.select(*outputs[""].columns(), *header_columns(outputs[""], rows), *violations)
         # Documents are written as they are, and may have a NULL where a struct's fields are not nullable.
         return decode.with_nullable_fields(encoded) if outputs[""].delivery == "upsert" else encoded
     if TAG not in (name.lower() for name in rows.columns):
@@ -33,14 +37,16 @@ def encode_rows(stream: Stream, rows: DataFrame) -> DataFrame:
             hint=f"add a column {TAG} with one of: {', '.join(outputs)}",
         )
     structs = [
-        F.when(F.col(TAG) == tag, F.struct(*output.columns(), *header_columns(output, rows))).alias(f"_{number}")
+        F.when(F.col(TAG) == tag, F.struct(*output.columns(), *header_columns(output, rows), *violations)).alias(
+            f"_{number}"
+        )
         for number, (tag, output) in enumerate(outputs.items())
     ]
     return decode.with_nullable_fields(rows.select(F.col(TAG).alias("_tag"), *structs))
 
 
 def split_by_output(stream: Stream, rows: pa.Table) -> dict[str, pa.Table]:
-    """Split encoded rows by the name of their output."""
+    """Split encoded rows by the name of their output; each table has the columns of its violations."""
     outputs = stream.outputs
     if "" in outputs:
         return {outputs[""].name: rows}

@@ -21,6 +21,7 @@ from penstock.engine.progress.batch_spans import BatchSpans, tracer
 from penstock.engine.progress.broker_watch import BrokerWatch
 from penstock.engine.progress.caught_up import CaughtUpTracker
 from penstock.engine.progress.metrics import StreamMetrics
+from penstock.engine.progress.violation_counts import declared_counts
 from penstock.engine.query import source, spark_limits, trace_context
 from penstock.engine.query.column_lineage import frame_columns
 from penstock.engine.query.encode import encode_rows
@@ -85,6 +86,7 @@ class StreamRun:
         self.offsets: dict[str, dict[int, int]] = {}
         self._bootstrap = bootstrap
         self._spark = session_for(spark, stream)
+        progress.expectations = declared_counts(stream.expectations, progress.expectations)
         self._metrics = StreamMetrics(progress)
         self._spans = BatchSpans(stream, self._spark, tracer())
         self._caught_up = CaughtUpTracker(progress.behind_ms, waits=stream.output_mode.heartbeat_schedule is not None)
@@ -308,6 +310,7 @@ class StreamRun:
 
     def _on_commit(self, batch: CommittedBatch) -> None:
         self._metrics.increment(rows_out=batch.rows, dead=batch.dead, late=batch.late)
+        self._metrics.add_violations(batch.violations)
         self._spans.committed(batch)
         self.offsets = batch.offsets
         self._committed_at = time.monotonic()
