@@ -30,6 +30,7 @@ from penstock.engine.progress.stage_log import log_stage_progress
 from penstock.engine.query import decode as records
 from penstock.engine.query.decode import HEADERS_TYPE
 from penstock.engine.query.encode import encode_rows
+from penstock.engine.query.expectations import accepted_rows, dead_rows
 from penstock.engine.session import session_for
 from penstock.errors import DeclarationError, PenstockError
 from penstock.model.input import RECORD_COLUMN, Input
@@ -68,7 +69,8 @@ class RecomputeCounts:
 
     Attributes:
         records: Records of the files.
-        bad: Records that a stream cannot read, by stream; without streams that have none.
+        bad: Records that a stream cannot read and rows that are dead letters by its expectations, by stream; without
+            streams that have none.
         reason: Why the first of them is bad.
     """
 
@@ -225,9 +227,14 @@ class _Stage:
             rows = rows.where((F.col(EVENT_TIME) >= F.lit(self._low)) & (F.col(EVENT_TIME) < F.lit(self._high)))
         micros = F.unix_micros(EVENT_TIME)
         rows = rows.observe(times, F.min(micros).alias("first"), F.max(micros).alias("last"))
-        encoded = encode_rows(stream, stream.transform(**{name: rows}))
+        rules = Observation()
+        encoded = accepted_rows(stream, encode_rows(stream, stream.transform(**{name: rows})), rules)
         encoded.write.option("parquet.block.size", GROUP_BYTES).parquet(target)
         self._report(stream, read.get, bad.get, archived=archived)
+        dead, reason = dead_rows(stream, rules)
+        if dead:
+            self._counts.bad[stream.name] = self._counts.bad.get(stream.name, 0) + dead
+            self._counts.reason = self._counts.reason or reason
         self._check_times(stream, times.get)
 
     def _report(self, stream: Stream, read: dict[str, Any], bad: dict[str, Any], *, archived: bool) -> None:

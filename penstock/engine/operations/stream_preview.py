@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +18,7 @@ from urllib.parse import urlparse
 
 from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.commit.checked_rows import CheckedRows
 from penstock.engine.commit.rejected import RejectFinder
 from penstock.engine.error_text import root_message
 from penstock.engine.faults.batch_splitting import BatchSplitter
@@ -32,7 +33,7 @@ from penstock.engine.query.upstream import open_upstream
 from penstock.engine.query.watermark import Watermark
 from penstock.engine.state import fold
 from penstock.engine.state.fold_store import fold_store
-from penstock.errors import DeclarationError, PenstockError
+from penstock.errors import Blocked, DeclarationError, PenstockError
 from penstock.host import scratch
 from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.dead_letters import HEADER_PREFIX
@@ -72,15 +73,17 @@ class PreviewBatch:
 
     Attributes:
         rows: Encoded rows by output, with the columns that its writer gets.
-        dead: The number of records that would become dead letters.
+        dead: The number of records and rows that would become dead letters.
         late: The number of late records.
-        dead_examples: Value and reason of dead records.
+        dead_examples: Value and reason of them.
+        violations: How many rows violate each expectation of the stream.
     """
 
     rows: dict[str, pa.Table]
     dead: int
     late: int
     dead_examples: list[tuple[bytes | None, str]]
+    violations: Mapping[str, int]
 
 
 class StreamPreview:
@@ -105,6 +108,8 @@ class StreamPreview:
         self._stream, self._spark, self._bootstrap, self._start = stream, spark, bootstrap, start
         self._on_batch = on_batch
         self._query: StreamingQuery | None = None
+        # Why a batch cannot be written: Spark hands on the text of an error only.
+        self._blocked: Blocked | None = None
 
     @contextmanager
     def running(self) -> Iterator[PreviewPlan]:
@@ -132,12 +137,14 @@ class StreamPreview:
         """Wait, and return whether the query still runs.
 
         Raises:
-            PenstockError: It has failed.
+            PenstockError: It has failed; Blocked if a stream would be blocked by its rows.
         """
         assert self._query is not None
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and self._query.isActive:
             time.sleep(min(left, 0.2))
+        if self._blocked is not None:
+            raise self._blocked
         if (error := self._query.exception()) is not None:
             raise PenstockError(
                 f"the query of stream {self._stream.name} has failed",
@@ -193,14 +200,22 @@ class StreamPreview:
                 upstream.begin_batch()
             batch = checkpoint.batch(batch_id)
             folds.begin_batch(batch)
-            by_output = split_by_output(stream, rows.toArrow())
+            try:
+                checked = CheckedRows.of(stream, split_by_output(stream, rows.toArrow()))
+            except Blocked as e:
+                self._blocked = e
+                raise
             folds.commit_batch(batch)
             execution = bridge.BatchExecution.last_of(query)
             watermark.cap(batch, execution)
             fed = upstream.fed_inputs if upstream else ()
             rejected = rejects.find(batch, execution, has_late_rows=folds.has_late_rows(), upstream_inputs=fed)
             examples = [(row["value"], _reason(row)) for rows in rejected.by_topic.values() for row in rows]
-            self._on_batch(PreviewBatch(by_output, rejected.dead, rejected.late, [e for e in examples if e[1]]))
+            examples += checked.examples
+            dead = rejected.dead + checked.dead_count
+            self._on_batch(
+                PreviewBatch(checked.by_output, dead, rejected.late, [e for e in examples if e[1]], checked.violations)
+            )
 
         writer = encode_rows(stream, frame).writeStream.queryName(stream.name)
         writer = writer.outputMode(stream.output_mode.spark_mode).option("checkpointLocation", checkpoint.path)

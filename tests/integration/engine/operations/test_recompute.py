@@ -26,7 +26,7 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.engine.operations import recompute
 from penstock.engine.operations.recompute import RecomputeCounts, recompute_rows
 from penstock.errors import DeclarationError
-from penstock.streams import EmitChanges, F, Input, Stream, Topic, TopicOutput
+from penstock.streams import EmitChanges, EmitFinal, Expectation, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send, table
 from tests.support.statistics_model import plain
 
@@ -210,6 +210,22 @@ def test_recomputing_without_records_gives_no_rows(spark: SparkSession, tmp_path
     assert again(spark, chain, files, BASE, BASE + 10_000) == ({}, RecomputeCounts())
     assert again(spark, chain, [], BASE, BASE + 10_000) == ({}, RecomputeCounts())
     assert again(spark, chain, ["nowhere"], BASE, BASE + 1999) == ({}, RecomputeCounts())
+
+
+def test_rows_are_checked_against_expectations(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows that would be dead letters are left out and counted, of each stream of a chain; a rule may fail all."""
+    few = Expectation("few", "n < 3", on_violation="dead letter")
+    final = EmitFinal(SECOND, SECOND)
+    first = replace(stream(counted("1 second"), output=BETWEEN), output_mode=final, expectations=(few,))
+    kept = (Expectation("one", "n = 1", on_violation="keep"), Expectation("known", "n <> 2", on_violation="keep"))
+    second = replace(stream(counted("2 seconds"), 2 * SECOND, BETWEEN), expectations=kept)
+    paths = archived(tmp_path, IN.name, seconds(0.1, 0.2, 0.3, 1.1, 2.5, 3.1))
+    made, told = again(spark, [first, second], paths, BASE, BASE + 4000)
+    assert {int(k) // 1000 - BASE: json.loads(v)["n"] for k, v in made.items()} == {0: 1, 2000: 2}
+    assert (told.bad, told.reason) == ({"again-in-counts": 1}, "the row violates few: n < 3")
+    failing = replace(second, expectations=(Expectation("one", "n = 1", on_violation="fail"),))
+    with pytest.raises(DeclarationError, match="violate its expectation one, which fails them; got: 1 rows, n = 1"):
+        again(spark, [first, failing], paths, BASE, BASE + 4000)
 
 
 def by_all(given: DataFrame) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -17,11 +18,11 @@ from penstock.devstack.servers.kafka import Broker
 from penstock.engine.operations.stream_explanation import explain
 from penstock.engine.operations.stream_preview import PreviewBatch, PreviewPlan, PreviewStart, StreamPreview
 from penstock.engine.session import session_for
-from penstock.errors import DeclarationError, PenstockError
+from penstock.errors import Blocked, DeclarationError, PenstockError
 from penstock.kafka.admin import admin, end_offsets, partition_counts
 from penstock.model.output_mode import OutputMode
 from penstock.settings import settings
-from penstock.streams import EmitFinal, F, Fold, Input, KeyedState, Stateless, Stream, Topic
+from penstock.streams import EmitFinal, Expectation, F, Fold, Input, KeyedState, Stateless, Stream, Topic
 from penstock.streams import TopicOutput as Out
 from penstock.testing import Record, create, read, running, send
 
@@ -72,6 +73,7 @@ class Collected:
         self.rows: list[tuple[str, str]] = []
         self.dead: list[tuple[bytes | None, str]] = []
         self.dead_count = self.late = 0
+        self.violations: Counter[str] = Counter()
         self.plan: PreviewPlan | None = None
 
     def take(self, batch: PreviewBatch) -> None:
@@ -79,6 +81,7 @@ class Collected:
         self.rows += [(row["key"].decode(), row["value"].decode()) for row in table.to_pylist()]
         self.dead_count, self.late = self.dead_count + batch.dead, self.late + batch.late
         self.dead += batch.dead_examples
+        self.violations.update(batch.violations)
 
 
 def previewed(declared: Stream, spark: SparkSession, bootstrap: str, start: PreviewStart = "earliest") -> Collected:
@@ -147,6 +150,26 @@ def test_late_records_are_counted(spark: SparkSession, fresh_broker: Broker) -> 
         send_orders(bootstrap, [(MINUTE, "7")])
         run.process_all_available()
     assert (result.late, [json.loads(key)["minute"] for key, _ in result.rows]) == (1, [MINUTE])
+
+
+def test_violations_are_counted(spark: SparkSession, fresh_broker: Broker) -> None:
+    rules = (
+        Expectation("large", "total > 3", on_violation="dead letter"),
+        Expectation("known", "shop = 'south'", on_violation="keep"),
+    )
+    declared, bootstrap = replace(stream(Stateless(), doubled), expectations=rules), fresh_broker.bootstrap
+    create(bootstrap, *(replace(t, config={"retention.ms": "-1"}) for t in declared.topics()))
+    send_orders(bootstrap, [(MINUTE, "1"), (MINUTE, "2"), (MINUTE, "3")])
+    before = everything(bootstrap)
+    result = previewed(declared, spark, bootstrap)
+    assert everything(bootstrap) == before
+    assert sorted(value for _, value in result.rows) == ["4.0", "6.0"]
+    assert (result.dead_count, result.dead) == (1, [(b"2.0", "the row violates large: total > 3")])
+    assert result.violations == {"large": 1, "known": 3}
+    failing = replace(declared, expectations=(Expectation("small", "total < 5", on_violation="fail"),))
+    run = StreamPreview(failing, session_for(spark, failing), bootstrap, "earliest", lambda _: None)
+    with pytest.raises(Blocked, match="expectation small is violated, which fails the batch: total < 5"), run.running():
+        run.wait(60)
 
 
 def test_it_begins_where_it_is_told_to(spark: SparkSession, fresh_broker: Broker) -> None:
