@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -98,7 +99,7 @@ def preview(
     """Run a stream on live topics without a trace: print the rows that it would write, and write nothing.
 
     No topic, consumer group, dead letter, commit marker or checkpoint is left. Late records and those that would become
-    dead letters are counted, with examples.
+    dead letters are counted, with examples, and so are rows that violate an expectation.
     """
     with clear_errors():
         begin = _start(start)
@@ -189,7 +190,8 @@ def _data(stream: Stream, explanation: StreamExplanation) -> dict[str, Any]:
 
     return {
         "stream": stream.name, "location": stream.location, "reads": _inputs(stream),
-        "writes": list(stream.output_names), "output_mode": described_mode(stream.output_mode), **asdict(explanation),
+        "writes": list(stream.output_names), "output_mode": described_mode(stream.output_mode),
+        "expectations": [asdict(rule) for rule in stream.expectations], **asdict(explanation),
     }  # fmt: skip
 
 
@@ -201,6 +203,7 @@ def _print_facts(stream: Stream, explanation: StreamExplanation, reads: str) -> 
         "columns": ", ".join(f"{name} {kind}" for name, kind in explanation.columns),
         "writes": ", ".join(data["writes"]),
         "mode": data["output_mode"],
+        "expects": "\n".join(f"{r.name}: {r.text}: {r.on_violation}" for r in stream.expectations),
         "state": "\n".join(explanation.state) or "none",
         "release": explanation.release,
     }
@@ -220,6 +223,7 @@ class _Printer:
     dead: int = 0
     late: int = 0
     examples: list[tuple[bytes | None, str]] = field(default_factory=list)
+    violations: Counter[str] = field(default_factory=Counter)
     started_at: float = 0.0
 
     @property
@@ -239,6 +243,8 @@ class _Printer:
         from penstock.kafka.dead_letters import printable
 
         self.dead, self.late, self.batches = self.dead + batch.dead, self.late + batch.late, self.batches + 1
+        for rule, count in batch.violations.items():
+            self.violations[rule] += count
         self.examples += batch.dead_examples[: EXAMPLES - len(self.examples)]
         for output, table in batch.rows.items():
             for row in table.slice(0, self.limit - self.rows).to_pylist():
@@ -255,10 +261,13 @@ class _Printer:
         passed = time.monotonic() - self.started_at
         if self.as_json:
             examples = [{"value": _text(value), "reason": why} for value, why in self.examples]
-            self._line({"rows": self.rows, "dead": self.dead, "late": self.late, "dead_examples": examples})
+            counts = {"rows": self.rows, "dead": self.dead, "late": self.late, "violations": self.violations}
+            self._line({**counts, "dead_examples": examples})
             return
         full = "; stopped, as that is the limit of --rows" if self.is_full else ""
         echo(f"\n{self.rows} rows, {self.dead} dead letters and {self.late} late records in {passed:.0f} s{full}")
+        for rule, violations in self.violations.items():
+            echo(f"{rule}: {violations} rows violate it")
         for value, why in self.examples:
             echo(f"dead: {printable(value, WIDTH)}: {why}")
 

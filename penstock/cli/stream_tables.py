@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from rich.table import Table
 from rich.text import Text
 
@@ -56,6 +58,19 @@ def stream_facts(s: StreamView) -> Facts:
         ("state size", "-" if s.state_rows is None else f"{s.state_rows:,} rows, {s.state_bytes or 0:,} bytes"),
         ("restarts", f"{s.restarts:,}"),
     ]
+
+
+def expectations_table(s: StreamView) -> Table:
+    """The rules of a stream, which has some."""
+    numbers = ["violations", "last hour"]
+    rows = table(["rule", "on violation", *numbers, "latest minute"], right=numbers)
+    for rule in s.expectations:
+        latest = "-"
+        if rule.minutes:
+            at, violations = rule.minutes[-1]
+            latest = f"{violations:,} at {datetime.fromtimestamp(at / 1000, UTC):%H:%M} UTC"
+        rows.add_row(rule.name, rule.action, f"{rule.violations:,}", f"{rule.last_hour:,}", latest)
+    return rows
 
 
 def app_facts(a: AppView) -> Facts:

@@ -13,7 +13,7 @@ from penstock.cli import stream_preview, stream_releases
 from penstock.cli.arguments import AsJson, DryRun, Follow, Note
 from penstock.cli.output import actor, clear_errors, console, count, echo, emit, printable_text, table, unknown
 from penstock.cli.stream_names import Name, Names, complete, find, view_of
-from penstock.cli.stream_tables import app_facts, facts_table, stream_facts, streams_table
+from penstock.cli.stream_tables import app_facts, expectations_table, facts_table, stream_facts, streams_table
 from penstock.control import Control, Desired, connect
 from penstock.errors import PenstockError
 from penstock.host import log_files
@@ -68,6 +68,9 @@ def show(name: Name, as_json: AsJson = False) -> None:
         out.print(streams_table(app_view.streams))
         return
     out.print(facts_table([*stream_facts(stream), *(("app " + key, value) for key, value in app_facts(app_view)[1:])]))
+    if stream.expectations:
+        out.print()
+        out.print(expectations_table(stream))
     if stream.topics:
         out.print()
         topics = table(["topic", "lag", "partitions", "next offsets"], right=["lag", "partitions"])

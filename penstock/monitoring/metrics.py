@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from penstock.control.repositories.captures import DRIFT_KINDS, PHASES, CaptureRow
 from penstock.model.view import views_instance
-from penstock.monitoring.dashboard.model import AppView, BackfillRunView, SinkView, StreamView
+from penstock.monitoring.dashboard.model import AppView, BackfillRunView, ExpectationView, SinkView, StreamView
 from penstock.monitoring.dashboard.platform_status import PlatformStatus
 from penstock.monitoring.dashboard.states import HEALTHY_STATES, STATES
 
@@ -68,6 +68,10 @@ class BackfillRuns(NamedTuple):
 
 def _streams(status: PlatformStatus, *, reported: bool = False) -> Iterator[tuple[tuple[str, ...], StreamView]]:
     return (((s.name, s.app), s) for s in status.streams if not reported or s.reported_age_ms is not None)
+
+
+def _expectations(status: PlatformStatus) -> Iterator[tuple[tuple[str, ...], ExpectationView]]:
+    return (((s.name, s.app, rule.name, rule.action), rule) for s in status.streams for rule in s.expectations)
 
 
 def _views(status: PlatformStatus) -> Iterator[tuple[tuple[str, ...], StreamView]]:
@@ -141,6 +145,14 @@ STREAM = (
         "Records of an input topic that are not read yet.",
         lambda s: {topic.name: topic.lag for topic in s.topics},
         "topic",
+    ),
+)
+
+EXPECTATION = (
+    Reading(
+        "violations_total",
+        "Rows of committed batches that violated a rule of the stream, since it was declared with this action.",
+        lambda rule: rule.violations,
     ),
 )
 
@@ -255,6 +267,7 @@ VIEW = (
 GROUPS = (
     Group("penstock_stream_", ("stream", "app"), _streams, STREAM_STATE),
     Group("penstock_stream_", ("stream", "app"), lambda status: _streams(status, reported=True), STREAM),
+    Group("penstock_stream_", ("stream", "app", "rule", "action"), _expectations, EXPECTATION),
     Group("penstock_app_", ("app",), _apps, APP),
     Group("penstock_driver_", ("app",), _drivers, DRIVER),
     Group("penstock_capture_", ("capture",), _captures, CAPTURE),

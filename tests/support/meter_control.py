@@ -60,6 +60,7 @@ def report(control: Control) -> None:
         lag=12,
         topics={"clicks": {"lag": 12, "offsets": {"0": 500}}},
         restarts=1,
+        expectations={"positive": {"action": "dead letter", "violations": 6, "minutes": {str(now // 60_000): 4}}},
     )
     control.report([row], keep=True)
 

@@ -44,6 +44,8 @@ export class Detail {
     this.error = h("pre", { class: "error", tabindex: "0", "aria-label": "Last error" });
     this.errorTitle = h("h4", {});
     this.topics = h("tbody");
+    this.rules = h("tbody");
+    this.rulesTable = table("rules", ["Rule", "On violation", "*Violations", "*Last hour"], this.rules);
     this.gaps = h("tbody");
     this.gapsTable = table("gaps", ["Gap", "*Records", "Found", "Accepted"], this.gaps);
     this.node = h(
@@ -56,6 +58,7 @@ export class Detail {
         h("div", { class: "summary" }, this.facts, h("div", { class: "buttons" }, ...this.buttons)),
         table("topics", ["Topic", "*Lag", "*Partitions", "Next offsets"], this.topics),
       ),
+      this.rulesTable,
       this.gapsTable,
       this.errorTitle,
       this.error,
@@ -128,6 +131,20 @@ export class Detail {
             );
           })
         : [h("tr", {}, h("td", { colspan: 4, class: "muted" }, "There is no batch yet."))]),
+    );
+    const rules = stream.expectations ?? [];
+    attr(this.rulesTable, "hidden", !rules.length);
+    this.rules.replaceChildren(
+      ...rules.map((rule) =>
+        h(
+          "tr",
+          {},
+          h("th", { scope: "row" }, rule.name),
+          h("td", {}, rule.action),
+          h("td", { class: "n" }, f.exact(rule.violations)),
+          h("td", { class: "n" }, f.exact(rule.last_hour)),
+        ),
+      ),
     );
     const gaps = stream.gaps ?? [];
     attr(this.gapsTable, "hidden", !gaps.length);

@@ -10,6 +10,7 @@ import orjson
 
 from penstock.control import Desired
 from penstock.control.repositories.backfills import RunState
+from penstock.model.expectation import OnViolation
 from penstock.monitoring.dashboard.states import State
 
 
@@ -40,6 +41,24 @@ class DataLossView:
     age_ms: int
     accepted_by: str | None
     passed: bool
+
+
+@dataclass(frozen=True)
+class ExpectationView:
+    """A rule of a stream.
+
+    Attributes:
+        action: what happens to a row that violates it.
+        violations: of committed batches, since the rule was first declared with this action.
+        last_hour: of that, by the time of the commit.
+        minutes: the minutes of the last hour that had violations, epoch ms, and how many.
+    """
+
+    name: str
+    action: OnViolation
+    violations: int
+    last_hour: int
+    minutes: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -79,6 +98,7 @@ class StreamView:
     """Sentences about a stream that runs, see `alarms`; also its `why`."""
     store: dict[str, Any] | None = None
     """Of a sink, see `ProgressRow`"""
+    expectations: list[ExpectationView] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from penstock.control.repositories.data_loss import DataLossRow, lost
 from penstock.model.declaration import CAPTURES_APP
 from penstock.monitoring.dashboard.alarms import PAST_FOR, alarms
 from penstock.monitoring.dashboard.backfills import run_view
+from penstock.monitoring.dashboard.expectations import expectation_views
 from penstock.monitoring.dashboard.model import (
     AppView,
     CaptureView,
@@ -233,6 +234,7 @@ def _stream(
         gaps=[_gap(gap, snap.now) for gap in gaps[:GAPS]],
         alarms=alarming,
         store=row.store,
+        expectations=expectation_views(row.expectations, snap.now),
     )
 
 

@@ -60,6 +60,7 @@ def control(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -
             ProgressRow(
                 "bundles", "metrics", incarnation, state="running", batch_id=12, rows_per_s=12_900, lag=17, late=1234,
                 topics={"bundles-in": {"lag": 17, "offsets": {"0": 5}}},
+                expectations={"known": {"action": "keep", "violations": 1234, "minutes": {"1": 7}}},
             ),
             ProgressRow("summaries", "metrics", incarnation, state="failing", error=LONG, error_at=found.now()),
         ],
@@ -101,6 +102,14 @@ def test_show_prints_all_facts_of_a_stream() -> None:
     assert "metrics" in shown
     assert "pid 77 on pond" in shown
     assert json.loads(run("show", "bundles", "--json"))["topics"][0]["offsets"] == {"0": 5}
+
+
+@pytest.mark.usefixtures("control")
+def test_show_prints_the_violations_of_each_rule() -> None:
+    [line] = [line for line in run("show", "bundles").splitlines() if "known" in line]
+    assert line.split() == ["known", "keep", "1,234", "0", "-"]
+    [rule] = json.loads(run("show", "bundles", "--json"))["expectations"]
+    assert (rule["name"], rule["violations"], rule["last_hour"], rule["minutes"]) == ("known", 1234, 0, [])
 
 
 @pytest.mark.usefixtures("control")

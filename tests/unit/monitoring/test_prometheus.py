@@ -73,6 +73,7 @@ def test_streams_apps_and_drivers_are_exported(control: Control) -> None:
     assert 1 <= of(found, "penstock_stream_batch_age_seconds", **here) < 6
     assert 5 <= of(found, "penstock_stream_watermark_age_seconds", **here) < 10
     assert of(found, "penstock_stream_lag_records", **here, topic="clicks") == 12
+    assert of(found, "penstock_stream_violations_total", **here, rule="positive", action="dead letter") == 6
     assert of(found, "penstock_stream_state", **here, state="running") == 1
     assert of(found, "penstock_stream_state", **here, state="failing") == 0
     assert of(found, "penstock_app_up", app=APP) == 1
