@@ -265,9 +265,9 @@ class _Printer:
             self._line({**counts, "dead_examples": examples})
             return
         full = "; stopped, as that is the limit of --rows" if self.is_full else ""
-        echo(f"\n{self.rows} rows, {self.dead} dead letters and {self.late} late records in {passed:.0f} s{full}")
+        echo(f"\nrows {self.rows}, dead letters {self.dead}, late records {self.late}, in {passed:.0f} s{full}")
         for rule, violations in self.violations.items():
-            echo(f"{rule}: {violations} rows violate it")
+            echo(f"violations of {rule}: {violations}")
         for value, why in self.examples:
             echo(f"dead: {printable(value, WIDTH)}: {why}")
 

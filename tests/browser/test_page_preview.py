@@ -22,7 +22,10 @@ ANSWER = {
         "release": "the stream continues with its state",
     },
     "rows": [{"output": "order-minutes", "key": "north", "value": '{"total":<b>7</b>}'}],
-    "totals": {"dead": 1, "late": 3, "dead_examples": [{"value": "<i>no JSON", "reason": "no <b>number</b>"}]},
+    "totals": {
+        "dead": 1, "late": 3, "violations": {"positive": 4},
+        "dead_examples": [{"value": "<i>no JSON", "reason": "no <b>number</b>"}],
+    },
 }  # fmt: skip
 
 
@@ -38,6 +41,7 @@ def test_rows_facts_and_counts_are_shown_as_text(visit: Visit, screenshots: Path
     ):  # fmt: skip
         expect(dialog).to_contain_text(words)
     expect(dialog.locator("dl div", has_text="Late records")).to_contain_text("3")
+    expect(dialog.locator("dl div", has_text="Violations of positive")).to_contain_text("4")
     view.page.screenshot(path=screenshots / "preview.png")
     assert dialog.evaluate("node => node.scrollWidth <= node.clientWidth")
     assert view.troubles == []

@@ -33,6 +33,7 @@ export const showPreview = (stream) =>
           fact("A release", facts.release),
           fact("Late records", f.exact(totals.late)),
           fact("Dead letters", f.exact(totals.dead)),
+          ...Object.entries(totals.violations).map(([rule, n]) => fact(`Violations of ${rule}`, f.exact(n))),
         ),
         rows.length ? rowTable(rows) : h("p", { class: "muted" }, "No row was written: no input arrived, or no window was closed."),
         ...totals.dead_examples.map(({ value, reason }) => h("article", { class: "letter" }, h("h4", {}, reason), h("pre", { class: "error", tabindex: "0" }, value ?? "no value"))),

@@ -71,7 +71,7 @@ def _other_columns(clauses: StreamClauses, sql: str, key: Any) -> tuple[str, ...
 def _check_rules(clauses: StreamClauses, sql: str, expectations: Sequence[Expectation]) -> None:
     """Rules name columns of the SELECT, as far as these are known without Spark."""
     try:
-        query = sqlglot.parse_one(sql, read="spark") if expectations else None
+        query = parse_one(sql, "spark") if expectations else None
     except SqlglotError:
         return
     names = query.named_selects if isinstance(query, exp.Query) else []

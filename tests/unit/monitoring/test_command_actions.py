@@ -63,7 +63,9 @@ def test_a_preview_is_what_the_command_prints(
     printer = _Printer(100, as_json=True)
     printer.begin(stream, PreviewPlan({"orders": 3}, StreamExplanation([("n", "bigint")], [], "it continues")))
     rows = pa.table({"key": [b"a", None], "value": [b"x" * 500, None]})
-    printer.take(PreviewBatch({"totals": rows}, dead=1, late=2, dead_examples=[(b"\xff", "no JSON")]))
+    printer.take(
+        PreviewBatch({"totals": rows}, dead=1, late=2, violations={"positive": 1}, dead_examples=[(b"\xff", "no JSON")])
+    )
     printer.end()
     done = subprocess.CompletedProcess((), 0, b"WARNING: of Java\n" + capsysbinary.readouterr().out, b"")
     monkeypatch.setattr(command_actions, "_run", lambda *_: done)
@@ -74,5 +76,6 @@ def test_a_preview_is_what_the_command_prints(
         {"output": "totals", "key": "a", "value": "x" * 400}, {"output": "totals", "key": None, "value": None},
     ]  # fmt: skip
     assert preview.totals == {
-        "rows": 2, "dead": 1, "late": 2, "dead_examples": [{"value": "\\xff", "reason": "no JSON"}],
+        "rows": 2, "dead": 1, "late": 2, "violations": {"positive": 1},
+        "dead_examples": [{"value": "\\xff", "reason": "no JSON"}],
     }  # fmt: skip
