@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import JSON, text
 
-from penstock.control import Control, schema, tables
+from penstock.control import Control, connect, schema, tables
 from penstock.devstack.servers.mariadb import MariaDB
+from penstock.errors import ControlError
+from tests.chaos.projects import other_project
 
 pytestmark = pytest.mark.integration
 
@@ -55,3 +59,19 @@ def test_the_migrations_make_the_declared_tables(mariadb: MariaDB) -> None:
         c.execute(text("DROP DATABASE penstock_schema"))
     for one in (server, control):
         one.engine.dispose()
+
+
+def test_the_embedded_server_of_another_home_is_refused(mariadb: MariaDB, tmp_path: Path) -> None:
+    """Its apps and streams may have the same names: a release would run this project's code there."""
+    link = tmp_path / "link"
+    link.symlink_to(mariadb.home)
+    port = {"PENSTOCK_MARIADB_PORT": mariadb.port}
+    for home in (mariadb.home, link):
+        with other_project(tmp_path, {**port, "PENSTOCK_HOME": home}):
+            assert connect().now()
+    with other_project(tmp_path, {**port, "PENSTOCK_HOME": tmp_path / "home"}):
+        for _ in range(2):
+            with pytest.raises(ControlError, match=f"another home; got: {re.escape(str(mariadb.folder))}.*_PORT"):
+                connect().now()
+    with other_project(tmp_path, {"PENSTOCK_CONTROL_URL": mariadb.url, "PENSTOCK_HOME": tmp_path / "home"}):
+        assert connect().now()
