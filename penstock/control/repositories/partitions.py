@@ -21,6 +21,7 @@ PartitionState = Literal["known", "due", "sent", "emitted"]
 KEEP_MS = 90 * 24 * 3600 * 1000
 RETRY_MS = 30_000
 """How long an event that Airflow did not record waits until it is sent again."""
+RECONCILES = "capture:"
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,8 @@ class PartitionRepository(ControlDatabase):
         """Give due events to a run of Airflow: those with the fewest attempts, and the oldest partitions, first.
 
         Each event is given to one run. Of two revisions of a partition one waits for another run, also if the run of
-        the first is cleared: Airflow tells the events of a partition apart by their run alone.
+        the first is cleared: Airflow tells the events of a partition apart by their run alone. So does one of two
+        reconciles of a capture: Airflow has one extra for all events of an asset in a run.
 
         Args:
             run: The run, as `dag_id/run_id`.
@@ -172,7 +174,8 @@ class PartitionRepository(ControlDatabase):
         with self.begin() as c:
             taken: dict[tuple[str, str], PartitionEvent] = {}
             for event in rows(PartitionEvent, c.execute(query).mappings()):
-                if (event.name, event.partition_key) in taken:
+                alone = event.name, "" if event.name.startswith(RECONCILES) else event.partition_key
+                if alone in taken:
                     continue
                 chosen: list[tuple[str, str | None]] = [(name, None) for name, _ in event.assets or ()]
                 chosen += [(name, uri) for name, uri in assets[event.name] if (name, None) not in chosen]
@@ -181,7 +184,7 @@ class PartitionRepository(ControlDatabase):
                     "assets": chosen,
                 }  # fmt: skip
                 if c.execute(update(t).where(_is(event, "due")).values(**values)).rowcount:
-                    taken[event.name, event.partition_key] = replace(event, assets=chosen)
+                    taken[alone] = replace(event, assets=chosen)
             return list(taken.values())
 
     def sent_partitions(self) -> list[PartitionEvent]:
@@ -229,7 +232,7 @@ class PartitionRepository(ControlDatabase):
 
 def reconcile_events(capture: str) -> str:
     """The name under which the reconciles of a capture are recorded: each is a partition, by the time of its end."""
-    return f"capture:{capture}"
+    return f"{RECONCILES}{capture}"
 
 
 def add_reconciles(c: Connection, capture: str, ended: Collection[float]) -> None:
