@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.control.repositories.data_loss import DataLossLog
+    from penstock.engine.jvm.query_clock import QueryClock
     from penstock.model.stream import Stream
 
 
@@ -33,14 +34,22 @@ def spark_session() -> Iterator[SparkSession]:
 
 @contextmanager
 def running(
-    stream: Stream, spark: SparkSession, bootstrap: str, checkpoints: Path, book: DataLossLog | None = None
+    stream: Stream,
+    spark: SparkSession,
+    bootstrap: str,
+    checkpoints: Path,
+    book: DataLossLog | None = None,
+    *,
+    clock: QueryClock | None = None,
 ) -> Iterator[StreamRun]:
     """The stream, started as a driver does; stopped at the end. `settle` waits until all that is there is written.
 
-    book: where its gaps are written down.
+    book: where its gaps are written down. clock: of its batches, if not the machine's.
     """
     figures = ProgressRow(stream.name, stream.app, "test")
     run = StreamRun(replace(stream, every=0.0), spark, bootstrap, str(checkpoints), figures, book)
+    if clock:
+        clock.drive(run.session)
     run.start()
     try:
         yield run

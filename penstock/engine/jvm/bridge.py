@@ -92,13 +92,13 @@ def max_heap_bytes(spark: SparkSession) -> int:
     return int(spark._jvm.Runtime.getRuntime().maxMemory())  # type: ignore[union-attr]
 
 
-def recent_progress(query: StreamingQuery, after: str) -> list[dict[str, Any]]:
-    """The progress of batches since the one with the timestamp `after`, oldest first."""
+def recent_progress(query: StreamingQuery, after: tuple[str, int]) -> list[dict[str, Any]]:
+    """The progress of batches since the one with the timestamp and number `after`, oldest first."""
     recent = query._jsq.recentProgress()
     newest_first: list[dict[str, Any]] = []
     for i in reversed(range(len(recent))):
         progress = json.loads(recent[i].json())
-        if progress["timestamp"] == after:
+        if (progress["timestamp"], progress["batchId"]) == after:
             break
         newest_first.append(progress)
     return newest_first[::-1]

@@ -51,7 +51,7 @@ class StreamMetrics:
         # Partitions with records that a committed reader does not get: how far it gets, and since when.
         self._open: dict[tuple[str, int], tuple[int, float]] = {}
         self._behind_since: float | None = None
-        self.progress_at = ""
+        self.last_progress = ("", -1)
 
     def set(self, **values: Any) -> None:
         """Set columns of the row."""
@@ -73,7 +73,7 @@ class StreamMetrics:
     def add_progress(self, progress: dict[str, Any]) -> bool:
         """Take one progress of the query; whether it is of a batch that ended."""
         with self._lock:
-            self.progress_at = progress["timestamp"]
+            self.last_progress = progress["timestamp"], progress["batchId"]
             # The progress of an idle query is of the batch that it would run next.
             if progress["batchId"] < 0 or "addBatch" not in progress["durationMs"]:
                 return False

@@ -112,6 +112,11 @@ class StreamRun:
         return self._metrics.row
 
     @property
+    def session(self) -> SparkSession:
+        """The session of its queries."""
+        return self._spark
+
+    @property
     def running(self) -> bool:
         """Whether it is started and not stopped; its query may have failed and wait for its restart."""
         return self._state.phase is not RunPhase.STOPPED
@@ -338,7 +343,7 @@ class StreamRun:
         with self._reading_progress:
             if (query := self._query) is None:
                 return
-            for progress in bridge.recent_progress(query, self._metrics.progress_at):
+            for progress in bridge.recent_progress(query, self._metrics.last_progress):
                 self._metrics.add_progress(progress)
                 # A batch that failed leaves no progress.
                 self._apply(RunEvent.BATCH_ENDED)

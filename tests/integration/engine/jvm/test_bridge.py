@@ -119,10 +119,11 @@ def test_a_batch_reports_progress_metrics_and_late_rows(spark: SparkSession, tmp
         while len(seen) < 3:
             assert query.isActive, query.exception()
             time.sleep(0.05)
-        known = bridge.recent_progress(query, "")
+        known = bridge.recent_progress(query, ("", -1))
         assert known
         assert known == sorted(known, key=lambda p: p["timestamp"])
-        assert all(p["timestamp"] > known[0]["timestamp"] for p in bridge.recent_progress(query, known[0]["timestamp"]))
+        first = known[0]["timestamp"], known[0]["batchId"]
+        assert all(p["timestamp"] > first[0] for p in bridge.recent_progress(query, first))
     finally:
         query.stop()
     assert seen[0] == (1, 0)
@@ -163,7 +164,7 @@ def test_a_batch_moves_the_watermark_no_further_than_its_cap(spark: SparkSession
         while len(moved) < 6:
             assert query.isActive, query.exception()
             time.sleep(0.05)
-            moved = [p["eventTime"]["watermark"][14:19] for p in bridge.recent_progress(query, "")]
+            moved = [p["eventTime"]["watermark"][14:19] for p in bridge.recent_progress(query, ("", -1))]
     finally:
         query.stop()
     assert moved[:6] == ["00:00", "00:00", "00:01", "00:02", "00:02", "00:02"]
