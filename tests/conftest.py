@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -28,12 +27,13 @@ from penstock.host.ports import free_port
 from penstock.java import runtime
 from penstock.settings import PROJECT, connections, settings
 from penstock.testing import spark_session
+from penstock.testing.topics import delete_all
 from tests.support import mysql
 from tests.support.mysql import MariaDBWithLogin, MySQL
-from tests.support.wait import wait_until
 
 BROWSER = "tests/browser/"
 SPARK_WORKERS = 2
+REBUILT_CASE = "walk in counts[rebuild]"
 
 
 class ByServers(LoadFileScheduling):  # type: ignore[misc]  # its module is not typed
@@ -59,11 +59,17 @@ class ByServers(LoadFileScheduling):  # type: ignore[misc]  # its module is not 
 @cache
 def _uses_spark(scope: str) -> bool:
     path = PROJECT / scope
-    return path.is_file() and "spark: SparkSession" in path.read_text()
+    return path.suffix == ".yaml" or (path.is_file() and "spark: SparkSession" in path.read_text())
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServers:
     return ByServers(config, log)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A case whose states are rebuilt behind each step takes many starts of streams; one of them is enough."""
+    if item.get_closest_marker("rebuild") and item.name != REBUILT_CASE:
+        item.add_marker("long")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -177,12 +183,14 @@ def spark(_session_home: None) -> Iterator[SparkSession]:
         yield session
 
 
+@pytest.fixture(scope="session")
+def case_broker(broker: Broker) -> Broker:
+    """The broker of the cases in YAML."""
+    return broker
+
+
 @pytest.fixture
 def fresh_broker(broker: Broker) -> Broker:
     """The broker, without topics."""
-    client = AdminClient({"bootstrap.servers": broker.bootstrap})
-    old = [name for name in client.list_topics(timeout=10).topics if not name.startswith("__")]
-    for done in client.delete_topics(old).values() if old else ():
-        done.result(30)
-    wait_until(lambda: not [n for n in client.list_topics(timeout=10).topics if not n.startswith("__")])
+    delete_all(broker.bootstrap)
     return broker

@@ -42,7 +42,7 @@ def init(folder: Annotated[Path, typer.Argument(help="The folder of the project;
 def test(
     context: typer.Context,
 ) -> None:
-    """Run the tests of the project by pytest.
+    """Run the tests of the project by pytest, also the cases of streams in tests/streams/*.yaml.
 
     They have a home of their own. Further arguments are pytest's.
     """
@@ -53,6 +53,6 @@ def test(
         s = settings()
     with tempfile.TemporaryDirectory(prefix="penstock-test-") as home:
         own = {"PENSTOCK_HOME": home, "PENSTOCK_PROJECT": str(s.project), "PYTHONPATH": s.python_path}
-        command = [sys.executable, "-m", "pytest", *context.args]
+        command = [sys.executable, "-m", "pytest", "-p", "penstock.testing.plugin", *context.args]
         done = subprocess.run(command, cwd=s.project, env={**os.environ, **own}, check=False)
     raise typer.Exit(done.returncode)

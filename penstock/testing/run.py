@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def spark_session() -> Iterator[SparkSession]:
-    """A session as a driver has it, for a fixture of scope `session`: it takes some seconds."""
-    spark = open_session("tests")
+def spark_session(java_options: Sequence[str] | None = None) -> Iterator[SparkSession]:
+    """A session as a driver has it, for a fixture of scope `session`: it takes some seconds.
+
+    java_options: further options of the JVM, instead of those for its AOT cache.
+    """
+    spark = open_session("tests", java_options)
     # What a test asks by itself needs no two hundred tasks; a stream has its own.
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     try:

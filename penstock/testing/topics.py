@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from penstock.kafka.admin import ensure_topics
+from penstock.kafka.admin import admin, ensure_topics
 from penstock.kafka.client import END_WAIT_MS, client_config
 from penstock.model.topic import Topic
 
@@ -100,6 +101,19 @@ def latest(records: Sequence[Record]) -> dict[str | None, str | None]:
 def table(records: Sequence[Record]) -> dict[str, str]:
     """What a reader of a compacted topic ends with: the last value of each key that has one."""
     return {key: value for key, value in latest(records).items() if key is not None and value is not None}
+
+
+def delete_all(bootstrap: str) -> None:
+    """Delete all topics but the broker's own, and wait until they are gone."""
+    client = admin(bootstrap)
+
+    def names() -> list[str]:
+        return [name for name in client.list_topics(timeout=10).topics if not name.startswith("__")]
+
+    for future in client.delete_topics(old).values() if (old := names()) else ():
+        future.result(30)
+    while names():
+        time.sleep(0.05)
 
 
 def create(bootstrap: str, *topics: Topic) -> None:

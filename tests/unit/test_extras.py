@@ -14,7 +14,7 @@ from penstock.settings import PROJECT
 # Modules that only run with a package of an extra.
 NEED_AN_EXTRA = (
     "backfill/mongodb_source.py", "devstack/servers/mongodb.py", "capture/source/postgres_datetimes.py",
-    "sinks/elasticsearch/", "sinks/mongodb/",
+    "sinks/elasticsearch/", "sinks/mongodb/", "testing/plugin.py",
 )  # fmt: skip
 # Imports all other modules in an interpreter in which no extra is installed.
 PROBE = """

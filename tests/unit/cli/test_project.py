@@ -114,7 +114,7 @@ def test_the_tests_of_a_project_run_in_a_home_of_their_own(
     done = CliRunner().invoke(app, ["test", "-k", "orders", "tests"])
     assert done.exit_code == 5, done.output
     [(command, folder, env)] = runs
-    assert command[1:] == ["-m", "pytest", "-k", "orders", "tests"]
+    assert command[1:] == ["-m", "pytest", "-p", "penstock.testing.plugin", "-k", "orders", "tests"]
     assert folder == shop
     assert env["PENSTOCK_PROJECT"] == str(shop)
     assert env["PENSTOCK_HOME"] != str(home)
