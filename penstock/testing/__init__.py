@@ -8,12 +8,11 @@ The first needs a Spark session and nothing else::
 """
 
 from penstock.testing.documents import documents
-from penstock.testing.golden import Case, cases
 from penstock.testing.rows import frames, rows, splits
 from penstock.testing.run import running, spark_session
 from penstock.testing.topics import Record, create, latest, read, send, table
 
 __all__ = [
-    "Case", "Record", "cases", "create", "documents", "frames", "latest", "read", "rows", "running", "send",
+    "Record", "create", "documents", "frames", "latest", "read", "rows", "running", "send",
     "spark_session", "splits", "table",
 ]  # fmt: skip

@@ -59,7 +59,7 @@ def frames(spark: SparkSession, stream: Stream, /, **records: Sequence[Given]) -
 def rows(spark: SparkSession, stream: Stream, /, **records: Sequence[Given]) -> list[dict[str, Any]]:
     """The rows that the transform returns for records, as if all of them came in one batch.
 
-    With timers, no timer is ever due, and dropDuplicatesWithinWatermark does not work: test both by a golden case. The
+    With timers, no timer is ever due, and dropDuplicatesWithinWatermark does not work: test both by a case in YAML. The
     arguments are those of `frames`.
     """
     # State with timers needs Spark's stream manager, which this creates.
