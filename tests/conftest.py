@@ -33,7 +33,9 @@ from tests.support.mysql import MariaDBWithLogin, MySQL
 
 BROWSER = "tests/browser/"
 SPARK_WORKERS = 2
-REBUILT_CASE = "walk in counts[rebuild]"
+# Of the cases of streams in other ways, which run their streams again, and often.
+QUICK_WAYS = ("foreign bundles[recompute]", "walk in counts[rebuild]")
+WAYS = ("recompute", "rebuild")
 
 
 class ByServers(LoadFileScheduling):  # type: ignore[misc]  # its module is not typed
@@ -67,8 +69,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServe
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A case whose states are rebuilt behind each step takes many starts of streams; one of them is enough."""
-    if item.get_closest_marker("rebuild") and item.name != REBUILT_CASE:
+    if any(item.get_closest_marker(way) for way in WAYS) and item.name not in QUICK_WAYS:
         item.add_marker("long")
 
 

@@ -102,6 +102,7 @@ class StreamCase(CaseModel):
         output: The topic whose records are compared; the first output of the last stream, if it is left out.
         clock: The time at the start. Without it, the clock is the machine's.
         ways: How the case is run.
+        markers: Of pytest, by which it can be left out.
         steps: In order.
     """
 
@@ -111,6 +112,7 @@ class StreamCase(CaseModel):
     output: str | None = None
     clock: EpochMs | None = None
     ways: Annotated[list[Way], Field(min_length=1)] = ["stream"]
+    markers: list[str] = []
     steps: Annotated[list[CaseStep], Field(min_length=1)]
     _name: str = PrivateAttr("")
     _place: str = PrivateAttr("")

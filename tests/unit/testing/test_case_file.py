@@ -123,3 +123,8 @@ def test_every_file_of_the_repository_is_valid() -> None:
         assert files
         for path in files:
             read_cases(path)
+
+
+def test_a_case_may_have_markers(tmp_path: Path) -> None:
+    text = CASE.replace("  first:\n", "  first:\n    markers: [slow]\n")
+    assert read_cases(written(tmp_path, text)).cases["first"].markers == ["slow"]
