@@ -8,7 +8,7 @@ from penstock.catalog.catalog import (
     Supervised,
     UpstreamWriter,
 )
-from penstock.catalog.discovery import discover, load
+from penstock.catalog.discovery import check_project, discover, load
 from penstock.catalog.partial import (
     BrokenFile,
     apps,
@@ -23,5 +23,5 @@ from penstock.catalog.validation import build
 __all__ = [
     "BrokenFile", "Catalog", "HeartbeatReader", "HeartbeatTopic", "HeartbeatTopics", "Partitioned",
     "PartitionedArchive", "PartitionedStream", "Supervised", "UpstreamWriter", "apps", "build", "capture_connections",
-    "discover", "load", "load_partial", "mistakes_of_app", "partial_catalog", "partitioned",
+    "check_project", "discover", "load", "load_partial", "mistakes_of_app", "partial_catalog", "partitioned",
 ]  # fmt: skip

@@ -60,6 +60,16 @@ def discover(project: Path) -> Iterator[Declaration]:
                 yield declaration
 
 
+def check_project(project: Path) -> None:
+    """DeclarationError if a folder is no project."""
+    if not any((project / folder).is_dir() for folder in ("jobs", "sql")):
+        raise DeclarationError(
+            "there is no project: neither jobs/ nor sql/ is a folder that can be read there",
+            got=project,
+            hint="see that its disk is there, and let PENSTOCK_PROJECT name the folder that holds them",
+        )
+
+
 def modules(project: Path) -> list[Path]:
     """The files that may declare something, sorted.
 
@@ -67,12 +77,7 @@ def modules(project: Path) -> list[Path]:
         DeclarationError: there is no project. An empty list would be taken for the wish to run nothing, and everything
             would be ended and forgotten.
     """
-    if not any((project / folder).is_dir() for folder in ("jobs", "sql")):
-        raise DeclarationError(
-            "there is no project: neither jobs/ nor sql/ is a folder that can be read there",
-            got=project,
-            hint="see that its disk is there, and let PENSTOCK_PROJECT name the folder that holds them",
-        )
+    check_project(project)
     files = (path for system in list_files(project / "jobs") for path in list_files(system, ".py"))
     return [path for path in files if not path.name.startswith("_")]
 

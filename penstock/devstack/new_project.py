@@ -9,6 +9,7 @@ from pathlib import Path
 from penstock import __version__
 from penstock.devstack import folders
 from penstock.errors import HostError
+from penstock.settings.project import table_of
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
 # Files that git and GitHub would take for their own in the library's repository.
@@ -25,13 +26,17 @@ def create(folder: Path) -> list[Path]:
         The files, relative to the folder.
 
     Raises:
-        HostError: The name is invalid, or the folder is not empty, cannot be written or cannot hold a platform.
+        HostError: The name is invalid, or the folder is not empty, is in another project, cannot be written or cannot
+            hold a platform.
     """
     folder = folder.absolute()
     folders.check("the project", folder)
     if not NAME.fullmatch(folder.name):
         hint = "begin with a letter; use lowercase letters, digits, - and _, 50 at most"
         raise HostError("this is no name of a project", got=folder.name, hint=hint)
+    if outer := next((one for one in folder.parents if table_of(one) is not None), None):
+        hint = "name a folder outside it: releases of that project would include the new one"
+        raise HostError("the folder is in another project", got=outer, hint=hint)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise HostError("the folder of a new project must be empty", got=folder, hint="name another one")

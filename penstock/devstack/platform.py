@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import psutil
 
-from penstock.catalog import BrokenFile, Catalog, load_partial, mistakes_of_app
+from penstock.catalog import BrokenFile, Catalog, check_project, load_partial, mistakes_of_app
 from penstock.control import Control, connect
 from penstock.devstack import folders, releases, stream_start
 from penstock.devstack.demo_database import DemoDatabase
@@ -137,8 +137,10 @@ class Platform:
 
         Raises:
             HostError: The platform cannot be started.
+            DeclarationError: There is no project.
         """
         folders.check_all(self.settings)
+        check_project(self.settings.project)
         make_private(self.settings.home)
         with self._alone():
             with report.step("Checking this machine") as step:

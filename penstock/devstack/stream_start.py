@@ -103,12 +103,11 @@ def wait_for_streams(
 
 
 def _summary(wanted: Sequence[StreamView], starting: Sequence[StreamView]) -> str:
-    rows = f"{sum(s.rows_in for s in wanted):,} records read"
+    streams = f"{len(wanted)} stream{'' if len(wanted) == 1 else 's'}"
+    if starting:
+        streams = f"{len(wanted) - len(starting)} of {streams}"
     failing = [s for s in starting if s.state in FAILING_STATES]
-    parts = [
-        f"{len(wanted)} streams" if not starting else f"{len(wanted) - len(starting)} of {len(wanted)} streams",
-        rows,
-    ]
+    parts = [streams, f"{sum(s.rows_in for s in wanted):,} records read"]
     if len(starting) > len(failing):
         parts.append(f"{len(starting) - len(failing)} still start")
     return ", ".join([*parts, *([summarize_states(failing)] if failing else [])])

@@ -91,6 +91,12 @@ def test_a_folder_with_something_in_it_and_a_file_are_refused(shop: Path, tmp_pa
     assert new_project.create(tmp_path / "empty")
 
 
+def test_a_folder_in_another_project_is_refused(shop: Path) -> None:
+    with pytest.raises(HostError, match=f"in another project; got: {shop}"):
+        new_project.create(shop / "parts" / "inner")
+    assert not (shop / "parts").exists()
+
+
 def test_a_folder_that_cannot_be_made_is_an_error_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = CliRunner().invoke(app, ["init", str(tmp_path / "file" / "shop")])

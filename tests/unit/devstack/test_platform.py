@@ -21,7 +21,7 @@ from penstock.cli import app
 from penstock.control import Control
 from penstock.devstack import doctor, platform, stream_start
 from penstock.devstack.platform import Platform
-from penstock.errors import HostError
+from penstock.errors import DeclarationError, HostError
 from penstock.host import ports, process, session
 from penstock.java import aot_cache
 from penstock.model.declaration import CAPTURES_APP
@@ -77,6 +77,19 @@ def test_a_taken_port_names_the_part_the_holder_and_the_way_out(variable: str, s
     assert f"{variable}=<port> penstock up" in said
     assert report.titles == ["Checking this machine"]
     assert not list(settings().home.glob("run/*.json"))
+
+
+def test_a_folder_that_is_no_project_is_refused_and_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.setenv("PENSTOCK_PROJECT", str(folder))
+    monkeypatch.setenv("PENSTOCK_HOME", str(folder / ".penstock"))
+    settings.cache_clear()
+    with pytest.raises(DeclarationError, match="there is no project"):
+        Platform().up(Silent())
+    assert not list(folder.iterdir())
 
 
 def test_a_full_disk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ def test_without_a_first_app_all_must_run() -> None:
     looks = Looks(STARTING, AHEAD, RUNNING)
     assert looks.wait() == "2 streams, 10 records read"
     assert len(looks.said) == 3
-    assert Looks(AHEAD).wait(left_out=["counts"]) == "1 streams, 7 records read"
+    assert Looks(AHEAD).wait(left_out=["counts"]) == "1 stream, 7 records read"
 
 
 @pytest.mark.usefixtures("_in_no_time")
