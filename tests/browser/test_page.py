@@ -135,6 +135,7 @@ def agents(server: Server, control: Control) -> Iterator[None]:
         c.execute(update(tables.app).where(tables.app.c.name == "agents").values(release_seq=0))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("agents")
 def test_an_app_is_released_and_stopped_as_a_whole(visit: Visit, control: Control) -> None:
     view = visit(ui=True)

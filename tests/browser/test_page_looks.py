@@ -18,7 +18,7 @@ from tests.browser.conftest import View
 from tests.browser.layout import OVERLAPS
 from tests.browser.scene import DONE, FAILED, RUNNING, SILENT, WAITS, Scene
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 Visit = Callable[..., View]
 
 

@@ -25,7 +25,7 @@ from tests.browser.layout import OVERLAPS
 from tests.browser.server import Server
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 Visit = Callable[..., View]
 
 NOW = int(time.time() * 1000)

@@ -112,7 +112,9 @@ STORES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("target", STORES)
+@pytest.mark.parametrize(
+    "target", ["mongodb.d.c", *(pytest.param(one, marks=pytest.mark.long) for one in STORES if one != "mongodb.d.c")]
+)
 def test_what_a_check_lets_through_is_written(target: str, spark: SparkSession) -> None:
     """By type and by name: what a store takes of no row is refused before there is one."""
 

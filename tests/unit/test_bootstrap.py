@@ -216,6 +216,7 @@ def test_an_interrupted_environment_is_made_anew(
     assert "Making the environment in .venv anew, as its Python does not run" in capfd.readouterr().out
 
 
+@pytest.mark.long
 def test_an_environment_without_pip_gets_it(project: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(project / ".venv")], check=True)
     assert bootstrap.usable()

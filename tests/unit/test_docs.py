@@ -49,6 +49,7 @@ def parse(arguments: list[str]) -> None:
     command.make_context(name, rest)
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     built = subprocess.run(

@@ -167,6 +167,7 @@ def test_a_broker_creates_no_topic_by_itself_and_listens_on_loopback_only(own: B
     assert own.properties()["auto.create.topics.enable"] == "false"
 
 
+@pytest.mark.long
 def test_a_layout_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
     part = Broker(home=tmp_path, port=free_port(2))
     (part.folder / "data").mkdir(parents=True)

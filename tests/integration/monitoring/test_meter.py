@@ -180,6 +180,7 @@ def test_the_platform_measures_itself(
     assert statistics.median(ms % 1000 for ms in at) < 400
 
 
+@pytest.mark.long
 def test_a_broker_that_comes_back_gets_each_receipt_once(kafka: Broker) -> None:
     topic = f"once-{uuid.uuid4().hex[:8]}"
     create(kafka.bootstrap, topic, 2)

@@ -111,6 +111,7 @@ def test_a_standby_copy_answers_at_once_when_an_owner_dies(fresh_broker: Broker,
     assert (load.wrong, load.refused) == ([], [])
 
 
+@pytest.mark.long
 def test_partitions_assigned_to_another_instance_are_never_answered_wrong(
     fresh_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

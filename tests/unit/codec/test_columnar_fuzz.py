@@ -30,7 +30,7 @@ SCHEMAS = {
     "names": '`a/b` INT, `~0` STRING, `q"q` DOUBLE, `a.b` INT, `*` INT, `$` STRING, `é` INT NOT NULL, `0` INT NOT NULL',
     "digits": "`0` INT NOT NULL",
 }
-EACH = tries(1000)
+EACH = tries(500)
 SEED = 20_260_101
 
 

@@ -15,7 +15,7 @@ from penstock.model.sql import sink_file, stream_file
 from penstock.model.sql.stream_query import sql_stream
 from tests.support.random_cases import tries
 
-TRIES = tries(500)
+TRIES = tries(300)
 SEED = 20261122
 PATH = Path("given.sql")
 STREAMS = (

@@ -102,7 +102,7 @@ def test_a_change_before_or_behind_the_state_keeps_the_fingerprint(spark: SparkS
     assert kept(spark, other) == kept(spark, SUM)
 
 
-@pytest.mark.parametrize("project", [PROJECT, PROJECT / "tests" / "examples"])
+@pytest.mark.parametrize("project", [pytest.param(PROJECT, marks=pytest.mark.long), PROJECT / "tests" / "examples"])
 def test_every_stream_has_the_same_fingerprint_twice(spark: SparkSession, project: Path) -> None:
     with other_project(project, {}):
         for name, of in catalog.load().streams.items():
@@ -119,6 +119,7 @@ def test_every_stream_has_the_same_fingerprint_twice(spark: SparkSession, projec
             assert not any("#" in line for line in one)
 
 
+@pytest.mark.long
 def test_a_changed_aggregate_is_blocked_until_it_is_accepted(
     spark: SparkSession, fresh_broker: Broker, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def emptied(folder: Path, *names: str) -> None:
         (folder / name).with_name(f".{Path(name).name}.crc").write_bytes(b"")
 
 
+@pytest.mark.long
 def test_files_that_a_power_cut_took_are_put_back(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     """All that it can take at once. A unit test tries each by itself, with and without state."""
     folder = three_batches(COUNTS, spark, bootstrap, tmp_path)
@@ -97,6 +98,7 @@ def test_an_incomplete_first_batch_is_planned_again(
     assert values(bootstrap) == ([1, 2] if stream is EACH else [2])
 
 
+@pytest.mark.long
 def test_a_torn_state_file_of_an_uncommitted_batch_is_written_again(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -126,6 +128,7 @@ def older(folder: Path, batches: int) -> None:
             file.with_name(f".{file.name}.crc").unlink()
 
 
+@pytest.mark.long
 def test_checkpoint_files_are_synced_before_the_batch_is_written(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

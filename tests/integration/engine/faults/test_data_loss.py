@@ -118,6 +118,7 @@ def test_an_input_that_continues_reads_what_is_left_and_counts_the_loss(
     ]
 
 
+@pytest.mark.long
 def test_exactly_the_accepted_data_loss_is_passed(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     given = FAILS
     has_read(given, spark, bootstrap, tmp_path, 1, 2)

@@ -254,6 +254,7 @@ def test_a_reset_objects_where_the_output_would_be_wrong(spark: SparkSession, bo
     assert plan(EACH, spark, bootstrap, tmp_path, "latest").objections == []
 
 
+@pytest.mark.long
 def test_a_reset_with_new_code_writes_new_dead_letters_and_late_records_once(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

@@ -295,6 +295,7 @@ def test_a_combined_stream_is_split_beside_its_table(spark: SparkSession) -> Non
         splits(spark, uncombined, "sales", given, others={"shops": shops})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

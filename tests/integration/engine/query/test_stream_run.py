@@ -250,6 +250,7 @@ def sent(topic: str, count: int, partitions: int = 2) -> list[Record]:
     return [Record(topic, None, "{}", n % partitions, timestamp=MINUTE) for n in range(count)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "again", [3, pytest.param(60, marks=pytest.mark.long)], ids=["fewer records than before", "more than before"]
 )

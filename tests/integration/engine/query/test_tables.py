@@ -212,6 +212,7 @@ def test_dead_letters_beyond_a_batchs_share_go_with_the_next(
     assert run.figures.dead == 35
 
 
+@pytest.mark.long
 def test_a_table_whose_folder_is_damaged_is_read_anew_and_no_dead_letter_comes_twice(
     spark: SparkSession, bootstrap: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,6 +231,7 @@ def test_a_table_whose_folder_is_damaged_is_read_anew_and_no_dead_letter_comes_t
     assert len(dead(bootstrap)) == 1
 
 
+@pytest.mark.long
 def test_a_table_file_deleted_under_a_running_stream_is_restored(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -241,6 +243,7 @@ def test_a_table_file_deleted_under_a_running_stream_is_restored(
         wait_until(lambda: restarted(run) and named(bootstrap) == {"1": "Aachen"}, what="the batch is run again")
 
 
+@pytest.mark.long
 def test_another_schema_is_another_table(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     send(bootstrap, [Record("shops", "a", '{"town": "Aachen", "zip": "52062"}')])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
@@ -333,6 +336,7 @@ def made(spark: SparkSession, bootstrap: str, root: Path, stream: Stream = STREA
     return StreamRun(stream, spark, bootstrap, str(root), ProgressRow(stream.name, "tests", "i"))
 
 
+@pytest.mark.long
 def test_loading_a_table_reports_progress_and_resumes(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def test_headers_are_as_before_while_traces_are_off(
     assert not collector.posted
 
 
+@pytest.mark.long
 def test_rows_of_unions_joins_tables_and_tags(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     def united(events: DataFrame, others: DataFrame, names: DataFrame) -> DataFrame:
         named = events.withColumn("key", F.col("n").cast("string")).join(names, "key", "left")

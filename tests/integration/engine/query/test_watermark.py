@@ -143,6 +143,7 @@ def test_heartbeats_close_the_windows_of_a_silent_topic(
         assert (run.figures.rows_in, run.figures.state_rows) == (1, 0)
 
 
+@pytest.mark.long
 def test_windows_that_the_commit_marker_calls_closed_are_written_whole(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

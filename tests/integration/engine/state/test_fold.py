@@ -152,6 +152,7 @@ def test_a_batch_planned_again_takes_nothing_of_the_failed_attempt(
     assert totals(bootstrap) == {"ann": 2}
 
 
+@pytest.mark.long
 def test_the_last_commit_is_lost_though_the_next_batch_had_begun(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +259,7 @@ def silent(paid: DataFrame) -> DataFrame:
     return SILENT(paid.where("who IS NOT NULL"))
 
 
+@pytest.mark.long
 def test_keys_are_due_by_the_clock_though_nobody_sends(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     of = stream(transform=silent, output_mode=KeyedState(tick=timedelta(seconds=1)))
     clock = [0.0]

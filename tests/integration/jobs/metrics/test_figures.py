@@ -133,6 +133,7 @@ def test_a_bundle_repeated_grown_or_overtaken_counts_once(spark: SparkSession) -
     check(summaries(together), receipts)
 
 
+@pytest.mark.long
 def test_too_many_values_give_no_quantiles_rather_than_wrong_ones(spark: SparkSession) -> None:
     receipts = [("wide", i / 7, START + i % 1000) for i in range(20_000)]
     made = bundles(spark, [*receipts, ("narrow", 1.0, START)], distinct=100).cache()
@@ -156,6 +157,7 @@ def test_a_bundle_of_many_receipts_counts_its_values(spark: SparkSession) -> Non
     check(summaries(made), receipts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("distinct", [6, pytest.param(1000, marks=pytest.mark.long)])
 def test_groups_too_large_to_unfold_give_the_same(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, distinct: int
@@ -177,6 +179,7 @@ def test_a_bundle_costs_what_it_holds_and_not_what_it_counts(spark: SparkSession
     assert (found["count"], found["p50"], found["p100"]) == (2**51, 1.0, 2.0)
 
 
+@pytest.mark.long
 def test_ranks_are_not_rounded_away(spark: SparkSession) -> None:
     receipts = [(str(n), float(i), START) for n in (1, 2, 3, 7, 10, 29, 100, 1000) for i in range(n)]
     quantiles = (0.01, 0.07, 0.14, 0.28, 0.29, 0.55, 0.57, 0.58, 1 / 3, 0.7, 0.9, 0.999, 1.0)

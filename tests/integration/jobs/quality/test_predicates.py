@@ -173,7 +173,7 @@ def by_code(rule: Rule, texts: Sequence[str]) -> list[str | None]:
     return [r["status"] for r in sorted(rows, key=lambda r: r["event_time"])]
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(600, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [20, pytest.param(600, marks=pytest.mark.long)])
 def test_the_decoder_and_spark_agree_on_each_predicate(spark: SparkSession, tmp_path: Path, count: int) -> None:
     chance = random.Random(3)
     texts = [json.dumps(row(chance)) for _ in range(400)]
@@ -207,6 +207,7 @@ OUTSIDE = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_untranslated_predicates_are_judged_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     chance = random.Random(6)
     texts = [json.dumps(row(chance)) for _ in range(60)] + [json.dumps({"Name": t}) for t in TEXTS]

@@ -298,6 +298,7 @@ def test_a_store_that_is_away_when_its_stream_starts(spark: SparkSession, bootst
         assert (run.figures.restarts, run.figures.error_at) == (0, since)
 
 
+@pytest.mark.long
 def test_the_commands_of_a_sink(bootstrap: str, commands: Command) -> None:
     """A dry run says of the newest records which documents they make, and why others make none."""
 

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.integration
 AT = datetime.fromtimestamp(1_501_273_548, UTC)
 
 
+@pytest.mark.long
 def test_elasticsearch(search: Server) -> None:
     search.clear()
     many, row = b'{"n": "many"}', elasticsearch.row

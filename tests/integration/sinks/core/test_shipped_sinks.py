@@ -74,6 +74,7 @@ def test_every_shipped_sink_is_one_of_a_known_topic() -> None:
     assert {sink.store for sink in SINKS.values()} == {"elasticsearch", "mongodb", "influxdb"}
 
 
+@pytest.mark.long
 def test_tests_as_they_are_and_each_of_their_changes(run: Run, fresh_broker: Broker, search: Server) -> None:
     row = {"account_id": 1, "kind": "http", "target": "x", "every_seconds": 300, "enabled": 1, "deleted": 0}
     times = [f"2026-{month}-22T10:00:00.123456" for month in (10, 11, 11)]

@@ -44,6 +44,7 @@ def aliased(search: Server, *indexes: str, **more: Any) -> None:
     assert search.call("POST", "_aliases", {"actions": actions})["acknowledged"]
 
 
+@pytest.mark.long
 def test_an_alias_of_one_index_is_as_good_as_the_index(opened: Opened, search: Server) -> None:
     """Documents are indexed anew into another, and the alias takes the name: so it is done without a pause."""
     writer = opened()

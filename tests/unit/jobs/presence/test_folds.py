@@ -21,9 +21,9 @@ from tests.support.fold_runner import Folding, cut
 from tests.support.presence_records import CONTACT, COUNTED, NAMED, PROBE, strong
 from tests.support.random_cases import seeds
 
-SEEDS = seeds(2, 8)
+SEEDS = seeds(1, 8)
 # Of small histories, each of which reaches few of the rules.
-MORE = seeds(4, 24)
+MORE = seeds(2, 24)
 LATE = walk_ins.LATE
 Pair = tuple[str, str]
 
