@@ -278,6 +278,7 @@ def test_opened_by_itself_it_asks_to_sign_in(browser: Browser, server: Server) -
     context.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_it_fits_and_is_named_at_every_width(visit: Visit, theme: str, screenshots: Path) -> None:
     view = visit(theme=theme, ui=True)

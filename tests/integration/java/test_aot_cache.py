@@ -24,6 +24,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_a_driver_takes_its_classes_from_the_cache(tmp_path: Path) -> None:
     if runtime.find().version < aot_cache.SINCE:
         pytest.skip(f"Java {runtime.find().version} has no such cache")

@@ -175,6 +175,7 @@ def test_a_receiver_that_hangs_stops_no_stream(
         assert types(server.events)[-1] == "COMPLETE"
 
 
+@pytest.mark.long
 def test_the_events_of_a_driver(
     fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

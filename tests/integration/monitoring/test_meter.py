@@ -113,6 +113,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield found
 
 
+@pytest.mark.long
 def test_the_platform_measures_itself(
     kafka: Broker, control: Control, started: Callable[..., Running], tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def chain(control: Control, fresh_broker: Broker, first: Stream) -> Iterator[Cha
         yield Chain(control, fresh_broker.bootstrap, beater)
 
 
+@pytest.mark.long
 def test_a_stream_that_is_down_for_longer_than_the_grace(
     spark: SparkSession, chain: Chain, first: Stream, tmp_path: Path
 ) -> None:

@@ -108,7 +108,7 @@ def test_dead_letters_name_the_rules_that_a_row_violates(spark: SparkSession, bo
     assert letters(bootstrap) == [(-1, positive), (-7, f"{positive}; {known}"), (None, f"{positive}; {known}")]
 
 
-@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("written", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_batch_that_dies_before_its_commit_has_each_dead_letter_once(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
@@ -162,7 +162,7 @@ def test_a_failing_rule_blocks_the_stream_until_another_release(
     assert amounts(bootstrap) == [200, -1, -2]
 
 
-@pytest.mark.parametrize("emit", ["FINAL", "CHANGES"])
+@pytest.mark.parametrize("emit", ["FINAL", pytest.param("CHANGES", marks=pytest.mark.long)])
 def test_changed_rules_keep_the_state(spark: SparkSession, bootstrap: str, tmp_path: Path, emit: str) -> None:
     """Spark would refuse the state of another aggregate: a rule reads none that was not there."""
     releases = [

@@ -172,6 +172,7 @@ def due(watch: PartitionWatch, control: Control) -> list[tuple[float, int]]:
     return [((partition_start(e.partition_key).timestamp() * 1000 - BEGIN) / MINUTE, e.revision) for e in events]
 
 
+@pytest.mark.long
 def test_windows_that_are_emitted_again_renew_their_partitions(
     spark: SparkSession, bootstrap: str, control: Control, tmp_path: Path
 ) -> None:

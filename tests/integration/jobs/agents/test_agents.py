@@ -126,6 +126,7 @@ def test_a_test_is_never_seen_without_its_labels(demo: DemoDatabase, fresh_broke
         assert asked()[-1] is None
 
 
+@pytest.mark.long
 def test_matching_is_what_the_model_says(spark: SparkSession) -> None:
     chance = random.Random(5)
     values = {"region": ["eu", "us"], "os": ["linux", "mac"], "site": ["a", "b", "c"]}

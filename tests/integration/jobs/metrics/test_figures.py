@@ -126,6 +126,7 @@ def test_the_deviation_of_close_values_far_from_zero_does_not_cancel(spark: Spar
     check(summaries(bundles(spark, receipts)), receipts, rel=1e-6)
 
 
+@pytest.mark.long
 def test_a_bundle_repeated_grown_or_overtaken_counts_once(spark: SparkSession) -> None:
     receipts = [("m", float(i % 13), START + i * 900) for i in range(600)]
     stages = [bundles(spark, receipts[:n]) for n in (400, 600, 150, 600)]

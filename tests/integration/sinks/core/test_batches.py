@@ -238,6 +238,7 @@ def _replayed(spark: SparkSession, bootstrap: str, commands: Command, memory: Me
     assert letter.headers == (("trace", b"abc"),)
 
 
+@pytest.mark.long
 def test_a_store_that_hangs_stalls_nobody_else(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
