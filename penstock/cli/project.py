@@ -42,9 +42,10 @@ def init(folder: Annotated[Path, typer.Argument(help="The folder of the project;
 def test(
     context: typer.Context,
 ) -> None:
-    """Run the tests of the project by pytest, also the cases of streams in tests/streams/*.yaml.
+    """Run the tests of the project by pytest.
 
-    They have a home of their own. Further arguments are pytest's.
+    Cases of streams in tests/streams/*.yaml are among them. They have a home of their own. Further arguments are
+    pytest's.
     """
     with clear_errors():
         if find_spec("pytest") is None:

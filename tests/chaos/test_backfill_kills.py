@@ -32,7 +32,7 @@ from tests.support import s3_store
 from tests.support.s3_store import endpoint_of, write_to_archive
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(900)]
 
 KILLS = int(os.environ.get("KILLS", "2"))
 SEED = int(os.environ.get("SEED", "1"))
@@ -210,9 +210,9 @@ ORACLES = {"unchanged": check_copy, "by-query": check_totals, "through-a-stream"
 @pytest.mark.parametrize(
     "backfill",
     [
-        pytest.param("unchanged", marks=pytest.mark.long),
-        pytest.param("by-query", marks=pytest.mark.long),
-        pytest.param("through-a-stream", marks=pytest.mark.long),
+        "unchanged",
+        "by-query",
+        "through-a-stream",
     ],
     indirect=True,
 )
@@ -242,7 +242,6 @@ def test_sigterm_stops_a_running_query(backfill: BackfillProcess) -> None:
     assert row.why.startswith("it was stopped")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("backfill", ["through-a-stream"], indirect=True)
 @pytest.mark.parametrize("process_name", ["java", "pyspark"])
 def test_sigterm_stops_spark(backfill: BackfillProcess, process_name: str) -> None:
