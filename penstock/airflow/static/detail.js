@@ -1,5 +1,6 @@
 // Details of a stream: charts of the last hour, topics, gaps and the last error.
 import * as charts from "./charts.js";
+import { dialogButton } from "./dialog.js";
 import { attr, h, marked, text } from "./dom.js";
 import * as f from "./format.js";
 import { showLetters } from "./letters.js";
@@ -31,12 +32,10 @@ export class Detail {
   constructor(name, streams) {
     this.name = name;
     this.streams = streams;
-    const button = (label, what, onclick) =>
-      h("button", { type: "button", "aria-haspopup": "dialog", "aria-label": `${what} ${name}`, onclick }, `${label} …`);
     this.buttons = [
-      button("Dead letters", "Dead letters of", () => showLetters(name, "dead")),
-      button("Late records", "Late records of", () => showLetters(name, "late")),
-      button("Preview", "Preview", () => showPreview(name)),
+      dialogButton("Dead letters", `Dead letters of ${name}`, () => showLetters(name, "dead")),
+      dialogButton("Late records", `Late records of ${name}`, () => showLetters(name, "late")),
+      dialogButton("Preview", `Preview ${name}`, () => showPreview(name)),
     ];
     this.charts = new Map();
     this.grid = h("div", { class: "charts" });

@@ -6,6 +6,10 @@ const body = $("dialog-body");
 const reload = $("dialog-reload");
 let content = null;
 
+// A button that opens a dialog. what: what it opens, for those who do not see its place.
+export const dialogButton = (label, what, onclick) =>
+  h("button", { type: "button", "aria-haspopup": "dialog", "aria-label": what, onclick }, `${label} …`);
+
 // make: returns the nodes to show, or a promise of them; with reread they can be read again.
 export const openDialog = ({ title, about = "", make, reread = false, atEnd = false }) => {
   content = { make, atEnd };

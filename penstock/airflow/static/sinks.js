@@ -4,7 +4,7 @@ import { ask } from "./confirm.js";
 import { $, attr, h, text } from "./dom.js";
 import * as f from "./format.js";
 import { showLetters } from "./letters.js";
-import { openDialog } from "./dialog.js";
+import { dialogButton, openDialog } from "./dialog.js";
 import { StateButton } from "./state.js";
 
 const COLUMNS = ["Sink", "State", "Store", "Documents/s", "Lag", "Retried", "Older", "Dead"];
@@ -59,11 +59,9 @@ class SinkRow {
       h("td", {}, this.state.node, this.desired),
       ...Object.values(this.cells).map(({ cell }) => cell),
     );
-    const button = (label, what, onclick) =>
-      h("button", { type: "button", "aria-haspopup": "dialog", "aria-label": `${what} ${name}`, onclick }, `${label} …`);
-    this.explain = button("Explain", "Explain", () => showExplanation(name));
-    this.letters = button("Dead letters", "Dead letters of sink", () => showLetters(name, "dead"));
-    this.replay = button("Replay", "Replay", () => this.confirm());
+    this.explain = dialogButton("Explain", `Explain ${name}`, () => showExplanation(name));
+    this.letters = dialogButton("Dead letters", `Dead letters of sink ${name}`, () => showLetters(name, "dead"));
+    this.replay = dialogButton("Replay", `Replay ${name}`, () => this.confirm());
     this.facts = h("dl", { class: "facts" });
     this.errorTitle = h("h4", {});
     this.error = h("pre", { class: "error", tabindex: "0", "aria-label": "Last error" });
