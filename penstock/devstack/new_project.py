@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock import __version__
 from penstock.devstack import folders
 from penstock.errors import HostError
-from penstock.settings.project import table_of
+from penstock.settings.project import enclosing_project
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
 # Files that git and GitHub would take for their own in the library's repository.
@@ -34,7 +34,7 @@ def create(folder: Path) -> list[Path]:
     if not NAME.fullmatch(folder.name):
         hint = "begin with a letter; use lowercase letters, digits, - and _, 50 at most"
         raise HostError("this is no name of a project", got=folder.name, hint=hint)
-    if outer := next((one for one in folder.parents if table_of(one) is not None), None):
+    if outer := enclosing_project(folder.parent):
         hint = "name a folder outside it: releases of that project would include the new one"
         raise HostError("the folder is in another project", got=outer, hint=hint)
     try:

@@ -16,7 +16,12 @@ def find_project(library: Path) -> Path:
         library: The folder that `penstock` is imported from.
     """
     here = Path.cwd()
-    return next((folder for folder in (here, *here.parents, library) if table_of(folder) is not None), here)
+    return enclosing_project(here) or (library if table_of(library) is not None else here)
+
+
+def enclosing_project(folder: Path) -> Path | None:
+    """The nearest project that a folder is in, or is; None if it is in none."""
+    return next((one for one in (folder, *folder.parents) if table_of(one) is not None), None)
 
 
 def table_of(folder: Path) -> dict[str, Any] | None:
