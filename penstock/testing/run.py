@@ -45,7 +45,8 @@ def running(
     *,
     clock: QueryClock | None = None,
 ) -> Iterator[StreamRun]:
-    """The stream, started as a driver does; stopped at the end. `settle` waits until all that is there is written.
+    """The stream, started as a driver does; stopped at the end. `process_all_available` waits until all
+    that is there is written.
 
     book: where its gaps are written down. clock: of its batches, if not the machine's.
     """

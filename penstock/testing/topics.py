@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from penstock.errors import BrokerError
+from penstock.host.process import wait_for
 from penstock.kafka.admin import admin, ensure_topics
 from penstock.kafka.client import END_WAIT_MS, client_config
 from penstock.model.topic import Topic
@@ -112,8 +113,8 @@ def delete_all(bootstrap: str) -> None:
 
     for future in client.delete_topics(old).values() if (old := names()) else ():
         future.result(30)
-    while names():
-        time.sleep(0.05)
+    if not wait_for(lambda: not names(), 60, every=0.05):
+        raise BrokerError("topics that were deleted are still there after 60 s", got=", ".join(names()))
 
 
 def create(bootstrap: str, *topics: Topic) -> None:
