@@ -27,6 +27,7 @@ from penstock.host.ports import free_port
 from penstock.java import runtime
 from penstock.settings import PROJECT, connections, settings
 from penstock.testing import spark_session
+from penstock.testing.plugin import QUICK, WAYS
 from penstock.testing.topics import delete_all
 from tests.support import mysql
 from tests.support.mysql import MariaDBWithLogin, MySQL
@@ -35,7 +36,6 @@ BROWSER = "tests/browser/"
 SPARK_WORKERS = 2
 # Of the cases of streams in other ways, which run their streams again, and often.
 QUICK_WAYS = ("foreign bundles[recompute]", "walk in counts[rebuild]")
-WAYS = ("recompute", "rebuild")
 
 
 class ByServers(LoadFileScheduling):  # type: ignore[misc]  # its module is not typed
@@ -86,11 +86,10 @@ def _session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _quick_jvms() -> Iterator[None]:
     """JVMs of tests live for minutes: what the second compiler makes of their code they would not live to use."""
-    first_only = "-XX:TieredStopAtLevel=1"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_JAVA_OPTIONS", shlex.join([*JAVA_OPTIONS, first_only]))
+        patch.setenv("PENSTOCK_JAVA_OPTIONS", shlex.join([*JAVA_OPTIONS, *QUICK]))
         for part in (Broker, ElasticsearchServer):
-            patch.setattr(part, "java_options", (*part.java_options, first_only))
+            patch.setattr(part, "java_options", (*part.java_options, *QUICK))
         settings.cache_clear()
         yield
     settings.cache_clear()

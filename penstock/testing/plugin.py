@@ -69,8 +69,10 @@ class StreamCases(pytest.File):
             for way in case.ways:
                 title = name if len(case.ways) == 1 else f"{name}[{way}]"
                 item = self._item(title, _run_case(case, way, self._project))
-                for marker in (*case.markers, *({way} & {*WAYS})):
+                for marker in case.markers:
                     item.add_marker(marker)
+                if way in WAYS:
+                    item.add_marker(way)
                 yield item
         for name, refusal in file.refused.items():
             yield self._item(name, _run_refusal(refusal, f"{self.path.name}: {name}", self._project))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.devstack import new_project
 from penstock.devstack.demo_database import DemoDatabase
 from penstock.devstack.servers.elasticsearch import ElasticsearchServer
 from penstock.devstack.servers.influxdb import InfluxDBServer
@@ -17,6 +18,7 @@ from penstock.devstack.servers.s3 import S3Server
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
 from tests.support import influxdb, mongodb, s3_store
+from tests.support.caches import clear_caches, unload_jobs
 from tests.support.captures import Source
 from tests.support.certificates import Authority
 from tests.support.elasticsearch import SMALL, Server
@@ -99,3 +101,17 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         return
     with ElasticsearchServer(tmp_path_factory.mktemp("elasticsearch Büro"), port=free_port(2), config=SMALL) as part:
         yield Server(part.url, part)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A new project, as the one that this process works on."""
+    new_project.create(tmp_path / "shop")
+    monkeypatch.setenv("PENSTOCK_PROJECT", str(tmp_path / "shop"))
+    monkeypatch.syspath_prepend(str(tmp_path / "shop"))
+    clear_caches()
+    unload_jobs()
+    yield tmp_path / "shop"
+    unload_jobs()
+    monkeypatch.undo()
+    clear_caches()

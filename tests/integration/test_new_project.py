@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.devstack import new_project
 from penstock.errors import DeclarationError
 from penstock.testing import Record, documents
-from tests.support.caches import clear_caches, unload_jobs
 from tests.support.modules import module
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    new_project.create(tmp_path / "shop")
-    monkeypatch.setenv("PENSTOCK_PROJECT", str(tmp_path / "shop"))
-    monkeypatch.syspath_prepend(str(tmp_path / "shop"))
-    clear_caches()
-    unload_jobs()
-    yield tmp_path / "shop"
-    unload_jobs()
-    monkeypatch.undo()
-    clear_caches()
 
 
 def test_its_tests_pass(shop: Path, spark: SparkSession) -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.devstack import new_project
 from penstock.devstack.servers.kafka import Broker
 from penstock.errors import DeclarationError
 from penstock.testing import case_ways
 from penstock.testing.case_file import CaseFile, Way, read_cases
 from penstock.testing.case_run import CaseFailure, NotPossible
 from penstock.testing.case_ways import check_refusal, run_case
-from tests.support.caches import clear_caches, unload_jobs
 
 pytestmark = pytest.mark.integration
 
@@ -36,18 +34,6 @@ SELECT shop, unix_millis(window.start) AS minute, sum(amount) AS total
 FROM orders
 GROUP BY shop, window(event_time, '1 minute')
 """
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    new_project.create(tmp_path / "shop")
-    monkeypatch.setenv("PENSTOCK_PROJECT", str(tmp_path / "shop"))
-    clear_caches()
-    unload_jobs()
-    yield tmp_path / "shop"
-    unload_jobs()
-    monkeypatch.undo()
-    clear_caches()
 
 
 @pytest.fixture
