@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 from sqlalchemy import event
 
@@ -19,6 +17,7 @@ from penstock.control.repositories.partitions import PartitionRepository
 from penstock.control.repositories.progress import ProgressRepository
 from penstock.control.repositories.releases import ReleaseRepository
 from penstock.errors import ControlError
+from penstock.host.embedded import refuse_another_home
 from penstock.settings import settings
 
 
@@ -43,21 +42,10 @@ def connect(url: str | None = None) -> Control:
     s = settings()
     control = Control(url or s.control, s.control_ca)
     if not s.control_url.get_secret_value() and control.engine.dialect.name == "mysql":
-        event.listen(control.engine, "connect", _refuse_another_home)
+        port = control.engine.url.port or s.mariadb_port
+
+        def refuse(_dialect: object, _record: object, _arguments: object, _parameters: object) -> None:
+            refuse_another_home("MariaDB server", port, "PENSTOCK_MARIADB_PORT", ControlError)
+
+        event.listen(control.engine, "do_connect", refuse)
     return control
-
-
-def _refuse_another_home(connection: Any, _record: object) -> None:
-    """ControlError if the embedded server is that of another home: all homes use the same port by default, and other
-    projects may have apps and streams of the same names."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@datadir")
-        folder = Path(cursor.fetchone()[0]).parent
-    s = settings()
-    if folder.resolve() != (s.home / "mariadb").resolve():
-        raise ControlError(
-            f"the MariaDB server at port {s.mariadb_port} is that of another home",
-            got=f"{folder}, and the home of {s.project} is {s.home}",
-            hint="work in the folder of its project; or stop it there by `penstock down`, or set PENSTOCK_MARIADB_PORT "
-            "and the other ports for one of both",
-        )

@@ -44,7 +44,7 @@ def _bound(port: int) -> socket.socket:
 
 
 def port_holder(port: int) -> str | None:
-    """The process that listens on a port, as far as this user may know; None if there is none."""
+    """The process that listens on a port and its folder, as far as this user may know; None if there is none."""
     try:
         with _bound(port):
             pass
@@ -55,6 +55,7 @@ def port_holder(port: int) -> str | None:
                     if connection.pid is None:
                         break
                     with contextlib.suppress(psutil.Error):
-                        return f"pid {connection.pid} ({psutil.Process(connection.pid).name()})"
+                        holder = psutil.Process(connection.pid)
+                        return f"pid {holder.pid} ({holder.name()}) in {holder.cwd()}"
         return "a process this user may not see"
     return None

@@ -59,6 +59,11 @@ def read(folder: Path, name: str) -> ProcessRecord | None:
         return None
 
 
+def read_all(folder: Path) -> list[ProcessRecord]:
+    """What is recorded in a folder."""
+    return [record for path in folder.glob("*.json") if (record := read(folder, path.stem))]
+
+
 def forget(folder: Path, name: str) -> None:
     (folder / f"{name}.json").unlink(missing_ok=True)
 
@@ -98,11 +103,11 @@ def stop_all(records: Sequence[ProcessRecord], *, timeout: float = 15.0) -> None
 
 def stop_recorded(folder: Path) -> bool:
     """End what is still recorded in a folder, whatever the settings of today would start; True if something ran."""
-    records = {path.stem: record for path in folder.glob("*.json") if (record := read(folder, path.stem))}
-    ran = any(record.session.members() for record in records.values())
-    stop_all([*records.values()])
-    for name in records:
-        forget(folder, name)
+    records = read_all(folder)
+    ran = any(record.session.members() for record in records)
+    stop_all(records)
+    for record in records:
+        forget(folder, record.name)
     return ran
 
 

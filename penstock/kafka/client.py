@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import BrokerError
+from penstock.host.embedded import refuse_another_home
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -56,6 +57,14 @@ def _secured(bootstrap: str) -> KafkaSettings | None:
     return s if bootstrap == s.kafka_bootstrap and s.kafka_security_protocol != "PLAINTEXT" else None
 
 
+def _refuse_another_home(bootstrap: str) -> None:
+    """BrokerError if these are the embedded brokers and another process has a port of theirs."""
+    s = settings()
+    if not s.kafka_bootstrap and bootstrap == s.bootstrap:
+        for port in s.broker_ports:
+            refuse_another_home("Kafka broker", port, "PENSTOCK_KAFKA_PORT", BrokerError)
+
+
 def client_id(name: str = "penstock") -> str:
     """Returns the client id under which brokers log, meter and throttle a client: `NAME@HOST`."""
     return f"{name}@{socket.gethostname()}"
@@ -67,7 +76,11 @@ def client_config(bootstrap: str, name: str = "penstock") -> dict[str, str]:
     Args:
         bootstrap: the brokers.
         name: what the client is, for its client id.
+
+    Raises:
+        BrokerError: The port of an embedded broker is that of another home.
     """
+    _refuse_another_home(bootstrap)
     return _librdkafka_config(bootstrap, name, _secured(bootstrap))
 
 

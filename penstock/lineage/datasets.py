@@ -87,6 +87,6 @@ def _store_host(store: str) -> str:
     if conn_id := settings().connection_ids.get(f"{store}_url"):
         return conn_id
     with suppress(PenstockError, AttributeError, LookupError, ValueError):
-        if host := urlsplit(connections.url(store)).netloc.rpartition("@")[2]:
+        if host := urlsplit(connections.url(store, connecting=False)).netloc.rpartition("@")[2]:
             return host
     return store

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from penstock.errors import SettingError, SinkError
 from penstock.host import process, secret_file
+from penstock.host.embedded import refuse_another_home
 from penstock.settings import settings
 from penstock.settings.connection_types import object_store_fields
 from penstock.settings.connections import AirflowConnection, find, find_text
@@ -54,7 +55,8 @@ def find_endpoint() -> Endpoint | None:
     """Returns the configured endpoint; None if there is none.
 
     Raises:
-        SinkError: The Connection is missing, malformed, of another type or incomplete.
+        SinkError: The Connection is missing, malformed, of another type or incomplete; or the port of the embedded
+            store is that of another home.
     """
     s = settings()
     try:
@@ -71,6 +73,7 @@ def find_endpoint() -> Endpoint | None:
     if record is None or not record.ports:
         return None
     port = next(iter(record.ports.values()))
+    refuse_another_home("object store", port, "PENSTOCK_S3_PORT", SinkError)
     return Endpoint(
         f"http://127.0.0.1:{port}",
         "us-east-1",

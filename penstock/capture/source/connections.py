@@ -10,6 +10,7 @@ from __future__ import annotations
 from sqlalchemy import URL, make_url
 
 from penstock.errors import DeclarationError, SettingError
+from penstock.host.embedded import refuse_another_home
 from penstock.settings import connection_types, connections, settings
 
 DEMO = "demo"
@@ -19,14 +20,19 @@ def url(name: str, dialect: str, *, ask: bool = True) -> URL:
     """The SQLAlchemy URL of a connection, with its password.
 
     Args:
-        ask: As for `penstock.settings.connections.find_text`.
+        ask: As for `penstock.settings.connections.find_text`. Without it nothing is connected to, and the embedded
+            server is not looked for.
 
     Raises:
-        DeclarationError: The connection is missing, invalid or of another engine.
+        DeclarationError: The connection is missing, invalid or of another engine; or the port of the embedded server is
+            that of another home.
     """
     is_embedded = name == DEMO and not settings().control_url.get_secret_value()
     if is_embedded and not connections.find_text(name, ask=ask):
-        return make_url(f"mysql+pymysql://penstock:penstock@127.0.0.1:{settings().mariadb_port}/demo")
+        port = settings().mariadb_port
+        if ask:
+            refuse_another_home("MariaDB server", port, "PENSTOCK_MARIADB_PORT", DeclarationError)
+        return make_url(f"mysql+pymysql://penstock:penstock@127.0.0.1:{port}/demo")
     try:
         connection = connections.find(name, f"{dialect}://user:password@host/database", ask=ask)
         return connection_types.database_url(connection, dialect)

@@ -7,9 +7,11 @@ No message holds a password.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from penstock.errors import SettingError, SinkError
 from penstock.host import process
+from penstock.host.embedded import refuse_another_home
 from penstock.settings import connection_types, connections, settings
 
 EXAMPLES: Mapping[str, str] = {
@@ -27,11 +29,17 @@ def is_configured(store: str) -> bool:
     )
 
 
-def url(store: str) -> str:
+def url(store: str, *, connecting: bool = True) -> str:
     """The URL of a store with user and password; empty if none is set.
 
+    Args:
+        store: Its name.
+        connecting: Whether it is for a connection, and not for a name alone: then the embedded server must be that of
+            this home.
+
     Raises:
-        SinkError: The Connection is missing, malformed, of another type or incomplete.
+        SinkError: The Connection is missing, malformed, of another type or incomplete; or the port of the embedded
+            server is that of another home.
     """
     setting = f"{store}_url"
     try:
@@ -41,7 +49,11 @@ def url(store: str) -> str:
             return connection_types.TEXT_OF[setting](connections.AirflowConnection.parse(store, text))
     except SettingError as e:
         raise SinkError(e.what, got=e.got, hint=e.hint) from None
-    return _server_url(store)
+    address = _server_url(store)
+    if connecting and address:
+        port = urlsplit(address).port or 0
+        refuse_another_home(f"{store} server", port, f"PENSTOCK_{store.upper()}_PORT", SinkError)
+    return address
 
 
 def required_url(store: str, output: str) -> str:

@@ -93,7 +93,7 @@ def test_who_holds_a_port() -> None:
         server.bind(("127.0.0.1", 0))
         server.listen()
         port = server.getsockname()[1]
-        assert ports.port_holder(port) == f"pid {os.getpid()} ({psutil.Process().name()})"
+        assert ports.port_holder(port) == f"pid {os.getpid()} ({psutil.Process().name()}) in {Path.cwd()}"
         assert ports.listens(port)
     assert ports.port_holder(port) is None
     assert not ports.listens(port)
