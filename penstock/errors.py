@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class PenstockError(Exception):
@@ -28,6 +30,12 @@ class PenstockError(Exception):
     def restate(self, what: str, hint: str = "") -> None:
         """Replace the description of the fault, e.g. by one that says where it was found."""
         PenstockError.__init__(self, what, got=self.got, hint=hint or self.hint)
+
+
+def line_within(folder: Path, error: BaseException) -> str:
+    """The innermost line of a folder's code that an error has passed, as `FILE:LINE`; empty if there is none."""
+    lines = (f"{frame.filename}:{frame.lineno}" for frame in reversed(traceback.extract_tb(error.__traceback__)))
+    return next((line for line in lines if line.startswith(f"{folder}/")), "")
 
 
 class DeclarationError(PenstockError):

@@ -6,7 +6,6 @@ import ast
 import importlib
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import cache
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.validation import Declaration, build, incomplete_shares
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, line_within
 from penstock.model.archive import Archive
 from penstock.model.backfill import Backfill
 from penstock.model.declaration import list_files
@@ -95,8 +94,7 @@ def declarations_of(path: Path, project: Path) -> list[Declaration]:
             name = ".".join(path.relative_to(project).with_suffix("").parts)
             return list(_declarations(importlib.import_module(name), path))
         except DeclarationError as e:
-            within = [f for f in traceback.extract_tb(e.__traceback__) if f.filename.startswith(str(project / "jobs"))]
-            location = f"{within[-1].filename}:{within[-1].lineno}" if within else str(path)
+            location = line_within(project / "jobs", e) or str(path)
             raise DeclarationError(
                 e.what if str(path) in e.what else f"{location}: {e.what}", got=e.got, hint=e.hint
             ) from e

@@ -67,7 +67,7 @@ def release_what_changed(
             continue
         reason, note = ("what is new", "new: " + ", ".join(fresh)) if fresh else ("changed files", _described(paths))
         try:
-            release(control, app.name, Actor("make up", "cli"), note)
+            release(control, app.name, Actor("penstock up", "cli"), note)
             result.apps.setdefault(reason, []).append(app.name)
         except ReleaseRefused as e:
             result.problems.append(e)
@@ -91,6 +91,7 @@ def watch_and_release() -> Iterator[str]:
         present = code_snapshot.disk_digest(project)
         if present != digest:
             digest = present
+            yield "files have changed; their code is checked and then released"
             yield from _release_in_process()
 
 

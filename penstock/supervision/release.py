@@ -80,11 +80,18 @@ def _check(control: Control, app: str, project: Path, *, accept_state: bool) -> 
     owned_by_others = [
         name for name in declared["names"] if declared["others"] and control.app_of(name) not in (None, app)
     ]
-    if errors := declared["wrong"] or (declared["others"] if missing or owned_by_others else []):
+    if declared["wrong"]:
         raise ReleaseRefused(
             f"the code of app {app} cannot be read, so it is not released and its driver continues",
-            got="; ".join(errors),
+            got="; ".join(declared["wrong"]),
             hint="correct the files, and release again",
+        )
+    if declared["others"] and (unclear := sorted({*missing, *owned_by_others})):
+        raise ReleaseRefused(
+            f"a file of another app cannot be read and may declare {', '.join(unclear)}, so app {app} is not released "
+            "and its driver continues",
+            got="; ".join(declared["others"]),
+            hint="correct the file, and release again",
         )
     if not declared["names"]:
         raise ReleaseRefused(f"nothing is declared for app {app} any more", hint="stop it; its driver then exits")

@@ -16,10 +16,12 @@ import pyspark
 
 from penstock import catalog
 from penstock.engine.checkpoint.recovery import REBUILD_HINT
+from penstock.engine.error_text import root_message
 from penstock.engine.jvm import bridge
 from penstock.engine.jvm.hadoop_fs import HadoopFolder
 from penstock.engine.query import source, spark_limits
 from penstock.engine.query.expectations import check_expectations
+from penstock.engine.query.spark_limits import clear_refusal
 from penstock.engine.session import open_session, session_for
 from penstock.engine.state import fold as folding
 from penstock.engine.state import restore_rules
@@ -227,7 +229,7 @@ def incompatible_streams(app: str, *, accept: bool) -> list[str]:
         spark = session_for(base, stream)
         try:
             path = f"{settings().checkpoint_root.rstrip('/')}/{name}"
-            with folding.use_checkpoint(stream, path) as context:
+            with clear_refusal(stream), folding.use_checkpoint(stream, path) as context:
                 frame = build_frame(spark, stream, settings().bootstrap, empty_tables(stream, spark))
             lines = fingerprint_lines(stream, frame, context)
             plan = PlanFingerprint(spark, name, path)
@@ -238,8 +240,8 @@ def incompatible_streams(app: str, *, accept: bool) -> list[str]:
         except PenstockError as e:
             refused.append(str(e))
         except Exception as e:
-            # A transform may raise anything; the other streams are checked all the same.
-            refused.append(f"stream {name}: {type(e).__name__}: {str(e).strip().partition(chr(10))[0]}")
+            # Of the checkpoint, for example; the other streams are checked all the same.
+            refused.append(f"stream {name}: {type(e).__name__}: {root_message(e)}")
     # All or none.
     for plan, lines in [] if refused else accepted:
         plan.accept(lines)

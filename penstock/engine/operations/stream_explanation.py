@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException
-
 from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.checkpoint.plan_fingerprint import PlanFingerprint
-from penstock.engine.error_text import root_message
-from penstock.engine.query import spark_limits
+from penstock.engine.query.spark_limits import clear_refusal
 from penstock.engine.state import fold
-from penstock.errors import Blocked, DeclarationError, PenstockError
+from penstock.errors import Blocked
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -66,19 +61,3 @@ def explain(stream: Stream, spark: SparkSession) -> StreamExplanation:
         except Blocked as e:
             release = f"the stream would be blocked: {e}"
     return StreamExplanation.of(frame, lines, release)
-
-
-@contextmanager
-def clear_refusal(stream: Stream) -> Iterator[None]:
-    """Turn what a transform or Spark raises into a DeclarationError that names the stream."""
-    try:
-        yield
-    except PenstockError:
-        raise
-    except Exception as e:
-        refusal = spark_limits.explain_refusal(stream.name, e) if isinstance(e, AnalysisException) else None
-        raise refusal or DeclarationError(
-            f"the transform of stream {stream.name} fails",
-            got=f"{type(e).__name__}: {root_message(e)}",
-            hint=f"mend it in {stream.location}",
-        ) from e

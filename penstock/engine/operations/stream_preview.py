@@ -26,8 +26,9 @@ from penstock.engine.jvm import bridge
 from penstock.engine.jvm.hadoop_fs import HadoopFolder
 from penstock.engine.operations.reset import Reset
 from penstock.engine.operations.reset_plan import input_logs, start_offsets
-from penstock.engine.operations.stream_explanation import StreamExplanation, clear_refusal
+from penstock.engine.operations.stream_explanation import StreamExplanation
 from penstock.engine.query.encode import encode_rows, split_by_output
+from penstock.engine.query.spark_limits import clear_refusal
 from penstock.engine.query.tables import StreamTables
 from penstock.engine.query.upstream import open_upstream
 from penstock.engine.query.watermark import Watermark

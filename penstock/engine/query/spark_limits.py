@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
-from penstock.errors import DeclarationError
+from penstock.engine.error_text import root_message
+from penstock.errors import DeclarationError, PenstockError, line_within
 from penstock.model.output_mode import KeyedState, StreamJoin, Timers
+from penstock.settings import settings
 
 if TYPE_CHECKING:
-    from pyspark.errors import AnalysisException
-
     from penstock.engine.jvm.bridge import EventTimeWindows
     from penstock.model.stream import Stream
 
@@ -55,6 +57,22 @@ REFUSALS = {
     "Limits are not supported": ("a limit over a stream", "leave it out, or aggregate by a window of event_time"),
     "(Intersect|Except) of streaming": ("sets of a stream's rows", "join the streams on the columns"),
 }
+
+
+@contextmanager
+def clear_refusal(stream: Stream) -> Iterator[None]:
+    """Turn what a transform or Spark raises into a DeclarationError that names the stream and the line."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as e:
+        refusal = explain_refusal(stream.name, e) if isinstance(e, AnalysisException) else None
+        raise refusal or DeclarationError(
+            f"the transform of stream {stream.name} fails",
+            got=f"{type(e).__name__}: {root_message(e)}",
+            hint=f"mend it in {line_within(settings().project, e) or stream.location}",
+        ) from e
 
 
 def explain_refusal(stream: str, e: AnalysisException) -> DeclarationError | None:

@@ -246,17 +246,16 @@ def test_a_stream_that_does_not_stop_in_order_keeps_no_other_from_it(
 # Releases
 
 
-def test_code_that_does_not_load_is_not_released(
-    project: Path, control: Control, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = release._run_check
-    monkeypatch.setattr(
-        release, "_run_check", lambda c, t, p: real(c, t, p) if c[0] == "penstock.catalog" else {"refused": []}
-    )
+def test_broken_code_is_not_released(project: Path, control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, fine = release._run_check, {"refused": list[str]()}
+    monkeypatch.setattr(release, "_run_check", lambda c, *of: real(c, *of) if c[0] == "penstock.catalog" else fine)
     broken(project, "jobs/shop/returns.py")
     with pytest.raises(ReleaseRefused, match=r"the code of app shop cannot be read.*returns\.py.*correct the files"):
         release.release(control, "shop", ME)
     assert release.release(control, "bank", ME) == 1
+    (project / "jobs" / "bank" / "rates.py").unlink()
+    with pytest.raises(ReleaseRefused, match=r"another app .* may declare rates, so app bank is not .*returns\.py"):
+        release.release(control, "bank", ME)
     broken(project, "sql/captures/towns.sql")
     with pytest.raises(ReleaseRefused, match=r"app captures .*towns\.sql"):
         release.release(control, "captures", ME)

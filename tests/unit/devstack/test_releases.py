@@ -86,4 +86,4 @@ def test_a_change_of_code_is_released_and_no_other(project: Project, monkeypatch
 
     monkeypatch.setattr(watchfiles, "watch", changes)
     monkeypatch.setattr(releases, "_release_in_process", lambda: iter(["released"]))
-    assert list(watch_and_release()) == ["released"]
+    assert list(watch_and_release()) == ["files have changed; their code is checked and then released", "released"]

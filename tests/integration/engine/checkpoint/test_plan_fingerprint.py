@@ -201,7 +201,7 @@ def accepts_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_release_incompatible_with_the_state_is_refused(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Streams of one app: only those are named whose state would be misread."""
+    """Streams of one app: only those are named whose state would be misread, or which fail."""
     file = tmp_path / "jobs" / "shop" / "sales.py"
     file.parent.mkdir(parents=True)
 
@@ -219,7 +219,8 @@ def test_a_release_incompatible_with_the_state_is_refused(
             PlanFingerprint(session_for(spark, of), name, str(checkpoints / name)).store(kept(spark, of))
             (checkpoints / name / "commits").mkdir()
             (checkpoints / name / "commits" / "0").write_text("v1\n{}")
-        write("'sums', 1, 'max(amount)'", "'counts', 2, 'count(*)'", "'kept', 1, 'sum(amount)'")
+        changed = ("'sums', 1, 'max(amount)'", "'counts', 2, 'count(*)'", "'kept', 1, 'sum(amount)'")
+        write(*changed, "'wrong', 1, 'summ(amount)'")
         me = Actor("me", "cli")
         with pytest.raises(ReleaseRefused) as refused:
             release.release(control, "shop", me)
@@ -236,6 +237,10 @@ def test_a_release_incompatible_with_the_state_is_refused(
             "`--to earliest`", "`penstock streams release counts --accept-state`", "penstock backfill list",
         ):  # fmt: skip
             assert choice in said
+        assert "the transform of stream wrong fails; got: AnalysisException: [UNRESOLVED_ROUTINE]" in said
+        line = 1 + file.read_text().splitlines().index('        return windows.agg(F.expr(value).alias("value"))')
+        assert f"hint: mend it in {file}:{line}" in said
+        write(*changed)
         accepts_here(spark, monkeypatch)
         assert release.release(control, "shop", me, accept_state=True) == 1
         taken = {path.parent.name for path in checkpoints.glob("*/plan-accepted.json")}
