@@ -6,14 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.java import aot_cache
 from tests.chaos.platform import Platform, start_platform
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _fast_start() -> None:
-    """Create the class cache, as `make up` does."""
-    aot_cache.ensure()
 
 
 @pytest.fixture(scope="module", params=["client", "cluster"])
