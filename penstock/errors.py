@@ -93,6 +93,22 @@ class SinkError(PenstockError):
     """A store outside Kafka refused or did not answer."""
 
 
+class RegistryError(PenstockError):
+    """The schema registry refused or did not answer; the same again later."""
+
+
+class UnknownSchema(PenstockError):
+    """The schema registry has no schema of an id."""
+
+
+class SchemaNotRegistered(PenstockError):
+    """A schema that is to be written is not registered; a release registers it."""
+
+
+class IncompatibleSchema(PenstockError):
+    """The schema registry refuses a schema because of the versions that it has; `got` is what it says."""
+
+
 class CommandError(PenstockError):
     """A command that the operator page runs has failed, or has not ended."""
 
@@ -115,6 +131,7 @@ class MissingExtra(PenstockError):
 
 # By the package that is imported: the extra of pyproject.toml that has it.
 EXTRAS = {
+    "authlib": "avro", "fastavro": "avro",
     "bson": "mongodb", "pymongo": "mongodb", "elastic_transport": "elasticsearch", "elasticsearch": "elasticsearch",
     "openlineage": "lineage", "psycopg": "postgres", "watchfiles": "devstack",
 }  # fmt: skip

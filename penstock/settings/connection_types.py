@@ -25,6 +25,7 @@ DATABASE = ("penstock_database", "mysql", "mariadb", "postgres", "postgresql", "
 ELASTICSEARCH = ("penstock_elasticsearch", "elasticsearch", "http", "https")
 MONGODB = ("penstock_mongodb", "mongo", "mongodb", "mongodb+srv")
 INFLUXDB = ("penstock_influxdb", "influxdb", "http", "https")
+SCHEMA_REGISTRY = ("penstock_schema_registry", "http", "https")
 OBJECT_STORE = ("penstock_s3", "aws", "s3")
 VIEWS = ("penstock_views", "http", "https", "generic")
 WEBHOOK = ("penstock_webhook", "slackwebhook", "http", "https")
@@ -178,7 +179,7 @@ def http_url(connection: AirflowConnection, types: tuple[str, ...]) -> str:
     if connection.schema in ("http", "https"):
         scheme = connection.schema
     elif connection.schema:
-        path = "/" + quote(connection.schema)
+        path = "/" + quote(connection.schema.lstrip("/"))
     port = f":{connection.port}" if connection.port else ""
     return f"{protocol if separator else scheme}://{_account(connection)}{host}{port}{path}"
 
@@ -191,6 +192,11 @@ def elasticsearch_url(connection: AirflowConnection) -> str:
 def influxdb_url(connection: AirflowConnection) -> str:
     """The URL of InfluxDB, with user and password. SettingError."""
     return http_url(connection, INFLUXDB)
+
+
+def schema_registry_url(connection: AirflowConnection) -> str:
+    """The URL of the schema registry, with user and password. SettingError."""
+    return http_url(connection, SCHEMA_REGISTRY)
 
 
 def mongodb_url(connection: AirflowConnection) -> str:
@@ -264,6 +270,7 @@ TEXT_OF: Mapping[str, Callable[[AirflowConnection], str]] = {
     "elasticsearch_url": elasticsearch_url,
     "mongodb_url": mongodb_url,
     "influxdb_url": influxdb_url,
+    "schema_registry_url": schema_registry_url,
     "views_token": views_token,
     "alert_webhook": webhook_url,
     "heartbeat_secret": secret_text,

@@ -1,10 +1,12 @@
-"""Settings of the stores of sinks and the object store of archives."""
+"""Settings of the stores of sinks, the object store of archives, and the schema registry."""
 
 from pydantic import BaseModel, Field, SecretStr
 
+from penstock.settings.types import Authority
+
 
 class StoreSettings(BaseModel):
-    """Stores of sinks and the object store of archives."""
+    """Stores of sinks, the object store of archives, and the schema registry."""
 
     influxdb_url: SecretStr = Field(
         SecretStr(""), description="URL of InfluxDB 1.x, with user and password; empty: none"
@@ -33,4 +35,11 @@ class StoreSettings(BaseModel):
     influxdb_port: int = Field(18086, description="port of the embedded InfluxDB; its RPC uses the next one")
     s3_port: int = Field(
         19900, ge=1, le=65535, description="port of the embedded object store, which runs unless another is configured"
+    )
+    schema_registry_url: SecretStr = Field(
+        SecretStr(""),
+        description="URL of the schema registry, with user and password; several, separated by commas; empty: none",
+    )
+    schema_registry_ca: Authority = Field(
+        "", description="PEM file of the CAs of the schema registry; empty: those of certifi"
     )

@@ -17,8 +17,9 @@ from penstock.settings import PROJECT
 
 # Imported by processes without Spark, or that must start quickly: DAG files, the page, the captures.
 WITHOUT_SPARK = (
-    "errors", "settings", "logs", "model", "host", "java", "web", "streams", "object_store", "codec", "control",
-    "kafka", "sinks", "tables", "catalog", "lineage", "supervision", "capture", "views", "monitoring", "cli", "airflow",
+    "errors", "settings", "logs", "model", "host", "java", "web", "streams", "object_store", "registry", "codec",
+    "control", "kafka", "sinks", "tables", "catalog", "lineage", "supervision", "capture", "views", "monitoring", "cli",
+    "airflow",
 )  # fmt: skip
 # Run in a fresh interpreter: imports modules while Spark is banned, and reports which module imported it.
 PROBE = """

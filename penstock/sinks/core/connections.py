@@ -1,18 +1,12 @@
-"""Resolves the URL of a store: from a setting, an Airflow Connection, or a server of `penstock up`.
-
-`PENSTOCK_INFLUXDB_URL`, which may name a Connection, else `AIRFLOW_CONN_INFLUXDB` (a URI, or the JSON form), and so on.
-No message holds a password.
-"""
+"""The URLs of stores (`penstock.host.service_url`). No message holds a password."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
-from penstock.errors import SettingError, SinkError
-from penstock.host import process
-from penstock.host.embedded import refuse_another_home
-from penstock.settings import connection_types, connections, settings
+from penstock.errors import SinkError
+from penstock.host import service_url
+from penstock.settings import connections
 
 EXAMPLES: Mapping[str, str] = {
     "elasticsearch": "http://user:password@host:9200",
@@ -23,10 +17,7 @@ EXAMPLES: Mapping[str, str] = {
 
 def is_configured(store: str) -> bool:
     """Whether a store has a URL, or a Connection that should say it; Airflow is not asked."""
-    setting = f"{store}_url"
-    return bool(getattr(settings(), setting).get_secret_value() or connections.find_text(store, ask=False)) or bool(
-        _server_url(store)
-    )
+    return service_url.is_configured(store)
 
 
 def url(store: str, *, connecting: bool = True) -> str:
@@ -41,19 +32,8 @@ def url(store: str, *, connecting: bool = True) -> str:
         SinkError: The Connection is missing, malformed, of another type or incomplete; or the port of the embedded
             server is that of another home.
     """
-    setting = f"{store}_url"
-    try:
-        if value := settings().secret(setting):
-            return value
-        if text := connections.find_text(store, ask=False):
-            return connection_types.TEXT_OF[setting](connections.AirflowConnection.parse(store, text))
-    except SettingError as e:
-        raise SinkError(e.what, got=e.got, hint=e.hint) from None
-    address = _server_url(store)
-    if connecting and address:
-        port = urlsplit(address).port or 0
-        refuse_another_home(f"{store} server", port, f"PENSTOCK_{store.upper()}_PORT", SinkError)
-    return address
+    embedded = f"{EXAMPLES[store].partition(':')[0]}://127.0.0.1:{{port}}"
+    return service_url.find(store, embedded, SinkError, connecting=connecting)
 
 
 def required_url(store: str, output: str) -> str:
@@ -66,10 +46,3 @@ def required_url(store: str, output: str) -> str:
         got=f"neither {setting} nor {connection} is set",
         hint=f"set {setting} to {EXAMPLES[store]}, and restart the driver (penstock streams release)",
     )
-
-
-def _server_url(store: str) -> str:
-    """The URL of a server of `penstock up`; empty if it does not run."""
-    record = process.read(settings().home / "run", store)
-    port = next(iter(record.ports.values()), None) if record else None
-    return f"{EXAMPLES[store].partition(':')[0]}://127.0.0.1:{port}" if port else ""

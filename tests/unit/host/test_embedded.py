@@ -16,6 +16,7 @@ from penstock.host import session
 from penstock.host.process import ProcessRecord
 from penstock.kafka.client import client_config
 from penstock.object_store import endpoint
+from penstock.registry import endpoint as registry
 from penstock.settings import settings
 from penstock.sinks.core import connections as stores
 from tests.chaos.projects import other_project
@@ -28,6 +29,7 @@ CLIENTS: dict[str, tuple[str, str, Callable[[], object]]] = {
     "mongodb": ("mongodb", "MONGODB", lambda: stores.url("mongodb")),
     "elasticsearch": ("elasticsearch", "ELASTICSEARCH", lambda: stores.required_url("elasticsearch", "one")),
     "s3": ("s3", "S3", endpoint.find_endpoint),
+    "schema_registry": ("schema_registry", "SCHEMA_REGISTRY", registry.find_endpoint),
 }
 
 

@@ -22,6 +22,7 @@ from penstock.settings.connection_types import (
     kafka_settings,
     mongodb_url,
     object_store_fields,
+    schema_registry_url,
     views_token,
     webhook_url,
 )
@@ -202,6 +203,9 @@ def test_a_connection_that_gives_no_database(text: str, message: str) -> None:
         (elasticsearch_url, as_json("elasticsearch", host="https://h", port=9243), "https://h:9243"),
         (elasticsearch_url, "https://u:p@h/es", "https://u:p@h/es"),
         (influxdb_url, as_json("penstock_influxdb", host="h", port=8086, schema="https"), "https://h:8086"),
+        (schema_registry_url, as_json("penstock_schema_registry", host="https://h", login="u", password="p/@",
+                                      schema="/apis/ccompat/v7"), "https://u:p%2F%40@h/apis/ccompat/v7"),
+        (schema_registry_url, "https://u:p@h:8081/apis/ccompat/v7", "https://u:p@h:8081/apis/ccompat/v7"),
         (mongodb_url, as_json("penstock_mongodb", host="h", port=27017, login="u", password="p/@", schema="admin"),
          "mongodb://u:p%2F%40@h:27017/admin"),
         (mongodb_url, as_json("mongo", host="h", login="u", password="p", extra={"srv": True, "ssl": "true", "a": 1}),
@@ -218,7 +222,7 @@ def test_the_url_or_token_of_other_kinds(read: Callable[[AirflowConnection], str
     assert read(parse(text)) == url
 
 
-@pytest.mark.parametrize("read", [elasticsearch_url, influxdb_url, mongodb_url])
+@pytest.mark.parametrize("read", [elasticsearch_url, influxdb_url, mongodb_url, schema_registry_url])
 def test_a_store_needs_a_host_and_its_type(read: Callable[[AirflowConnection], str]) -> None:
     kind = read.__name__.removesuffix("_url")
     with pytest.raises(SettingError, match=f"connection c has no host; got: type penstock_{kind}; hint: fill in"):

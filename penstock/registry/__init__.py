@@ -1,0 +1,1 @@
+"""A schema registry with Confluent's API: schemas by id, subjects, registration."""

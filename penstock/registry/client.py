@@ -1,0 +1,235 @@
+"""Reads and registers schemas, by Confluent's client. A process keeps what it has read: ids never change.
+
+Only a release registers. A running batch reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import cache
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import (
+    IncompatibleSchema,
+    PenstockError,
+    RegistryError,
+    SchemaNotRegistered,
+    UnknownSchema,
+    optional_packages,
+)
+from penstock.registry.endpoint import API, RegistryEndpoint, find_endpoint
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+TIMEOUT = 5.0
+"""Seconds to connect, and between two parts of an answer."""
+RETRIES, RETRY_MS, MAX_RETRY_MS = 2, 500, 2000
+SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND = 40401, 40402, 40403
+# Words of a registry or of a proxy before it, which may send a page.
+MESSAGE_LENGTH = 2000
+
+
+def schema_text(schema_id: int) -> str:
+    """The schema of an id, as it is registered.
+
+    Args:
+        schema_id: The id, as records have it before their value.
+
+    Raises:
+        UnknownSchema: The registry has no such id.
+        RegistryError: The registry refused or did not answer.
+        SettingError: No registry is configured.
+    """
+    client = _shared_client(find_endpoint())
+    with _errors(f"schema {schema_id}"):
+        try:
+            return str(client.get_schema(schema_id).schema_str)
+        except _refusal() as e:
+            if e.error_code != SCHEMA_NOT_FOUND:
+                raise
+            raise UnknownSchema(
+                f"the schema registry has no schema of id {schema_id}",
+                got=_words(e),
+                hint="find out who writes records with this id, and which registry it uses",
+            ) from e
+
+
+def subject_schemas(subject: str) -> dict[int, str]:
+    """All versions of a subject.
+
+    Args:
+        subject: The subject, such as `orders-value`.
+
+    Returns:
+        The schemas by id, the oldest version first; empty if there is no such subject.
+
+    Raises:
+        RegistryError: The registry refused or did not answer.
+        SettingError: No registry is configured.
+    """
+    client, schemas = _shared_client(find_endpoint()), dict[int, str]()
+    with _errors(f"subject {subject}"):
+        try:
+            for version in sorted(client.get_versions(subject)):
+                registered: Any = client.get_version(subject, version)
+                schemas[registered.schema_id] = registered.schema.schema_str
+        except _refusal() as e:
+            # Deleted, also while it is read.
+            if e.error_code not in (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND):
+                raise
+    return schemas
+
+
+def registered_id(subject: str, text: str, kind: str) -> int:
+    """The id of a schema that is registered under a subject.
+
+    Args:
+        subject: The subject, such as `orders-value`.
+        text: The schema; how JSON in it is formatted does not matter.
+        kind: `AVRO`, `PROTOBUF` or `JSON`.
+
+    Raises:
+        SchemaNotRegistered: It is not registered under this subject.
+        RegistryError: The registry refused or did not answer.
+        SettingError: No registry is configured.
+    """
+    client = _shared_client(find_endpoint())
+    with _errors(f"subject {subject}"):
+        found = _lookup(client, subject, _schema(text, kind))
+    if found is None:
+        raise SchemaNotRegistered(
+            f"the schema is not registered under {subject}",
+            got=f"{kind} {text[:200]}",
+            hint="release the app that writes the topic: penstock streams release APP",
+        )
+    return found
+
+
+def register(subject: str, text: str, kind: str) -> int:
+    """Register a schema under a subject, unless it is; the registry checks that it is compatible.
+
+    Args:
+        subject: The subject, such as `orders-value`.
+        text: The schema; how JSON in it is formatted does not matter.
+        kind: `AVRO`, `PROTOBUF` or `JSON`.
+
+    Returns:
+        Its id.
+
+    Raises:
+        IncompatibleSchema: The registry refuses it, by the compatibility that the subject has; `got` is what it says.
+        RegistryError: The registry refused it as no valid schema, refused the login, or did not answer.
+        SettingError: No registry is configured.
+    """
+    schema = _schema(text, kind)
+    # A client of its own: what another remembers may have been deleted since.
+    with closing(_client(find_endpoint())) as client, _errors(f"the schema of {subject}"):
+        if (found := _lookup(client, subject, schema)) is not None:
+            return found
+        try:
+            return client.register_schema(subject, schema)
+        except _refusal() as e:
+            if e.http_status_code != HTTPStatus.CONFLICT:
+                raise
+            # Another release may have registered the same in this moment.
+            if (found := _lookup(client, subject, schema)) is not None:
+                return found
+            raise IncompatibleSchema(
+                f"the schema of {subject} is not compatible with the registered versions",
+                got=_words(e),
+                hint="give new fields a default and keep the types of others; or write another topic; or change the "
+                "compatibility of the subject in the registry",
+            ) from e
+
+
+def probe(endpoint: RegistryEndpoint) -> int:
+    """The number of subjects that the login may see. RegistryError if the registry refused or did not answer."""
+    with closing(_client(endpoint)) as client, _errors("the list of subjects"):
+        return len(client.get_subjects())
+
+
+@cache
+def _shared_client(endpoint: RegistryEndpoint) -> SchemaRegistryClient:
+    return _client(endpoint)
+
+
+# A connection that two processes have would mix their answers.
+os.register_at_fork(after_in_child=_shared_client.cache_clear)
+
+
+def _client(endpoint: RegistryEndpoint) -> SchemaRegistryClient:
+    with optional_packages():
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    config: dict[str, Any] = {
+        "url": endpoint.url,
+        "timeout": TIMEOUT,
+        "max.retries": RETRIES,
+        "retries.wait.ms": RETRY_MS,
+        "retries.max.wait.ms": MAX_RETRY_MS,
+    }
+    if endpoint.login:
+        config["basic.auth.user.info"] = endpoint.login
+    if endpoint.ca:
+        config["ssl.ca.location"] = endpoint.ca
+    return SchemaRegistryClient(config)
+
+
+def _schema(text: str, kind: str) -> Schema:
+    with optional_packages():
+        from confluent_kafka.schema_registry import Schema
+
+    if kind != "PROTOBUF":
+        # Registries compare texts: another indentation would be another version. Their words say what is no JSON.
+        with suppress(ValueError):
+            text = json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
+    return Schema(text, kind)
+
+
+def _lookup(client: SchemaRegistryClient, subject: str, schema: Schema) -> int | None:
+    """The id of a schema under a subject; None if it is not registered there."""
+    try:
+        return client.lookup_schema(subject, schema).schema_id
+    except _refusal() as e:
+        if e.error_code not in (SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND):
+            raise
+        return None
+
+
+def _refusal() -> Any:
+    """The class of the client's errors for answers that say no."""
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+    return SchemaRegistryError
+
+
+def _words(refusal: Any) -> str:
+    return str(refusal.error_message)[:MESSAGE_LENGTH]
+
+
+@contextmanager
+def _errors(what: str) -> Iterator[None]:
+    """Raise RegistryError for whatever the client raises: its own error, of HTTP, or of an answer that is no JSON."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except _refusal() as e:
+        status, said = e.http_status_code, _words(e)
+        hint = "see what it says"
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            hint = "check user and password of PENSTOCK_SCHEMA_REGISTRY_URL, and what this user may do"
+        elif status == HTTPStatus.NOT_FOUND:
+            hint = f"check the path in PENSTOCK_SCHEMA_REGISTRY_URL; that of Apicurio Registry is {API}"
+        raise RegistryError(f"the schema registry refuses {what}", got=f"status {status}: {said}", hint=hint) from e
+    except Exception as e:
+        raise RegistryError(
+            f"the schema registry does not answer, so {what} is not known",
+            got=f"{type(e).__name__}: {e}"[:MESSAGE_LENGTH],
+            hint="check that it runs, and PENSTOCK_SCHEMA_REGISTRY_URL and PENSTOCK_SCHEMA_REGISTRY_CA",
+        ) from e
