@@ -107,6 +107,16 @@ def probe_influxdb(connection: AirflowConnection) -> str:
     return f"InfluxDB {answer.headers.get('X-Influxdb-Version', '')}, {len(names)} databases visible"
 
 
+def probe_schema_registry(connection: AirflowConnection) -> str:
+    """List the subjects that the user may see."""
+    from penstock.registry import client
+    from penstock.registry.endpoint import RegistryEndpoint
+
+    url = connection_types.schema_registry_url(connection)
+    subjects = client.probe(RegistryEndpoint.parse(url, settings().schema_registry_ca))
+    return f"{subjects} subjects visible"
+
+
 def probe_object_store(connection: AirflowConnection) -> str:
     """List the buckets of the key."""
     from pyarrow import fs

@@ -79,6 +79,13 @@ class InfluxHook(ConnectionHook):
     probe = staticmethod(probes.probe_influxdb)
 
 
+class SchemaRegistryHook(ConnectionHook):
+    """A schema registry."""
+
+    conn_type, hook_name = "penstock_schema_registry", "Penstock: schema registry"
+    probe = staticmethod(probes.probe_schema_registry)
+
+
 class ObjectStoreHook(ConnectionHook):
     """The object store of archives and checkpoints."""
 

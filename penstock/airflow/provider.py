@@ -78,6 +78,14 @@ def get_provider_info() -> dict[str, Any]:
                 placeholders={"schema": "https", "port": "8086"},
             ),
             _connection_type(
+                "schema_registry",
+                "SchemaRegistryHook",
+                "Penstock: schema registry",
+                hidden=["extra"],
+                labels={"schema": "Protocol, or path of the API"},
+                placeholders={"host": "https://registry.example", "port": "8081", "schema": "apis/ccompat/v7"},
+            ),
+            _connection_type(
                 "s3",
                 "ObjectStoreHook",
                 "Penstock: object store (S3)",
