@@ -18,7 +18,7 @@ def session(name: str) -> Iterator[SparkSession]:
 
     # Spark would log each error again, with a page of Java.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    spark = open_session(name)
+    spark = open_session(name, log_level="fatal")
     try:
         yield spark
     finally:

@@ -166,7 +166,6 @@ def _session(command: str, stream: Stream) -> Iterator[SparkSession]:
     with session(command) as spark:
         from penstock.engine.session import session_for
 
-        spark.sparkContext.setLogLevel("OFF")
         yield session_for(spark, stream)
 
 

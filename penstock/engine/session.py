@@ -199,12 +199,15 @@ def _of_pods(request: ExecutorResources) -> dict[str, str]:
     return conf
 
 
-def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSession:
+def open_session(app: str, java_options: Sequence[str] | None = None, log_level: str = "warn") -> SparkSession:
     """The session of this process. Under spark-submit, and in a cluster, the JVM exists; otherwise it is started.
 
     The process's local time is UTC from then on, as in Spark and in its Python workers.
 
-    java_options: as for `submit_conf`.
+    Args:
+        app: Name of the app.
+        java_options: As for `submit_conf`.
+        log_level: Of what Spark writes to standard error: `warn`, or `fatal` where the caller tells errors itself.
 
     Raises:
         HostError: The installed parts of Spark have different versions.
@@ -227,7 +230,11 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
         os.environ.update(runtime.find().environment())
         # Otherwise a killed JVM leaves some 20 MB for ever, and more if it shuffled.
         temporary = scratch.process_folder(settings().home / "tmp")
-        options = [*(aot_cache.options() if java_options is None else java_options), f"-Djava.io.tmpdir={temporary}"]
+        options = [
+            *(aot_cache.options() if java_options is None else java_options),
+            f"-Djava.io.tmpdir={temporary}",
+            f"-Dpenstock.log.level={log_level}",
+        ]
         # The builder passes settings on the JVM's command line, which every user may read.
         conf, hidden = _submit_conf(app, None, options)
         if hidden:
@@ -248,7 +255,7 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
             del os.environ["PYSPARK_SUBMIT_ARGS"]
     if os.environ.get("SPARK_LOCAL_DIRS") == str(temporary):
         del os.environ["SPARK_LOCAL_DIRS"]  # child processes have their own
-    spark.sparkContext.setLogLevel("WARN")
+    spark.sparkContext.setLogLevel(log_level.upper())
     return spark
 
 

@@ -22,13 +22,17 @@ from tests.support.wait import wait_until
 pytestmark = pytest.mark.integration
 
 ENDS = """
-import sys
+import contextlib, os
+from pyspark.errors import PySparkException
+from penstock.cli.spark import session
 from penstock.engine.jvm import bridge
-from penstock.engine.session import open_session
-spark = open_session("ends")
+opened = session("ends")
+spark = opened.__enter__()
+with contextlib.suppress(PySparkException):
+    spark.range(1).selectExpr("raise_error('no way')").collect()
 spark.sparkContext._jsc.sc().stop()
 assert not bridge.is_alive(spark)
-sys.exit(bridge.stop_jvm(spark))
+os._exit(bridge.stop_jvm(spark))
 """
 
 
@@ -227,4 +231,5 @@ def test_a_logged_payload_cannot_forge_a_log_record(spark: SparkSession) -> None
 
 def test_a_stopped_context_is_not_alive_and_stop_jvm_ends_the_jvm(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", ENDS], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr == "", "a command tells errors itself"
     assert done.returncode == 0, done.stderr[-2000:]
