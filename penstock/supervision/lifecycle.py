@@ -37,8 +37,7 @@ LOOK_EVERY, LAG_EVERY, HISTORY_EVERY = 1.0, 5.0, 15.0
 # A client that does not come back from a call cannot be stopped, only left: several times what each call may take.
 STUCK_WRITE = 5 * TIMEOUT
 # Exit codes, for the log's reader: 0 asked to exit, 75 (EX_TEMPFAIL) another driver has the leases, 78 nothing to run.
-LEASES_ELSEWHERE = 75
-NOTHING_TO_RUN = 78  # EX_CONFIG
+LEASES_ELSEWHERE, NOTHING_TO_RUN = 75, 78
 
 
 class DriverRun(Protocol):
@@ -97,7 +96,7 @@ class Driver(ABC):
         self._ended_without_memory: DriverRow | None = None
         self._runs: dict[str, DriverRun] = {}
         self._release = 0
-        self._has_resources = True
+        self._has_resources = self._broker_answers = True
         # What was reported last of what it lacks: that all is on its way is what a launch says already.
         self._reported_resources: str | None = ""
         self._unreported: dict[str, str] = {}
@@ -205,7 +204,7 @@ class Driver(ABC):
 
     def _open_runs(self) -> None:
         progress, now = self._control.progress(self.app), self._control.now()
-        self._ended_without_memory = self._find_ended_without_memory()
+        self._ended_without_memory = ends.find_ended_before(self._control, self.app, self.incarnation)
         unreadable = self._control.desired(self.app).keys() - set(self._names) if self._broken_files else set()
         for name in (*self._names, *sorted(unreadable)):
             previous = progress.get(name)
@@ -221,17 +220,10 @@ class Driver(ABC):
                 UnreadableRun(figures, self._unreadable()) if name in unreadable else self.create_run(name, figures)
             )
 
-    def _find_ended_without_memory(self) -> DriverRow | None:
-        """The app's last driver, if its memory was full."""
-        drivers = self._control.drivers(self.app, live=False)
-        last = next((d for d in drivers if d.incarnation != self.incarnation), None)
-        return last if last and last.end_code == "memory" else None
-
     def _unreadable(self) -> str:
         """What is wrong with files of the app; with others, if its own are right."""
-        return "; ".join(
-            map(str, catalog.mistakes_of_app(self.app, self.catalog, self._broken_files) or self._broken_files)
-        )
+        own = catalog.mistakes_of_app(self.app, self.catalog, self._broken_files)
+        return "; ".join(map(str, own or self._broken_files))
 
     def _loop(self) -> None:
         lag_at = 0.0
@@ -326,7 +318,9 @@ class Driver(ABC):
             stable, ends = (of(admin(broker), partitions, broker) for of in (end_offsets, log_end_offsets))
         except BrokerError as e:
             log.warning("lag could not be measured: %s", e)
+            self._broker_answers = False
             return
+        self._broker_answers = True
         for name, offsets in positions.items():
             try:
                 self._runs[name].lag(offsets, stable, ends, asked_at)
@@ -391,6 +385,9 @@ class Driver(ABC):
             log.warning("draining could not be reported: %s", e)
         for name, run in self._runs.items():
             self._stop(name, run)
+        # This stays the lag of a stopped stream: its last batch counts too. No lease is kept for a broker that is down.
+        if self._broker_answers:
+            self._measure_lag()
         try:
             self._report(keep=True)
             self._leases.drop()

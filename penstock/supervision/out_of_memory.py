@@ -7,6 +7,8 @@ import os
 import re
 from pathlib import Path
 
+from penstock.control import Control, DriverRow
+
 # Lines of the JVM's and of Spark's own: what a record says stands in lines that are indented.
 MESSAGES = re.compile(
     rb"^(?:Terminating due to java\.lang\.OutOfMemoryError"
@@ -25,3 +27,9 @@ def out_of_memory(log: str) -> str:
     except OSError:
         return ""
     return f"its JVM ran out of memory: {match[1].decode()}" if match else ""
+
+
+def find_ended_before(control: Control, app: str, incarnation: str) -> DriverRow | None:
+    """The driver of an app before this one, if its memory was full."""
+    last = next((d for d in control.drivers(app, live=False) if d.incarnation != incarnation), None)
+    return last if last and last.end_code == "memory" else None

@@ -10,6 +10,7 @@ import pytest
 
 from penstock import catalog
 from penstock.control import ProgressRow
+from penstock.errors import BrokerError
 from penstock.supervision import lifecycle
 from penstock.supervision.lifecycle import Driver
 from tests.support.supervised_platform import Platform
@@ -85,6 +86,27 @@ def test_a_run_whose_lag_cannot_be_measured_keeps_no_other_from_it(made: Bare, m
         monkeypatch.setattr(lifecycle, name, lambda *_: {})
     made._measure_lag()
     assert made._runs["s"].measured  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["", "a broker that is down keeps no lease"])
+def test_the_lag_of_a_stopped_stream_counts_its_last_batch(
+    made: Bare, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    asked: list[set[tuple[str, int]]] = []
+
+    def ends(_client: object, partitions: set[tuple[str, int]], _broker: str) -> dict[tuple[str, int], int]:
+        asked.append(partitions)
+        if not answers:
+            raise BrokerError("no broker")
+        return {}
+
+    run: Any = made._runs["s"]
+    monkeypatch.setattr(run, "stop", lambda: run.offsets.update(orders={0: 1}), raising=False)
+    for name, function in (("end_offsets", ends), ("log_end_offsets", ends), ("admin", lambda _: None)):
+        monkeypatch.setattr(lifecycle, name, function)
+    made._measure_lag()
+    made._drain()
+    assert ({("orders", 0)} in asked, run.measured) == (answers, answers)
 
 
 def test_a_stream_that_has_not_heard_where_its_topics_end_is_not_idle(
