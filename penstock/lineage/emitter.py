@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from queue import Empty, Full, Queue
 from threading import Event, Thread
@@ -20,6 +21,10 @@ log = logging.getLogger(__name__)
 
 CAPACITY = 1000
 LOOK_EVERY_S = 0.2
+# Seconds between two attempts: the first, and the longest as they grow.
+RETRY_FIRST_S, RETRY_MOST_S = 0.5, 30.0
+# Answers of HTTP that are about the event itself: another attempt gets them too.
+REFUSALS = (400, 413, 415, 422)
 TRANSPORT_HINT = "set OPENLINEAGE_URL, or OPENLINEAGE_CONFIG to the path of a file with a transport"
 
 
@@ -36,6 +41,7 @@ class LineageEmitter:
         self._closing = Event()
         self._failing = False
         self._dropped = 0
+        self._sending = self._refused = False
         self._thread = Thread(target=self._run, name="lineage", daemon=True)
         self._thread.start()
 
@@ -59,8 +65,8 @@ class LineageEmitter:
         """Send what waits, for some seconds at most."""
         self._closing.set()
         self._thread.join(timeout)
-        if waiting := self._events.qsize():
-            log.warning("%d OpenLineage events are not sent: the receiver is too slow", waiting)
+        if waiting := self._events.qsize() + self._sending:
+            log.warning("%d OpenLineage events are not sent: the receiver is down or too slow", waiting)
 
     def _run(self) -> None:
         while True:
@@ -70,20 +76,38 @@ class LineageEmitter:
                 if self._closing.is_set():
                     return
                 continue
-            self._send(make_event)
+            self._sending = True
+            try:
+                self._send(make_event())
+                self._refused = False
+            except Exception as e:
+                if not self._refused:
+                    log.warning("OpenLineage events are left out; streams go on: %s: %s", type(e).__name__, e)
+                self._refused = True
+            self._sending = False
 
-    def _send(self, make_event: Callable[[], RunEvent]) -> None:
-        try:
-            self._client.emit(make_event())
-        except Exception as e:
-            if not self._failing:
-                log.warning(
-                    "OpenLineage events cannot be sent; streams go on: %s: %s; hint: see that the receiver of "
-                    "OPENLINEAGE_URL or OPENLINEAGE_CONFIG answers",
-                    type(e).__name__, e,
-                )  # fmt: skip
-            self._failing = True
-            return
+    def _send(self, event: RunEvent) -> None:
+        """Send an event, again and again until the receiver takes it. An exception if it refuses it."""
+        wait = RETRY_FIRST_S
+        while True:
+            try:
+                self._client.emit(event)
+            except Exception as e:
+                if getattr(getattr(e, "response", None), "status_code", None) in REFUSALS:
+                    raise
+                if not self._failing:
+                    log.warning(
+                        "OpenLineage events cannot be sent, and wait; streams go on: %s: %s; hint: see that the "
+                        "receiver of OPENLINEAGE_URL or OPENLINEAGE_CONFIG answers",
+                        type(e).__name__, e,
+                    )  # fmt: skip
+                self._failing = True
+            else:
+                break
+            if self._closing.wait(wait):
+                # The driver ends soon, and this thread with it.
+                time.sleep(RETRY_FIRST_S)
+            wait = min(2 * wait, RETRY_MOST_S)
         if self._failing or self._dropped:
             log.info("OpenLineage events are sent again; %d were dropped", self._dropped)
         self._failing, self._dropped = False, 0

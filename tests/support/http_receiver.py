@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
@@ -11,19 +11,25 @@ from typing import Any
 
 
 class Receiver:
-    """What was posted, as path and body. While `answers` is not set, no request gets an answer."""
+    """What was posted, as path and body. While `answers` is not set, no request gets an answer.
+
+    Attributes:
+        status: The status of the answer to a body.
+    """
 
     def __init__(self) -> None:
         self.posted: list[tuple[str, bytes]] = []
         self.answers = Event()
         self.answers.set()
-        posted, answers = self.posted, self.answers
+        self.status: Callable[[bytes], int] = lambda _: 200
+        made = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                posted.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
-                answers.wait()
-                self.send_response(200)
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                made.posted.append((self.path, body))
+                made.answers.wait()
+                self.send_response(made.status(body))
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 

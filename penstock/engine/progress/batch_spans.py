@@ -114,6 +114,8 @@ def _provider() -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    from penstock.engine.progress.reporting_exporter import ReportingExporter
+
     protocol = next((os.environ[name] for name in PROTOCOLS if os.environ.get(name)), "http/protobuf")
     wanted = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
     name = OTLP_EXPORTERS.get(protocol, protocol) if wanted == "otlp" else wanted
@@ -127,7 +129,7 @@ def _provider() -> TracerProvider:
                 "PENSTOCK_TRACES is on, and there is no such exporter of spans", got=name,
                 hint="set OTEL_EXPORTER_OTLP_PROTOCOL to grpc or http/protobuf, or OTEL_TRACES_EXPORTER to none",
             )  # fmt: skip
-        provider.add_span_processor(BatchSpanProcessor(next(iter(exporters)).load()()))
+        provider.add_span_processor(BatchSpanProcessor(ReportingExporter(next(iter(exporters)).load()())))
     return provider
 
 

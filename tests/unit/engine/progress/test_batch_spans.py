@@ -12,6 +12,7 @@ from penstock.engine.progress.batch_spans import BatchSpans
 from penstock.errors import SettingError
 from penstock.settings import settings
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
+from tests.support.http_receiver import receiver
 
 STREAM = Stream(
     "traced", "tests", {"events": Input(Topic("events"))}, lambda events: events,
@@ -58,7 +59,7 @@ def test_the_exporter_is_that_of_the_variables(
         monkeypatch.setenv(name, value)
     provider = batch_spans._provider()
     [processor] = provider._active_span_processor._span_processors
-    exporter = processor._batch_processor._exporter  # type: ignore[attr-defined]
+    exporter = processor._batch_processor._exporter.exporter  # type: ignore[attr-defined]
     assert type(exporter).__module__.startswith(module.removesuffix(".__init__"))
     assert provider.resource.attributes["service.name"] == "penstock"
     provider.shutdown()
@@ -74,3 +75,25 @@ def test_an_exporter_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "pigeon")
     with pytest.raises(SettingError, match=r"no such exporter of spans; got: pigeon; hint: set OTEL_EXPORTER"):
         batch_spans.tracer()
+
+
+@pytest.mark.processes
+def test_a_receiver_that_is_down_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    with receiver() as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+        tracer = batch_spans.tracer()
+        assert tracer is not None
+        for status in (503, 400, 200, 200):
+            server.status = lambda _, status=status: status  # type: ignore[misc]
+            tracer.start_span("process").end()
+            batch_spans.flush(10)
+    assert [(r.name.partition(".")[0], r.levelname) for r in caplog.records] == [
+        ("penstock", "WARNING"), ("penstock", "INFO"),
+    ]  # fmt: skip
+    assert "Service Unavailable" in caplog.messages[0]
+    assert caplog.messages[1] == "spans are exported again; 2 were lost"
+    batch_spans._provider().shutdown()
