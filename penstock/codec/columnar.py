@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec import event_time as times
-from penstock.codec import json_sql, rejection_reasons
+from penstock.codec import json_sql, validation
+from penstock.codec.arrow_types import ARROW_TYPES, arrow_type
+from penstock.codec.avro import AvroDecoder, AvroValues
 from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
 from penstock.codec.text import as_text
 from penstock.errors import DeclarationError
@@ -33,26 +35,13 @@ RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, 
 # Further columns of records that the transform gets unchanged. Headers are JSON: Spark computes the size of a batch for
 # each row that it sends to Python, which costs more than all else if it has a column of lists.
 RECORD_METADATA = "timestamp TIMESTAMP, headers STRING"
-IS_HEARTBEAT = "_beat_at IS NOT NULL"
 # A raw record has no fields that could be invalid.
-RAW_VALIDATED = f"SELECT *, {IS_HEARTBEAT} AS _beat, false AS _bad, coalesce(_beat_at, _clock) AS _at FROM records_in"
+RAW_VALIDATED = (
+    f"SELECT *, {validation.IS_HEARTBEAT} AS _beat, false AS _bad, coalesce(_beat_at, _clock) AS _at FROM records_in"
+)
 VALIDATION_COLUMNS = ("_at", "_beat", "_bad", "_row")
 EVENT_TIME, HEARTBEAT_COLUMN, BAD_COLUMN, SOURCE_RECORD_COLUMN = "event_time", "_beat", "_bad", "_record"
 TRACE_FIELD = Field("_trace_context", Type("string"))
-
-ARROW_TYPES: dict[str, pa.DataType] = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
 
 
 def _struct_type(ddl: str) -> pa.StructType:
@@ -63,20 +52,6 @@ RECORD_TYPE, RECORD_METADATA_TYPE = _struct_type(RECORD), _struct_type(RECORD_ME
 ADDED_COLUMNS = pa.schema(
     [(EVENT_TIME, ARROW_TYPES["timestamp"]), (HEARTBEAT_COLUMN, pa.bool_()), (BAD_COLUMN, pa.bool_())]
 )
-
-
-def arrow_type(of: Type) -> pa.DataType:
-    """Returns the Arrow type with which Spark exchanges a type."""
-    match of.kind:
-        case "array":
-            assert of.element
-            return pa.list_(pa.field("element", arrow_type(of.element)))
-        case "map":
-            assert of.element
-            return pa.map_(pa.string(), arrow_type(of.element))
-        case "struct":
-            return pa.struct([(f.name, arrow_type(f.type)) for f in of.fields])
-    return ARROW_TYPES[of.kind]
 
 
 @dataclass(frozen=True)
@@ -94,6 +69,7 @@ class RecordDecoder:
         whole_record: whether the source record includes timestamp and headers.
         tombstones: whether a record without a value is a row of NULLs.
         trace: whether a column `trace_context STRING` is handed on, as `_trace_context`.
+        avro: how values are decoded that are Avro; None for JSON.
     """
 
     topic: str
@@ -106,6 +82,7 @@ class RecordDecoder:
     whole_record: bool = False
     tombstones: bool = False
     trace: bool = False
+    avro: AvroValues | None = None
 
     @classmethod
     def of_input(
@@ -115,12 +92,13 @@ class RecordDecoder:
         label, tombstones = f"input {input_.source}", input_.tombstones == "keep"
         keep_records |= input_.record
         return cls(
-            topic, label, input_.schema, input_.event_time, combiner, keep_records, signer, input_.record, tombstones
-        )
+            topic, label, input_.schema, input_.event_time, combiner, keep_records, signer, input_.record, tombstones,
+            avro=AvroValues(input_.avro) if input_.avro else None,
+        )  # fmt: skip
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        return schema(self.ddl, self.label) if self.ddl else ()
+        return schema(self.ddl, self.label, of_json=self.avro is None) if self.ddl else ()
 
     @property
     def computes_event_time(self) -> bool:
@@ -143,7 +121,8 @@ class RecordDecoder:
         topic = () if self.topic else ("topic",)
         if self.ddl or not self.combine:
             metadata, trace = ("timestamp", "headers") if self.whole_record else (), ("trace_context",) * self.trace
-            return ("key", "value", "partition", "offset", "clock", *topic, *metadata, *trace)
+            decoded = ("decoded",) if self.avro and self.avro.has_decoded else ()
+            return ("key", "value", "partition", "offset", "clock", *topic, *metadata, *trace, *decoded)
         records = (name for name in ("key", "partition", "offset") if name in self.combine.reads)
         return ("value", "clock", "beat", *topic, *records)
 
@@ -206,6 +185,7 @@ class DecoderQueries:
     def __init__(self, decoder: RecordDecoder) -> None:
         self._layout, self._topic, self._label = decoder.output_schema, decoder.topic, decoder.label
         self._signer = decoder.signer
+        self._avro = AvroDecoder(decoder.avro) if decoder.avro else None
         self._lists = {f.name for f in decoder.output_fields if decoder.combine and f.type.kind == "array"}
         self._con = connection()
         names = [json_sql.quote_name(f.name) for f in (decoder.fields if decoder.combine else decoder.output_fields)]
@@ -214,7 +194,7 @@ class DecoderQueries:
         self._decode_sql, source = "", f"({RAW_VALIDATED})"
         if decoder.ddl:
             self._decode_sql, source = (
-                f"SELECT {', '.join([*names, *VALIDATION_COLUMNS])} FROM ({_validated_sql(decoder)})",
+                f"SELECT {', '.join([*names, *VALIDATION_COLUMNS])} FROM ({validation.validated_sql(decoder)})",
                 "decoded",
             )
         else:
@@ -242,15 +222,13 @@ class DecoderQueries:
             metadata = "".join(
                 f', "{field.name}" := _{field.name}' for field in (RECORD_METADATA_TYPE if decoder.whole_record else ())
             )
-            reason = rejection_reasons.rejection_reason(
-                decoder.fields, decoder.event_time, tombstones=decoder.tombstones
-            )
-            reason_sql = f"CASE WHEN _bad THEN {reason} END"
+            validated = validation.validated_sql(decoder)
+            reason_sql = f"CASE WHEN _bad THEN {validation.rejection_reason(decoder)} END"
             # A single record has no columns of the combiner.
             field_columns = "" if decoder.combine else f"{', '.join(names)}, "
             self._full_sql = (
                 f"SELECT {field_columns}{event_time}, _beat, _bad, "
-                f"struct_pack({packed}, reason := {reason_sql}{metadata}) AS _record FROM ({_validated_sql(decoder)})"
+                f"struct_pack({packed}, reason := {reason_sql}{metadata}) AS _record FROM ({validated})"
             )
         else:
             self._full_sql = f"SELECT {event_time}, _beat, _bad FROM {source}"
@@ -295,15 +273,18 @@ class DecoderQueries:
             yield from self._rows(self._full_sql, records_in=prepared.take(rows))
 
     def _prepared(self, table: pa.Table) -> pa.Table:
-        """The input columns under names that no field may have, and the value as text."""
-        columns = [name for name in table.column_names if name != "beat"]
+        """The input columns under names that no field may have, and the value as text, or as decoded from Avro."""
+        columns = [name for name in table.column_names if name not in ("beat", "decoded")]
         prepared = table.select(columns).rename_columns([f"_{name}" for name in columns])
         prepared = prepared.append_column("_beat_at", self._heartbeat_times(table))
         if self._topic:
             # The name of a single topic is not sent with every record.
             prepared = prepared.append_column("_topic", pa.repeat(self._topic, len(table)))
         prepared = prepared.append_column("_row", pa.array(np.arange(len(table))))
-        return prepared.append_column("_text", as_text(table["value"]))
+        if self._avro is None:
+            return prepared.append_column("_text", as_text(table["value"]))
+        parsed, errors = self._avro.decode_table(table)
+        return prepared.append_column("_parsed", parsed).append_column("_error", errors)
 
     def _heartbeat_times(self, table: pa.Table) -> pa.Array[Any]:
         """Returns the time of verified heartbeats in epoch microseconds; NULL for other records."""
@@ -377,24 +358,3 @@ class DecoderQueries:
 def _as_subquery(sql: str) -> str:
     """A query as a subquery; the newline ends a comment in its last line."""
     return f"{sql.rstrip().removesuffix(';')}\n"
-
-
-def _validated_sql(decoder: RecordDecoder) -> str:
-    """All columns of each record, the values of its fields, its event time, and whether it is invalid."""
-    fields = decoder.fields
-    field_checks = [
-        "_k IS NULL",
-        *(json_sql.is_field_invalid("_k", f, json_sql.quote_name(f.name), "_text") for f in fields),
-    ]
-    event_time = decoder.event_time_sql
-    time_checks = ["_at IS NULL", "_at > _clock"] if event_time is not None else []
-    is_bad = " OR ".join([*field_checks, *time_checks])
-    if decoder.tombstones:
-        is_bad = f"CASE WHEN _value IS NULL THEN {' OR '.join(time_checks) or 'false'} ELSE {is_bad} END"
-    values = ", ".join(f"{json_sql.field_value('_k', f, '_text')} AS {json_sql.quote_name(f.name)}" for f in fields)
-    return (
-        f"SELECT *, NOT _beat AND ({is_bad}) AS _bad FROM ("
-        f"SELECT *, CASE WHEN _beat THEN _beat_at ELSE {event_time or 'NULL::BIGINT'} END AS _at FROM ("
-        f"SELECT *, {values} FROM ("
-        f"SELECT *, {IS_HEARTBEAT} AS _beat, {json_sql.parse_record('_text', fields)} AS _k FROM records_in)))"
-    )

@@ -90,6 +90,8 @@ def duckdb_type(of: Type) -> str:
             return f"MAP(VARCHAR, {duckdb_type(of.element)})"
         case "struct":
             return f"STRUCT({', '.join(f'{quote_name(f.name)} {duckdb_type(f.type)}' for f in of.fields)})"
+        case "decimal":
+            return f"DECIMAL({of.precision}, {of.scale})"
     return KINDS[of.kind]
 
 

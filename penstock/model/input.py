@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from penstock.errors import DeclarationError
 from penstock.model.argument_types import check_kind
+from penstock.model.avro import Avro
 from penstock.model.checks.event_time_checks import check_event_time
 from penstock.model.output_mode import check_duration
 from penstock.model.schema import Field, schema
@@ -19,6 +20,8 @@ LateRecords = Literal["count", "keep"]
 DeadLetters = Literal["keep", "count"]
 OnDataLoss = Literal["fail", "continue"]
 Tombstones = Literal["dead letter", "keep"]
+# An input or a table that says no schema has that of its topic.
+OF_TOPIC = "that of the topic"
 # The record's own timestamp, where there is no schema.
 RECORD_TIMESTAMP = "timestamp"
 RAW_FIELDS = schema(
@@ -77,8 +80,8 @@ class Input:
         topic: a declared topic.
         pattern: or a regular expression: every topic whose name matches, also those created later.
         schema: Spark DDL of the JSON value; NOT NULL marks required fields. docs/records.md says which texts are
-            records of a schema. Without one the transform gets the raw record: `topic STRING, partition INT, offset
-            BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP`.
+            records of a schema. If left out, the topic's own. Empty, and if the topic declares none, the transform gets
+            the raw record: `topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP`.
         event_time: SQL over the schema's columns (over `timestamp`, the record's own, for a raw input) that gives
             TIMESTAMP. The engine adds it as the column `event_time`, with the watermark. Where it gives NULL, fails, or
             gives none of the years 1 to 9999, a record is a dead letter, and a raw one keeps its own timestamp.
@@ -104,7 +107,7 @@ class Input:
 
     topic: Topic | None = None
     pattern: str = ""
-    schema: str = ""
+    schema: str = OF_TOPIC
     event_time: str = RECORD_TIMESTAMP
     max_ahead: timedelta | None = timedelta(minutes=5)
     combine: Combiner | None = None
@@ -124,6 +127,7 @@ class Input:
             raise DeclarationError("an input reads either a topic or a pattern", got=self, hint="give exactly one")
         if self.topic is not None:
             check_topic("an input", self.topic)
+        object.__setattr__(self, "schema", _schema(f"input {self.source}", self.topic, self.schema))
         choices = {
             "late_records": LateRecords, "dead_letters": DeadLetters, "on_data_loss": OnDataLoss,
             "tombstones": Tombstones,
@@ -168,7 +172,12 @@ class Input:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The fields of its values; none without a schema."""
-        return schema(self.schema, f"input {self.source}") if self.schema else ()
+        return schema(self.schema, f"input {self.source}", of_json=self.avro is None) if self.schema else ()
+
+    @property
+    def avro(self) -> Avro | None:
+        """The schema of its values, if they are decoded as Avro."""
+        return self.topic.avro if self.topic and self.schema else None
 
     @property
     def uses_record_timestamp(self) -> bool:
@@ -188,7 +197,7 @@ class Input:
                 got="record=False",
                 hint="say record=True as well",
             )
-        names = {f.name.lower() for f in schema(self.schema, what)} if self.schema else set()
+        names = {f.name.lower() for f in self.fields}
         if self.record and RECORD_COLUMN in names:
             raise DeclarationError(
                 f"{what} has a field of the name that the record itself has",
@@ -241,15 +250,17 @@ class Table:
 
     Attributes:
         topic: a compacted topic.
-        schema: Spark DDL of the JSON value. The transform gets these columns and `key STRING`, the record's key.
+        schema: Spark DDL of the JSON value; the topic's own if left out. The transform gets these columns and `key
+            STRING`, the record's key.
     """
 
     topic: Topic
-    schema: str
+    schema: str = OF_TOPIC
 
     def __post_init__(self) -> None:
         check_topic("a table", self.topic)
         check_kind(f"table {self.topic.name}", "schema", self.schema, str)
+        object.__setattr__(self, "schema", _schema(f"table {self.source}", self.topic, self.schema))
         if not self.topic.compacted:
             raise DeclarationError(
                 "a table's topic must be compacted",
@@ -266,7 +277,12 @@ class Table:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The fields of its values."""
-        return schema(self.schema, f"table {self.source}")
+        return schema(self.schema, f"table {self.source}", of_json=self.avro is None)
+
+    @property
+    def avro(self) -> Avro | None:
+        """The schema of its values, if they are Avro."""
+        return self.topic.avro
 
     @property
     def source(self) -> str:
@@ -275,3 +291,15 @@ class Table:
     @property
     def dead_letter_topic(self) -> Topic:
         return side_topic(self.topic.dead_letters)
+
+
+def _schema(what: str, topic: Topic | None, said: str) -> str:
+    """The schema of a reader of a topic: its own, or the topic's. DeclarationError if both say one."""
+    declared = topic.ddl if topic else ""
+    if said == OF_TOPIC:
+        return declared
+    if said and declared and said != declared:
+        raise DeclarationError(
+            f"{what} and its topic both declare a schema", got=said, hint="leave it out: the topic's is taken"
+        )
+    return said

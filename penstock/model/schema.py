@@ -1,4 +1,4 @@
-"""The schema of a JSON value, given as Spark DDL, read without Spark."""
+"""The schema of a value, given as Spark DDL, read without Spark."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ class Type:
     kind: str
     element: Type | None = None
     fields: tuple[Field, ...] = ()
+    precision: int = 0
+    scale: int = 0
 
     def __str__(self) -> str:
         """As Spark writes it: `array<double>`, `struct<a:int>`."""
@@ -48,6 +50,8 @@ class Type:
                 return f"map<string,{self.element}>"
             case "struct":
                 return f"struct<{','.join(f'{f.name}:{f.type}' for f in self.fields)}>"
+            case "decimal":
+                return f"decimal({self.precision},{self.scale})"
         return self.kind
 
     @property
@@ -62,7 +66,7 @@ class Type:
                 return f"MAP<STRING,{self.element.ddl}>"
             case "struct":
                 return f"STRUCT<{','.join(f'{quoted(f.name)}:{f.type.ddl}' for f in self.fields)}>"
-        return self.kind.upper()
+        return str(self).upper()
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,10 @@ def _type(parsed: exp.DataType, what: str, where: str, of_json: bool) -> Type:
         return Type(PLAIN[name])
     if name == "BINARY" and not of_json:
         return Type("binary")
+    if name == "DECIMAL" and not of_json:
+        digits = [int(parameter.name) for parameter in inner]
+        precision, scale = (*digits, 10, 0)[:2] if len(digits) != 1 else (digits[0], 0)
+        return Type("decimal", precision=precision, scale=scale)
     raise DeclarationError(
         f"the schema of {what}: field {where} has a type that is not read from JSON",
         got=parsed.sql("spark"),

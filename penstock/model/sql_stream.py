@@ -4,6 +4,7 @@
 
     STREAM INTO order-minutes              -- the topic of its rows
     READ orders AS JSON (shop STRING NOT NULL, amount DOUBLE NOT NULL, at BIGINT NOT NULL)
+                                           -- without AS JSON, the schema that the topic declares in Python
         EVENT TIME timestamp_millis(at)    -- SQL over the fields; `timestamp`, a field, if left out
         AHEAD 5 MINUTES                    -- how far it may lie in the future; this if left out
         KEEP LATE                          -- late records, in the topic `<stream>-late`; otherwise they are counted
@@ -54,7 +55,7 @@ class StreamRead:
 
     Attributes:
         topic: Its name.
-        schema: Spark DDL of the JSON value.
+        schema: Spark DDL of the JSON value, or that of the topic.
         event_time: SQL over its fields; empty for the field `timestamp`.
         ahead: How far an event time may lie in the future; None for the default.
         keeps_late: Whether late records are kept in a topic.

@@ -9,6 +9,8 @@ from datetime import timedelta
 
 from penstock.errors import DeclarationError
 from penstock.model.argument_types import check_kind
+from penstock.model.avro import Avro
+from penstock.model.schema import schema
 
 FOREVER = 'heartbeat_every=0 for none; to keep records for ever, config={"retention.ms": "-1"}'
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -27,6 +29,8 @@ class Topic:
         heartbeat_every: seconds between heartbeats while no window is due; 0 for none.
         may_add_partitions: whether an existing topic may get more partitions; its keys then change their partition.
         config: further broker settings, by Kafka's names.
+        schema: how its values are read by inputs and tables that say nothing else, and written by outputs: Spark DDL of
+            a JSON object, or `Avro`. Empty: as each of them says.
     """
 
     name: str
@@ -36,6 +40,7 @@ class Topic:
     heartbeat_every: float = 60.0
     may_add_partitions: bool = True
     config: Mapping[str, str] = field(default_factory=dict)
+    schema: str | Avro = ""
 
     def __post_init__(self) -> None:
         if not TOPIC_NAME.fullmatch(str(self.name)) or self.name in (".", ".."):
@@ -52,11 +57,24 @@ class Topic:
         check_kind(what, "config", self.config, Mapping)
         for word in (word for setting in self.config.items() for word in setting):
             check_kind(what, "config", word, str)
+        check_kind(what, "schema", self.schema, str, Avro)
+        if isinstance(self.schema, str) and self.schema:
+            schema(self.schema, what)
         if self.partitions < 1:
             raise DeclarationError(f"topic {self.name} needs a partition", got=self.partitions, hint="use 1 or more")
         if self.heartbeat_every < 0 or self.retention < timedelta(0):
             got = f"heartbeat_every={self.heartbeat_every}, retention={self.retention!r}"
             raise DeclarationError(f"topic {self.name} has a negative duration", got=got, hint=FOREVER)
+
+    @property
+    def avro(self) -> Avro | None:
+        """The schema of its values, if they are Avro."""
+        return self.schema if isinstance(self.schema, Avro) else None
+
+    @property
+    def ddl(self) -> str:
+        """The fields of its values as Spark DDL; empty if it declares no schema."""
+        return self.schema.ddl if isinstance(self.schema, Avro) else self.schema
 
     @property
     def dead_letters(self) -> str:

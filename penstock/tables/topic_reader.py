@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
 
-from penstock.codec.columnar import BAD_COLUMN, SOURCE_RECORD_COLUMN, RecordDecoder, arrow_type
+from penstock.codec.arrow_types import arrow_type
+from penstock.codec.avro import AvroValues
+from penstock.codec.columnar import BAD_COLUMN, SOURCE_RECORD_COLUMN, RecordDecoder
 from penstock.codec.heartbeat import HEARTBEAT_KEY, heartbeat_signer
 from penstock.codec.text import as_text
 from penstock.errors import BrokerError, BrokerRefused, LeaseLost
@@ -157,7 +159,10 @@ class TableDecoder:
     def __init__(self, table: Table) -> None:
         self._fields = table.fields
         # A table needs no event time.
-        self._decoder = RecordDecoder(table.source, f"table {table.source}", table.schema, "", None, keep_records=True)
+        self._decoder = RecordDecoder(
+            table.source, f"table {table.source}", table.schema, "", None, keep_records=True,
+            avro=AvroValues(table.avro) if table.avro else None,
+        )  # fmt: skip
         self._schema = table_schema(self._fields)
 
     def decode(

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.codec.columnar import EVENT_TIME, arrow_type
+from penstock.codec.arrow_types import arrow_type
+from penstock.codec.columnar import EVENT_TIME
 from penstock.engine.state import fold_query
 from penstock.engine.state.state_part import HASH, PartManifest, StatePart
 from penstock.model.fold import Fold

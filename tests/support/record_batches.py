@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.codec.columnar import ARROW_TYPES, RecordDecoder
+from penstock.codec.arrow_types import ARROW_TYPES
+from penstock.codec.columnar import RecordDecoder
 from penstock.codec.heartbeat import HEARTBEAT_KEY
 
 FAR = 2**62

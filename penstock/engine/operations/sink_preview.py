@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.codec import columnar
-from penstock.codec.columnar import ARROW_TYPES
+from penstock.codec.arrow_types import ARROW_TYPES
 from penstock.engine.commit.dead_letters import POSITION_COLUMNS
 from penstock.engine.error_text import root_message
 from penstock.engine.query import decode

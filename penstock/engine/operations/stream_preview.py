@@ -218,7 +218,7 @@ class StreamPreview:
                 PreviewBatch(checked.by_output, dead, rejected.late, [e for e in examples if e[1]], checked.violations)
             )
 
-        writer = encode_rows(stream, frame).writeStream.queryName(stream.name)
+        writer = encode_rows(stream, frame, readable=True).writeStream.queryName(stream.name)
         writer = writer.outputMode(stream.output_mode.spark_mode).option("checkpointLocation", checkpoint.path)
         with clear_refusal(stream):
             self._query = writer.foreachBatch(compute).start()

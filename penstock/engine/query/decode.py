@@ -30,10 +30,12 @@ from penstock.codec.columnar import (
 from penstock.codec.combiner_check import check_combiner
 from penstock.codec.event_time import FIRST, LAST
 from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner, heartbeat_signer
+from penstock.engine.query.native_avro import decoded_avro
 from penstock.errors import DeclarationError
 from penstock.model.checks.volatile_expressions import TIME_WITHOUT_DAY, first_volatile, texts_cast_to_timestamp
 from penstock.model.input import RECORD_COLUMN
 from penstock.model.schema import quoted
+from penstock.registry import client
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 MAX_BAD_HELD = 10_000
 MAX_BAD_BYTES = 2_000
 OWN_COLUMNS = ("timestamp", "headers")
+# Schemas of writers that Spark itself decodes, the newest ones; each is an expression of the plan.
+MAX_NATIVE_SCHEMAS = 20
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 
 
@@ -74,6 +78,10 @@ def decode_records(
     signer = heartbeat_signer()
     decoder = RecordDecoder.of_input(input_, combine=combine, keep_records=keep == "all", signer=signer)
     decoder = replace(decoder, trace=True) if trace else decoder
+    if decoder.avro and input_.topic:
+        known = client.subject_schemas(decoder.avro.schema.subject_of(input_.topic.name))
+        avro = replace(decoder.avro, known=tuple(known.items())[-MAX_NATIVE_SCHEMAS:], has_decoded=bool(known))
+        decoder = replace(decoder, avro=avro)
     if now is None and input_.schema and not decoder.computes_event_time:
         # Spark computes the event time of decoded rows, and needs the record's timestamp for it.
         decoder = replace(decoder, whole_record=True)
@@ -88,6 +96,8 @@ def decode_records(
         "headers": F.to_json("headers"),
         "trace_context": F.col(TRACE_FIELD.name),
     }
+    if decoder.avro and decoder.avro.has_decoded:
+        computed["decoded"] = decoded_avro(decoder.avro)
     columns = source.select(*(computed.get(name, F.col(name)).alias(name) for name in decoder.input_columns))
     rows = columns.mapInArrow(decoder, decoder_schema(decoder))
     if input_.record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,24 +11,34 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.engine.query import decode
 from penstock.engine.query.expectations import violation_columns
+from penstock.engine.query.native_avro import avro_columns
 from penstock.engine.query.trace_context import header_columns
 from penstock.errors import Blocked, DeclarationError
+from penstock.model.output import TopicOutput
 from penstock.model.stream import TAG
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
+    from penstock.model.output import Output
     from penstock.model.stream import Stream
 
 
-def encode_rows(stream: Stream, rows: DataFrame) -> DataFrame:
+def encode_rows(stream: Stream, rows: DataFrame, *, readable: bool = False) -> DataFrame:
     """Encode the transform's rows, with columns that say which expectations each violates.
 
     With several outputs there is a struct for each, NULL except for the row's own.
+
+    Args:
+        stream: The stream.
+        rows: The transform's rows.
+        readable: Whether a value that is written as Avro is JSON here, for people, and no registry is asked.
     """
     outputs, violations = stream.outputs, violation_columns(stream)
     if "" in outputs:
-        encoded = rows.select(*outputs[""].columns(), *header_columns(outputs[""], rows), *violations)
+        encoded = rows.select(
+            *_columns(outputs[""], readable=readable), *header_columns(outputs[""], rows), *violations
+        )
         # Documents are written as they are, and may have a NULL where a struct's fields are not nullable.
         return decode.with_nullable_fields(encoded) if outputs[""].delivery == "upsert" else encoded
     if TAG not in (name.lower() for name in rows.columns):
@@ -37,12 +48,22 @@ def encode_rows(stream: Stream, rows: DataFrame) -> DataFrame:
             hint=f"add a column {TAG} with one of: {', '.join(outputs)}",
         )
     structs = [
-        F.when(F.col(TAG) == tag, F.struct(*output.columns(), *header_columns(output, rows), *violations)).alias(
-            f"_{number}"
-        )
+        F.when(
+            F.col(TAG) == tag,
+            F.struct(*_columns(output, readable=readable), *header_columns(output, rows), *violations),
+        ).alias(f"_{number}")
         for number, (tag, output) in enumerate(outputs.items())
     ]
     return decode.with_nullable_fields(rows.select(F.col(TAG).alias("_tag"), *structs))
+
+
+def _columns(output: Output, *, readable: bool) -> list[Column]:
+    """What the writer of an output gets of each row."""
+    if not isinstance(output, TopicOutput) or output.topic.avro is None:
+        return output.columns()
+    if readable:
+        return replace(output, topic=replace(output.topic, schema="")).columns()
+    return avro_columns(output, output.topic.avro)
 
 
 def split_by_output(stream: Stream, rows: pa.Table) -> dict[str, pa.Table]:

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.columnar import EVENT_TIME, arrow_type, connection
+from penstock.codec.arrow_types import arrow_type
+from penstock.codec.columnar import EVENT_TIME, connection
 from penstock.engine.state.state_part import HASH, Hashes
 from penstock.errors import DeclarationError, PenstockError
 from penstock.model.fold import Fold

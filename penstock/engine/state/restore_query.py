@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from penstock.codec import json_sql
 from penstock.codec.columnar import connection
 from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
-from penstock.codec.rejection_reasons import VALUE_CHARS
 from penstock.codec.text import as_text
+from penstock.codec.validation import VALUE_CHARS
 from penstock.engine.state import fold_query
 from penstock.engine.state.state_part import HASH
 from penstock.errors import DeclarationError

@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 from sqlglot.tokenizer_core import Token
 
 from penstock.model.expectation import Expectation, OnViolation
-from penstock.model.input import RECORD_TIMESTAMP
+from penstock.model.input import OF_TOPIC, RECORD_TIMESTAMP
 from penstock.model.output_mode import EmitChanges, EmitFinal, StreamJoin
 from penstock.model.partition import PartitionBy
 from penstock.model.schema import schema
@@ -21,6 +21,8 @@ CLAUSES = (
     "STREAM", "READ", "KEY", "VALUE", "EMIT", "JOIN", "STEPS", "PARTITIONS", "RETENTION", "COMPACTED", "PARTITION BY",
     "EVERY", "STATE", "EXPECT", "APP",
 )  # fmt: skip
+# First words of a SELECT.
+SELECT_BEGINS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
 # Where an event time ends.
 PARTS_OF_READ = ("EVENT", "AHEAD", "KEEP")
 EXCLUDE_EACH_OTHER = (("EMIT", "JOIN"), ("RETENTION", "COMPACTED"))
@@ -103,11 +105,13 @@ class StreamClauses(ClauseReader):
         if f"read {topic}".lower() in {one.lower() for one in self.clause_tokens}:
             raise self.error("a topic is read twice", topic, "read it once, and name it in FROM as often", first)
         self.clause_tokens[f"READ {topic}"] = first
-        self.word("AS")
-        self.word("JSON")
-        ddl = self._inside("the fields, as (id BIGINT NOT NULL, name STRING)")
-        with self.placed(f"READ {topic}"):
-            fields = schema(ddl, f"topic {topic}")
+        ddl, names = OF_TOPIC, {RECORD_TIMESTAMP}
+        if self.is_word("AS") and not self._begins_the_select():
+            self.next("AS")
+            self.word("JSON")
+            ddl = self._inside("the fields, as (id BIGINT NOT NULL, name STRING)")
+            with self.placed(f"READ {topic}"):
+                names = {one.name.lower() for one in schema(ddl, f"topic {topic}")}
         read: dict[str, Any] = {}
         while True:
             part = self.peek()
@@ -127,10 +131,15 @@ class StreamClauses(ClauseReader):
             if is_table:
                 hint = "leave it out: a table has the newest value of each key, whenever it was written"
                 raise self.error("a table has no event time", part.text, hint, part)
-        if not (is_table or "event_time" in read or RECORD_TIMESTAMP in {one.name.lower() for one in fields}):
+        if not (is_table or "event_time" in read or RECORD_TIMESTAMP in names):
             hint = "write EVENT TIME timestamp_millis(field), or another expression over the fields"
             raise self.error("no field is the event time", ddl, hint, first)
         return StreamRead(topic, ddl, is_table=is_table, **read)
+
+    def _begins_the_select(self) -> bool:
+        """Whether this AS stands before the SELECT, and not before the format of a topic's values."""
+        following = self.tokens[self.at + 1 : self.at + 2]
+        return not following or following[0].text.upper() in SELECT_BEGINS
 
     def _names_a_topic(self) -> bool:
         """Whether this word is followed by AS, and so is the name of a topic."""

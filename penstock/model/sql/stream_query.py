@@ -69,6 +69,12 @@ def sql_stream(declared: SqlStream, topics: Mapping[str, Topic]) -> Stream:
             if name in inputs:
                 raise DeclarationError("two topics have names that are alike", got=name, hint="read one of them")
             inputs[name] = _input(read, topics.get(read.topic))
+            if not inputs[name].schema:
+                raise DeclarationError(
+                    f"topic {read.topic} declares no schema",
+                    got="READ without AS",
+                    hint="write AS JSON (id BIGINT NOT NULL, name STRING), or declare Topic(..., schema=...) in jobs/",
+                )
     with declared.located("INTO"):
         stream = Stream(
             name=declared.name, app=declared.app, inputs=inputs, transform=SqlTransform(declared),

@@ -13,7 +13,7 @@ import pytest
 
 from jobs.presence import counts, device_contacts, enriched, walk_ins
 from jobs.presence.simulator.crowd import UNKNOWN, Business, Crowd, plan
-from penstock.codec.columnar import arrow_type
+from penstock.codec.arrow_types import arrow_type
 from penstock.engine.state import fold_query
 from penstock.model.fold import Fold
 from tests.support import presence_model as model

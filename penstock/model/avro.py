@@ -1,0 +1,204 @@
+"""Schemas of topics in Avro, read without a registry and without Spark.
+
+The types are those that Spark reads Avro as:
+https://spark.apache.org/docs/latest/sql-data-sources-avro.html
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from penstock.errors import DeclarationError, optional_packages
+from penstock.model.schema import Field, Type, quoted
+
+PLAIN = {
+    "boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double", "string": "string",
+    "bytes": "binary", "fixed": "binary", "enum": "string",
+}  # fmt: skip
+# Logical types that change the type of a value; those of other names are values of the type below them.
+LOGICAL = {
+    ("int", "date"): "date", ("long", "timestamp-millis"): "timestamp", ("long", "timestamp-micros"): "timestamp",
+    ("bytes", "decimal"): "decimal", ("fixed", "decimal"): "decimal",
+}  # fmt: skip
+# Unions of numbers that have one type for all values.
+WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
+MAX_DIGITS = 38
+
+
+@dataclass(frozen=True)
+class AvroType:
+    """A type of a schema with what its names stand for.
+
+    Attributes:
+        name: Avro's name of it: `record`, `array`, `map`, `enum`, `fixed` or a primitive type.
+        logical: Its logical type, if that changes the type of values; else empty.
+        nullable: Whether it is a union with null.
+        fields: Name and type of the fields of a record.
+        element: The type of the values of an array or a map.
+        precision: Digits of a decimal.
+        scale: Digits behind its point.
+    """
+
+    name: str
+    logical: str = ""
+    nullable: bool = False
+    fields: tuple[tuple[str, AvroType], ...] = ()
+    element: AvroType | None = None
+    precision: int = 0
+    scale: int = 0
+
+    @property
+    def type(self) -> Type:
+        """The type of its values in Spark."""
+        if self.logical:
+            return Type(LOGICAL[self.name, self.logical], precision=self.precision, scale=self.scale)
+        if self.name == "record":
+            return Type("struct", fields=tuple(Field(name, of.type, not of.nullable) for name, of in self.fields))
+        if self.element:
+            return Type(self.name, self.element.type)
+        return Type(PLAIN[self.name])
+
+
+@dataclass(frozen=True)
+class Avro:
+    """The values of a topic are Avro in the wire format of a schema registry.
+
+    That is a zero byte, the id of the writer's schema in four bytes, and the record.
+
+    They are read as `text` by Avro's rules of schema resolution, whatever version of the subject wrote them. What a
+    stream or a capture writes is registered with this schema at the release.
+
+    Attributes:
+        text: The schema, a record, as JSON.
+        subject: Its name in the registry; empty for `<topic>-value`.
+    """
+
+    text: str
+    subject: str = ""
+    kind: ClassVar[str] = "AVRO"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", json.dumps(_parsed_json(self.text)))
+        self.record  # noqa: B018
+
+    @classmethod
+    def read(cls, path: Path, subject: str = "") -> Avro:
+        """The schema in a file (`.avsc`).
+
+        Raises:
+            DeclarationError: The file cannot be read, or is no Avro schema of a record.
+        """
+        try:
+            return cls(path.read_text(), subject)
+        except (OSError, UnicodeDecodeError) as e:
+            raise DeclarationError("an Avro schema cannot be read", got=f"{path}: {e}", hint="name its file") from e
+
+    def subject_of(self, topic: str) -> str:
+        """The subject of a topic."""
+        return self.subject or f"{topic}-value"
+
+    @property
+    def record(self) -> AvroType:
+        """The schema as a type.
+
+        Raises:
+            DeclarationError: It is no Avro schema of a record, or has a type that is not read.
+        """
+        return _record(self.text)
+
+    @property
+    def ddl(self) -> str:
+        """The fields as Spark DDL; a field that is no union with null is NOT NULL."""
+        fields = (
+            f"{quoted(name)} {of.type.ddl}{'' if of.nullable else ' NOT NULL'}" for name, of in self.record.fields
+        )
+        return ", ".join(fields)
+
+
+def _parsed_json(text: object) -> Any:
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except ValueError as e:
+        raise DeclarationError("an Avro schema is no JSON", got=f"{e}", hint="give the text of an .avsc file") from e
+
+
+@cache
+def _record(text: str) -> AvroType:
+    with optional_packages():
+        from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+    names: dict[str, Any] = {}
+    try:
+        parsed = parse_schema(json.loads(text), names)
+    except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError) as e:
+        raise DeclarationError(
+            "this is no Avro schema", got=f"{type(e).__name__}: {e}", hint="correct it as the Avro specification says"
+        ) from e
+    of = _SchemaReader(names).read(parsed, "", ())
+    if of.name != "record" or of.nullable or not of.fields:
+        raise DeclarationError(
+            "the schema of a topic's values must be an Avro record with fields",
+            got=text[:200],
+            hint="wrap it in a record",
+        )
+    return of
+
+
+@dataclass(frozen=True)
+class _SchemaReader:
+    names: dict[str, Any] = field(default_factory=dict)
+
+    def read(self, node: Any, where: str, within: tuple[str, ...]) -> AvroType:
+        if isinstance(node, list):
+            return self._union(node, where, within)
+        if isinstance(node, str):
+            node = self.names.get(node, {"type": node})
+        name = node["type"]
+        if isinstance(name, dict | list):
+            return self.read(name, where, within)
+        if name in ("record", "error"):
+            return self._of_record(node, where, within)
+        if name in ("array", "map"):
+            element = self.read(node["items" if name == "array" else "values"], f"{where}[]", within)
+            return AvroType(name, element=element)
+        if name in self.names:
+            return self.read(name, where, within)
+        if name not in PLAIN:
+            raise _not_read(where, name, "take the field out of the schema that is read, or make it a union with null")
+        logical = node.get("logicalType", "")
+        if (name, logical) not in LOGICAL:
+            return AvroType(name)
+        if logical != "decimal":
+            return AvroType(name, logical)
+        digits, scale = node["precision"], node.get("scale", 0)
+        if not 0 < digits <= MAX_DIGITS or not 0 <= scale <= digits:
+            raise _not_read(where, f"decimal({digits}, {scale})", f"have at most {MAX_DIGITS} digits")
+        return AvroType(name, logical, precision=digits, scale=scale)
+
+    def _of_record(self, node: Any, where: str, within: tuple[str, ...]) -> AvroType:
+        if node["name"] in within:
+            raise _not_read(where, f"{node['name']} within itself", "take the field out of the schema that is read")
+        inner = (*within, node["name"])
+        fields = (
+            (one["name"], self.read(one["type"], f"{where}.{one['name']}".lstrip("."), inner)) for one in node["fields"]
+        )
+        return AvroType("record", fields=tuple(fields))
+
+    def _union(self, node: list[Any], where: str, within: tuple[str, ...]) -> AvroType:
+        others = [one for one in node if one not in ("null", {"type": "null"})]
+        plain = frozenset(one if isinstance(one, str) else "" for one in others)
+        if len(others) == 1 or plain in WIDER:
+            of = self.read(WIDER.get(plain, others[0]), where, within)
+            return replace(of, nullable=len(others) < len(node))
+        raise _not_read(
+            where,
+            f"a union of {len(others)} types",
+            "a union is read of null and one type, of int and long, or of float and double",
+        )
+
+
+def _not_read(where: str, got: str, hint: str) -> DeclarationError:
+    return DeclarationError(f"Avro field {where or 'of the schema'} has a type that is not read", got=got, hint=hint)

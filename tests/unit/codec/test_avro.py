@@ -1,0 +1,92 @@
+"""Values that the decoder of Avro looks up, or rejects, each with its reason and without the others."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.codec.avro import MAGIC, AvroDecoder, AvroValues
+from penstock.errors import DeclarationError, RegistryError, UnknownSchema
+from penstock.model.avro import Avro
+from penstock.registry import client
+from tests.support.avro_cases import B, field, logical, schema_text
+
+
+def value(number: int, record: bytes) -> bytes:
+    return MAGIC + number.to_bytes(4) + record
+
+
+@pytest.fixture(autouse=True)
+def lookups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ids that were looked up: 1 has a text, 2 no Avro, 3 is none, and of 4 the registry says nothing."""
+    seen: list[int] = []
+
+    def schema(number: int) -> str:
+        seen.append(number)
+        if number == 3:
+            raise UnknownSchema("no such id")
+        if number == 4:
+            raise RegistryError("no answer")
+        return schema_text([B]) if number == 1 else '{"type": "nothing"}'
+
+    monkeypatch.setattr(client, "schema_text", schema)
+    return seen
+
+
+def test_a_schema_is_looked_up_once_and_what_is_no_record_has_a_reason(lookups: list[int]) -> None:
+    decoder = AvroDecoder(AvroValues(Avro(schema_text([B]))))
+    values = [
+        value(1, b"\x02x"),
+        None,
+        value(1, b"\x02\xff"),
+        value(2, b""),
+        value(3, b""),
+        b"\x00\x00",
+        value(1, b"\x04x"),
+    ]
+    for _ in range(2):
+        rows, reasons = decoder.decode(pa.array(values))
+        assert rows.to_pylist() == [{"b": "x"}, None, None, None, None, None, None]
+        said: list[Any] = reasons.to_pylist()
+        assert said[:2] == [None, None]
+        assert said[2].startswith("not Avro of schema id 1: 'utf-8' codec can't decode byte 0xff")
+        assert said[3].startswith("schema id 2 is no Avro schema: ")
+        assert said[4:6] == [
+            "schema id 3 is not in the registry",
+            "not in the wire format of a schema registry: it begins with 0x0000",
+        ]
+        assert said[6].startswith("not Avro of schema id 1: ")
+    assert lookups.count(1) == 1
+
+
+def test_a_registry_without_an_answer_rejects_no_record() -> None:
+    with pytest.raises(RegistryError):
+        AvroDecoder(AvroValues(Avro(schema_text([B])))).decode(pa.array([value(4, b"\x02x")]))
+
+
+def test_one_value_outside_of_its_type_rejects_one_record() -> None:
+    text = schema_text([field("d", logical("bytes", "decimal", precision=3, scale=1))])
+    decoder = AvroDecoder(AvroValues(Avro(text), ((1, text),)))
+    rows, reasons = decoder.decode(pa.array([value(1, b"\x02\x0f"), value(1, b"\x04\x7f\xff"), value(1, b"\x02\xff")]))
+    assert [row and row["d"] for row in rows.to_pylist()] == [Decimal("1.5"), None, Decimal("-0.1")]
+    assert [bool(reason) for reason in reasons.to_pylist()] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "no JSON"),
+        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "nothing"}]}', "no Avro schema"),
+        ('"string"', "must be an Avro record"),
+        (schema_text([field("a", ["null", "int", "string"])]), "a union of 2 types"),
+        (schema_text([field("a", "null")]), "field a has a type that is not read"),
+        (schema_text([field("a", ["null", "R"])]), "R within itself"),
+        (schema_text([field("d", logical("bytes", "decimal", precision=50, scale=2))]), "at most 38 digits"),
+    ],
+)
+def test_a_schema_that_cannot_be_read_is_refused(text: str, said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        Avro(text)
