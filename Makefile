@@ -15,6 +15,7 @@ BOOTSTRAP = $(PYTHON) penstock/bootstrap.py$(if $(filter command environment,$(o
 PENSTOCK = .venv/bin/penstock
 SERVER ?=
 STORES ?=
+REGISTRY ?=
 CLUSTER ?=
 TESTS ?=
 MARKS ?= not long
@@ -37,8 +38,8 @@ test-env:
 	@test -n "$(PYTHON)" || { echo "error: there is no Python here; Penstock needs Python 3.11, 3.12 or 3.13" >&2; exit 1; }
 	@$(BOOTSTRAP) --tests
 
-up: env ## start the platform, or adopt what runs of it; more of it: STORES="elasticsearch influxdb", CLUSTER=1
-	@$(if $(STORES),PENSTOCK_STORES="$(STORES)") $(if $(CLUSTER),PENSTOCK_CLUSTER="$(CLUSTER)") $(PENSTOCK) up
+up: env ## start the platform, or adopt what runs of it; more of it: STORES="elasticsearch influxdb", REGISTRY=1, CLUSTER=1
+	@$(if $(STORES),PENSTOCK_STORES="$(STORES)") $(if $(REGISTRY),PENSTOCK_REGISTRY="$(REGISTRY)") $(if $(CLUSTER),PENSTOCK_CLUSTER="$(CLUSTER)") $(PENSTOCK) up
 
 status: env ## what runs: pids, ports, CPU, memory, streams
 	@$(PENSTOCK) status

@@ -50,7 +50,7 @@ def up(
     Apps whose files have changed since their release are released.
 
     PENSTOCK_STORES names stores that are started too: elasticsearch, mongodb, influxdb. The object store of archives is
-    started unless PENSTOCK_S3_URL is set.
+    started unless PENSTOCK_S3_URL is set. PENSTOCK_REGISTRY=1 starts a schema registry.
     """
     out = console()
     with clear_errors():

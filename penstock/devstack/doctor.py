@@ -21,7 +21,7 @@ from penstock.engine.checkpoint import s3a
 from penstock.engine.session import memory_bytes
 from penstock.errors import PenstockError
 from penstock.host import ports
-from penstock.java import aot_cache, jars, runtime, spark_package
+from penstock.java import aot_cache, jar_sets, jars, runtime, spark_package
 from penstock.kafka.admin import describe_topics
 from penstock.settings import ExecutorResources, Settings, misspelled_variables, settings
 from penstock.supervision import launch
@@ -96,7 +96,7 @@ def _spark(_: Platform) -> Iterator[DoctorCheck]:
 
 
 def _jars(platform: Platform) -> Iterator[DoctorCheck]:
-    stores = [server.name for server in platform.stores if server.name in jars.SETS]
+    stores = [server.name for server in platform.stores if server.name in jar_sets.SETS]
     client = ("s3a",) if s3a.is_object_store(settings().checkpoint_root) else ()
     for name in (*(("broker",) if platform.brokers else ()), "connector", *client, *stores):
         lacking = jars.missing(name)
@@ -105,7 +105,7 @@ def _jars(platform: Platform) -> Iterator[DoctorCheck]:
                 f"Jars of {name}", "fail", f"{len(lacking)} not fetched: {lacking[0]} …", "`penstock up` fetches"
             )
         else:
-            yield DoctorCheck(f"Jars of {name}", "ok", f"{len(jars.SETS[name].coordinates)} in {jars.folder(name)}")
+            yield DoctorCheck(f"Jars of {name}", "ok", f"{len(jar_sets.SETS[name].coordinates)} in {jars.folder(name)}")
 
 
 def _disk(_: Platform) -> Iterator[DoctorCheck]:

@@ -27,7 +27,7 @@ from penstock.engine.checkpoint import s3a
 from penstock.errors import ControlError, HostError, PenstockError
 from penstock.host import ports, process, session
 from penstock.host.files import locked, make_private, owner_only
-from penstock.java import aot_cache, jars, runtime, spark_package
+from penstock.java import aot_cache, jar_sets, jars, runtime, spark_package
 from penstock.kafka.admin import ensure_topics
 from penstock.monitoring.dashboard.model import Overview
 from penstock.monitoring.dashboard.overview import overview
@@ -228,7 +228,7 @@ class Platform:
             with report.step("Looking for MariaDB") as step:
                 step.say(f"from {mariadb_binaries.find(step.tick).source}")
         for server in self.stores:
-            if server.name in jars.SETS and jars.missing(server.name):
+            if server.name in jar_sets.SETS and jars.missing(server.name):
                 with report.step(f"Fetching {server.label.removeprefix('the ')}") as step:
                     jars.ensure(server.name, step.tick)
 

@@ -28,7 +28,7 @@ HOME_ENTRIES = frozenset(
         "releases",
         "run",
     }
-    | {"elasticsearch", "influxdb", "mongodb", "s3", "s3.secret", "spark-warehouse", "tables", "tmp"}
+    | {"elasticsearch", "influxdb", "mongodb", "s3", "s3.secret", "schema_registry", "spark-warehouse", "tables", "tmp"}
     | {"cluster", "kafka.id", "kafka-1", "kafka-2", "kafka-3", "spark", "spark.secret"}
     | {"crowds", "fleets", "views", "views.token"}
 )

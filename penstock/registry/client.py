@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,7 @@ def schema_text(schema_id: int) -> str:
                 raise
             raise UnknownSchema(
                 f"the schema registry has no schema of id {schema_id}",
-                got=_words(e),
+                got=_message(e),
                 hint="find out who writes records with this id, and which registry it uses",
             ) from e
 
@@ -100,14 +99,14 @@ def registered_id(subject: str, text: str, kind: str) -> int:
     """
     client = _shared_client(find_endpoint())
     with _errors(f"subject {subject}"):
-        found = _lookup(client, subject, _schema(text, kind))
-    if found is None:
+        schema_id = _lookup(client, subject, _schema(text, kind))
+    if schema_id is None:
         raise SchemaNotRegistered(
             f"the schema is not registered under {subject}",
             got=f"{kind} {text[:200]}",
             hint="release the app that writes the topic: penstock streams release APP",
         )
-    return found
+    return schema_id
 
 
 def register(subject: str, text: str, kind: str) -> int:
@@ -129,19 +128,19 @@ def register(subject: str, text: str, kind: str) -> int:
     schema = _schema(text, kind)
     # A client of its own: what another remembers may have been deleted since.
     with closing(_client(find_endpoint())) as client, _errors(f"the schema of {subject}"):
-        if (found := _lookup(client, subject, schema)) is not None:
-            return found
+        if (schema_id := _lookup(client, subject, schema)) is not None:
+            return schema_id
         try:
             return client.register_schema(subject, schema)
         except _refusal() as e:
             if e.http_status_code != HTTPStatus.CONFLICT:
                 raise
             # Another release may have registered the same in this moment.
-            if (found := _lookup(client, subject, schema)) is not None:
-                return found
+            if (schema_id := _lookup(client, subject, schema)) is not None:
+                return schema_id
             raise IncompatibleSchema(
                 f"the schema of {subject} is not compatible with the registered versions",
-                got=_words(e),
+                got=_message(e),
                 hint="give new fields a default and keep the types of others; or write another topic; or change the "
                 "compatibility of the subject in the registry",
             ) from e
@@ -149,27 +148,30 @@ def register(subject: str, text: str, kind: str) -> int:
 
 def probe(endpoint: RegistryEndpoint) -> int:
     """The number of subjects that the login may see. RegistryError if the registry refused or did not answer."""
-    with closing(_client(endpoint)) as client, _errors("the list of subjects"):
+    with closing(_client(endpoint, retries=0)) as client, _errors("the list of subjects"):
         return len(client.get_subjects())
 
 
-@cache
-def _shared_client(endpoint: RegistryEndpoint) -> SchemaRegistryClient:
-    return _client(endpoint)
-
-
+_clients: dict[RegistryEndpoint, SchemaRegistryClient] = {}
 # A connection that two processes have would mix their answers.
-os.register_at_fork(after_in_child=_shared_client.cache_clear)
+os.register_at_fork(after_in_child=_clients.clear)
 
 
-def _client(endpoint: RegistryEndpoint) -> SchemaRegistryClient:
+def _shared_client(endpoint: RegistryEndpoint) -> SchemaRegistryClient:
+    """The client of this process, which keeps what it has read."""
+    if endpoint not in _clients:
+        _clients[endpoint] = _client(endpoint)
+    return _clients[endpoint]
+
+
+def _client(endpoint: RegistryEndpoint, *, retries: int = RETRIES) -> SchemaRegistryClient:
     with optional_packages():
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
     config: dict[str, Any] = {
         "url": endpoint.url,
         "timeout": TIMEOUT,
-        "max.retries": RETRIES,
+        "max.retries": retries,
         "retries.wait.ms": RETRY_MS,
         "retries.max.wait.ms": MAX_RETRY_MS,
     }
@@ -208,7 +210,7 @@ def _refusal() -> Any:
     return SchemaRegistryError
 
 
-def _words(refusal: Any) -> str:
+def _message(refusal: Any) -> str:
     return str(refusal.error_message)[:MESSAGE_LENGTH]
 
 
@@ -220,13 +222,13 @@ def _errors(what: str) -> Iterator[None]:
     except PenstockError:
         raise
     except _refusal() as e:
-        status, said = e.http_status_code, _words(e)
+        status, message = e.http_status_code, _message(e)
         hint = "see what it says"
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             hint = "check user and password of PENSTOCK_SCHEMA_REGISTRY_URL, and what this user may do"
         elif status == HTTPStatus.NOT_FOUND:
             hint = f"check the path in PENSTOCK_SCHEMA_REGISTRY_URL; that of Apicurio Registry is {API}"
-        raise RegistryError(f"the schema registry refuses {what}", got=f"status {status}: {said}", hint=hint) from e
+        raise RegistryError(f"the schema registry refuses {what}", got=f"status {status}: {message}", hint=hint) from e
     except Exception as e:
         raise RegistryError(
             f"the schema registry does not answer, so {what} is not known",

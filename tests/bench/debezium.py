@@ -9,11 +9,11 @@ from penstock.devstack.servers.base import ManagedServer
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.host import ports
 from penstock.host.ports import free_port
-from penstock.java import jars, runtime
+from penstock.java import jar_sets, jars, runtime
 
 PREFIX = "debezium"
 
-jars.SETS["connect"] = jars.JarSet(
+jar_sets.SETS["connect"] = jar_sets.JarSet(
     50,
     (
         "at.yawk.lz4:lz4-java:1.10.2",

@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.files import publish
-from penstock.java import jars
+from penstock.java import jar_sets, jars
 from penstock.java import runtime as java
 from penstock.settings import settings
 from tests.bench.common import peak_memory
@@ -39,10 +39,10 @@ PROGRAM = "peer.jar"
 SOURCES = Path(__file__).parent / "peer"
 MIB = 1024 * 1024
 
-jars.SETS.update(
+jar_sets.SETS.update(
     {
         # Kafka Streams of the broker's version with all it needs, as its POM names them.
-        "streams": jars.JarSet(
+        "streams": jar_sets.JarSet(
             92,
             (
                 "at.yawk.lz4:lz4-java:1.10.2",

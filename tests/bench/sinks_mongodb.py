@@ -28,7 +28,7 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.mongodb import MongoDBServer as Server
 from penstock.host import ports
 from penstock.host.ports import free_port
-from penstock.java import jars, runtime
+from penstock.java import jar_sets, jars, runtime
 from penstock.kafka.admin import ensure_topics
 from penstock.model.output import NO_COMMIT
 from penstock.model.sink import SINKS_APP
@@ -54,7 +54,7 @@ PARALLEL {PARALLEL}
 AS
 SELECT id, name, amount, note FROM {TOPIC}"""
 
-jars.SETS["mongodb-connect"] = jars.JarSet(
+jar_sets.SETS["mongodb-connect"] = jar_sets.JarSet(
     7,
     (
         "org.apache.avro:avro:1.12.0",

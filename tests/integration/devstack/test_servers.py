@@ -23,7 +23,7 @@ from penstock.engine.progress.metrics import StreamMetrics
 from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.ports import free_port
-from penstock.java import jars
+from penstock.java import jar_sets, jars
 from penstock.kafka.admin import PartitionOffsets, admin, end_offsets, ensure_topics
 from penstock.settings import PROJECT, settings
 from penstock.streams import Topic
@@ -222,7 +222,7 @@ def test_a_fetch_that_was_killed_is_fetched_again(tmp_path: Path) -> None:
     assert not (folder / jars.folder("connector").name).exists()
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == len(jars.SETS["connector"].coordinates)
+    assert int(done.stdout) == len(jar_sets.SETS["connector"].coordinates)
     assert not list(folder.glob(".*.part-*"))
 
 

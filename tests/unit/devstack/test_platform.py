@@ -204,6 +204,19 @@ def test_the_object_store_is_a_part_unless_it_is_elsewhere(asked: str, monkeypat
         monkeypatch.delenv(name)
 
 
+def test_a_schema_registry_is_a_part_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_REGISTRY", "1")
+    monkeypatch.setenv("PENSTOCK_SCHEMA_REGISTRY_PORT", "19082")
+    settings.cache_clear()
+    assert [(part.name, part.ports) for part in Platform().stores[1:]] == [("schema_registry", {"http": 19082})]
+    found = {check.name: check for check in doctor.examine(Platform())}
+    assert (found["schema registry"].state, found["schema registry"].hint) == ("fail", doctor.UNUSED)
+    assert "Jars of schema_registry" in found
+    monkeypatch.setenv("AIRFLOW_CONN_SCHEMA_REGISTRY", "http://h:8081")
+    with pytest.raises(HostError, match=r"REGISTRY=1 and AIRFLOW_CONN_SCHEMA_REGISTRY; hint: leave REGISTRY=1 out"):
+        Platform()
+
+
 def test_stores_are_refused_that_do_not_run_here_or_lie_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     for stores, said in (
         (

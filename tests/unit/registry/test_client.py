@@ -18,6 +18,7 @@ from penstock.registry import client
 from penstock.registry.endpoint import RegistryEndpoint
 from tests.chaos.projects import other_project
 from tests.support.certificates import Authority
+from tests.support.schemas import close_clients
 
 pytestmark = pytest.mark.processes
 
@@ -63,7 +64,7 @@ class Registry:
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(client, "RETRY_MS", 1)
     yield
-    client._shared_client.cache_clear()
+    close_clients()
 
 
 def ask(place: str, folder: Path, **variables: object) -> str:

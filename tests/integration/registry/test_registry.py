@@ -1,0 +1,101 @@
+"""Schemas in a real registry: registered once, refused with its words, kept through crashes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from penstock.devstack.servers.registry import SchemaRegistryServer
+from penstock.errors import IncompatibleSchema, RegistryError, SchemaNotRegistered, UnknownSchema
+from penstock.registry import client
+from tests.support.schemas import in_home_of, record
+
+pytestmark = pytest.mark.integration
+
+FIRST = record(("id", "long"))
+WITH_NOTE = record(("id", "long"), ("note", "string", ""))
+TEXT_ID = record(("id", "string"))
+WITHOUT_DEFAULT = record(("id", "long"), ("note", "string"))
+
+
+@pytest.fixture(autouse=True)
+def _registry(schema_registry: SchemaRegistryServer, tmp_path: Path) -> Iterator[None]:
+    with in_home_of(schema_registry, tmp_path):
+        yield
+
+
+@pytest.fixture
+def subject() -> str:
+    return f"orders {uuid4().hex[:8]}-value"
+
+
+def test_a_schema_has_one_id_however_often_it_is_registered(subject: str) -> None:
+    first = client.register(subject, FIRST, "AVRO")
+    assert client.register(subject, json.dumps(json.loads(FIRST), indent=4), "AVRO") == first
+    assert client.registered_id(subject, FIRST, "AVRO") == first
+    assert client.register(f"other {subject}", FIRST, "AVRO") == first
+    second = client.register(subject, WITH_NOTE, "AVRO")
+    found = client.subject_schemas(subject)
+    assert list(found) == [first, second], "the oldest first"
+    assert [json.loads(text) for text in found.values()] == [json.loads(FIRST), json.loads(WITH_NOTE)]
+    assert json.loads(client.schema_text(second)) == json.loads(WITH_NOTE)
+    assert client.register(subject, FIRST, "AVRO") == first, "an earlier release may be released again"
+    assert list(client.subject_schemas(subject)) == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"), [(TEXT_ID, "STRING not compatible with writer type"), (WITHOUT_DEFAULT, "note")]
+)
+def test_an_incompatible_schema_is_refused_in_the_registry_s_words(subject: str, wrong: str, said: str) -> None:
+    first = client.register(subject, FIRST, "AVRO")
+    with pytest.raises(IncompatibleSchema, match="is not compatible with the registered versions") as e:
+        client.register(subject, wrong, "AVRO")
+    assert said in str(e.value.got)
+    assert list(client.subject_schemas(subject)) == [first], "nothing is registered"
+    with pytest.raises(SchemaNotRegistered, match="hint: release the app"):
+        client.registered_id(subject, wrong, "AVRO")
+
+
+def test_the_other_kinds_and_what_is_no_schema(subject: str) -> None:
+    shape = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
+    message = 'syntax = "proto3"; message Order { int64 id = 1; }'
+    ids = {client.register(f"{kind} {subject}", text, kind) for kind, text in (("JSON", shape), ("PROTOBUF", message))}
+    assert len(ids) == 2
+    with pytest.raises(RegistryError, match=r"refuses the schema of orders .*; got: status 422"):
+        client.register(subject, '{"type": "rec', "AVRO")
+
+
+def test_what_nobody_has_registered(subject: str) -> None:
+    assert client.subject_schemas(subject) == {}
+    with pytest.raises(SchemaNotRegistered, match=f"not registered under {subject}"):
+        client.registered_id(subject, FIRST, "AVRO")
+    with pytest.raises(UnknownSchema, match="no schema of id 2000000000"):
+        client.schema_text(2_000_000_000)
+
+
+def test_ids_survive_a_crash_and_are_known_without_the_server(
+    subject: str, schema_registry: SchemaRegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "RETRY_MS", 1)
+    first = client.register(subject, FIRST, "AVRO")
+    client.schema_text(first)
+    schema_registry.kill()
+    try:
+        assert json.loads(client.schema_text(first)) == json.loads(FIRST), "it was read before"
+        for use in (lambda: client.subject_schemas(subject), lambda: client.register(subject, WITH_NOTE, "AVRO")):
+            with pytest.raises(RegistryError, match=r"does not answer.*hint: check that it runs"):
+                use()
+    finally:
+        schema_registry.start()
+        schema_registry.wait()
+    assert list(client.subject_schemas(subject)) == [first]
+    assert client.register(subject, WITH_NOTE, "AVRO") not in (first, 0)
+    running = schema_registry.running()
+    assert running
+    listening = {c.laddr.ip for c in running.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    assert listening <= {"127.0.0.1", "::ffff:127.0.0.1"}
