@@ -6,6 +6,7 @@ from penstock.model.expectation import Expectation
 from penstock.model.fold import Fold
 from penstock.model.input import Combiner, Input, Table
 from penstock.model.lazy_spark import F
+from penstock.model.mask import Mask
 from penstock.model.output import TopicOutput
 from penstock.model.output_mode import EmitChanges, EmitFinal, KeyedState, Stateless, StreamJoin, Timers
 from penstock.model.panel import Panel, PanelCard, PanelValue
@@ -25,6 +26,7 @@ __all__ = [
     "Fold",
     "Input",
     "KeyedState",
+    "Mask",
     "Panel",
     "PanelCard",
     "PanelValue",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ControlError, SettingError, SinkError, Wait, optional_packages
 from penstock.settings import connection_types, settings
+from penstock.settings.masks import AES_BYTES, decode_key
 
 if TYPE_CHECKING:
     import httpx
@@ -160,6 +161,13 @@ def probe_webhook(connection: AirflowConnection) -> str:
     body = {"text": "INFO airflow: a test of Penstock's alerts", "level": "INFO", "process": "airflow"}
     answer = _request("POST", connection_types.webhook_url(connection), "", json=body)
     return f"a test message was posted to {_host_of(answer)}"
+
+
+def probe_mask_key(connection: AirflowConnection) -> str:
+    """Check the form and the length of a key; nothing is connected to."""
+    key = decode_key(connection.conn_id, connection_types.mask_key_text(connection), encrypts=False)
+    use = "hashes and encrypts" if len(key) in AES_BYTES else "hashes; to encrypt, it must have 16, 24 or 32 bytes"
+    return f"a key of {len(key)} bytes: {use}"
 
 
 def _request(method: str, url: str, path: str, **more: Any) -> httpx.Response:

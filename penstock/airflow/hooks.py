@@ -100,6 +100,13 @@ class ViewsHook(ConnectionHook):
     probe = staticmethod(probes.probe_views)
 
 
+class MaskKeyHook(ConnectionHook):
+    """A key of masks."""
+
+    conn_type, hook_name = "penstock_mask_key", "Penstock: key of masks"
+    probe = staticmethod(probes.probe_mask_key)
+
+
 class WebhookHook(ConnectionHook):
     """The webhook of alerts."""
 

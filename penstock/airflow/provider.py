@@ -105,6 +105,13 @@ def get_provider_info() -> dict[str, Any]:
                 placeholders={"host": "empty: PENSTOCK_VIEWS_HOST", "schema": "https"},
             ),
             _connection_type(
+                "mask_key",
+                "MaskKeyHook",
+                "Penstock: key of masks",
+                hidden=["host", "port", "schema", "login", "extra"],
+                labels={"password": "Key, 32 random bytes in base64"},
+            ),
+            _connection_type(
                 "webhook",
                 "WebhookHook",
                 "Penstock: webhook of alerts",

@@ -10,6 +10,8 @@ from penstock.errors import DeclarationError
 from penstock.model.archive import Archive
 from penstock.model.input import RECORD_TIMESTAMP, Input
 from penstock.model.lazy_spark import F
+from penstock.model.mask import Mask, dropped_columns
+from penstock.model.mask_expressions import masked_rows
 from penstock.model.output import Delivery, Output
 from penstock.model.output_mode import Stateless
 from penstock.model.stream import Stream
@@ -32,6 +34,7 @@ class ArchiveOutput(Output):
         topics_read: Topics whose records it keeps.
         wait: Seconds from the end of an hour until it is closed.
         target: Bytes to which small files are joined.
+        mask: Columns that the transform has masked.
     """
 
     archive: str
@@ -40,6 +43,7 @@ class ArchiveOutput(Output):
     topics_read: tuple[str, ...]
     wait: float
     target: int = TARGET_FILE_BYTES
+    mask: tuple[Mask, ...] = ()
 
     writer: ClassVar[str] = "penstock.archive.writer:open_archive"
     # A record that is written again is recognised by its offset and left out.
@@ -63,9 +67,24 @@ class ArchiveOutput(Output):
         return [F.col(name) for name in (*RECORD_COLUMNS, "event_time")]
 
 
-def transform(records: DataFrame) -> DataFrame:
-    """`topic, partition, offset, key, value, timestamp, headers, event_time` of the unchanged records."""
-    return records.select(*(F.col(f"record.{name}").alias(name) for name in RECORD_COLUMNS), "event_time")
+@dataclass(frozen=True)
+class ArchiveTransform:
+    """The transform of an archive: records to its columns, `topic, partition, offset, key, value, timestamp, headers,
+    event_time`.
+
+    Attributes:
+        mask: Columns that are masked; one that is dropped is NULL.
+    """
+
+    mask: tuple[Mask, ...] = ()
+
+    def __call__(self, records: DataFrame) -> DataFrame:
+        rows = records.select(*(F.col(f"record.{name}").alias(name) for name in RECORD_COLUMNS), "event_time")
+        masked = masked_rows(rows, self.mask)
+        dropped = dropped_columns(self.mask)
+        return masked.withColumns(
+            {one.name: F.lit(None).cast(one.dataType) for one in rows.schema.fields if one.name in dropped}
+        )
 
 
 def archive_stream(archive: Archive, topics: Mapping[str, Topic] | None = None) -> Stream:
@@ -80,10 +99,13 @@ def archive_stream(archive: Archive, topics: Mapping[str, Topic] | None = None) 
     """
     name = topic_name(archive.topic)
     topic = (topics or {}).get(name) or (archive.topic if isinstance(archive.topic, Topic) else Topic(name))
-    output = ArchiveOutput(archive.name, archive.bucket, archive.prefix, (name,), archive.close_delay.total_seconds())
+    output = ArchiveOutput(
+        archive.name, archive.bucket, archive.prefix, (name,), archive.close_delay.total_seconds(), mask=archive.mask
+    )
     try:
         stream = Stream(
-            name=archive.name, app=archive.app, inputs={"records": _archive_input(archive, topic)}, transform=transform,
+            name=archive.name, app=archive.app, inputs={"records": _archive_input(archive, topic)},
+            transform=ArchiveTransform(archive.mask),
             output=output, output_mode=Stateless(), every=archive.every.total_seconds(),
         max_records=archive.max_records, )  # fmt: skip
     except DeclarationError as e:

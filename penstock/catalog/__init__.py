@@ -14,6 +14,7 @@ from penstock.catalog.partial import (
     apps,
     capture_connections,
     load_partial,
+    mask_connections,
     mistakes_of_app,
     partial_catalog,
 )
@@ -23,5 +24,6 @@ from penstock.catalog.validation import build
 __all__ = [
     "BrokenFile", "Catalog", "HeartbeatReader", "HeartbeatTopic", "HeartbeatTopics", "Partitioned",
     "PartitionedArchive", "PartitionedStream", "Supervised", "UpstreamWriter", "apps", "build", "capture_connections",
-    "check_project", "discover", "load", "load_partial", "mistakes_of_app", "partial_catalog", "partitioned",
+    "check_project", "discover", "load", "load_partial", "mask_connections",
+    "mistakes_of_app", "partial_catalog", "partitioned",
 ]  # fmt: skip

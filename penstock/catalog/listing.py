@@ -11,8 +11,10 @@ from penstock.catalog.catalog import Catalog
 from penstock.catalog.graph import Graph, graph
 from penstock.catalog.graph_layout import layout_graph
 from penstock.model.declaration import CatalogNode, Declared, Kind
+from penstock.model.mask import Mask
 from penstock.model.output_mode import OutputMode
 from penstock.model.panel import Panel, PanelValue
+from penstock.model.stream import Stream
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class CatalogRow:
         location: file and line, relative to the project if it is in it.
         description: of a backfill.
         behind_ms: delay of its watermark behind its records, as declared.
+        masks: of its outputs, as the clause MASK writes them.
     """
 
     kind: Kind
@@ -49,6 +52,7 @@ class CatalogRow:
     location: str
     description: str = ""
     behind_ms: int = 0
+    masks: Sequence[str] = ()
 
 
 def catalog_rows(catalog: Catalog) -> list[CatalogRow]:
@@ -62,6 +66,7 @@ def catalog_rows(catalog: Catalog) -> list[CatalogRow]:
         for name, stream in catalog.streams.items()
     }
     descriptions = {name: backfill.description for name, backfill in catalog.backfills.items()}
+    masks = {name: [mask.text for mask in declared_masks(one)] for name, one in catalog.declared.items()}
     declarations = sorted(catalog.declared.values(), key=lambda declared: (_rank(declared), declared.name))
     runnable = catalog.supervised.keys() | {name for name, b in catalog.backfills.items() if b.runnable}
     runnable |= {served_view.view.name for served_view in catalog.served_views.values()}
@@ -70,9 +75,16 @@ def catalog_rows(catalog: Catalog) -> list[CatalogRow]:
         CatalogRow(
             d.kind, d.name, d.app, d.reads, d.writes, output_modes.get(d.name, ""), d.name in runnable,
             d.location.removeprefix(f"{settings().project}/"), descriptions.get(d.name, ""), delays.get(d.name, 0),
+            masks[d.name],
         )
         for d in declarations
     ]  # fmt: skip
+
+
+def declared_masks(declared: Declared) -> list[Mask]:
+    """The masks of an archive, or of the outputs of a stream or sink."""
+    outputs = declared.outputs.values() if isinstance(declared, Stream) else (declared,)
+    return [mask for one in outputs for mask in getattr(one, "mask", ())]
 
 
 def json_rows(rows: Sequence[CatalogRow]) -> list[dict[str, Any]]:

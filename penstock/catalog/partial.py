@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -180,6 +182,32 @@ def capture_connections(project: Path) -> set[str]:
         with suppress(DeclarationError):
             names |= {one.connection for one in _read_file(path, project).captures}
     return names
+
+
+def mask_connections(project: Path) -> set[str]:
+    """The keys that masks of a project name: in its statements, and as texts in its modules, which are not imported."""
+    from penstock.model.sql import sink_file, stream_file
+
+    names: set[str] = set()
+    for folder, read in (("sinks", sink_file.read), ("streams", stream_file.read)):
+        for path in list_files(project / "sql" / folder, ".sql"):
+            with suppress(DeclarationError, OSError):
+                if re.search(r"\bMASK\b", path.read_text("utf-8", errors="replace"), re.IGNORECASE):
+                    names |= {mask.key for mask in read(path).mask}
+    for path in (path for system in list_files(project / "jobs") for path in list_files(system, ".py")):
+        with suppress(SyntaxError, ValueError, OSError):
+            source = path.read_bytes()
+            if b"Mask" in source:
+                names |= set(_keys_of_masks(ast.parse(source)))
+    return names - {""}
+
+
+def _keys_of_masks(module: ast.Module) -> Iterator[str]:
+    """The keys of calls of `Mask` that are written as texts."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and (node.func.id if isinstance(node.func, ast.Name) else "") == "Mask":
+            values = [*node.args[2:3], *(keyword.value for keyword in node.keywords if keyword.arg == "key")]
+            yield from (one.value for one in values if isinstance(one, ast.Constant) and isinstance(one.value, str))
 
 
 def _unique(declarations: Iterable[Declaration]) -> list[Declaration]:

@@ -13,6 +13,7 @@ from penstock.errors import DeclarationError
 from penstock.model.archive import Archive
 from penstock.model.backfill import Backfill
 from penstock.model.declaration import Declared
+from penstock.model.mask import mask_text
 from penstock.model.output import TopicOutput
 from penstock.model.panel import Panel
 from penstock.model.stream import Stream
@@ -244,4 +245,18 @@ def _backfill(backfill: Backfill, archives: Sequence[Archive], streams: Sequence
     for stream in (*backfill.via, *([backfill.target] if isinstance(backfill.target, Stream) else [])):
         _stream(stream, backfill, streams)
     if not isinstance(backfill.target, Stream):
+        _check_backfill_masks(backfill, streams)
         _topic(backfill.target_topic, backfill, topics)
+
+
+def _check_backfill_masks(backfill: Backfill, streams: Sequence[Stream]) -> None:
+    """DeclarationError if rows that are not masked would go where a stream writes masked ones."""
+    for stream in streams:
+        for output in stream.outputs.values():
+            if output.mask and output.name == backfill.target_topic:
+                raise _wrong(
+                    backfill,
+                    f"backfill {backfill.name} does not mask what it writes, and stream {stream.name} does",
+                    got=f"{output.name}: {mask_text(output.mask)}",
+                    hint="take the stream as target",
+                )

@@ -94,12 +94,17 @@ def _print(listed: list[CatalogRow]) -> None:
     rows = table(["kind", "name", "app", "reads", "writes", "output mode", "runs"])
     for row in listed:
         rows.add_row(
-            row.kind, Text(row.name), row.app or "-", _names(row.reads), _names(row.writes), row.output_mode or "-",
+            row.kind, Text(row.name), row.app or "-", _names(row.reads), _written(row), row.output_mode or "-",
             "yes" if row.runs else Text("declared only", style="yellow"),
         )  # fmt: skip
     out.print(rows)
     if not all(row.runs for row in listed):
         out.print(Text(NOT_RUN, style="yellow"))
+
+
+def _written(row: CatalogRow) -> Text:
+    """What it writes, and which columns it masks there."""
+    return Text("\n").join([_names(row.writes), *(Text(f"  {mask}", style="cyan") for mask in row.masks)])
 
 
 def _names(places: Sequence[CatalogNode]) -> Text:

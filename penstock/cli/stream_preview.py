@@ -190,7 +190,9 @@ def _data(stream: Stream, explanation: StreamExplanation) -> dict[str, Any]:
     return {
         "stream": stream.name, "location": stream.location, "reads": _inputs(stream),
         "writes": list(stream.output_names), "output_mode": described_mode(stream.output_mode),
-        "expectations": [asdict(rule) for rule in stream.expectations], **asdict(explanation),
+        "expectations": [asdict(rule) for rule in stream.expectations],
+        "masks": [{"output": one.name, **asdict(mask)} for one in stream.outputs.values() for mask in one.mask],
+        **asdict(explanation),
     }  # fmt: skip
 
 
@@ -203,6 +205,7 @@ def _print_facts(stream: Stream, explanation: StreamExplanation, reads: str) -> 
         "writes": ", ".join(data["writes"]),
         "mode": data["output_mode"],
         "expects": "\n".join(f"{r.name}: {r.text}: {r.on_violation}" for r in stream.expectations),
+        "masks": "\n".join(mask.text for output in stream.outputs.values() for mask in output.mask),
         "state": "\n".join(explanation.state) or "none",
         "release": explanation.release,
     }

@@ -23,6 +23,8 @@ READ_TIMEOUT = 20.0
 MAX_POLL_RECORDS = 2_000
 FETCH_BYTES = 8 << 20
 HEADER_PREFIX = "penstock."
+# A header of dead letters that name their record and do not hold it, because its sink masks columns.
+HIDDEN = "hidden"
 PARTITION, OFFSET = re.compile("[0-9]{1,9}"), re.compile("[0-9]{1,18}")
 
 
@@ -90,8 +92,13 @@ class DeadLetter:
 
     @property
     def truncated(self) -> str:
-        """Which of key and value are truncated."""
-        return self.penstock_headers.get("cut", "")
+        """Which of key and value are truncated, or not there at all."""
+        return self.penstock_headers.get("cut", "") or self.penstock_headers.get(HIDDEN, "")
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it names its record and does not hold it."""
+        return HIDDEN in self.penstock_headers
 
     @property
     def digest(self) -> str:

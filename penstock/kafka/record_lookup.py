@@ -118,7 +118,12 @@ def find_at_origin(
     if not partition_exists(reader, origin.topic, origin.partition):
         return None
     for message in read_range(reader, *origin, origin.offset + 1):
-        if record_digest(as_bytes(message.key()), as_bytes(message.value())) == letter.digest:
+        # A digest of a hidden record would let its values be guessed.
+        if letter.is_hidden:
+            is_same = str(message.timestamp()[1]) == letter.penstock_headers.get("timestamp", "")
+        else:
+            is_same = record_digest(as_bytes(message.key()), as_bytes(message.value())) == letter.digest
+        if is_same:
             return message
     return None
 

@@ -20,10 +20,11 @@ from penstock.settings import settings
 
 if TYPE_CHECKING:
     from openlineage.client.event_v2 import InputDataset, OutputDataset, RunEvent
-    from openlineage.client.facet_v2 import DatasetFacet, RunFacet
+    from openlineage.client.facet_v2 import DatasetFacet, RunFacet, column_lineage_dataset
 
     from penstock.control import ProgressRow
     from penstock.model.declaration import CatalogNode
+    from penstock.model.mask import Method
     from penstock.model.stream import Stream
 
 log = logging.getLogger(__name__)
@@ -42,10 +43,12 @@ class FrameColumn(NamedTuple):
     Attributes:
         type: As Spark writes it.
         inputs: The fields that its values are made of, each with the name of the input; empty if they are not known.
+        mask: How it is masked.
     """
 
     type: str
     inputs: frozenset[tuple[str, str]] = frozenset()
+    mask: Method | None = None
 
 
 FrameColumns = Mapping[str, FrameColumn]
@@ -246,11 +249,21 @@ def engine_and_parent() -> dict[str, RunFacet]:
 def written_columns(output: Output, columns: FrameColumns) -> dict[str, FrameColumn]:
     """The fields that an output writes, by name; none if a record of it is not a JSON object or document."""
     by_name = {name.lower(): column for name, column in columns.items()}
+    methods = {mask.column.lower(): mask.method for mask in output.mask}
     if isinstance(output, TopicOutput):
         names = () if isinstance(output.value, str) else output.value
-        return {name: by_name[name.lower()] for name in names if name.lower() in by_name}
-    prefix = f"{DOCUMENT}."
-    return {name.removeprefix(prefix): column for name, column in columns.items() if name.startswith(prefix)}
+        written = {name: by_name[name.lower()] for name in names if name.lower() in by_name}
+        types = {name: column.type if column.type == "binary" else "string" for name, column in written.items()}
+    else:
+        prefix = f"{DOCUMENT}."
+        written = {n.removeprefix(prefix): column for n, column in columns.items() if n.startswith(prefix)}
+        # The transform has masked it.
+        types = {name: column.type for name, column in written.items()}
+    return {
+        name: FrameColumn(types[name], column.inputs, methods[name.lower()]) if name.lower() in methods else column
+        for name, column in written.items()
+        if methods.get(name.lower()) != "dropped"
+    }
 
 
 def _is_only(node: CatalogNode, outputs: Mapping[str, Output]) -> bool:
@@ -264,6 +277,15 @@ def _schema_facet(types: Mapping[str, str]) -> dict[str, DatasetFacet]:
     return {"schema": schema_dataset.SchemaDatasetFacet(fields)} if fields else {}
 
 
+def _transformations(column: FrameColumn) -> list[column_lineage_dataset.Transformation]:
+    """That a column is masked, in OpenLineage's words."""
+    from openlineage.client.facet_v2 import column_lineage_dataset
+
+    if column.mask is None:
+        return []
+    return [column_lineage_dataset.Transformation("DIRECT", "TRANSFORMATION", column.mask, masking=True)]
+
+
 def _facets(columns: Mapping[str, FrameColumn], sources: Mapping[str, DatasetName]) -> dict[str, DatasetFacet]:
     """The facets of what is written: its schema, and the input fields of the columns for which they are known."""
     from openlineage.client.facet_v2 import column_lineage_dataset
@@ -272,7 +294,7 @@ def _facets(columns: Mapping[str, FrameColumn], sources: Mapping[str, DatasetNam
     fields = {
         name: column_lineage_dataset.Fields(
             [
-                column_lineage_dataset.InputField(*sources[source], source_field)
+                column_lineage_dataset.InputField(*sources[source], source_field, _transformations(column))
                 for source, source_field in sorted(column.inputs)
             ]
         )

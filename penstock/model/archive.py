@@ -12,12 +12,17 @@ from penstock.errors import DeclarationError
 from penstock.model.checks.event_time_checks import check_event_time
 from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
 from penstock.model.input import RAW_FIELDS, RECORD_FIELDS
+from penstock.model.mask import Mask, Method, check_masks_fit
 from penstock.model.output_mode import check_duration
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic, topic_name
 
 Format = Literal["parquet"]
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+# What may be masked. A record without a value would be a tombstone, and headers are no single value.
+MASKS: dict[str, tuple[Method, ...]] = {
+    "key": ("hashed", "encrypted", "dropped"), "value": ("hashed", "encrypted"), "headers": ("dropped",),
+}  # fmt: skip
 PREFIX = re.compile(r"([A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*)?")
 
 
@@ -39,6 +44,8 @@ class Archive:
         app: whose driver runs it.
         partition: `hour` if Airflow gets an asset event for each hour that is closed, and one for each that is closed
             again with records that came later. None: no events.
+        mask: `key`, `value` and `headers`, if they are not kept as they are. Keys and values are hashed or encrypted,
+            and of a record whose key or headers are dropped they are NULL.
         location: where it is declared.
     """
 
@@ -53,6 +60,7 @@ class Archive:
     max_records: int = 500_000
     app: str = "archives"
     partition: Literal["hour"] | None = None
+    mask: tuple[Mask, ...] = ()
     location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
 
     kind: ClassVar[Kind] = "archive"
@@ -82,12 +90,29 @@ class Archive:
         if self.partition not in (None, "hour"):
             got, hint = f"partition={self.partition!r}", 'an archive is kept by hours: use partition="hour"'
             raise DeclarationError(f"archive {self.name}: it cannot have these partitions", got=got, hint=hint)
+        self._check_masks()
         if isinstance(self.source, Stream) and len(self.source.output_topics) != 1:
             raise DeclarationError(
                 f"archive {self.name}: stream {self.source.name} does not write one topic",
                 got=", ".join(self.source.output_names),
                 hint="name the topic itself: source=Topic(...)",
             )
+
+    def _check_masks(self) -> None:
+        check_masks_fit(f"archive {self.name}", self.mask, tuple(MASKS))
+        for mask in self.mask:
+            if len(mask.path) > 1:
+                raise DeclarationError(
+                    f"archive {self.name}: a field of a {mask.path[0]} cannot be masked alone",
+                    got=mask.text,
+                    hint="let a stream mask the field, and archive its topic; or mask the whole column",
+                )
+            if mask.method not in MASKS[mask.root]:
+                raise DeclarationError(
+                    f"archive {self.name}: {mask.column} cannot be {mask.method}",
+                    got=mask.text,
+                    hint=f"it can be {' or '.join(MASKS[mask.root])}",
+                )
 
     @property
     def topic(self) -> Topic | str:

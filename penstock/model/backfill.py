@@ -12,6 +12,7 @@ from penstock.errors import DeclarationError
 from penstock.model.archive import Archive
 from penstock.model.argument_types import check_kind
 from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
+from penstock.model.mask import mask_text
 from penstock.model.output import TopicOutput
 from penstock.model.output_mode import check_duration
 from penstock.model.schema import Field, schema
@@ -138,6 +139,7 @@ class Backfill:
                 got=repr(self.target)[:200],
                 hint="give the output a key and a value",
             )
+        self._check_masks(what)
         if self.via and not isinstance(self.target, Stream):
             raise DeclarationError(
                 f"{what} names streams on its way and none at its end", hint="give the last one as target"
@@ -145,6 +147,21 @@ class Backfill:
         if isinstance(self.target, Stream) and len(self.target.output_topics) != 1:
             raise DeclarationError(
                 f"{what}: stream {self.target.name} does not write one topic", got=", ".join(self.target.output_names)
+            )
+
+    def _check_masks(self, what: str) -> None:
+        if isinstance(self.target, TopicOutput) and self.target.mask:
+            raise DeclarationError(
+                f"{what} does not mask its rows, and its output does",
+                got=mask_text(self.target.mask),
+                hint="take the stream that masks them as target",
+            )
+        masked = self.source.mask if isinstance(self.source, Archive) else ()
+        if any(self.copies_records or mask.root == "value" for mask in masked):
+            raise DeclarationError(
+                f"{what} reads an archive whose records are masked",
+                got=mask_text(masked),
+                hint="archive what a stream masks, not its input; or keep an archive of the input that is not masked",
             )
 
     @property

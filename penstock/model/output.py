@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from penstock.errors import DeclarationError, optional_packages
 from penstock.model.lazy_spark import F
+from penstock.model.mask import Mask, check_masks_fit, check_not_masked, dropped_columns
 from penstock.model.topic import DEAD_LETTERS, Topic
 
 if TYPE_CHECKING:
@@ -156,11 +157,14 @@ class Output(ABC):
             itself (`upsert`). Only a store of the second kind has a thread of its own, so that it may be slow.
         empty_batches: whether a store without commit markers is also given batches without rows, and so knows all
             offsets that were read.
+        mask: columns that are masked before the writer gets them. A dead letter of a row names the record and does not
+            hold it.
     """
 
     writer: ClassVar[str]
     delivery: ClassVar[Delivery]
     empty_batches: ClassVar[bool] = False
+    mask: tuple[Mask, ...] = ()
 
     @property
     @abstractmethod
@@ -208,11 +212,13 @@ class TopicOutput(Output):
         key: one column's name, written as text (BINARY as it is), or several, written as a JSON object with those
             fields, times to the microsecond. Empty: records without a key.
         value: columns as for the key. NULL is a tombstone.
+        mask: columns of the key or the value that are masked.
     """
 
     topic: Topic
     key: Columns = ""
     value: Columns = ""
+    mask: tuple[Mask, ...] = ()
 
     writer: ClassVar[str] = "penstock.kafka.topic_writer:open_topics"
     delivery: ClassVar[Delivery] = "exactly once"
@@ -241,6 +247,27 @@ class TopicOutput(Output):
                     got=repr(columns),
                     hint=f"give {what}= one column's name, or several different ones as a tuple",
                 )
+        self._check_masks()
+
+    def _check_masks(self) -> None:
+        what, key, value = f"the output to topic {self.topic.name}", names_of(self.key), names_of(self.value)
+        check_masks_fit(what, self.mask, tuple(dict.fromkeys((*key, *value))))
+        roots = {mask.root for mask in self.mask}
+        for name in (*key, *value):
+            # A column by another name would be written as it is.
+            is_other = bool(roots) and name.lower() not in roots
+            if is_other and ("*" in name or name.replace("`", "").partition(".")[0].lower() in roots):
+                hint = "give each value a column of its own, and name it plainly"
+                raise DeclarationError(f"{what}: this may be a masked column", got=name, hint=hint)
+        dropped = [mask for mask in self.mask if mask.drops_column]
+        check_not_masked(what, dropped, [("a column of the key", name) for name in key], "hash or encrypt it")
+        left = {name.lower() for name in value} - dropped_columns(self.mask)
+        if not left:
+            raise DeclarationError(
+                f"{what}: no column of the value is left",
+                got=", ".join(mask.text for mask in dropped),
+                hint="keep a column, or take another value",
+            )
 
     @property
     def name(self) -> str:
@@ -254,9 +281,17 @@ class TopicOutput(Output):
     def store(self) -> Hashable:
         return "kafka"
 
-    def columns(self) -> list[Column]:
-        key = _encoded(self.key) if self.key else F.lit(None).cast("string")
-        return [key.alias("key"), _encoded(self.value).alias("value")]
+    def columns(self, masked: Mapping[str, Column] | None = None) -> list[Column]:
+        """Key and value of records.
+
+        Args:
+            masked: The expressions of masked columns, by name in lower case.
+        """
+        dropped = dropped_columns(self.mask)
+        if unmasked := {mask.root for mask in self.mask} - dropped - (masked or {}).keys():
+            raise DeclarationError(f"the output to topic {self.topic.name} is not masked", got=", ".join(unmasked))
+        key = _encoded(self.key, dropped, masked or {}) if self.key else F.lit(None).cast("string")
+        return [key.alias("key"), _encoded(self.value, dropped, masked or {}).alias("value")]
 
     def topics(self) -> Sequence[Topic]:
         return (self.topic,)
@@ -269,12 +304,19 @@ class SideOutput(TopicOutput):
     value: Columns = "value"
 
 
+def names_of(columns: Columns) -> tuple[str, ...]:
+    """The names of the columns of a key or a value."""
+    return tuple(filter(None, (columns,) if isinstance(columns, str) else columns))
+
+
 def _repeats(names: Sequence[object]) -> bool:
     return len(set(names)) < len(names)
 
 
-def _encoded(columns: Columns) -> Column:
+def _encoded(columns: Columns, dropped: Set[str], masked: Mapping[str, Column]) -> Column:
     # As bytes: what is BINARY need not be text, and Arrow's text must be.
     if isinstance(columns, str):
-        return F.col(columns).cast("string").cast("binary")
-    return F.to_json(F.struct(*columns), JSON).cast("binary")
+        return masked.get(columns.lower(), F.col(columns)).cast("string").cast("binary")
+    kept = [name for name in columns if name.lower() not in dropped]
+    named = [masked[name.lower()].alias(name) if name.lower() in masked else F.col(name) for name in kept]
+    return F.to_json(F.struct(*named), JSON).cast("binary")

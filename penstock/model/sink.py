@@ -13,6 +13,7 @@
     DELETED WHEN (deleted)                -- which rows do what a tombstone does; of IGNORE they delete
     BATCH 20000 EVERY 1 SECOND            -- records of a batch at most, and seconds between two
     PARALLEL 2                            -- requests at once
+    MASK name HASHED WITH pii, note DROPPED   -- before it is written; pii: a key
     DEAD LETTERS INTO tests-not-indexed   -- what the store refuses; `<name>-dead-letter` if left out
     APP sinks                             -- whose driver runs it
     AS
@@ -31,6 +32,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
+from penstock.model.mask import Mask
 from penstock.model.sql_declaration import SqlDeclaration
 
 # The app whose driver runs sinks that name no other.
@@ -129,6 +131,7 @@ class Sink(SqlDeclaration):
     measurement: str = ""
     tags: tuple[str, ...] = ()
     time: str = ""
+    mask: tuple[Mask, ...] = ()
 
     @property
     def makes_points(self) -> bool:

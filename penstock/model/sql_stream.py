@@ -13,6 +13,7 @@
     VALUE (total)                          -- all columns that are not of the key if left out
     EMIT FINAL WINDOW 1 MINUTE GRACE 10 SECONDS
     EXPECT positive total > 0 ON VIOLATION KEEP   -- a rule of each row; or DEAD LETTER, or FAIL
+    MASK email HASHED WITH pii, card ENCRYPTED WITH cards, note DROPPED   -- before it is written; pii, cards: keys
     PARTITIONS 4                           -- of the topic, if it is created
     RETENTION 7 DAYS                       -- or COMPACTED
     PARTITION BY HOUR                      -- an asset event in Airflow for each closed HOUR, DAY or WINDOW
@@ -40,6 +41,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from penstock.model.expectation import Expectation
+from penstock.model.mask import Mask
 from penstock.model.output_mode import OutputMode, Stateless
 from penstock.model.partition import PartitionBy
 from penstock.model.sql_declaration import SqlDeclaration
@@ -97,3 +99,4 @@ class SqlStream(SqlDeclaration):
     steps: int | None = None
     partition: PartitionBy | None = None
     expectations: tuple[Expectation, ...] = ()
+    mask: tuple[Mask, ...] = ()

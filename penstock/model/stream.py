@@ -24,6 +24,7 @@ from penstock.model.checks.stream_checks import kinds_fit, no_loop, numbers_fit,
 from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
 from penstock.model.expectation import Expectation
 from penstock.model.input import Input, Table
+from penstock.model.mask import mask_text
 from penstock.model.output import Output, SideOutput, TopicOutput
 from penstock.model.output_mode import EmitFinal, OutputMode, Stateless, StreamJoin
 from penstock.model.partition import LENGTHS, PartitionBy, Partitions
@@ -170,6 +171,19 @@ class Stream:
                     f"stream {self.name} updates its rows, but {output.name} takes rows without a key, so it would "
                     "keep every version of each",
                     hint="give the output a key, or use EmitFinal",
+                )
+            if not isinstance(output, TopicOutput) and getattr(self.transform, "mask", ()) != output.mask:
+                raise DeclarationError(
+                    f"stream {self.name}: its transform does not mask the rows of {output.name}",
+                    got=mask_text(output.mask) or "no mask of the output",
+                    hint="declare a sink in sql/sinks/ with the clause MASK, or mask the output to a topic",
+                )
+            if self.stateful_steps and (dropped := [mask for mask in output.mask if mask.drops_column]):
+                raise DeclarationError(
+                    f"stream {self.name} keeps state, and Spark keeps none for a column that is not written: "
+                    "to drop one would change the state",
+                    got=mask_text(dropped),
+                    hint="leave it out of the SELECT or the transform; or hash it",
                 )
             if output.delivery == "upsert" and not output.keyed:
                 raise DeclarationError(

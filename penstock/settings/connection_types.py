@@ -30,6 +30,7 @@ OBJECT_STORE = ("penstock_s3", "aws", "s3")
 VIEWS = ("penstock_views", "http", "https", "generic")
 WEBHOOK = ("penstock_webhook", "slackwebhook", "http", "https")
 SECRET = ("generic",)
+MASK_KEY = ("penstock_mask_key", "generic")
 
 TLS_SWITCHES = ("ssl_disabled", "ssl_verify_cert", "ssl_verify_identity")
 DRIVERS = {"mysql": "mysql+pymysql", "postgres": "postgresql+psycopg", "sqlite": "sqlite"}
@@ -249,6 +250,11 @@ def views_token(connection: AirflowConnection) -> str:
 def secret_text(connection: AirflowConnection) -> str:
     """A single secret, which is the password. SettingError."""
     return _password(connection, SECRET)
+
+
+def mask_key_text(connection: AirflowConnection) -> str:
+    """A key of masks in base64, which is the password. SettingError."""
+    return _password(connection, MASK_KEY)
 
 
 def webhook_url(connection: AirflowConnection) -> str:

@@ -18,8 +18,9 @@ from pydantic_settings import (
 
 from penstock.errors import SettingError
 from penstock.settings import connections
-from penstock.settings.connection_types import REFERABLE, TEXT_OF, kafka_settings
+from penstock.settings.connection_types import REFERABLE, TEXT_OF, kafka_settings, mask_key_text
 from penstock.settings.kafka import KafkaSettings
+from penstock.settings.masks import KEY_HINT, MaskSettings, decode_key, texts_of_keys
 from penstock.settings.monitoring import MonitoringSettings
 from penstock.settings.project import find_project, table_of
 from penstock.settings.spark import SparkSettings, local_master_url
@@ -44,6 +45,7 @@ BROKERS = 3
 class Settings(
     KafkaSettings,
     StoreSettings,
+    MaskSettings,
     ViewSettings,
     SparkSettings,
     SupervisionSettings,
@@ -148,6 +150,29 @@ class Settings(
         if name not in self._resolved:
             self._resolved[name] = TEXT_OF[name](connections.find(conn_id))
         return self._resolved[name]
+
+    def mask_key(self, name: str, *, encrypts: bool) -> bytes:
+        """A key of masks: of `mask_keys`, or else of the Connection of that id. Never log it.
+
+        Args:
+            name: The name of the key.
+            encrypts: Whether it is a key of AES, of 16, 24 or 32 bytes.
+
+        Raises:
+            SettingError: There is none, or it is not valid.
+        """
+        text = texts_of_keys(self.mask_keys).get(name)
+        if text is None:
+            try:
+                connection = connections.find(name, '{"conn_type": "generic", "password": "KEY"}')
+            except SettingError as e:
+                if connections.find_text(name):
+                    raise
+                set_it = f'PENSTOCK_MASK_KEYS=\'{{"{name}": "..."}}\''
+                hint = f"{e.hint}; or set {set_it}; {KEY_HINT}"
+                raise SettingError(f"key {name} of masks is missing", got=e.got, hint=hint) from None
+            text = mask_key_text(connection)
+        return decode_key(name, text, encrypts=encrypts)
 
     @cached_property
     def _resolved(self) -> dict[str, str]:

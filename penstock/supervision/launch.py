@@ -126,19 +126,21 @@ def environment(project: Path | None = None) -> dict[str, str]:
 
 
 def connection_variables(app: str = "", project: Path | None = None) -> dict[str, str]:
-    """What a process gets from its launcher of Airflow's Connections: those that settings name, and for the app of
-    captures those of its statements. They hold secrets: never log them.
+    """What a process gets from its launcher of Airflow's Connections: those that settings name, for the app of captures
+    those of its statements, and for streams those with the keys of masks. They hold secrets: never log them.
 
     Args:
-        app: The app of a driver.
+        app: The app of a driver; empty for a process that may read any stream.
         project: As for `environment`.
     """
-    conn_ids = set(settings().connection_ids.values())
-    if app == CAPTURES_APP:
-        # Who launches nothing needs no declarations.
-        from penstock.catalog import capture_connections
+    # Who launches nothing needs no declarations.
+    from penstock.catalog import capture_connections, mask_connections
 
-        conn_ids |= capture_connections(project or settings().project)
+    conn_ids, code = set(settings().connection_ids.values()), project or settings().project
+    if app == CAPTURES_APP:
+        conn_ids |= capture_connections(code)
+    elif views_instance(app) is None:
+        conn_ids |= mask_connections(code)
     return connections.variables(conn_ids)
 
 

@@ -7,7 +7,8 @@ const HEAD = ["Kind", "Name", "App", "Reads", "Writes", "Output mode", "Runs"];
 
 const place = ({ kind, name }) =>
   h("div", {}, name, kind === "topic" ? null : h("span", { class: "muted" }, ` ${kind}`));
-const names = (places) => h("td", { class: "places" }, ...(places.length ? places.map(place) : [DASH]));
+const names = (places, masks = []) =>
+  h("td", { class: "places" }, ...(places.length ? places.map(place) : [DASH]), ...masks.map((mask) => h("div", { class: "muted" }, mask)));
 
 const PARTLY = "Some declarations are invalid: `penstock catalog` shows the errors. All others are shown.";
 
@@ -36,7 +37,7 @@ export class Catalog {
         h("th", { scope: "row", class: "what", title: [one.description, one.location].filter(Boolean).join("\n") }, this.buttons[n]),
         h("td", { class: "what" }, one.app ?? DASH),
         names(one.reads),
-        names(one.writes),
+        names(one.writes, one.masks),
         h("td", { class: "what" }, one.output_mode || DASH),
         one.runs ? h("td", {}, "yes") : h("td", { class: "what muted", title: catalog.not_run }, "declared only"),
       ),

@@ -28,6 +28,7 @@ export const showPreview = (stream) =>
           { class: "facts wide" },
           fact("Reads", read),
           fact("Columns", facts.columns.map(([name, kind]) => `${name} ${kind}`).join(", ")),
+          facts.masks.length ? fact("Masked", facts.masks.map((one) => `${one.column} ${one.method}`).join(", ")) : null,
           fact("Mode", facts.output_mode),
           fact("State", facts.state.join("; ")),
           fact("A release", facts.release),

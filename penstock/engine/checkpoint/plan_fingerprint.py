@@ -21,6 +21,7 @@ from penstock.engine.jvm import bridge
 from penstock.engine.jvm.hadoop_fs import HadoopFolder
 from penstock.engine.query import source, spark_limits
 from penstock.engine.query.expectations import check_expectations
+from penstock.engine.query.masks import check_masks
 from penstock.engine.query.spark_limits import clear_refusal
 from penstock.engine.session import open_session, session_for
 from penstock.engine.state import fold as folding
@@ -101,6 +102,7 @@ def build_frame(
     spark_limits.check_event_times(stream, bridge.untimed_groups(frame), bridge.own_watermarks(frame))
     spark_limits.check_windows(stream, bridge.event_time_windows(frame))
     check_expectations(stream, frame)
+    check_masks(stream, frame)
     if any(fold.restore_sql for fold in context.folds.values()):
         restore_rules.restore_query_of(stream, frame, context)
     return frame

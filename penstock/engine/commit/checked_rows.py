@@ -91,7 +91,9 @@ class CheckedRows:
         for name, rows in self.dead.items():
             target = outputs[name].dead_letter_topic.name
             reasons = {number: str(reason) for number, reason in enumerate(rows[REASON].to_pylist())}
-            table = dead_letters_of_rows(rows, reasons, stream.name, name, bootstrap, index, target)
+            table = dead_letters_of_rows(
+                rows, reasons, stream.name, name, bootstrap, index, target, hides_records=bool(outputs[name].mask)
+            )
             letters = merge_tables(letters, {target: table})
         return letters
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.engine.commit.rejected import DEAD_LETTER_SCHEMA, origin_headers
 from penstock.kafka.admin import admin, first_offsets
-from penstock.kafka.dead_letters import HEADER_PREFIX, RecordLocation, open_consumer, read_range
+from penstock.kafka.dead_letters import HEADER_PREFIX, HIDDEN, RecordLocation, open_consumer, read_range
 from penstock.kafka.record_lookup import TopicRecord, to_record
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ def dead_letters_of_rows(
     bootstrap: str,
     index: DeadLetterIndex,
     target: str,
+    *,
+    hides_records: bool = False,
 ) -> pa.Table:
     """The dead letters of refused rows.
 
@@ -39,6 +41,8 @@ def dead_letters_of_rows(
         bootstrap: the brokers.
         index: the dead letters that are written already.
         target: the topic that they go to; a record whose dead letter it has already gets no other.
+        hides_records: whether the dead letters name their records and do not hold them, as the rows are masked and the
+            records are not.
     """
     if not set(POSITION_COLUMNS) <= set(rows.column_names):
         return _of_rows(rows.take(list(reasons_by_row)), list(reasons_by_row.values()), stream, output)
@@ -49,7 +53,7 @@ def dead_letters_of_rows(
             reasons.setdefault(RecordLocation(**position), []).append(reason)
     records = dict(_records(reasons, bootstrap))
     letters = [
-        _of_record(position, row_reasons, records.get(position), stream, output, index.topic_ids)
+        _of_record(position, row_reasons, records.get(position), stream, output, index.topic_ids, hides=hides_records)
         for position, row_reasons in reasons.items()
     ]
     return pa.Table.from_pylist(letters, schema=DEAD_LETTER_SCHEMA)
@@ -73,6 +77,8 @@ def _of_record(
     stream: str,
     output: str,
     ids: Mapping[str, str],
+    *,
+    hides: bool,
 ) -> dict[str, Any]:
     """The dead letter of a record, of which several rows may be refused; the record's own headers come first."""
     reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} more of its rows)"
@@ -83,7 +89,10 @@ def _of_record(
     if record is None:
         # Compaction or retention has removed the record since the batch read it.
         return {"key": None, "value": None, "headers": [*reason_headers, (f"{HEADER_PREFIX}cut", b"key, value")]}
-    headers = [*record.headers, *reason_headers, (f"{HEADER_PREFIX}timestamp", str(record.timestamp).encode())]
+    reason_headers.append((f"{HEADER_PREFIX}timestamp", str(record.timestamp).encode()))
+    if hides:
+        return {"key": None, "value": None, "headers": [*reason_headers, (f"{HEADER_PREFIX}{HIDDEN}", b"key, value")]}
+    headers = [*record.headers, *reason_headers]
     return {"key": record.key, "value": record.value, "headers": headers}
 
 

@@ -184,7 +184,10 @@ class BatchDelivery:
         count, outputs = 0, {output.name: output for output in self.stream.outputs.values()}
         for name, reasons in refused.rows.items():
             table, target = rows[name], outputs[name].dead_letter_topic.name
-            dead = dead_letters_of_rows(table, reasons, self.stream.name, name, self.bootstrap, index, target)
+            dead = dead_letters_of_rows(
+                table, reasons, self.stream.name, name, self.bootstrap, index, target,
+                hides_records=bool(outputs[name].mask),
+            )  # fmt: skip
             side_rows |= merge_tables(side_rows, {target: dead})
             rows[name] = table.filter(pa.array([number not in reasons for number in range(table.num_rows)]))
             count += len(reasons)

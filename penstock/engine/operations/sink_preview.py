@@ -64,9 +64,9 @@ def render_documents(spark: SparkSession, stream: Stream, source_records: Sequen
         raise
     except Exception as e:
         if len(source_records) == 1:
-            return RenderedRecords(
-                _none(spark, stream), {source_records[0].location: f"the transform fails: {root_message(e)}"}
-            )
+            # Spark's message may quote a value.
+            why = "" if sink_output(stream).mask else f": {root_message(e)}"
+            return RenderedRecords(_none(spark, stream), {source_records[0].location: f"the transform fails{why}"})
     half = len(source_records) // 2
     parts = [
         render_documents(spark, stream, source_records[:half]),
@@ -89,7 +89,11 @@ def _render(spark: SparkSession, stream: Stream, source_records: Sequence[TopicR
         rows = decode.decode_records(raw, input_, F.current_timestamp())
         if input_.schema:
             bad = rows.where(columnar.BAD_COLUMN).select(f"{columnar.SOURCE_RECORD_COLUMN}.*")
-            errors |= {RecordLocation(row.topic, row.partition, row.offset): row.reason for row in bad.collect()}
+            reasons = {RecordLocation(row.topic, row.partition, row.offset): row.reason for row in bad.collect()}
+            if sink_output(stream).mask:
+                # A value follows the colon.
+                reasons = {location: reason.partition(":")[0] for location, reason in reasons.items()}
+            errors |= reasons
         frames[name] = decode.drop_heartbeats(
             rows.where(~F.col(columnar.BAD_COLUMN)).drop(columnar.BAD_COLUMN, columnar.SOURCE_RECORD_COLUMN)
         )

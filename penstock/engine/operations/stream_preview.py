@@ -53,6 +53,7 @@ PreviewStart = Literal["earliest", "latest", "newest"] | int
 """Where a preview begins: epoch ms, or `newest` for the last NEWEST records of each partition."""
 
 NEWEST = 10_000
+NOT_SHOWN = "the record is not shown, as the stream masks columns"
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,9 @@ class StreamPreview:
             fed = upstream.fed_inputs if upstream else ()
             rejected = rejects.find(batch, execution, has_late_rows=folds.has_late_rows(), upstream_inputs=fed)
             examples = [(row["value"], _reason(row)) for rows in rejected.by_topic.values() for row in rows]
+            if any(output.mask for output in stream.outputs.values()):
+                # Records of inputs are not masked, and reasons quote them.
+                examples = [(None, f"{reason.partition(':')[0]}; {NOT_SHOWN}") for _, reason in examples if reason]
             examples += checked.examples
             dead = rejected.dead + checked.dead_count
             self._on_batch(

@@ -145,7 +145,14 @@ def _input_fields(name: str, input_: Input, column: str) -> Fields:
 
 
 def _has_subquery(expression: Any) -> bool:
-    return any(str(e.getClass().getSimpleName()).endswith("Subquery") for e in _expressions(expression))
+    return any(_is_subquery(e) for e in _expressions(expression))
+
+
+def _is_subquery(expression: Any) -> bool:
+    """Whether it reads other rows than those of the plan; the keys of masks are constants."""
+    if not str(expression.getClass().getSimpleName()).endswith("Subquery"):
+        return False
+    return any(leaf.nodeName() != "LocalRelation" for leaf in elements(expression.plan().collectLeaves()))
 
 
 def _expressions(expression: Any) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from penstock.engine.query.expectations import violation_columns
 from penstock.engine.query.native_avro import avro_columns
 from penstock.engine.query.trace_context import header_columns
 from penstock.errors import Blocked, DeclarationError
+from penstock.model.mask_expressions import masked_columns
 from penstock.model.output import TopicOutput
 from penstock.model.stream import TAG
 
@@ -37,7 +38,7 @@ def encode_rows(stream: Stream, rows: DataFrame, *, readable: bool = False) -> D
     outputs, violations = stream.outputs, violation_columns(stream)
     if "" in outputs:
         encoded = rows.select(
-            *_columns(outputs[""], readable=readable), *header_columns(outputs[""], rows), *violations
+            *_columns(outputs[""], rows, readable=readable), *header_columns(outputs[""], rows), *violations
         )
         # Documents are written as they are, and may have a NULL where a struct's fields are not nullable.
         return decode.with_nullable_fields(encoded) if outputs[""].delivery == "upsert" else encoded
@@ -50,20 +51,24 @@ def encode_rows(stream: Stream, rows: DataFrame, *, readable: bool = False) -> D
     structs = [
         F.when(
             F.col(TAG) == tag,
-            F.struct(*_columns(output, readable=readable), *header_columns(output, rows), *violations),
+            F.struct(*_columns(output, rows, readable=readable), *header_columns(output, rows), *violations),
         ).alias(f"_{number}")
         for number, (tag, output) in enumerate(outputs.items())
     ]
     return decode.with_nullable_fields(rows.select(F.col(TAG).alias("_tag"), *structs))
 
 
-def _columns(output: Output, *, readable: bool) -> list[Column]:
+def _columns(output: Output, rows: DataFrame, *, readable: bool) -> list[Column]:
     """What the writer of an output gets of each row."""
-    if not isinstance(output, TopicOutput) or output.topic.avro is None:
+    if not isinstance(output, TopicOutput):
+        # The transforms of sinks and archives mask their rows, as ids are made of them.
         return output.columns()
+    masked = masked_columns(rows, output.mask)
+    if output.topic.avro is None:
+        return output.columns(masked)
     if readable:
-        return replace(output, topic=replace(output.topic, schema="")).columns()
-    return avro_columns(output, output.topic.avro)
+        return replace(output, topic=replace(output.topic, schema="")).columns(masked)
+    return avro_columns(output, output.topic.avro, masked)
 
 
 def split_by_output(stream: Stream, rows: pa.Table) -> dict[str, pa.Table]:

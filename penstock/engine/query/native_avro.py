@@ -13,6 +13,8 @@ from penstock.model.schema import quoted
 from penstock.registry import client
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import Column
 
     from penstock.codec.avro import AvroValues
@@ -43,19 +45,26 @@ def decoded_avro(values: AvroValues, value: str = "value") -> Column:
     return result
 
 
-def avro_columns(output: TopicOutput, schema: Avro) -> list[Column]:
+def avro_columns(output: TopicOutput, schema: Avro, masked: Mapping[str, Column]) -> list[Column]:
     """The columns of an output whose values are Avro: `key` and `value`.
 
     The schema is registered at the release; here its id is looked up.
+
+    Args:
+        output: The output.
+        schema: The schema of its values.
+        masked: The expressions of its masked columns, by name in lower case.
 
     Raises:
         SchemaNotRegistered: It is not registered.
         RegistryError: The registry does not answer.
     """
-    key, _ = output.columns()
+    key, _ = output.columns(masked)
     names = [name for name, _ in schema.record.fields]
     types = ", ".join(f"{quoted(name)}: {of.type.ddl}" for name, of in schema.record.fields)
-    record = F.struct(*(F.col(quoted(name)).alias(name) for name in names)).cast(f"STRUCT<{types}>")
+    record = F.struct(*(masked.get(name.lower(), F.col(quoted(name))).alias(name) for name in names)).cast(
+        f"STRUCT<{types}>"
+    )
     number = client.registered_id(schema.subject_of(output.topic.name), schema.text, schema.kind)
     header = F.lit(MAGIC + number.to_bytes(HEADER_BYTES - 1))
     return [key, F.concat(header, to_avro(record, schema.text)).alias("value")]

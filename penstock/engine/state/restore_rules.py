@@ -11,7 +11,7 @@ from penstock.codec.heartbeat import heartbeat_signer
 from penstock.engine.state import fold_query
 from penstock.engine.state.restore_query import RecordText, RestoreQuery
 from penstock.errors import DeclarationError
-from penstock.model.output import TopicOutput
+from penstock.model.output import TopicOutput, names_of
 from penstock.model.schema import Field, quoted, schema
 
 if TYPE_CHECKING:
@@ -68,9 +68,16 @@ def restore_query_of(stream: Stream, rows: DataFrame, context: FoldContext) -> R
             hint=f"{reset}; for the next time, write the state to one Topic(..., compacted=True)",
         )
     (output,) = outputs
-    values = [name for name in _names(output.value) if _reads(fold.restore_sql, name)]
+    values = [name for name in names_of(output.value) if _reads(fold.restore_sql, name)]
     # A column that is in both has the same value in both.
-    keys = [name for name in _names(output.key) if _reads(fold.restore_sql, name) and name not in values]
+    keys = [name for name in names_of(output.key) if _reads(fold.restore_sql, name) and name not in values]
+    if masked := [mask for mask in output.mask if mask.root in {name.lower() for name in (*keys, *values)}]:
+        raise DeclarationError(
+            f"{what}: `restore_sql` reads a column that its output masks",
+            got=masked[0].text,
+            hint="write what the state needs in columns that are not masked, or to a topic of its own; or declare "
+            "Fold(input_retention=...)",
+        )
     texts = (
         RecordText("key", _fields(stream, rows, keys, output.key), isinstance(output.key, str)),
         RecordText("value", _fields(stream, rows, values, output.value), isinstance(output.value, str)),
@@ -87,10 +94,6 @@ def restore_query_of(stream: Stream, rows: DataFrame, context: FoldContext) -> R
     query = RestoreQuery(fold, output.name, texts, layout, heartbeat_signer())
     query.check()
     return query
-
-
-def _names(columns: Columns) -> list[str]:
-    return [columns] if isinstance(columns, str) else list(columns)
 
 
 def _reads(sql: str, column: str) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, cast, get_args
 
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import DeclarationError
+from penstock.model.mask import Mask, Method
 from penstock.model.sql.lexer import TokenReader, line_and_column
 
 
@@ -79,6 +80,31 @@ class ClauseReader(TokenReader):
             if self.at >= len(self.tokens) or (depth <= 0 and self._ends_expression(token)):
                 return self.text[first.start : token.end + 1]
             token = self.next(what)
+
+    def _masks(self) -> tuple[Mask, ...]:
+        """Columns between commas, each HASHED WITH or ENCRYPTED WITH a key, or DROPPED."""
+        masks: list[Mask] = []
+        while True:
+            first = self.peek()
+            column = self.name("a column")
+            method = self.one_of(get_args(Method), "the mask of a column")
+            key = ""
+            if method == "dropped":
+                if self.is_word("WITH"):
+                    raise self.error("a column that is dropped has no key", "WITH", "leave it out", self.peek())
+            else:
+                self.word("WITH")
+                key = self.name("the name of a key")
+            place = f"{self.path}:{line_and_column(self.text, first.start)}"
+            try:
+                mask = Mask(column, cast("Method", method), key)
+            except DeclarationError as e:
+                raise DeclarationError(f"{place}: {e.what}", got=e.got, hint=e.hint) from e
+            object.__setattr__(mask, "location", place)
+            masks.append(mask)
+            if not self.is_word(","):
+                return tuple(masks)
+            self.at += 1
 
     def _ends_expression(self, last: Token) -> bool:
         word = self.peek().text.upper()

@@ -31,7 +31,7 @@ ONLY: dict[str, tuple[str, ...]] = {
 }
 CLAUSES = (
     *BEGIN, "READ", "KEY", "VERSION", "SUFFIX", "EXPIRE", "TOMBSTONES", "DELETED", "BATCH", "PARALLEL", "DEAD", "APP",
-    "FIELDS", "INDEX", "UNIQUE", "MEASUREMENT", "TAGS", "TIME",
+    "MASK", "FIELDS", "INDEX", "UNIQUE", "MEASUREMENT", "TAGS", "TIME",
 )  # fmt: skip
 SEVERAL = ("READ", "INDEX", "UNIQUE")
 TARGETS = {
@@ -94,6 +94,8 @@ class SinkClauses(ClauseReader):
                     self.word("LETTERS")
                     self.word("INTO")
                     values["dead_letters"] = self.name("the topic's name")
+                case "MASK":
+                    values["mask"] = self._masks()
                 case "APP":
                     values["app"] = self.name("the app's name")
                 case "FIELDS":

@@ -19,7 +19,7 @@ from penstock.model.sql_stream import StreamRead
 
 CLAUSES = (
     "STREAM", "READ", "KEY", "VALUE", "EMIT", "JOIN", "STEPS", "PARTITIONS", "RETENTION", "COMPACTED", "PARTITION BY",
-    "EVERY", "STATE", "EXPECT", "APP",
+    "EVERY", "STATE", "EXPECT", "MASK", "APP",
 )  # fmt: skip
 # First words of a SELECT.
 SELECT_BEGINS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
@@ -70,6 +70,8 @@ class StreamClauses(ClauseReader):
                 case "STATE":
                     self.word("PARTITIONS")
                     values["shuffle_partitions"] = self.number("the number of partitions")
+                case "MASK":
+                    values["mask"] = self._masks()
                 case "EXPECT":
                     values["expectations"] += (self._expectation(),)
                 case _:

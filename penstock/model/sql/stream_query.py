@@ -76,10 +76,13 @@ def sql_stream(declared: SqlStream, topics: Mapping[str, Topic]) -> Stream:
                     hint="write AS JSON (id BIGINT NOT NULL, name STRING), or declare Topic(..., schema=...) in jobs/",
                 )
     with declared.located("INTO"):
+        output = TopicOutput(declared.target, key=declared.key, value=declared.value)
+    with declared.located("MASK"):
+        output = replace(output, mask=declared.mask)
+    with declared.located("INTO"):
         stream = Stream(
             name=declared.name, app=declared.app, inputs=inputs, transform=SqlTransform(declared),
-            output=TopicOutput(declared.target, key=declared.key, value=declared.value),
-            output_mode=declared.output_mode, shuffle_partitions=declared.shuffle_partitions,
+            output=output, output_mode=declared.output_mode, shuffle_partitions=declared.shuffle_partitions,
             every=declared.every.total_seconds(), steps=declared.steps, partition=declared.partition,
         )  # fmt: skip
     for expectation in declared.expectations:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F
+from penstock.model.mask import Mask
 from penstock.model.output import Delivery, Output
 from penstock.model.sink import Sink, Tombstones, Unit
 from penstock.model.topic import Topic, side_topic
@@ -47,6 +48,7 @@ class DocumentOutput(Output):
         parallel: requests at a time.
         expire_seconds: how long documents are kept; 0 for ever.
         dead_letters: topic for records that the store refuses.
+        mask: columns that the transform has masked in `doc` and `id`.
         orders_tombstones: whether a tombstone is newer than what precedes it in its partition, whatever the time that
             names. Rows then say what kind of record they are of.
         store_schema: `module:function` of an output and a document's Arrow type: what is created in the store.
@@ -60,6 +62,7 @@ class DocumentOutput(Output):
     expire_seconds: int = 0
     dead_letters: str = ""
     orders_tombstones: bool = False
+    mask: tuple[Mask, ...] = ()
 
     delivery: ClassVar[Delivery] = "upsert"
     store_schema: ClassVar[str]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import DeclarationError, SinkError, optional_packages
 from penstock.model.checks.spark_plan import elements, optimized_plan
 from penstock.model.input import RAW_FIELDS, RECORD_FIELDS
+from penstock.model.mask import mask_text
 from penstock.model.schema import quoted, schema
 from penstock.model.sink import Sink, SinkRead
 from penstock.model.stream import Stream
@@ -169,6 +170,8 @@ def _describe(sink: Sink, stream: Stream, output: DocumentOutput) -> list[str]:
             facts.append(f"{where} {TOMBSTONES['delete']}" if ignored else f"so does {where}")
     else:
         facts.append("a record without a value does nothing")
+    if sink.mask:
+        facts.append(f"masked: {mask_text(sink.mask)}")
     if sink.suffix:
         facts.append(f"one for each {sink.suffix[0]} of {sink.suffix[1]}")
     if sink.expire:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeclarationError
 from penstock.model.input import Input
+from penstock.model.mask import Mask
 from penstock.model.output_mode import Stateless
 from penstock.model.sink import Sink, SinkRead
 from penstock.model.stream import Stream
@@ -37,6 +38,11 @@ class SinkTransform:
 
     sink: Sink
     compacted: frozenset[str] = frozenset()
+
+    @property
+    def mask(self) -> tuple[Mask, ...]:
+        """What is masked in the rows."""
+        return self.sink.mask
 
     @property
     def __signature__(self) -> Signature:
@@ -91,6 +97,7 @@ def sink_output(sink: Sink) -> DocumentOutput:
         "tombstones": "delete" if sink.deleted_sql and sink.tombstones == "ignore" else sink.tombstones,
         "orders_tombstones": sink.tombstones != "ignore",
         "parallel": sink.parallel,
+        "mask": sink.mask,
         "expire_seconds": int(sink.expire.total_seconds()) if sink.expire else 0,
         "dead_letters": sink.dead_letters or f"{sink.name}-dead-letter",
     }

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F, T
+from penstock.model.mask import dropped_columns
+from penstock.model.mask_expressions import masked_rows
 from penstock.model.schema import quoted, schema
 from penstock.model.sink import PATH_COLUMN, RECORD_COLUMN
 from penstock.sinks.core import document_id
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
     from penstock.model.sink import Sink
 
+# A further column of rows on their way: whether DELETED WHEN is true.
+DELETED_COLUMN = "_deleted_row"
 OFFSET = f"(record.offset & {2**OFFSET_BITS - 1})"
 
 
@@ -45,29 +49,36 @@ def sink_rows(sink: Sink, frames: Sequence[DataFrame], compacted: Set[str] = fro
         alive = frame.where("record.value IS NOT NULL")
         views[read.topic] = alive.select(*fields, RECORD_COLUMN, F.lit("").alias(PATH_COLUMN))
     rows, several = run_select(sink, views)
-    indexed = with_row_index(rows) if several and sink.verb == "insert" else rows
-    documents = _document_rows(sink, indexed, len(rows.columns) - 2)
+    selected = rows.schema.fields[:-2]
+    # Whether a row is deleted is decided by what it was before it is masked.
+    deleted = rows.withColumn(DELETED_COLUMN, _is_deleted(sink, rows, selected))
+    indexed = with_row_index(deleted) if several and sink.verb == "insert" else deleted
+    masked = masked_rows(indexed, sink.mask)
+    count = len(selected) - len(dropped_columns(sink.mask))
+    documents = _document_rows(sink, masked, count)
     if sink.verb == "insert" or sink.tombstones == "ignore":
         return documents
     tombstones = reduce(
         lambda one, other: one.union(other),
         (frame.where("record.value IS NULL").select(RECORD_COLUMN) for frame in frames),
     )
-    return documents.union(_tombstone_rows(sink, tombstones, rows.schema.fields[:-2], compacted))
+    return documents.union(_tombstone_rows(sink, tombstones, selected, masked.schema.fields[:count], compacted))
+
+
+def _is_deleted(sink: Sink, rows: DataFrame, fields: Sequence[StructField]) -> Column:
+    if not sink.deleted_sql:
+        return F.lit(False)
+    names = [F.col(quoted(field.name)) for field in fields]
+    value, kind = resolve_expression(sink, "DELETED", rows.select(*names), sink.deleted_sql)
+    if kind.simpleString() != "boolean":
+        hint = "write a condition, as DELETED WHEN (deleted)"
+        raise DeclarationError(f"{sink.at('DELETED')}: the condition is not BOOLEAN", got=sink.deleted_sql, hint=hint)
+    return F.coalesce(value, F.lit(False))
 
 
 def _document_rows(sink: Sink, rows: DataFrame, count: int) -> DataFrame:
     fields = rows.schema.fields[:count]
     names = [F.col(quoted(field.name)) for field in fields]
-    deleted = F.lit(False)
-    if sink.deleted_sql:
-        value, kind = resolve_expression(sink, "DELETED", rows.select(*names), sink.deleted_sql)
-        if kind.simpleString() != "boolean":
-            hint = "write a condition, as DELETED WHEN (deleted)"
-            raise DeclarationError(
-                f"{sink.at('DELETED')}: the condition is not BOOLEAN", got=sink.deleted_sql, hint=hint
-            )
-        deleted = F.coalesce(value, deleted)
     if sink.verb == "insert":
         key = document_id.of_record(rows)
     else:
@@ -83,18 +94,35 @@ def _document_rows(sink: Sink, rows: DataFrame, count: int) -> DataFrame:
         at = CheckedColumn(time, F.when(time.isNull(), F.lit(f"the time of SUFFIX, {field.name}, is NULL")))
     errors = [_text_error(sink), key.error, version.error, at.error]
     return rows.select(
-        F.struct(*names).alias("doc"), key.value.alias("id"), version.value.alias("version"), deleted.alias("deleted"),
+        F.struct(*names).alias("doc"), key.value.alias("id"), version.value.alias("version"),
+        F.col(DELETED_COLUMN).alias("deleted"),
         at.value.alias("at"), F.coalesce(*errors).alias("refused"), RECORD_COLUMN,
     )  # fmt: skip
 
 
-def _tombstone_rows(sink: Sink, tombstones: DataFrame, fields: Sequence[StructField], compacted: Set[str]) -> DataFrame:
-    """Rows of tombstones: NULL in each field but those of the id, for which TOMBSTONES gives expressions."""
+def _tombstone_rows(
+    sink: Sink,
+    tombstones: DataFrame,
+    selected: Sequence[StructField],
+    fields: Sequence[StructField],
+    compacted: Set[str],
+) -> DataFrame:
+    """Rows of tombstones: NULL in each field but those of the id, for which TOMBSTONES gives expressions.
+
+    Args:
+        sink: its declaration.
+        tombstones: their records.
+        selected: the columns of the SELECT.
+        fields: those of a document, some of which may be masked.
+        compacted: as for `sink_rows`.
+    """
     keys = {name: _key_field(sink, fields, name) for name in sink.identity}
+    types = {field.name: field.dataType for field in selected}
     key_values: dict[str, Column] = {}
     for field, text in zip(keys.values(), sink.tombstone_key, strict=False):
-        key_values[field.name], _ = resolve_expression(sink, "TOMBSTONES", tombstones, text, field.dataType)
-    names = [key_values.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in fields]
+        key_values[field.name], _ = resolve_expression(sink, "TOMBSTONES", tombstones, text, types[field.name])
+    names = [key_values.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in selected]
+    masked = masked_rows(tombstones.select(*names, RECORD_COLUMN), sink.mask)
     version, reason = _event_version(sink), ""
     if keys and not sink.tombstone_key:
         reason = (
@@ -113,7 +141,8 @@ def _tombstone_rows(sink: Sink, tombstones: DataFrame, fields: Sequence[StructFi
     key = _document_id(sink, list(keys.values()), "doc.")
     at = F.col("record.event_time")
     errors = [F.lit(reason or None).cast("string"), key.error, version.error]
-    return tombstones.select(F.struct(*names).alias("doc"), RECORD_COLUMN).select(
+    document = F.struct(*(F.col(quoted(f.name)) for f in fields)).alias("doc")
+    return masked.select(document, RECORD_COLUMN).select(
         "doc", key.value.alias("id"), version.value.alias("version"), F.lit(True).alias("deleted"),
         at.alias("at"), F.coalesce(*errors).alias("refused"), RECORD_COLUMN,
     )  # fmt: skip

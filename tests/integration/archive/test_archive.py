@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -21,6 +26,7 @@ from penstock.cli import app
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.s3 import S3Server
 from penstock.model.archive import Archive
+from penstock.model.mask import Mask
 from penstock.model.topic import COMMITS, Topic
 from penstock.object_store import bucket
 from penstock.object_store.bucket import Bucket
@@ -109,6 +115,31 @@ def test_a_topic_is_archived_and_its_hour_closed(
     headers = [row["headers"] for row in found if row["headers"]]
     assert len(headers) == len([row for row in found if row["partition"] == 1])
     assert sorted(latest_state(store).hours) == ["2026-01-31T23", "2026-02-01T00"]
+
+
+def test_an_archive_keeps_what_it_masks_under_the_key_alone(
+    spark: SparkSession, fresh_broker: Broker, store: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tombstones stay tombstones, records go to the hours of their event time, and what is encrypted comes back."""
+    secret = bytes(range(40, 72))
+    monkeypatch.setenv("PENSTOCK_MASK_KEYS", json.dumps({"pii": base64.b64encode(secret).decode()}))
+    settings.cache_clear()
+    masks = (Mask("key", "hashed", "pii"), Mask("value", "encrypted", "pii"), Mask("headers", "dropped"))
+    bootstrap = fresh_broker.bootstrap
+    create(bootstrap, EVENTS, COMMITS)
+    sent = fill(bootstrap, 0, 28)
+    with running(archive_stream(replace(ARCHIVE, mask=masks)), spark, bootstrap, tmp_path) as run:
+        run.process_all_available()
+    found = there(store)
+    assert {row["headers"] for row in found} == {None}
+    assert len([row for row in found if row["event_time"] < row["timestamp"]]) == 16
+    cipher = AESGCM(secret)
+    opened = [
+        {**row, "value": row["value"] and cipher.decrypt(row["value"][:12], row["value"][12:], None)} for row in found
+    ]
+    hashed = [{**row, "key": hmac.digest(secret, row["key"], hashlib.sha256)} for row in sent]
+    assert places(opened) == places(hashed)
+    assert sum(row["value"] is None for row in found) == 4
 
 
 def test_a_stream_waits_while_the_store_is_paused(
