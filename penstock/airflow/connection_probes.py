@@ -6,6 +6,7 @@ it is needed.
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from http import HTTPStatus
 from pathlib import Path
@@ -24,6 +25,12 @@ TIMEOUT = 5.0
 """Seconds for a connection, and for an answer."""
 CHECK_ADDRESS = "check that it runs, and the connection's host, port and protocol"
 CHECK_LOGIN = "check the connection's login and password"
+CHECK_EXTRA = "check the connection's extra: its names are options of the driver, and its files must exist on this host"
+DATABASE_HINTS = {
+    r"\(using password|authentication failed|no password supplied|role .* does not exist": CHECK_LOGIN,
+    r"Unknown database|to database|database .* does not exist": "check the connection's schema, the name of the "
+    "database, and what its login may read",
+}
 
 
 def probe_kafka(connection: AirflowConnection) -> str:
@@ -55,20 +62,28 @@ def probe_database(connection: AirflowConnection) -> str:
     except (SQLAlchemyError, TypeError, OSError) as e:
         # Of an unknown option TypeError names it; no driver's message holds the password.
         reason = str(getattr(e, "orig", None) or e).partition("\n")[0]
-        raise ControlError(f"the {backend} database cannot be used", got=reason[:300], hint=CHECK_LOGIN) from e
+        hint = _database_hint(reason) if isinstance(e, SQLAlchemyError) else CHECK_EXTRA
+        raise ControlError(f"the {backend} database cannot be used", got=reason[:300], hint=hint) from e
     return f"{backend} {version}, database {url.database or 'not named'}"
+
+
+def _database_hint(reason: str) -> str:
+    """What to check, by the message of MySQL, MariaDB or PostgreSQL."""
+    return next((hint for pattern, hint in DATABASE_HINTS.items() if re.search(pattern, reason)), CHECK_ADDRESS)
 
 
 def probe_elasticsearch(connection: AirflowConnection) -> str:
     """Ask the server who it is."""
     with optional_packages():
-        from elasticsearch import ApiError
+        from elasticsearch import ApiError, UnsupportedProductError
 
         from penstock.sinks.elasticsearch.client import connect, transport_errors
 
     with closing(connect(connection_types.elasticsearch_url(connection))) as client, transport_errors():
         try:
             info = client.options(request_timeout=TIMEOUT).info()
+        except UnsupportedProductError:
+            raise
         except ApiError as e:
             if e.status_code == HTTPStatus.FORBIDDEN:
                 return "Elasticsearch takes the login, which may not ask for its version"
@@ -81,7 +96,7 @@ def probe_mongodb(connection: AirflowConnection) -> str:
     """Log in to the server and ask for its version."""
     with optional_packages():
         from pymongo import MongoClient
-        from pymongo.errors import ConnectionFailure, PyMongoError
+        from pymongo.errors import ConfigurationError, ConnectionFailure, PyMongoError
 
     ms = int(TIMEOUT * 1000)
     try:
@@ -92,8 +107,13 @@ def probe_mongodb(connection: AirflowConnection) -> str:
         with closing(client):
             return f"MongoDB {client.server_info()['version']}"
     except ConnectionFailure as e:
-        raise SinkError("MongoDB does not answer", got=str(e)[:300], hint=CHECK_ADDRESS) from e
-    except (PyMongoError, ValueError) as e:
+        # Behind it are timeouts and what the client knows of all servers.
+        reason = re.split(r" \(configured timeouts|, Timeout: ", str(e))[0]
+        raise SinkError("MongoDB does not answer", got=reason[:300], hint=CHECK_ADDRESS) from e
+    except (ConfigurationError, ValueError) as e:
+        hint = "check the connection's host, and its extra, the options of MongoDB's URL"
+        raise SinkError("MongoDB cannot be connected to", got=str(e)[:300], hint=hint) from e
+    except PyMongoError as e:
         raise SinkError("MongoDB refuses the connection", got=str(e)[:300], hint=CHECK_LOGIN) from e
 
 

@@ -186,19 +186,21 @@ def probe(s: KafkaSettings, conn_id: str) -> str:
     Raises:
         BrokerError: They refuse or do not answer.
     """
-    config: dict[str, Any] = {
-        **_librdkafka_config(
-            s.kafka_bootstrap, "penstock-test", s if s.kafka_security_protocol != "PLAINTEXT" else None
-        ),
-        "log_level": 0,
-    }
+    errors: list[KafkaError] = []
+    secured = s if s.kafka_security_protocol != "PLAINTEXT" else None
+    config: dict[str, Any] = _librdkafka_config(s.kafka_bootstrap, "penstock-test", secured)
+    client = AdminClient({**config, "log_level": 0, "error_cb": errors.append})
     try:
-        cluster = AdminClient(config).list_topics(timeout=REFUSAL_TIMEOUT)
+        cluster = client.list_topics(timeout=REFUSAL_TIMEOUT)
     except KafkaException as e:
-        if refused := _refusal(config):
-            raise _refused(refused, conn_id) from e
+        # Only the callback gets the cause.
+        client.poll(0)
+        if refusals := [error for error in errors if error.code() in REFUSALS]:
+            raise _refused(refusals[0], conn_id) from e
+        causes = [error for error in errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
         hint = f"check that they run, and check the host and security.protocol of the connection {conn_id}"
-        raise BrokerError("the brokers did not answer", got=f"{e.args[0]} at {s.kafka_bootstrap}", hint=hint) from e
+        got = f"{(causes or [e.args[0]])[0].str()} at {s.kafka_bootstrap}"
+        raise BrokerError("the brokers did not answer", got=got, hint=hint) from e
     return f"{len(cluster.brokers)} brokers of cluster {cluster.cluster_id}, {len(cluster.topics)} topics visible"
 
 

@@ -159,7 +159,8 @@ def parse_endpoint(endpoint: Endpoint) -> SplitResult:
         raise SinkError(
             "this is no endpoint of an object store",
             got=endpoint.url,
-            hint="set PENSTOCK_S3_URL=https://host:port, or s3:// for AWS itself",
+            hint="write https://host:port as PENSTOCK_S3_URL or as endpoint_url of its Connection; for AWS itself, "
+            "s3:// or no endpoint_url",
         )
     return where
 

@@ -6,6 +6,7 @@ Own types are `penstock_*`; those of other providers are accepted where their fi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode
@@ -71,7 +72,10 @@ def kafka_settings(connection: AirflowConnection) -> KafkaSettings:
     refused = [
         name
         for name, value in connection.extra.items()
-        if value and name.startswith(("ssl.", "sasl.", "enable.ssl")) and name not in KAFKA_EXTRAS
+        if value
+        and name not in KAFKA_EXTRAS
+        # A misspelled option of the login would be one that is not set.
+        and re.match(r"(ssl|sasl|security|enable\.ssl)\b|bootstrap\.servers$", name.lower().replace("_", "."))
     ]
     if refused:
         raise connection.incomplete(

@@ -53,11 +53,15 @@ class AirflowConnection:
         Raises:
             SettingError: It is neither.
         """
+        part = ""
         try:
             fields = json.loads(text) if text.lstrip().startswith("{") else _fields_of_uri(text)
+            part = ": its extra is no JSON object"
             extra = fields.get("extra") or {}
-            if isinstance(extra, str):
-                extra = json.loads(extra)
+            extra = dict(json.loads(extra) if isinstance(extra, str) else extra)
+            part = ": its port is no number"
+            port = int(fields["port"]) if fields.get("port") else None
+            part = ""
             if any(isinstance(fields.get(name), list | dict) for name in ("conn_type", *TEXTS)):
                 raise TypeError("no text")
             # Half of a surrogate pair goes into no URL and no file.
@@ -65,16 +69,17 @@ class AirflowConnection:
             return cls(
                 conn_id,
                 str(fields.get("conn_type") or "").replace("-", "_"),
-                port=int(fields["port"]) if fields.get("port") else None,
-                extra=dict(extra),
+                port=port,
+                extra=extra,
                 **{name: str(fields.get(name) or "") for name in TEXTS},
             )
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as e:
             # The error's text may hold a password.
             raise SettingError(
-                f"connection {conn_id} cannot be read",
-                got=f"{type(e).__name__} in {variable(conn_id)}",
-                hint="write a URI, in the password %40 for @, or the JSON form of Airflow's connections",
+                f"connection {conn_id} cannot be read{part}",
+                got=f"{type(e).__name__}, from Airflow or {variable(conn_id)}",
+                hint="correct it in Airflow; a variable is a URI, in the password %40 for @, or the JSON form of "
+                "Airflow's connections",
             ) from None
 
     def incomplete(self, lack: str, hint: str) -> SettingError:

@@ -21,13 +21,14 @@ TIMEOUT_S = 30.0
 SHARD_TIMEOUT = "10s"
 # Out of time, too many requests, and the answers of a server or proxy that is starting or away.
 BUSY = frozenset({408, 429, 502, 503, 504})
-NOT_ELASTICSEARCH = ("the server is not an Elasticsearch", f"set {URL_SETTING} to one")
+NOT_ELASTICSEARCH = ("the server is not an Elasticsearch", f"set {URL_SETTING}, or its Connection, to one")
 # Errors of the client that do not pass by themselves, with their hints.
 CLIENT_ERRORS = {
     UnsupportedProductError: NOT_ELASTICSEARCH,
     SerializationError: NOT_ELASTICSEARCH,
     TlsError: ("Elasticsearch's certificate is not trusted", "let SSL_CERT_FILE name its authority"),
 }
+NO_TLS_HINT = "write http instead of https, or another port"
 # For states that somebody has put an index into.
 HINTS = {
     "cluster_block_exception": "when it may be written to again, unset the block in its settings (index.blocks.*, or "
@@ -69,6 +70,8 @@ def transport_errors() -> Iterator[None]:
     try:
         yield
     except (UnsupportedProductError, TransportError) as e:
+        if "WRONG_VERSION_NUMBER" in e.message:
+            raise SinkError("Elasticsearch does not use TLS at this port", got=e.message[:300], hint=NO_TLS_HINT) from e
         for kind, (what, hint) in CLIENT_ERRORS.items():
             if isinstance(e, kind):
                 raise SinkError(what, got=e.message[:300], hint=hint) from e

@@ -93,7 +93,7 @@ def test_kafka(guarded: Guarded, authority: Authority, tmp_path: Path) -> None:
     refused(press_kafka("hidden too"), "the broker refused Penstock's login", "its login, password and sasl.mechanism")
     wrong = str(Authority(tmp_path, "wrong").ca)
     refused(press_kafka(**{"ssl.ca.location": wrong}), "no TLS connection to the broker", "ssl.ca.location")
-    refused(press_kafka(host=f"127.0.0.1:{free_port()}"), "the brokers did not answer", "check that they run")
+    refused(press_kafka(host=f"127.0.0.1:{free_port()}"), "did not answer", "Connection refused", "check that they run")
     refused(press_kafka(**{"security.protocol": "SASL"}), "cannot be used: security.protocol: Input should be")
 
 
@@ -104,18 +104,31 @@ def test_databases(mariadb: MariaDB, postgres: Postgres, tmp_path: Path) -> None
     assert message.startswith("mysql 1")
     wrong = right | {"password": "hidden"}
     refused(press("penstock_database", **wrong, extra={"dialect": "mysql"}), "Access denied", "login and password")
-    refused(press("penstock_database", **right, schema="none", extra={"dialect": "mysql"}), "Access denied", "'none'")
+    refused(
+        press("penstock_database", **right, schema="none", extra={"dialect": "mysql"}),
+        "Access denied",
+        "'none'",
+        "check the connection's schema",
+    )
     refused(press("penstock_database", **right), "connection names no dialect; got: type penstock_database")
-    refused(press("penstock_database", **right, extra={"dialect": "mysql", "colour": "x"}), "'colour'")
+    refused(
+        press("penstock_database", **right, extra={"dialect": "mysql", "colour": "x"}), "'colour'", "connection's extra"
+    )
     with silent_port() as port:
-        refused(press("penstock_database", **{**right, "port": port}, extra={"dialect": "mysql"}), "cannot be used")
+        refused(press("penstock_database", **{**right, "port": port}, extra={"dialect": "mysql"}), "host, port")
 
     place = urlsplit(postgres.url)
     login = {"host": place.hostname, "port": place.port, "login": "postgres", "extra": {"dialect": "postgres"}}
     status, message = press("penstock_database", **login, schema="postgres")
     assert (status, message) == (True, "postgresql 17.6, database postgres")
-    refused(press("penstock_database", **login, schema="none"), 'database "none" does not exist')
-    refused(press("penstock_database", **login | {"login": "nobody"}, password="hidden"), '"nobody" does not exist')
+    refused(
+        press("penstock_database", **login, schema="none"),
+        'database "none" does not exist',
+        "check the connection's schema",
+    )
+    refused(
+        press("penstock_database", **login | {"login": "nobody"}, password="hidden"), '"nobody" does not exist', "login"
+    )
 
     file = tmp_path / "x.db"
     refused(press("penstock_database", host=str(file), extra={"dialect": "sqlite"}), "there is no such file")
@@ -133,6 +146,8 @@ def test_elasticsearch(search: Server) -> None:
     assert message.startswith("Elasticsearch 9.")
     refused(press("penstock_elasticsearch", host="127.0.0.1", port=free_port(), password="hidden"), "does not answer")
     refused(press("penstock_elasticsearch", port=9200), "connection has no host")
+    tls = {"host": place.hostname, "port": place.port, "schema": "https"}
+    refused(press("penstock_elasticsearch", **tls), "does not use TLS", "write http instead of https")
     with silent_port() as port:
         refused(press("penstock_elasticsearch", host="127.0.0.1", port=port), "Elasticsearch does not answer")
 
@@ -147,6 +162,9 @@ def test_mongodb(mongodb_url: str) -> None:
     assert status, message
     assert message.startswith("MongoDB ")
     refused(press("penstock_mongodb", host="127.0.0.1", port=free_port(), login="u", password="hidden"), "not answer")
+    refused(
+        press("penstock_mongodb", host="none.invalid", extra={"srv": True}), "DNS", "connection's host, and its extra"
+    )
 
 
 class GuardedInfluxDB(InfluxDBServer):

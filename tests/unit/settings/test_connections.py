@@ -90,7 +90,9 @@ def test_both_forms_of_a_connection_are_read_as_airflow_reads_them(text: str, fi
     ],
 )
 def test_the_error_of_a_connection_that_cannot_be_read_has_no_secret(text: str) -> None:
-    with pytest.raises(SettingError, match=r"connection c cannot be read; got: \w+ in AIRFLOW_CONN_C; hint: ") as e:
+    with pytest.raises(
+        SettingError, match=r"connection c cannot be read.*; got: \w+, from Airflow or AIRFLOW_CONN_C; hint: "
+    ) as e:
         parse(text)
     assert "hidden" not in str(e.value)
     assert "hidden" not in repr(AirflowConnection("c", password="hidden", extra={"a": "hidden"}))
@@ -141,6 +143,10 @@ def test_brokers_and_login_of_kafka(conn_type: str, variables: Variables) -> Non
         (
             AirflowConnection("c", "kafka", "b", extra={"sasl.oauthbearer.config": "hidden"}),
             "connection c has options that are not supported: sasl.oauthbearer.config",
+        ),
+        (
+            AirflowConnection("c", "kafka", "b", extra={"Security_Protocol": "SSL"}),
+            "connection c has options that are not supported: Security_Protocol",
         ),
     ],
 )  # fmt: skip

@@ -193,7 +193,9 @@ def test_a_store_may_be_an_airflow_connection(given: str, url: str, monkeypatch:
 @pytest.mark.parametrize("given", ["secret", '["secret"]', '{"secret', '{"host": "h", "port": "secret"}'])
 def test_a_connection_that_cannot_be_read_keeps_its_password(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_INFLUXDB", given)
-    with pytest.raises(SinkError, match=r"connection influxdb cannot be read; got: \w+ in AIRFLOW_CONN_INFLUXDB") as e:
+    with pytest.raises(
+        SinkError, match=r"connection influxdb cannot be read.*; got: \w+, from .* AIRFLOW_CONN_INFLUXDB"
+    ) as e:
         connections.url("influxdb")
     assert "secret" not in str(e.value)
 
