@@ -188,8 +188,8 @@ def probe(s: KafkaSettings, conn_id: str) -> str:
     """
     errors: list[KafkaError] = []
     secured = s if s.kafka_security_protocol != "PLAINTEXT" else None
-    config: dict[str, Any] = _librdkafka_config(s.kafka_bootstrap, "penstock-test", secured)
-    client = AdminClient({**config, "log_level": 0, "error_cb": errors.append})
+    config: dict[str, Any] = {"log_level": 0, "error_cb": errors.append}
+    client = AdminClient({**_librdkafka_config(s.kafka_bootstrap, "penstock-test", secured), **config})
     try:
         cluster = client.list_topics(timeout=REFUSAL_TIMEOUT)
     except KafkaException as e:
