@@ -19,8 +19,9 @@ def app_summary(app: str) -> dict[str, Any]:
     """What can be read of an app.
 
     Returns:
-        names: of what the app runs. streams: whether Spark runs any of it. wrong: mistakes in its files. others:
-        mistakes in files of other folders that may declare streams of it as well.
+        names: of what the app runs. streams: whether Spark runs any of it. schemas: subject, text and kind of the
+        schemas that it writes by. wrong: mistakes in its files. others: mistakes in files of other folders that may
+        declare streams of it as well.
     """
     catalog, broken = load_partial(first=app)
     mine = mistakes_of_app(app, catalog, broken)
@@ -28,6 +29,7 @@ def app_summary(app: str) -> dict[str, Any]:
     return {
         "names": names,
         "streams": any(name in catalog.streams for name in names),
+        "schemas": [list(schema) for schema in catalog.written_schemas(app)],
         "wrong": [str(e) for e in mine],
         "others": [
             str(e) for e in broken if e not in mine and (e.path.suffix == ".py" or e.folder in ("sinks", "streams"))

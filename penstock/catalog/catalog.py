@@ -16,6 +16,7 @@ from penstock.model.panel import Panel
 from penstock.model.stream import Stream
 from penstock.model.topic import DEAD_LETTERS, Topic
 from penstock.model.view import ServedView, View
+from penstock.registry.registration import SubjectSchema
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -144,6 +145,15 @@ class Catalog:
     def dead_letter_topics(self) -> list[str]:
         names = {name for stream in self.streams.values() for name in stream.side_outputs if name != stream.late_topic}
         return [*sorted(names), DEAD_LETTERS.name]
+
+    def written_schemas(self, app: str) -> list[SubjectSchema]:
+        """The schemas that a registry must have before an app writes: of the topics of its streams and captures."""
+        written = {node.name for one in self._writers_of(app) for node in one.writes if node.kind == "topic"}
+        declared = ((name, self.topics[name].avro) for name in sorted(written) if name in self.topics)
+        return [SubjectSchema(avro.subject_of(name), avro.text, avro.kind) for name, avro in declared if avro]
+
+    def _writers_of(self, app: str) -> list[Stream | Capture]:
+        return [one for one in (*self.streams.values(), *self.captures.values()) if one.app == app]
 
     def readers(self, topic: str) -> list[str]:
         """The streams that read a topic."""

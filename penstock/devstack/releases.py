@@ -18,7 +18,7 @@ from penstock.host.child_output import redirect_stdout, write_result
 from penstock.settings import settings
 from penstock.supervision import backends, code_snapshot, launch
 from penstock.supervision.changed_code import changed_files
-from penstock.supervision.release import release
+from penstock.supervision.release import register_schemas, release
 
 RELEASE_TIMEOUT = 900.0
 """Seconds in which all apps are checked and released."""
@@ -47,7 +47,8 @@ def release_what_changed(
 ) -> ReleasedApps:
     """Release the apps of which the disk has new streams or captures, or files that differ from their release.
 
-    Not those that have never run: their first launch takes the code on the disk.
+    Not those that have never run: their first launch takes the code on the disk. The schemas that these and unchanged
+    apps write by are registered.
 
     Args:
         new: Streams and captures that were not known until now.
@@ -64,6 +65,13 @@ def release_what_changed(
         paths = () if app.name in broken_apps else changed.get(app.name, ())
         driver = control.driver(app.incarnation) if app.incarnation else None
         if not (fresh or paths) or not (app.digest or (driver and backends.alive(driver))):
+            # The registry may be new, or empty.
+            if app.name not in broken_apps:
+                try:
+                    register_schemas(app.name, catalog.written_schemas(app.name))
+                except ReleaseRefused as e:
+                    result.problems.append(e)
+                    result.left_out |= control.desired(app.name).keys()
             continue
         reason, note = ("what is new", "new: " + ", ".join(fresh)) if fresh else ("changed files", _described(paths))
         try:

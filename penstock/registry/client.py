@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import (
     IncompatibleSchema,
@@ -24,6 +24,8 @@ from penstock.registry.endpoint import API, RegistryEndpoint, find_endpoint
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+T = TypeVar("T")
 
 TIMEOUT = 5.0
 """Seconds to connect, and between two parts of an answer."""
@@ -46,16 +48,13 @@ def schema_text(schema_id: int) -> str:
     """
     client = _shared_client(find_endpoint())
     with _errors(f"schema {schema_id}"):
-        try:
-            return str(client.get_schema(schema_id).schema_str)
-        except _refusal() as e:
-            if e.error_code != SCHEMA_NOT_FOUND:
-                raise
-            raise UnknownSchema(
-                f"the schema registry has no schema of id {schema_id}",
-                got=_message(e),
-                hint="find out who writes records with this id, and which registry it uses",
-            ) from e
+        schema = _unless_absent(lambda: client.get_schema(schema_id), SCHEMA_NOT_FOUND)
+    if schema is None:
+        raise UnknownSchema(
+            f"the schema registry has no schema of id {schema_id}",
+            hint="find out who writes records with this id, and which registry it uses",
+        )
+    return str(schema.schema_str)
 
 
 def subject_schemas(subject: str) -> dict[int, str]:
@@ -73,14 +72,16 @@ def subject_schemas(subject: str) -> dict[int, str]:
     """
     client, schemas = _shared_client(find_endpoint()), dict[int, str]()
     with _errors(f"subject {subject}"):
-        try:
-            for version in sorted(client.get_versions(subject)):
-                registered: Any = client.get_version(subject, version)
+        versions: list[int] = _unless_absent(lambda: client.get_versions(subject), SUBJECT_NOT_FOUND) or []
+        for version in sorted(versions):
+            registered: Any = _unless_absent(
+                # One may be deleted meanwhile.
+                lambda version=version: client.get_version(subject, version),
+                SUBJECT_NOT_FOUND,
+                VERSION_NOT_FOUND,
+            )
+            if registered:
                 schemas[registered.schema_id] = registered.schema.schema_str
-        except _refusal() as e:
-            # Deleted, also while it is read.
-            if e.error_code not in (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND):
-                raise
     return schemas
 
 
@@ -146,6 +147,26 @@ def register(subject: str, text: str, kind: str) -> int:
             ) from e
 
 
+def is_compatible(subject: str, text: str, kind: str) -> bool:
+    """Whether the registry would take a schema, as the next version of a subject or as its first.
+
+    Args:
+        subject: The subject, such as `orders-value`.
+        text: The schema.
+        kind: `AVRO`, `PROTOBUF` or `JSON`.
+
+    Raises:
+        RegistryError: The registry refused it as no valid schema, refused the login, or did not answer.
+        SettingError: No registry is configured.
+    """
+    schema = _schema(text, kind)
+    with closing(_client(find_endpoint())) as client, _errors(f"the schema of {subject}"):
+        answer = _unless_absent(
+            lambda: client.test_compatibility(subject, schema), SUBJECT_NOT_FOUND, VERSION_NOT_FOUND
+        )
+    return answer is not False
+
+
 def probe(endpoint: RegistryEndpoint) -> int:
     """The number of subjects that the login may see. RegistryError if the registry refused or did not answer."""
     with closing(_client(endpoint, retries=0)) as client, _errors("the list of subjects"):
@@ -195,10 +216,16 @@ def _schema(text: str, kind: str) -> Schema:
 
 def _lookup(client: SchemaRegistryClient, subject: str, schema: Schema) -> int | None:
     """The id of a schema under a subject; None if it is not registered there."""
+    registered = _unless_absent(lambda: client.lookup_schema(subject, schema), SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND)
+    return registered.schema_id if registered else None
+
+
+def _unless_absent(request: Callable[[], T], *codes: int) -> T | None:
+    """The answer to a request; None if it is an error of one of the codes."""
     try:
-        return client.lookup_schema(subject, schema).schema_id
+        return request()
     except _refusal() as e:
-        if e.error_code not in (SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND):
+        if e.error_code not in codes:
             raise
         return None
 

@@ -15,8 +15,9 @@ from threading import Lock
 from typing import Any
 
 from penstock.control import Actor, Control
-from penstock.errors import ReleaseRefused
+from penstock.errors import PenstockError, ReleaseRefused
 from penstock.host import files
+from penstock.registry.registration import SubjectSchema, register_all
 from penstock.settings import settings
 from penstock.supervision import code_snapshot, launch, released_code
 
@@ -63,7 +64,8 @@ def release(
             control.use_snapshot(digest)
         else:
             digest = released_code.take(control)
-        _check(control, app, released_code.copy_of(control, digest), accept_state=accept_state)
+        schemas = _check(control, app, released_code.copy_of(control, digest), accept_state=accept_state)
+        register_schemas(app, schemas)
     if earlier:
         note = f"{note} (the code of release {earlier.number})".strip()
     if accept_state:
@@ -73,8 +75,8 @@ def release(
     return number
 
 
-def _check(control: Control, app: str, project: Path, *, accept_state: bool) -> None:
-    """Raise ReleaseRefused if the code of an app would not run."""
+def _check(control: Control, app: str, project: Path, *, accept_state: bool) -> list[SubjectSchema]:
+    """Raise ReleaseRefused if the code of an app would not run; returns the schemas that it writes by."""
     declared = _run_check(("penstock.catalog", app), READ_TIMEOUT, project)
     missing = control.desired(app).keys() - set(declared["names"])
     owned_by_others = [
@@ -102,6 +104,21 @@ def _check(control: Control, app: str, project: Path, *, accept_state: bool) -> 
                 f"app {app} cannot continue with this code, so it is not released and its driver continues",
                 got="; ".join(refused),
             )
+    return [SubjectSchema(*schema) for schema in declared["schemas"]]
+
+
+def register_schemas(app: str, schemas: Sequence[SubjectSchema]) -> None:
+    """Register the schemas that an app writes by, so that its batches find them.
+
+    Raises:
+        ReleaseRefused: The registry refuses one, or does not answer, or there is none.
+    """
+    try:
+        register_all(schemas)
+    except PenstockError as e:
+        raise ReleaseRefused(
+            f"the schemas that app {app} writes by cannot be registered: {e.what}", got=e.got, hint=e.hint
+        ) from e
 
 
 class ReleaseQueue:
@@ -165,7 +182,7 @@ def _run_check(command: Sequence[str], timeout: float, project: Path) -> dict[st
         error = e.stderr.decode(errors="replace").strip()[-2000:]
         raise ReleaseRefused(what, got=_on_disk(error, project)) from e
     return {
-        key: [_on_disk(v, project) for v in value] if isinstance(value, list) else value
+        key: [_on_disk(v, project) if isinstance(v, str) else v for v in value] if isinstance(value, list) else value
         for key, value in answer.items()
     }
 

@@ -13,14 +13,15 @@ import pytest
 from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.errors import IncompatibleSchema, RegistryError, SchemaNotRegistered, UnknownSchema
 from penstock.registry import client
-from tests.support.schemas import in_home_of, record
+from tests.support.avro_cases import field, schema_text
+from tests.support.schema_registry import in_home_of
 
 pytestmark = pytest.mark.integration
 
-FIRST = record(("id", "long"))
-WITH_NOTE = record(("id", "long"), ("note", "string", ""))
-TEXT_ID = record(("id", "string"))
-WITHOUT_DEFAULT = record(("id", "long"), ("note", "string"))
+FIRST = schema_text([field("id", "long")])
+WITH_NOTE = schema_text([field("id", "long"), field("note", "string", default="")])
+TEXT_ID = schema_text([field("id", "string")])
+WITHOUT_DEFAULT = schema_text([field("id", "long"), field("note", "string")])
 
 
 @pytest.fixture(autouse=True)

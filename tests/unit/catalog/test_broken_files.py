@@ -284,7 +284,7 @@ def test_state_that_does_not_fit_is_not_released_unless_accepted(
     def told(command: tuple[str, ...], *_: object) -> dict[str, Any]:
         asked.append(command)
         if command[0] == "penstock.catalog":
-            return {"names": ["sales"], "streams": True, "wrong": [], "others": []}
+            return {"names": ["sales"], "streams": True, "schemas": [], "wrong": [], "others": []}
         return {"refused": [] if "--accept" in command else ["stream sales has state of other code"]}
 
     monkeypatch.setattr(release, "_run_check", told)

@@ -18,7 +18,7 @@ from penstock.registry import client
 from penstock.registry.endpoint import RegistryEndpoint
 from tests.chaos.projects import other_project
 from tests.support.certificates import Authority
-from tests.support.schemas import close_clients
+from tests.support.schema_registry import close_clients
 
 pytestmark = pytest.mark.processes
 
@@ -98,7 +98,7 @@ def test_a_busy_registry_is_asked_again_and_the_next_one_where_one_is_down(tmp_p
         down = f"http://u:p@127.0.0.1:{free_port()}"
         assert ask(f"{down},http://{registry.place}", tmp_path) == '"string"'
     with Registry((404, '{"error_code": 40403, "message": "none"}')) as registry:
-        with pytest.raises(UnknownSchema, match="no schema of id 7; got: none"):
+        with pytest.raises(UnknownSchema, match="no schema of id 7; hint: find out who writes"):
             ask(registry.place, tmp_path)
 
 

@@ -1,8 +1,7 @@
-"""Avro schemas of a record in versions, and a schema registry that settings name."""
+"""A schema registry that this process finds as drivers and commands do."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +9,6 @@ from pathlib import Path
 from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.registry import client
 from tests.chaos.projects import other_project
-
-
-def record(*fields: tuple[str, object] | tuple[str, object, object]) -> str:
-    """The schema of an Avro record `Order`: name, type and default of its fields."""
-    names = ("name", "type", "default")
-    declared = [dict(zip(names, field, strict=False)) for field in fields]
-    return json.dumps({"type": "record", "name": "Order", "fields": declared}, indent=2)
 
 
 @contextmanager

@@ -1,0 +1,99 @@
+"""A release registers the schemas that its app writes by, or is refused in the registry's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from penstock.catalog import load_partial
+from penstock.control import Actor, Control, connect
+from penstock.devstack.releases import release_what_changed
+from penstock.devstack.servers.registry import SchemaRegistryServer
+from penstock.errors import ReleaseRefused
+from penstock.registry import client
+from penstock.settings import settings
+from penstock.supervision import release
+from tests.chaos.projects import other_project
+from tests.support.avro_cases import field, schema_text
+from tests.support.schema_registry import close_clients
+
+pytestmark = pytest.mark.integration
+
+STREAM = """
+from penstock.model.avro import Avro
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
+ORDERS = Topic("{topic}", schema=Avro('{schema}'))
+REFUNDS = Topic("{topic}-refunds", schema=Avro('{refunds}', subject="{topic} refunds"))
+STREAM = Stream("orders", "shop", {{"rows": Input(Topic("in"))}}, lambda rows: rows,
+                {{"order": TopicOutput(ORDERS, value=("id",)), "refund": TopicOutput(REFUNDS, value=("id",))}},
+                Stateless())
+"""
+LONG, TEXT, DOUBLE = (schema_text([field("id", of)]) for of in ("long", "string", "double"))
+ME = Actor("me", "cli")
+
+
+@pytest.fixture
+def control(
+    schema_registry: SchemaRegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Control]:
+    real, fits = release._run_check, {"refused": list[str]()}
+    monkeypatch.setattr(release, "_run_check", lambda c, *of: real(c, *of) if c[0] == "penstock.catalog" else fits)
+    variables = {
+        "PENSTOCK_HOME": tmp_path / "home",
+        "PENSTOCK_CONTROL_URL": f"sqlite:///{tmp_path}/control.db",
+        "PENSTOCK_SCHEMA_REGISTRY_URL": schema_registry.url,
+    }
+    with other_project(tmp_path / "project", variables):
+        control = connect()
+        control.migrate()
+        yield control
+        control.engine.dispose()
+    close_clients()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"orders-{uuid4().hex[:8]}"
+
+
+def declare(control: Control, topic: str, schema: str, refunds: str = LONG) -> None:
+    folder = settings().project / "jobs" / "shop"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "orders.py").write_text(STREAM.format(topic=topic, schema=schema, refunds=refunds))
+    control.sync(load_partial()[0])
+
+
+def test_schemas_are_registered_at_the_release_or_none_of_them(control: Control, topic: str) -> None:
+    declare(control, topic, LONG)
+    assert client.subject_schemas(f"{topic}-value") == {}
+    assert release.release(control, "shop", ME) == 1
+    [first] = client.subject_schemas(f"{topic}-value")
+    assert client.registered_id(f"{topic} refunds", LONG, "AVRO") == first
+    declare(control, topic, TEXT, DOUBLE)
+    with pytest.raises(ReleaseRefused, match=r"app shop writes by cannot be registered.*STRING not compatible") as e:
+        release.release(control, "shop", ME)
+    assert "hint: give new fields a default" in str(e.value)
+    assert [list(client.subject_schemas(name)) for name in (f"{topic}-value", f"{topic} refunds")] == [[first]] * 2
+    assert control.releases("shop")[0].number == 1
+    declare(control, topic, LONG, DOUBLE)
+    assert release.release(control, "shop", ME) == 2
+    assert len(client.subject_schemas(f"{topic} refunds")) == 2
+    assert release.release(control, "shop", ME, to="1") == 3, "its schemas are registered"
+
+
+def test_the_schemas_of_an_app_that_never_ran_are_registered_when_the_platform_starts(
+    control: Control, topic: str
+) -> None:
+    declare(control, topic, LONG)
+    catalog = load_partial()[0]
+    assert release_what_changed(control, catalog, {"orders"}, ()).problems == []
+    assert len(client.subject_schemas(f"{topic}-value")) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PENSTOCK_SCHEMA_REGISTRY_URL")
+        settings.cache_clear()
+        result = release_what_changed(control, catalog, {"orders"}, ())
+    assert "cannot be registered: no schema registry is configured" in str(result.problems[0])
+    assert result.left_out == {"orders"}
