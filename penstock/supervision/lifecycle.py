@@ -297,6 +297,8 @@ class Driver(ABC):
     def _figures(self, name: str, run: DriverRun) -> ProgressRow | None:
         try:
             row = run.report()
+            # The path of the released code would take the place of the reason where lists show its beginning.
+            row = replace(row, error=row.error and row.error.replace(f"{settings().project}/", ""))
             # A run whose lag was not measured yet may have records to read.
             return replace(row, state="starting") if row.state == "idle" and name not in self._measured else row
         except Exception as e:

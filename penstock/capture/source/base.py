@@ -34,6 +34,8 @@ READ_TIMEOUT = 120
 CONNECT_TIMEOUT = 10
 # Characters of a driver's message in errors.
 LONGEST_MESSAGE = 1000
+CONNECTION_HINT = "check host, port, login, password and schema of its connection; the capture retries"
+QUERY_HINT = "check the database and the capture's SELECT; the capture retries"
 
 
 class SourceError(PenstockError):
@@ -178,17 +180,19 @@ class SourceDatabase(ABC):
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
+        what, hint = "the database of a capture cannot be connected to", CONNECTION_HINT
         try:
             with self._engine.connect() as c:
+                what, hint = "a query of a capture failed", QUERY_HINT
                 yield c
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error, OverflowError, UnicodeError) as e:
             # The pool would return the same broken connection.
             self.close()
             cause = getattr(e, "orig", None) or e
             error = SourceError(
-                "a query of a capture failed",
+                what,
                 got=f"{type(cause).__name__}: {_shown(cause)} at {self.display_url}",
-                hint=self.hint_for(cause) or "check the database and the capture's SELECT; the capture retries",
+                hint=self.hint_for(cause) or hint,
             )
             error.refused = isinstance(cause, OverflowError | UnicodeError) or self.rejects_value(cause)
             raise error from e

@@ -11,6 +11,7 @@ import pytest
 from penstock import catalog
 from penstock.control import ProgressRow
 from penstock.errors import BrokerError
+from penstock.settings import settings
 from penstock.supervision import lifecycle
 from penstock.supervision.lifecycle import Driver
 from tests.support.supervised_platform import Platform
@@ -62,6 +63,15 @@ def test_a_run_that_cannot_report_keeps_no_other_from_it(
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR] == [
         "stream bad cannot be reported: RuntimeError: no figures"
     ], "once, not at each report"
+
+
+def test_the_path_of_released_code_does_not_hide_the_reason(p: Platform, made: Bare) -> None:
+    row = ProgressRow(
+        "s", "a", "i", error=f"{settings().project}/sql/captures/shops.sql:3:1: connection shop is missing"
+    )
+    made._runs = {"s": Told(row)}  # type: ignore[dict-item]
+    made._report(keep=True)
+    assert p.control.progress()["s"].error == "sql/captures/shops.sql:3:1: connection shop is missing"
 
 
 def test_a_driver_continues_to_report_after_an_unexpected_error(
