@@ -148,12 +148,10 @@ class Catalog:
 
     def written_schemas(self, app: str) -> list[SubjectSchema]:
         """The schemas that a registry must have before an app writes: of the topics of its streams and captures."""
-        written = {node.name for one in self._writers_of(app) for node in one.writes if node.kind == "topic"}
+        writers: list[Stream | Capture] = [*self.streams.values(), *self.captures.values()]
+        written = {node.name for one in writers if one.app == app for node in one.writes if node.kind == "topic"}
         declared = ((name, self.topics[name].avro) for name in sorted(written) if name in self.topics)
         return [SubjectSchema(avro.subject_of(name), avro.text, avro.kind) for name, avro in declared if avro]
-
-    def _writers_of(self, app: str) -> list[Stream | Capture]:
-        return [one for one in (*self.streams.values(), *self.captures.values()) if one.app == app]
 
     def readers(self, topic: str) -> list[str]:
         """The streams that read a topic."""

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -74,12 +75,9 @@ def subject_schemas(subject: str) -> dict[int, str]:
     with _errors(f"subject {subject}"):
         versions: list[int] = _unless_absent(lambda: client.get_versions(subject), SUBJECT_NOT_FOUND) or []
         for version in sorted(versions):
-            registered: Any = _unless_absent(
-                # One may be deleted meanwhile.
-                lambda version=version: client.get_version(subject, version),
-                SUBJECT_NOT_FOUND,
-                VERSION_NOT_FOUND,
-            )
+            # One may be deleted meanwhile.
+            one = partial(client.get_version, subject, version)
+            registered: Any = _unless_absent(one, SUBJECT_NOT_FOUND, VERSION_NOT_FOUND)
             if registered:
                 schemas[registered.schema_id] = registered.schema.schema_str
     return schemas

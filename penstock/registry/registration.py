@@ -27,7 +27,7 @@ def register_all(schemas: Iterable[SubjectSchema]) -> None:
     """
     # Only a registration is refused in words. Those that would be refused come first, before another is registered.
     compatible = {schema: client.is_compatible(*schema) for schema in set(schemas)}
-    refused = []
+    refused: list[IncompatibleSchema] = []
     for schema in sorted(compatible, key=lambda schema: (compatible[schema], schema)):
         if refused and compatible[schema]:
             break
