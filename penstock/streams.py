@@ -1,6 +1,7 @@
 """What a stream file imports, all from here."""
 
 from penstock.model.archive import Archive
+from penstock.model.avro import Avro
 from penstock.model.backfill import Backfill, Collection, RowsQuery
 from penstock.model.expectation import Expectation
 from penstock.model.fold import Fold
@@ -16,6 +17,7 @@ from penstock.model.view import View
 
 __all__ = [
     "Archive",
+    "Avro",
     "Backfill",
     "Collection",
     "Combiner",

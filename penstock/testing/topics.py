@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
@@ -17,7 +17,8 @@ from penstock.model.topic import Topic
 @dataclass(frozen=True)
 class Record:
     """A record to send, or as it was read. timestamp: epoch ms; offset: -1 until it is read; a value of None is a
-    tombstone. Bytes that are no UTF-8 are read with U+FFFD in their place.
+    tombstone. Bytes that are no UTF-8 are read with U+FFFD in their place; `value_bytes` is the value as it is, and is
+    sent instead of `value` if it is given.
     """
 
     topic: str
@@ -27,6 +28,7 @@ class Record:
     offset: int = -1
     timestamp: int = 0
     headers: tuple[tuple[str, str], ...] = ()
+    value_bytes: bytes | None = field(default=None, compare=False, repr=False)
 
 
 def send(bootstrap: str, records: Sequence[Record]) -> None:
@@ -38,7 +40,7 @@ def send(bootstrap: str, records: Sequence[Record]) -> None:
         producer.produce(
             r.topic,
             key=r.key,
-            value=r.value,
+            value=r.value if r.value_bytes is None else r.value_bytes,
             partition=r.partition,
             timestamp=r.timestamp,
             headers=list(r.headers),
@@ -83,6 +85,7 @@ def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> lis
                     message.offset() or 0,
                     message.timestamp()[1],
                     tuple((k, v.decode()) for k, v in dict(message.headers() or ()).items() if isinstance(v, bytes)),
+                    message.value(),
                 )
             )
         return sorted(records, key=lambda r: (r.partition, r.offset))
