@@ -23,6 +23,7 @@ from penstock.codec.arrow_types import arrow_type
 from penstock.errors import UnknownSchema, optional_packages
 from penstock.model.avro import LOGICAL, Avro, AvroType
 from penstock.registry import client
+from penstock.registry.endpoint import RegistryEndpoint
 
 # A zero byte, and the id of the writer's schema.
 MAGIC, HEADER_BYTES = b"\x00", 5
@@ -39,11 +40,14 @@ class AvroValues:
     Attributes:
         schema: The schema that reads.
         known: Schemas of writers that need not be looked up: id and text.
+        endpoint: The registry that has any other; None for that of this process's settings, which workers of a cluster
+            do not have.
         has_decoded: Whether a column `decoded` has the records that are decoded already, with VALID.
     """
 
     schema: Avro
     known: tuple[tuple[int, str], ...] = ()
+    endpoint: RegistryEndpoint | None = None
     has_decoded: bool = False
 
 
@@ -52,7 +56,7 @@ class AvroDecoder:
 
     def __init__(self, values: AvroValues) -> None:
         self._schema, self._record = values.schema, values.schema.record
-        self._known, self._has_decoded = dict(values.known), values.has_decoded
+        self._known, self._has_decoded, self._endpoint = dict(values.known), values.has_decoded, values.endpoint
         self._readers: dict[int, tuple[Any, Any]] = {}
 
     def decode_table(self, table: pa.Table) -> tuple[pa.Array[Any], pa.Array[Any]]:
@@ -135,7 +139,7 @@ class AvroDecoder:
             from fastavro.schema import SchemaParseException, UnknownType, parse_schema
         if number not in self._readers:
             try:
-                text = self._known.get(number) or client.schema_text(number)
+                text = self._known.get(number) or client.schema_text(number, self._endpoint)
                 writer = parse_schema(_without_logical_types(json.loads(text)))
             except UnknownSchema:
                 return f"schema id {number} is not in the registry"

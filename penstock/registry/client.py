@@ -36,18 +36,19 @@ SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND = 40401, 40402, 40403
 MESSAGE_LENGTH = 2000
 
 
-def schema_text(schema_id: int) -> str:
+def schema_text(schema_id: int, endpoint: RegistryEndpoint | None = None) -> str:
     """The schema of an id, as it is registered.
 
     Args:
         schema_id: The id, as records have it before their value.
+        endpoint: The registry; None for that of the settings.
 
     Raises:
         UnknownSchema: The registry has no such id.
         RegistryError: The registry refused or did not answer.
         SettingError: No registry is configured.
     """
-    client = _shared_client(find_endpoint())
+    client = _shared_client(endpoint or find_endpoint())
     with _errors(f"schema {schema_id}"):
         schema = _unless_absent(lambda: client.get_schema(schema_id), SCHEMA_NOT_FOUND)
     if schema is None:

@@ -22,10 +22,10 @@ from unittest.mock import patch
 
 from confluent_kafka import Producer
 from fastavro import parse_schema, schemaless_writer
-from penstock.devstack.servers.registry import SchemaRegistryServer
 
 from penstock.codec.avro import MAGIC
 from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.engine.query import decode
 from penstock.host.ports import free_port
 from penstock.model.avro import Avro

@@ -49,6 +49,9 @@ INFRASTRUCTURE_ERROR = re.compile(
     r"|java\.util\.concurrent\.TimeoutException"
 )
 SPARK_ERROR = "org.apache.spark.SparkException"
+PYTHON_ERROR = "org.apache.spark.api.python.PythonException"
+# What a worker raises where the registry does not say what the schema of a record is.
+REGISTRY_ERROR = re.compile(r"^penstock\.errors\.(RegistryError|SettingError): ", re.MULTILINE)
 # What Spark's own error begins with where executors were lost with their tasks or their shuffled rows.
 EXECUTOR_LOST = re.compile(
     r"Job aborted due to stage failure: (Task \d+ in stage [\d.]+ failed \d+ times, most recent failure: Lost task "
@@ -213,6 +216,8 @@ def is_infrastructure_error(error: Exception) -> bool:
     if not errors or is_out_of_memory(error) or is_unreadable_state(error):
         return True
     return any(
-        INFRASTRUCTURE_ERROR.fullmatch(name) or (name == SPARK_ERROR and EXECUTOR_LOST.match(text))
+        INFRASTRUCTURE_ERROR.fullmatch(name)
+        or (name == SPARK_ERROR and EXECUTOR_LOST.match(text))
+        or (name == PYTHON_ERROR and REGISTRY_ERROR.search(text))
         for name, text in errors
     )

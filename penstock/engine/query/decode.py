@@ -36,6 +36,7 @@ from penstock.model.checks.volatile_expressions import TIME_WITHOUT_DAY, first_v
 from penstock.model.input import RECORD_COLUMN
 from penstock.model.schema import quoted
 from penstock.registry import client
+from penstock.registry.endpoint import find_endpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -80,7 +81,8 @@ def decode_records(
     decoder = replace(decoder, trace=True) if trace else decoder
     if decoder.avro and input_.topic:
         known = client.subject_schemas(decoder.avro.schema.subject_of(input_.topic.name))
-        avro = replace(decoder.avro, known=tuple(known.items())[-MAX_NATIVE_SCHEMAS:], has_decoded=bool(known))
+        newest = tuple(known.items())[len(known) - MAX_NATIVE_SCHEMAS :] if MAX_NATIVE_SCHEMAS else ()
+        avro = replace(decoder.avro, known=newest, endpoint=find_endpoint(), has_decoded=bool(newest))
         decoder = replace(decoder, avro=avro)
     if now is None and input_.schema and not decoder.computes_event_time:
         # Spark computes the event time of decoded rows, and needs the record's timestamp for it.

@@ -7,6 +7,8 @@ import pytest
 from penstock.engine.faults import poison_search
 
 SPARK = "org.apache.spark.SparkException"
+PYTHON = "org.apache.spark.api.python.PythonException"
+TRACEBACK = "Traceback (most recent call last):\n  in decode\n"
 ABORTED = (
     "Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, most recent failure: Lost task 0.3 in stage "
     "3.0 (TID 12) (127.0.0.1 executor 5): "
@@ -27,9 +29,11 @@ STAGE = (
         ([(SPARK, "gone"), ("org.apache.spark.shuffle.FetchFailedException", "Failed to connect")], True),
         ([(SPARK, "gone"), ("java.net.ConnectException", "Connection refused")], True),
         ([], True),
+        ([(SPARK, ABORTED), (PYTHON, f"{TRACEBACK}penstock.errors.RegistryError: the schema registry does not")], True),
         # A record's own, whatever words it has.
         ([(SPARK, ABORTED), ("org.apache.spark.SparkArithmeticException", "[DIVIDE_BY_ZERO] Division by zero")], False),
         ([(SPARK, f"{ABORTED}org.x.Y: (executor 5): ExecutorLostFailure (")], False),
+        ([(SPARK, ABORTED), (PYTHON, f"{TRACEBACK}ValueError: penstock.errors.RegistryError: ")], False),
         ([(SPARK, ABORTED), ("java.net.URISyntaxException", "Illegal character: NoSuchFileException")], False),
     ],
 )  # fmt: skip
