@@ -14,7 +14,6 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import SparkSession
-from tests.support.schemas import in_home_of
 
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.registry import SchemaRegistryServer
@@ -25,6 +24,7 @@ from penstock.registry import client
 from penstock.streams import F, Input, Stateless, Stream, Table, Topic, TopicOutput
 from penstock.testing import create, read, running
 from tests.support.avro_cases import field, logical, optional, schema_text
+from tests.support.schema_registry import in_home_of
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
