@@ -255,5 +255,5 @@ def setup(process: str, *, level: int = logging.INFO) -> None:
     if trouble:
         log.error("alerts are not posted: %s", trouble)
     # One line for each request, and several for each look at the schema, would be most of the log.
-    for name in ("httpx", "httpcore", "alembic"):
+    for name in ("httpx", "httpcore", "httpx2", "httpcore2", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)

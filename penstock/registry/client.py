@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -197,8 +198,10 @@ def _client(endpoint: RegistryEndpoint, *, retries: int = RETRIES) -> SchemaRegi
     }
     if endpoint.login:
         config["basic.auth.user.info"] = endpoint.login
-    if endpoint.ca:
-        config["ssl.ca.location"] = endpoint.ca
+    system = ssl.get_default_verify_paths()
+    # By itself the client knows public authorities only.
+    if ca := endpoint.ca or system.cafile or system.capath:
+        config["ssl.ca.location"] = ca
     return SchemaRegistryClient(config)
 
 

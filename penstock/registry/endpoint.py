@@ -26,7 +26,7 @@ class RegistryEndpoint:
     Attributes:
         url: URLs of HTTP without login, separated by commas: of several, the next one is asked if one does not answer.
         login: `user:password`; empty: none.
-        ca: PEM file of CAs; empty: those of certifi.
+        ca: PEM file of CAs; empty: those of the system.
     """
 
     url: str

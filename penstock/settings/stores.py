@@ -43,5 +43,5 @@ class StoreSettings(BaseModel):
     registry: bool = Field(default=False, description="embedded schema registry: `penstock up` starts one")
     schema_registry_port: int = Field(19081, ge=1, le=65535, description="port of the embedded schema registry")
     schema_registry_ca: Authority = Field(
-        "", description="PEM file of the CAs of the schema registry; empty: those of certifi"
+        "", description="PEM file of the CAs of the schema registry; empty: those of the system"
     )

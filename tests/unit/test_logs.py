@@ -9,6 +9,7 @@ import pytest
 from rich.text import Text
 from typer import Exit
 
+from penstock import logs
 from penstock.cli.output import clear_errors, console, echo, emit, table
 from penstock.errors import PenstockError
 from penstock.logs import JsonFormatter, printable
@@ -54,6 +55,14 @@ def test_json_holds_the_text_as_it_is_and_no_such_character() -> None:
     assert not UNSEEN & set(said)
     assert "\n" not in said
     assert "ä" in said
+
+
+@pytest.mark.parametrize("client", ["httpx", "httpx2"])
+def test_requests_of_http_are_not_logged(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither those of Penstock nor those of the client of schema registries."""
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+    logs.setup("runner")
+    assert not logging.getLogger(client).isEnabledFor(logging.INFO)
 
 
 def test_data_is_printed_as_it_is_and_without_such_a_character(capsys: pytest.CaptureFixture[str]) -> None:

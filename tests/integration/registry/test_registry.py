@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ import pytest
 from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.errors import IncompatibleSchema, RegistryError, SchemaNotRegistered, UnknownSchema
 from penstock.registry import client
+from penstock.registry.endpoint import find_endpoint
 from tests.support.avro_cases import field, schema_text
 from tests.support.schema_registry import in_home_of
 
@@ -60,6 +62,16 @@ def test_an_incompatible_schema_is_refused_in_the_registry_s_words(subject: str,
     assert list(client.subject_schemas(subject)) == [first], "nothing is registered"
     with pytest.raises(SchemaNotRegistered, match="hint: release the app"):
         client.registered_id(subject, wrong, "AVRO")
+
+
+def test_a_subject_may_have_another_compatibility(subject: str) -> None:
+    first = client.register(subject, FIRST, "AVRO")
+    assert not client.is_compatible(subject, WITHOUT_DEFAULT, "AVRO")
+    with closing(client._client(find_endpoint())) as administrator:
+        administrator.set_compatibility(subject, "FORWARD")
+    assert client.is_compatible(subject, WITHOUT_DEFAULT, "AVRO")
+    assert list(client.subject_schemas(subject)) == [first]
+    assert client.register(subject, WITHOUT_DEFAULT, "AVRO") != first
 
 
 def test_the_other_kinds_and_what_is_no_schema(subject: str) -> None:

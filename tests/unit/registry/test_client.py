@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import ssl
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -102,7 +104,9 @@ def test_a_busy_registry_is_asked_again_and_the_next_one_where_one_is_down(tmp_p
             ask(registry.place, tmp_path)
 
 
-def test_a_certificate_is_checked_by_the_ca_of_the_settings(tmp_path: Path) -> None:
+def test_a_certificate_is_checked_by_the_ca_of_the_settings_or_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right, wrong = Authority(tmp_path, "right"), Authority(tmp_path, "wrong")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*right.issue("registry"))
@@ -112,6 +116,25 @@ def test_a_certificate_is_checked_by_the_ca_of_the_settings(tmp_path: Path) -> N
         for ca in (wrong.ca, ""):
             with pytest.raises(RegistryError, match=r"certificate verify failed.*PENSTOCK_SCHEMA_REGISTRY_CA"):
                 ask(url, tmp_path, PENSTOCK_SCHEMA_REGISTRY_CA=ca)
+        close_clients()
+        monkeypatch.setenv("SSL_CERT_FILE", str(right.ca))
+        assert ask(url, tmp_path) == '"string"'
+
+
+FORK = """
+import os
+from penstock.registry import client
+from penstock.registry.endpoint import RegistryEndpoint
+mine = client._shared_client(RegistryEndpoint("http://h"))
+if pid := os.fork():
+    os.waitpid(pid, 0)
+print(mine is client._shared_client(RegistryEndpoint("http://h")), flush=True)
+"""
+
+
+def test_a_forked_process_has_connections_of_its_own() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
 
 
 def test_the_text_of_a_schema_is_the_same_however_its_json_is_formatted() -> None:
