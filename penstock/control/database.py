@@ -33,6 +33,7 @@ from penstock.settings.database_engine import create_engine
 
 T = TypeVar("T")
 
+URL_SETTING = "PENSTOCK_CONTROL_URL"
 # MySQL's CR_CONN_HOST_ERROR.
 CONNECTION_REFUSED = 2003
 
@@ -94,6 +95,9 @@ class ControlDatabase:
             hint = "check that it runs with `penstock doctor`; `penstock migrate` upgrades its tables"
             if CONNECTION_REFUSED in getattr(cause, "args", ()) and not settings().control_url.get_secret_value():
                 hint = "start the platform with `penstock up`; if it runs, `penstock doctor` shows what is wrong"
+            if re.search(r"\(using password|authentication failed", str(cause)):
+                conn_id = settings().connection_ids.get("control_url")
+                hint = "check the login and password of " + (f"the connection {conn_id}" if conn_id else URL_SETTING)
             if self._ca and re.search("certificate|SSL", str(cause)):
                 hint = "set PENSTOCK_CONTROL_CA to the CA of its certificate, and use a host of that in the URL"
             raise ControlError(
@@ -135,7 +139,7 @@ def _address(url: str) -> URL:
         got, valid = "an @ in the host or the database", "@" not in f"{address.host}{address.database}"
     if not valid:
         raise SettingError(
-            "PENSTOCK_CONTROL_URL is no URL of a database",
+            f"{URL_SETTING} is no URL of a database",
             got=got,
             hint="write it as mysql+pymysql://user:password@host:3306/database, in the password %40 for @, %2F for /",
         ) from None

@@ -157,23 +157,20 @@ def _jaas_quoted(text: str) -> str:
 
 def unreachable(bootstrap: str, cause: object) -> BrokerError:
     """Returns the error for a failed call. The client reports only a timeout, so refusals are looked up."""
+    s, conn_id = settings(), settings().connection_ids.get("kafka_bootstrap", "")
     if _secured(bootstrap):
-        conn_id = settings().connection_ids.get("kafka_bootstrap", "")
         refused = _refusal(client_config(bootstrap))
         if refused is not None:
             return _refused(refused, conn_id)
-        hint = (
-            f"check that it runs, and check the host and security.protocol of the connection {conn_id}"
-            if conn_id
-            else "check that it runs, and check PENSTOCK_KAFKA_BOOTSTRAP and PENSTOCK_KAFKA_SECURITY_PROTOCOL"
-        )
-    else:
-        hint = "check that it runs with `penstock doctor`, or set PENSTOCK_KAFKA_BOOTSTRAP"
-        if not settings().kafka_bootstrap:
-            hint = "start the platform with `penstock up`; if it runs, `penstock doctor` shows what is wrong"
-        if bootstrap == settings().kafka.kafka_bootstrap:
-            hint += "; if it requires TLS or a login, set PENSTOCK_KAFKA_SECURITY_PROTOCOL"
-    return BrokerError("the broker did not answer", got=f"{cause} at {bootstrap}", hint=hint)
+    hint = "check that it runs with `penstock doctor`, or set PENSTOCK_KAFKA_BOOTSTRAP"
+    if not s.kafka_bootstrap:
+        hint = "start the platform with `penstock up`; if it runs, `penstock doctor` shows what is wrong"
+    elif bootstrap == s.kafka.kafka_bootstrap:
+        hint = "check that it runs, and check PENSTOCK_KAFKA_BOOTSTRAP and PENSTOCK_KAFKA_SECURITY_PROTOCOL"
+        if conn_id:
+            hint = f"check that it runs, and check the host and security.protocol of the connection {conn_id}"
+    reason = cause.str() if isinstance(cause, KafkaError) else cause
+    return BrokerError("the broker did not answer", got=f"{reason} at {bootstrap}", hint=hint)
 
 
 def probe(s: KafkaSettings, conn_id: str) -> str:

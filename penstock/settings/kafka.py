@@ -41,7 +41,11 @@ class KafkaSettings(BaseModel):
 
     @model_validator(mode="after")
     def _connection_is_complete(self) -> Self:
-        if conn_id := connection_id(self.kafka_bootstrap):
+        try:
+            conn_id = connection_id(self.kafka_bootstrap)
+        except ValueError as e:
+            raise ValueError(f"PENSTOCK_KAFKA_BOOTSTRAP names no Connection: {e}") from None
+        if conn_id:
             others = [
                 name
                 for name, field in KafkaSettings.model_fields.items()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import BrokerError
 from penstock.kafka import admin
+from penstock.kafka.client import unreachable
 from penstock.model.topic import Topic
+from tests.chaos.projects import other_project
 
 
 @pytest.fixture
@@ -42,3 +46,11 @@ def test_a_broker_that_hangs_is_told_and_asked_by_another_client(silent: str, as
     with pytest.raises(BrokerError, match=rf"the broker did not answer; got: .+ at {silent}"):
         ask(first, silent)
     assert admin.admin(silent) is not first
+
+
+def test_the_hint_for_brokers_of_a_connection_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_BROKERS", "kafka://127.0.0.1:1")
+    with other_project(tmp_path, {"PENSTOCK_KAFKA_BOOTSTRAP": "airflow://brokers"}):
+        said = str(unreachable("127.0.0.1:1", KafkaError(KafkaError._TRANSPORT)))
+    assert said.endswith("check the host and security.protocol of the connection brokers")
+    assert "KafkaError" not in said

@@ -296,6 +296,7 @@ def test_each_setting_of_one_text_may_name_a_connection(variables: Variables) ->
         ({"KAFKA_BOOTSTRAP": "b:1", "KAFKA_SECURITY_PROTOCOL": "SASL_SSL", "KAFKA_USERNAME": "u",
           "KAFKA_PASSWORD": "airflow://b"}, "PENSTOCK_KAFKA_PASSWORD names a Connection of Airflow; that may be"),
         ({"CHECKPOINTS": "airflow://b"}, "PENSTOCK_CHECKPOINTS names a Connection of Airflow; that may be done by"),
+        ({"KAFKA_BOOTSTRAP": "airflow://"}, "PENSTOCK_KAFKA_BOOTSTRAP names no Connection: write airflow://ID"),
         ({"MONGODB_URL": "airflow://"}, "PENSTOCK_MONGODB_URL names no Connection: write airflow://ID"),
         ({"VIEWS_TOKEN": "airflow://u:hidden@h"}, "PENSTOCK_VIEWS_TOKEN names no Connection: write airflow://ID"),
     ],
