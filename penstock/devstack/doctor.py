@@ -23,6 +23,8 @@ from penstock.errors import PenstockError
 from penstock.host import ports
 from penstock.java import aot_cache, jar_sets, jars, runtime, spark_package
 from penstock.kafka.admin import describe_topics
+from penstock.registry import client as registry
+from penstock.registry import endpoint
 from penstock.settings import ExecutorResources, Settings, misspelled_variables, settings
 from penstock.supervision import launch
 
@@ -55,6 +57,7 @@ def examine(platform: Platform) -> list[DoctorCheck]:
         ("Broker", _broker),
         ("Control database", _control),
         ("Stores", _stores),
+        ("Schemas", _schemas),
         ("Checkpoints", _checkpoints),
         ("Spark cluster", _spark_cluster),
         ("Executors", _executors),
@@ -203,6 +206,21 @@ def _stores(platform: Platform) -> Iterator[DoctorCheck]:
             yield DoctorCheck(label, "fail", f"{server.label} runs, but does not answer", f"see {server.log}")
         else:
             yield DoctorCheck(label, "ok", f"answers at 127.0.0.1:{next(iter(server.ports.values()))}")
+
+
+def _schemas(_: Platform) -> Iterator[DoctorCheck]:
+    """Whether the schema registry, if one is configured or needed, answers and has what apps write by."""
+    catalog = partial_catalog()[0]
+    written = {schema: app for app in catalog.apps for schema in catalog.written_schemas(app)}
+    if not written and not endpoint.is_configured():
+        return
+    subjects = registry.probe(endpoint.find_endpoint())
+    if missing := {schema.subject: app for schema, app in written.items() if not registry.is_registered(*schema)}:
+        text = f"not registered as declared: {', '.join(sorted(missing))}"
+        yield DoctorCheck("Schemas", "fail", text, f"penstock streams release {' '.join(sorted({*missing.values()}))}")
+    else:
+        text = f"the schema registry answers; {subjects} subjects, all {len(written)} that apps write by are registered"
+        yield DoctorCheck("Schemas", "ok", text)
 
 
 def _checkpoints(_: Platform) -> Iterator[DoctorCheck]:

@@ -98,9 +98,7 @@ def registered_id(subject: str, text: str, kind: str) -> int:
         RegistryError: The registry refused or did not answer.
         SettingError: No registry is configured.
     """
-    client = _shared_client(find_endpoint())
-    with _errors(f"subject {subject}"):
-        schema_id = _lookup(client, subject, _schema(text, kind))
+    schema_id = _find_id(subject, text, kind)
     if schema_id is None:
         raise SchemaNotRegistered(
             f"the schema is not registered under {subject}",
@@ -108,6 +106,11 @@ def registered_id(subject: str, text: str, kind: str) -> int:
             hint="release the app that writes the topic: penstock streams release APP",
         )
     return schema_id
+
+
+def is_registered(subject: str, text: str, kind: str) -> bool:
+    """Whether a schema is registered under a subject. Arguments and errors as for `registered_id`."""
+    return _find_id(subject, text, kind) is not None
 
 
 def register(subject: str, text: str, kind: str) -> int:
@@ -214,6 +217,12 @@ def _schema(text: str, kind: str) -> Schema:
         with suppress(ValueError):
             text = json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
     return Schema(text, kind)
+
+
+def _find_id(subject: str, text: str, kind: str) -> int | None:
+    client = _shared_client(find_endpoint())
+    with _errors(f"subject {subject}"):
+        return _lookup(client, subject, _schema(text, kind))
 
 
 def _lookup(client: SchemaRegistryClient, subject: str, schema: Schema) -> int | None:

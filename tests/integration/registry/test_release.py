@@ -8,8 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.catalog import load_partial
+from penstock.catalog import partial_catalog
 from penstock.control import Actor, Control, connect
+from penstock.devstack import doctor
+from penstock.devstack.platform import Platform
 from penstock.devstack.releases import release_what_changed
 from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.errors import ReleaseRefused
@@ -18,6 +20,7 @@ from penstock.settings import settings
 from penstock.supervision import release
 from tests.chaos.projects import other_project
 from tests.support.avro_cases import field, schema_text
+from tests.support.caches import unload_jobs
 from tests.support.schema_registry import close_clients
 
 pytestmark = pytest.mark.integration
@@ -63,7 +66,9 @@ def declare(control: Control, topic: str, schema: str, refunds: str = LONG) -> N
     folder = settings().project / "jobs" / "shop"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "orders.py").write_text(STREAM.format(topic=topic, schema=schema, refunds=refunds))
-    control.sync(load_partial()[0])
+    unload_jobs()
+    partial_catalog.cache_clear()
+    control.sync(partial_catalog()[0])
 
 
 def test_schemas_are_registered_at_the_release_or_none_of_them(control: Control, topic: str) -> None:
@@ -88,12 +93,21 @@ def test_the_schemas_of_an_app_that_never_ran_are_registered_when_the_platform_s
     control: Control, topic: str
 ) -> None:
     declare(control, topic, LONG)
-    catalog = load_partial()[0]
+    catalog = partial_catalog()[0]
     assert release_what_changed(control, catalog, {"orders"}, ()).problems == []
     assert len(client.subject_schemas(f"{topic}-value")) == 1
+    assert "all 2 that apps write by" in schemas_of_doctor().found
+    declare(control, topic, DOUBLE)
+    check = schemas_of_doctor()
+    assert (check.found, check.hint) == (f"not registered as declared: {topic}-value", "penstock streams release shop")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PENSTOCK_SCHEMA_REGISTRY_URL")
         settings.cache_clear()
         result = release_what_changed(control, catalog, {"orders"}, ())
     assert "cannot be registered: no schema registry is configured" in str(result.problems[0])
     assert result.left_out == {"orders"}
+
+
+def schemas_of_doctor() -> doctor.DoctorCheck:
+    [check] = doctor._schemas(Platform())
+    return check

@@ -263,6 +263,16 @@ def test_doctor_says_how_to_mend_each() -> None:
         assert "penstock up" in found[name].hint
 
 
+def test_doctor_asks_the_schema_registry_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(doctor._schemas(Platform())) == []
+    monkeypatch.setenv("PENSTOCK_SCHEMA_REGISTRY_URL", f"http://u:hidden@127.0.0.1:{ports.free_port()}")
+    settings.cache_clear()
+    found = {check.name: check for check in doctor.examine(Platform())}
+    assert (found["Schemas"].state, "hidden" in str(found["Schemas"])) == ("fail", False)
+    assert "does not answer" in found["Schemas"].found
+    assert "PENSTOCK_SCHEMA_REGISTRY_URL" in found["Schemas"].hint
+
+
 def test_doctor_sees_a_taken_port() -> None:
     port = settings().mariadb_port
     with socket.socket() as taken:
