@@ -29,17 +29,17 @@ def list_(as_json: AsJson = False) -> None:
     archives: list[dict[str, Any]] = [
         {
             "name": one.name, "topic": one.reads[0].name, "place": f"s3://{one.bucket}/{one.prefix}".rstrip("/"),
-            "runs": one.name in catalog.streams,
+            "masks": [mask.text for mask in one.mask], "runs": one.name in catalog.streams,
         }
         for one in sorted(catalog.archives.values(), key=lambda one: one.name)
     ]  # fmt: skip
     if as_json:
         emit(archives)
         return
-    rows = table(["archive", "topic", "place", "runs"])
+    rows = table(["archive", "topic", "place", "masks", "runs"])
     for one in archives:
         runs = "yes" if one["runs"] else "no: set PENSTOCK_S3_URL, or penstock up"
-        rows.add_row(one["name"], one["topic"], one["place"], runs)
+        rows.add_row(one["name"], one["topic"], one["place"], "\n".join(one["masks"]) or "-", runs)
     console().print(rows if archives else "No archives are declared: see docs/archives.md.")
 
 

@@ -79,7 +79,8 @@ def run_json_module(
     """
     done = subprocess.run(
         [sys.executable, "-m", *command],
-        env=environment(project) | connection_variables() | settings, capture_output=True, check=True, timeout=timeout,
+        env=environment(project) | connection_variables(project=project) | settings,
+        capture_output=True, check=True, timeout=timeout,
     )  # fmt: skip
     answer: dict[str, Any] = orjson.loads(done.stdout.splitlines()[-1])
     return answer

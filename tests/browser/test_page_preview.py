@@ -20,6 +20,7 @@ ANSWER = {
         "records": {"orders": 1204}, "columns": [["shop", "string"], ["total", "double"]],
         "output_mode": "EmitFinal: window 1 min, grace 10 s", "state": ["step 1, Aggregate: by shop: string"],
         "release": "the stream continues with its state",
+        "masks": [{"output": "order-minutes", "column": "shop", "method": "hashed", "key": "pii"}],
     },
     "rows": [{"output": "order-minutes", "key": "north", "value": '{"total":<b>7</b>}'}],
     "totals": {
@@ -37,7 +38,7 @@ def test_rows_facts_and_counts_are_shown_as_text(visit: Visit, screenshots: Path
     dialog = view.frame.get_by_role("dialog", name="Preview of bundles")
     for words in (
         "orders (1,204 records)", "shop string, total double", "the stream continues with its state", "by shop: string",
-        '{"total":<b>7</b>}', "no <b>number</b>", "<i>no JSON",
+        "shop hashed", '{"total":<b>7</b>}', "no <b>number</b>", "<i>no JSON",
     ):  # fmt: skip
         expect(dialog).to_contain_text(words)
     expect(dialog.locator("dl div", has_text="Late records")).to_contain_text("3")

@@ -216,3 +216,18 @@ def test_a_command_of_a_task_is_given_the_connections(
     with caplog.at_level(logging.INFO):
         assert task.run_command([]) == str(len("mongodb://u:hidden@h"))
     assert "hidden" not in caplog.text
+
+
+def test_the_button_of_a_key_of_masks_checks_its_form() -> None:
+    from penstock.airflow.connection_probes import probe_mask_key
+
+    def probe(text: str) -> str:
+        fields = json.dumps({"conn_type": "penstock_mask_key", "password": text})
+        return probe_mask_key(connections.AirflowConnection.parse("pii", fields))
+
+    assert probe("A" * 43 + "=") == "a key of 32 bytes: hashes and encrypts"
+    assert probe("A" * 27 + "=") == "a key of 20 bytes: hashes; to encrypt, it must have 16, 24 or 32 bytes"
+    for text, why in (("hidden!", "is not base64"), ("A" * 12, "is too short; got: 9 bytes"), ("", "has no password")):
+        with pytest.raises(SettingError, match=why) as e:
+            probe(text)
+        assert not text or text not in str(e.value)

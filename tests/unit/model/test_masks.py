@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -279,6 +280,7 @@ def test_a_setting_that_is_no_json_is_refused_and_not_shown(keys: pytest.MonkeyP
         assert text[:12] not in str(e.value).partition("got:")[2]
 
 
+@pytest.mark.processes
 def test_launchers_find_the_connections_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.supervision import launch
 
@@ -297,4 +299,11 @@ def test_launchers_find_the_connections_of_keys(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(connections, "_lookups", [{"of-sink": "generic://:x@", "second": "generic://:y@"}.get])
     given = {"AIRFLOW_CONN_OF_SINK": "generic://:x@", "AIRFLOW_CONN_SECOND": "generic://:y@"}
     assert launch.connection_variables("shop", tmp_path) == launch.connection_variables("", tmp_path) == given
+    # A release is checked with the keys of the snapshot that is released.
+    monkeypatch.setattr(launch, "environment", lambda _: dict(os.environ))
+    (tmp_path / "shown.py").write_text(
+        "import json, os; print(json.dumps({'second': os.environ['AIRFLOW_CONN_SECOND']}))"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert launch.run_json_module(("shown",), 60, tmp_path) == {"second": "generic://:y@"}
     assert launch.connection_variables("views-1", tmp_path) == launch.connection_variables("captures", tmp_path) == {}
