@@ -121,4 +121,4 @@ def is_configured() -> bool:
 
 
 def _archive_input(archive: Archive, topic: Topic) -> Input:
-    return Input(topic, event_time=archive.event_time or RECORD_TIMESTAMP, max_ahead=None, record=True)
+    return Input(topic, schema="", event_time=archive.event_time or RECORD_TIMESTAMP, max_ahead=None, record=True)

@@ -19,7 +19,7 @@ from penstock.model.panel import Panel
 from penstock.model.stream import Stream
 from penstock.model.topic import POSITIONS, Topic, topic_name
 from penstock.model.view import View, views_instance
-from penstock.sinks.core.stream import is_configured, sink_stream
+from penstock.sinks.core.stream import is_configured, sink_stream, with_declared_schemas
 
 if TYPE_CHECKING:
     from penstock.model.capture import Capture
@@ -68,6 +68,7 @@ def build(
         target = backfill.target.topic if isinstance(backfill.target, TopicOutput) else backfill.target
         if isinstance(target, Topic):
             _declare(target, backfill, topics)
+    all_sinks = [with_declared_schemas(sink, topics) for sink in all_sinks]
     sink_streams = [sink_stream(sink, topics) for sink in all_sinks]
     _check_names_are_unique([*named, *sink_streams])
     for stream in sink_streams:

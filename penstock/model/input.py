@@ -13,15 +13,13 @@ from penstock.model.avro import Avro
 from penstock.model.checks.event_time_checks import check_event_time
 from penstock.model.output_mode import check_duration
 from penstock.model.schema import Field, schema
-from penstock.model.topic import Topic, check_topic, side_topic
+from penstock.model.topic import OF_TOPIC, Topic, check_topic, reader_schema, side_topic
 
 COMBINER_READS = {"key", "partition", "offset"}
 LateRecords = Literal["count", "keep"]
 DeadLetters = Literal["keep", "count"]
 OnDataLoss = Literal["fail", "continue"]
 Tombstones = Literal["dead letter", "keep"]
-# An input or a table that says no schema has that of its topic.
-OF_TOPIC = "that of the topic"
 # The record's own timestamp, where there is no schema.
 RECORD_TIMESTAMP = "timestamp"
 RAW_FIELDS = schema(
@@ -127,7 +125,7 @@ class Input:
             raise DeclarationError("an input reads either a topic or a pattern", got=self, hint="give exactly one")
         if self.topic is not None:
             check_topic("an input", self.topic)
-        object.__setattr__(self, "schema", _schema(f"input {self.source}", self.topic, self.schema))
+        object.__setattr__(self, "schema", reader_schema(f"input {self.source}", self.topic, self.schema))
         choices = {
             "late_records": LateRecords, "dead_letters": DeadLetters, "on_data_loss": OnDataLoss,
             "tombstones": Tombstones,
@@ -260,7 +258,7 @@ class Table:
     def __post_init__(self) -> None:
         check_topic("a table", self.topic)
         check_kind(f"table {self.topic.name}", "schema", self.schema, str)
-        object.__setattr__(self, "schema", _schema(f"table {self.source}", self.topic, self.schema))
+        object.__setattr__(self, "schema", reader_schema(f"table {self.source}", self.topic, self.schema))
         if not self.topic.compacted:
             raise DeclarationError(
                 "a table's topic must be compacted",
@@ -291,15 +289,3 @@ class Table:
     @property
     def dead_letter_topic(self) -> Topic:
         return side_topic(self.topic.dead_letters)
-
-
-def _schema(what: str, topic: Topic | None, said: str) -> str:
-    """The schema of a reader of a topic: its own, or the topic's. DeclarationError if both say one."""
-    declared = topic.ddl if topic else ""
-    if said == OF_TOPIC:
-        return declared
-    if said and declared and said != declared:
-        raise DeclarationError(
-            f"{what} and its topic both declare a schema", got=said, hint="leave it out: the topic's is taken"
-        )
-    return said

@@ -53,8 +53,9 @@ Tombstones = Literal["delete", "ignore", "mark"]
 
 @dataclass(frozen=True)
 class SinkRead:
-    """A topic that a sink reads. schema: Spark DDL of a JSON value; event_time: SQL over its fields and `record`, the
-    record's own time if empty; share: (n, of), which of its partitions, as `penstock.model.input.Input` says."""
+    """A topic that a sink reads. schema: Spark DDL of a value that is decoded, OF_TOPIC for that of the topic;
+    event_time: SQL over its fields and `record`, the record's own time if empty; share: (n, of), which of its
+    partitions, as `penstock.model.input.Input` says."""
 
     topic: str
     format: Format = "json"

@@ -13,6 +13,8 @@ from penstock.model.avro import Avro
 from penstock.model.schema import schema
 
 FOREVER = 'heartbeat_every=0 for none; to keep records for ever, config={"retention.ms": "-1"}'
+# What reads a topic and says no schema has that of the topic.
+OF_TOPIC = "that of the topic"
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -109,6 +111,27 @@ def check_topic(what: str, topic: object) -> None:
     """Raises DeclarationError if an argument is no Topic."""
     if not isinstance(topic, Topic):
         raise DeclarationError(f"{what} needs a Topic", got=repr(topic), hint="Topic('name')")
+
+
+def reader_schema(what: str, topic: Topic | None, said: str) -> str:
+    """The schema of what reads a topic: its own, or that of the topic.
+
+    Args:
+        what: Names the reader in errors.
+        topic: The topic; None for a pattern.
+        said: Spark DDL; empty for raw records, OF_TOPIC for the topic's.
+
+    Raises:
+        DeclarationError: Both declare one.
+    """
+    declared = topic.ddl if topic else ""
+    if said == OF_TOPIC:
+        return declared
+    if said and declared and said != declared:
+        raise DeclarationError(
+            f"{what} and its topic both declare a schema", got=said, hint="leave it out: the topic's is taken"
+        )
+    return said
 
 
 def topic_name(topic: Topic | str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from penstock.errors import DeclarationError
 from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
 from penstock.model.output import Columns
-from penstock.model.topic import Topic, topic_name
+from penstock.model.topic import OF_TOPIC, Topic, reader_schema, topic_name
 
 if TYPE_CHECKING:
     from penstock.model.schema import Field
@@ -53,7 +53,7 @@ class View:
     Attributes:
         name: unique.
         topic: a compacted topic, or the name of one that is declared elsewhere, such as a capture's.
-        schema: Spark DDL of the JSON value, without a field `key`, which is the record's key.
+        schema: Spark DDL of the JSON value, without a field `key`, which is the record's key. If left out, the topic's.
         query_by: fields of the schema by which rows can be found, beside the key: of scalar types, or maps of text,
             integers or booleans, which are queried by their entries. The most selective first, a time last.
         location: where it is declared.
@@ -61,7 +61,7 @@ class View:
 
     name: str
     topic: Topic | str
-    schema: str
+    schema: str = OF_TOPIC
     query_by: Columns = ()
     location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
 
@@ -70,8 +70,16 @@ class View:
 
     def __post_init__(self) -> None:
         check_name("view", self.name)
-        if isinstance(self.topic, Topic):
-            self.check_topic(self.topic)
+        topic = self.topic if isinstance(self.topic, Topic) else None
+        if topic:
+            self.check_topic(topic)
+        object.__setattr__(self, "schema", reader_schema(f"view {self.name}", topic, self.schema))
+        if not self.schema:
+            raise DeclarationError(
+                f"view {self.name} has no schema",
+                got=f"topic {topic_name(self.topic)}",
+                hint='give schema="name STRING", or a Topic that declares its schema',
+            )
         self._check_query_by()
 
     def check_topic(self, topic: Topic) -> None:
@@ -93,7 +101,8 @@ class View:
         # A SQL parser is more than most projects need to load.
         from penstock.model import schema
 
-        return schema.schema(self.schema, f"view {self.name}")
+        is_avro = isinstance(self.topic, Topic) and self.topic.avro is not None
+        return schema.schema(self.schema, f"view {self.name}", of_json=not is_avro)
 
     def _check_query_by(self) -> None:
         if any(f.name.lower() == "key" for f in self.fields):
@@ -124,4 +133,4 @@ def _queryable(field: Field) -> bool:
     kind, element = field.type.kind, field.type.element
     if kind == "map":
         return element is not None and element.kind in MAP_VALUES
-    return kind not in ("array", "struct", "binary")
+    return kind not in ("array", "struct", "binary", "decimal")

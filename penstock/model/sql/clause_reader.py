@@ -13,6 +13,9 @@ from penstock.errors import DeclarationError
 from penstock.model.mask import Mask, Method
 from penstock.model.sql.lexer import TokenReader, line_and_column
 
+# First words of a SELECT.
+SELECT_BEGINS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
+
 
 @dataclass
 class ClauseReader(TokenReader):
@@ -109,6 +112,11 @@ class ClauseReader(TokenReader):
     def _ends_expression(self, last: Token) -> bool:
         word = self.peek().text.upper()
         return word in (*self.CLAUSES, "AS") and self.is_word(word) and last.token_type != TokenType.DOT
+
+    def begins_select(self) -> bool:
+        """Whether this AS stands before the SELECT, and not before the format of a topic's values."""
+        following = self.tokens[self.at + 1 : self.at + 2]
+        return not following or following[0].text.upper() in SELECT_BEGINS
 
     def select(self) -> str:
         """The SELECT as it is written, but for comments and semicolons behind its end."""

@@ -13,6 +13,7 @@ from penstock.model.schema import schema
 from penstock.model.sink import POINT_STORES, RECORD_COLUMN, Format, SinkRead, Store, Tombstones, Unit, Verb
 from penstock.model.sql.clause_reader import ClauseReader
 from penstock.model.sql.lexer import QUOTED, excerpt
+from penstock.model.topic import OF_TOPIC
 
 # Of a target's name: what may stand in it, and one part.
 NAMED = re.compile(r"[\w.-]")
@@ -169,9 +170,10 @@ class SinkClauses(ClauseReader):
             raise self.error("a topic is read twice", topic, hint, first)
         self.clause_tokens[f"READ {topic}"] = first
         share = self._share(topic)
-        self.word("AS")
-        form, ddl, time = cast("Format", self.one_of(get_args(Format), "the format of its values")), "", ""
-        if form == "json":
+        form, ddl, time = self._format(), "", ""
+        if not form:
+            form, ddl = "json", OF_TOPIC
+        elif form == "json":
             self.clause_tokens[f"JSON {topic}"] = self.peek()
             ddl = self._inside("the fields, as (id BIGINT NOT NULL, name STRING)")
             with self.placed(f"JSON {topic}"):
@@ -185,6 +187,13 @@ class SinkClauses(ClauseReader):
             self.clause_tokens[f"EVENT TIME {topic}"] = self.peek()
             time = self._expression("the event time")
         return SinkRead(topic, form, ddl, time, share)
+
+    def _format(self) -> Format | None:
+        """AS and a format; None where the topic's own schema is read."""
+        if not self.is_word("AS") or self.begins_select():
+            return None
+        self.next("AS")
+        return cast("Format", self.one_of(get_args(Format), "the format of its values"))
 
     def _share(self, topic: str) -> tuple[int, int]:
         """SHARE 1 OF 2, or nothing."""

@@ -9,20 +9,19 @@ from typing import Any, cast, get_args
 from sqlglot.tokenizer_core import Token
 
 from penstock.model.expectation import Expectation, OnViolation
-from penstock.model.input import OF_TOPIC, RECORD_TIMESTAMP
+from penstock.model.input import RECORD_TIMESTAMP
 from penstock.model.output_mode import EmitChanges, EmitFinal, StreamJoin
 from penstock.model.partition import PartitionBy
 from penstock.model.schema import schema
 from penstock.model.sql.clause_reader import ClauseReader
 from penstock.model.sql.lexer import QUOTED, line_and_column
 from penstock.model.sql_stream import StreamRead
+from penstock.model.topic import OF_TOPIC
 
 CLAUSES = (
     "STREAM", "READ", "KEY", "VALUE", "EMIT", "JOIN", "STEPS", "PARTITIONS", "RETENTION", "COMPACTED", "PARTITION BY",
     "EVERY", "STATE", "EXPECT", "MASK", "APP",
 )  # fmt: skip
-# First words of a SELECT.
-SELECT_BEGINS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
 # Where an event time ends.
 PARTS_OF_READ = ("EVENT", "AHEAD", "KEEP")
 EXCLUDE_EACH_OTHER = (("EMIT", "JOIN"), ("RETENTION", "COMPACTED"))
@@ -108,7 +107,7 @@ class StreamClauses(ClauseReader):
             raise self.error("a topic is read twice", topic, "read it once, and name it in FROM as often", first)
         self.clause_tokens[f"READ {topic}"] = first
         ddl, names = OF_TOPIC, {RECORD_TIMESTAMP}
-        if self.is_word("AS") and not self._begins_the_select():
+        if self.is_word("AS") and not self.begins_select():
             self.next("AS")
             self.word("JSON")
             ddl = self._inside("the fields, as (id BIGINT NOT NULL, name STRING)")
@@ -137,11 +136,6 @@ class StreamClauses(ClauseReader):
             hint = "write EVENT TIME timestamp_millis(field), or another expression over the fields"
             raise self.error("no field is the event time", ddl, hint, first)
         return StreamRead(topic, ddl, is_table=is_table, **read)
-
-    def _begins_the_select(self) -> bool:
-        """Whether this AS stands before the SELECT, and not before the format of a topic's values."""
-        following = self.tokens[self.at + 1 : self.at + 2]
-        return not following or following[0].text.upper() in SELECT_BEGINS
 
     def _names_a_topic(self) -> bool:
         """Whether this word is followed by AS, and so is the name of a topic."""

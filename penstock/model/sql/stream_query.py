@@ -15,7 +15,7 @@ from penstock.model.output import TopicOutput
 from penstock.model.sql.spark_select import error_offset, error_text, select_nodes, temporary_views
 from penstock.model.sql_stream import SqlStream, StreamRead
 from penstock.model.stream import Stream
-from penstock.model.topic import Topic
+from penstock.model.topic import OF_TOPIC, Topic
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -63,20 +63,16 @@ def sql_stream(declared: SqlStream, topics: Mapping[str, Topic]) -> Stream:
     Raises:
         DeclarationError: Its clauses do not go together; with the location in the file.
     """
+    known = topics.get(declared.target.name)
+    target = replace(declared.target, schema=known.schema) if known else declared.target
     inputs: dict[str, Input | Table] = {}
     for name, read in zip(input_names(declared), declared.reads, strict=True):
         with declared.located(f"READ {read.topic}"):
             if name in inputs:
                 raise DeclarationError("two topics have names that are alike", got=name, hint="read one of them")
             inputs[name] = _input(read, topics.get(read.topic))
-            if not inputs[name].schema:
-                raise DeclarationError(
-                    f"topic {read.topic} declares no schema",
-                    got="READ without AS",
-                    hint="write AS JSON (id BIGINT NOT NULL, name STRING), or declare Topic(..., schema=...) in jobs/",
-                )
     with declared.located("INTO"):
-        output = TopicOutput(declared.target, key=declared.key, value=declared.value)
+        output = TopicOutput(target, key=declared.key, value=declared.value)
     with declared.located("MASK"):
         output = replace(output, mask=declared.mask)
     with declared.located("INTO"):
@@ -94,6 +90,12 @@ def sql_stream(declared: SqlStream, topics: Mapping[str, Topic]) -> Stream:
 
 
 def _input(read: StreamRead, topic: Topic | None) -> Input | Table:
+    if read.schema == OF_TOPIC and not (topic and topic.ddl):
+        raise DeclarationError(
+            f"topic {read.topic} declares no schema",
+            got="READ without AS",
+            hint="write AS JSON (id BIGINT NOT NULL, name STRING), or declare Topic(..., schema=...) in jobs/",
+        )
     if read.is_table:
         return Table(topic or Topic(read.topic, compacted=True), read.schema)
     own: dict[str, Any] = {"event_time": read.event_time} if read.event_time else {}

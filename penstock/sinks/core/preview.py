@@ -87,7 +87,7 @@ def _no_records(read: SinkRead, spark: SparkSession) -> DataFrame:
     """An empty frame of a topic, as the transform gets it."""
     (record,) = RECORD_FIELDS
     whole = record.type.ddl.removesuffix(">") + ",`event_time`:TIMESTAMP>"
-    fields = schema(read.schema, read.topic) if read.schema else RAW_FIELDS
+    fields = schema(read.schema, read.topic, of_json=False) if read.schema else RAW_FIELDS
     columns = [f"{quoted(f.name)} {f.type.ddl}" for f in fields]
     return spark.createDataFrame([], ", ".join([*columns, f"{quoted(record.name)} {whole}"]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from penstock.model.mask import Mask
 from penstock.model.output_mode import Stateless
 from penstock.model.sink import Sink, SinkRead
 from penstock.model.stream import Stream
-from penstock.model.topic import Topic
+from penstock.model.topic import OF_TOPIC, Topic
 from penstock.sinks.core.document import DocumentOutput
 
 if TYPE_CHECKING:
@@ -80,6 +80,31 @@ def sink_stream(sink: Sink, topics: Mapping[str, Topic] | None = None) -> Stream
     return stream
 
 
+def with_declared_schemas(sink: Sink, topics: Mapping[str, Topic]) -> Sink:
+    """A sink whose topics have the schemas that the project declares for them, where it says none.
+
+    Args:
+        sink: The sink.
+        topics: Those that the project declares, by name.
+
+    Raises:
+        DeclarationError: A topic declares none; with the location in the file.
+    """
+    reads = []
+    for read in sink.reads:
+        ddl = topics[read.topic].ddl if read.topic in topics else ""
+        if read.schema == OF_TOPIC and not ddl:
+            with sink.located(f"READ {read.topic}"):
+                raise DeclarationError(
+                    f"topic {read.topic} declares no schema",
+                    got="READ without AS",
+                    hint="write AS JSON (id BIGINT NOT NULL, name STRING), AS TEXT or AS BINARY, or declare "
+                    "Topic(..., schema=...) in jobs/",
+                )
+        reads.append(replace(read, schema=ddl) if read.schema == OF_TOPIC else read)
+    return replace(sink, reads=tuple(reads))
+
+
 def is_configured(sink: Sink) -> bool:
     """Whether its store has a URL; also if that is malformed, as then the driver reports it."""
     from penstock.sinks.core import connections
@@ -126,9 +151,11 @@ def _check_tombstones(sink: Sink, compacted: frozenset[str]) -> None:
 
 
 def _input(read: SinkRead, topic: Topic) -> Input:
-    own: dict[str, Any] = {"event_time": read.event_time} if read.event_time else {}
+    own: dict[str, Any] = {"schema": read.schema}
+    if read.event_time:
+        own["event_time"] = read.event_time
     if read.format == "json":
-        own |= {"schema": read.schema, "tombstones": "keep"}
+        own["tombstones"] = "keep"
         own.setdefault("event_time", "record.timestamp")
     # A record is read whatever its time; the row is refused if no version can have that time.
     return Input(topic, max_ahead=None, record=True, share=read.share, **own)

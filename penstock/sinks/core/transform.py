@@ -6,11 +6,12 @@ from collections.abc import Sequence, Set
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from penstock.codec.columnar import EVENT_TIME
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F, T
 from penstock.model.mask import dropped_columns
 from penstock.model.mask_expressions import masked_rows
-from penstock.model.schema import quoted, schema
+from penstock.model.schema import quoted
 from penstock.model.sink import PATH_COLUMN, RECORD_COLUMN
 from penstock.sinks.core import document_id
 from penstock.sinks.core.document import LAST_MS, OFFSET_BITS
@@ -42,7 +43,7 @@ def sink_rows(sink: Sink, frames: Sequence[DataFrame], compacted: Set[str] = fro
         if read.event_time:
             resolve_expression(sink, f"EVENT TIME {read.topic}", frame, read.event_time)
         fields = {
-            "json": [F.col(quoted(f.name)) for f in (schema(read.schema, read.topic) if read.schema else ())],
+            "json": [F.col(quoted(name)) for name in frame.columns if name not in (RECORD_COLUMN, EVENT_TIME)],
             "text": [F.col("record.value").cast("string").alias("text")],
             "binary": [],
         }[read.format]

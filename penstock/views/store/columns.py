@@ -130,11 +130,15 @@ class ViewLayout:
 
 def _json_sql(of: str, kind: Type, depth: int = 0) -> str:
     """SQL of a value whose JSON by DuckDB is the one that a view answers: times as ISO 8601 in UTC, a FLOAT as it is
-    written."""
+    written, a DECIMAL as text, BINARY in base64."""
     e = f"e{depth}"
     match kind.kind:
         case "timestamp":
             return f"strftime(make_timestamp(epoch_us({of})), '%Y-%m-%dT%H:%M:%S.%fZ')"
+        case "decimal":
+            return f"CAST({of} AS VARCHAR)"
+        case "binary":
+            return f"to_base64({of})"
         case "float":
             return f"CAST(CAST({of} AS VARCHAR) AS DOUBLE)"
         case "array" if kind.element and (each := _json_sql(e, kind.element, depth + 1)) != e:
