@@ -151,7 +151,9 @@ def register(subject: str, text: str, kind: str) -> int:
 
 
 def is_compatible(subject: str, text: str, kind: str) -> bool:
-    """Whether the registry would take a schema, as the next version of a subject or as its first.
+    """Whether the registry would surely take a schema, as the next version of a subject or as its first.
+
+    If not, it may still take it: Apicurio compares with all versions here, also where only the last one counts.
 
     Args:
         subject: The subject, such as `orders-value`.
@@ -165,7 +167,7 @@ def is_compatible(subject: str, text: str, kind: str) -> bool:
     schema = _schema(text, kind)
     with closing(_client(find_endpoint())) as client, _errors(f"the schema of {subject}"):
         answer = _unless_absent(
-            lambda: client.test_compatibility(subject, schema), SUBJECT_NOT_FOUND, VERSION_NOT_FOUND
+            lambda: client.test_compatibility_all_versions(subject, schema), SUBJECT_NOT_FOUND, VERSION_NOT_FOUND
         )
     return answer is not False
 

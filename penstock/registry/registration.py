@@ -1,4 +1,4 @@
-"""Registers the schemas of a release: all of them, or none where the registry refuses one."""
+"""Registers the schemas of a release; where the registry refuses one, it gets no others."""
 
 from __future__ import annotations
 

@@ -64,6 +64,17 @@ def test_an_incompatible_schema_is_refused_in_the_registry_s_words(subject: str,
         client.registered_id(subject, wrong, "AVRO")
 
 
+def test_a_schema_is_compared_with_all_versions_without_being_registered(subject: str) -> None:
+    assert client.is_compatible(subject, FIRST, "AVRO"), "there is no such subject yet"
+    client.register(subject, FIRST, "AVRO")
+    assert client.is_compatible(subject, WITH_NOTE, "AVRO")
+    assert not client.is_compatible(subject, TEXT_ID, "AVRO")
+    client.register(subject, schema_text([field("note", "string", default="")]), "AVRO")
+    other = schema_text([field("id", "string", default="")])
+    assert not client.is_compatible(subject, other, "AVRO"), "it does not read the first version"
+    assert client.register(subject, other, "AVRO"), "and need not"
+
+
 def test_a_subject_may_have_another_compatibility(subject: str) -> None:
     first = client.register(subject, FIRST, "AVRO")
     assert not client.is_compatible(subject, WITHOUT_DEFAULT, "AVRO")
