@@ -229,8 +229,12 @@ def _find_id(subject: str, text: str, kind: str) -> int | None:
 
 def _lookup(client: SchemaRegistryClient, subject: str, schema: Schema) -> int | None:
     """The id of a schema under a subject; None if it is not registered there."""
-    registered = _unless_absent(lambda: client.lookup_schema(subject, schema), SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND)
-    return registered.schema_id if registered else None
+    # Others may have registered it with other whitespace, or its attributes in another order.
+    for normalize in (False, True):
+        request = partial(client.lookup_schema, subject, schema, normalize)
+        if registered := _unless_absent(request, SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND):
+            return registered.schema_id
+    return None
 
 
 def _unless_absent(request: Callable[[], T], *codes: int) -> T | None:

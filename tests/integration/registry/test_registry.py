@@ -10,6 +10,9 @@ from uuid import uuid4
 
 import psutil
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.errors import IncompatibleSchema, RegistryError, SchemaNotRegistered, UnknownSchema
@@ -49,6 +52,27 @@ def test_a_schema_has_one_id_however_often_it_is_registered(subject: str) -> Non
     assert json.loads(client.schema_text(second)) == json.loads(WITH_NOTE)
     assert client.register(subject, FIRST, "AVRO") == first, "an earlier release may be released again"
     assert list(client.subject_schemas(subject)) == [first, second]
+
+
+def test_a_schema_that_an_official_serialiser_has_registered_is_the_same(
+    subject: str, schema_registry: SchemaRegistryServer
+) -> None:
+    text = json.dumps(json.loads(WITH_NOTE), indent=2)
+    topic = SerializationContext(subject.removesuffix("-value"), MessageField.VALUE)
+    with SchemaRegistryClient({"url": schema_registry.url}) as theirs:
+        value = AvroSerializer(theirs, text)({"id": 1, "note": "x"}, topic)
+        written_by = int.from_bytes(value[1:5])
+        assert client.registered_id(subject, WITH_NOTE, "AVRO") == written_by
+        assert client.register(subject, WITH_NOTE, "AVRO") == written_by
+        assert list(client.subject_schemas(subject)) == [written_by]
+        reordered = schema_text([field("note", "string", default=""), field("id", "long")])
+        with pytest.raises(SchemaNotRegistered):
+            client.registered_id(subject, reordered, "AVRO")
+        ours = client.register(f"ours {subject}", FIRST, "AVRO")
+        topic = SerializationContext(f"ours {topic.topic}", MessageField.VALUE)
+        options = {"auto.register.schemas": False, "normalize.schemas": True}
+        value = AvroSerializer(theirs, json.dumps(json.loads(FIRST), indent=2), conf=options)({"id": 1}, topic)
+        assert int.from_bytes(value[1:5]) == ours
 
 
 @pytest.mark.parametrize(
