@@ -104,7 +104,8 @@ def _check(control: Control, app: str, project: Path, *, accept_state: bool) -> 
                 f"app {app} cannot continue with this code, so it is not released and its driver continues",
                 got="; ".join(refused),
             )
-    return [SubjectSchema(*schema) for schema in declared["schemas"]]
+    # A release of a checkout has a library of its own, and an early one says nothing of schemas.
+    return [SubjectSchema(*schema) for schema in declared.get("schemas", ())]
 
 
 def register_schemas(app: str, schemas: Sequence[SubjectSchema]) -> None:
