@@ -27,7 +27,8 @@ from sqlglot import exp
 from penstock.errors import DeclarationError
 from penstock.model.checks.predicates import parse_predicate
 from penstock.model.declaration import list_files
-from penstock.model.schema import Field, schema
+from penstock.model.schema import schema
+from penstock.model.types import Field
 
 EVERY = "*"
 HEADER = re.compile(r"--\s*([a-z]+)\s*:\s*(.*?)\s*$")

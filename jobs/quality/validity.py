@@ -13,7 +13,7 @@ from jobs.quality.translate import to_duckdb
 from penstock.codec import json_sql
 from penstock.codec.event_time import window_number
 from penstock.model.checks.predicates import check_deterministic, satisfies
-from penstock.model.schema import quoted
+from penstock.model.types import quoted
 from penstock.streams import Combiner, F
 
 if TYPE_CHECKING:

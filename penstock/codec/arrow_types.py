@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.model.schema import Type
+from penstock.model.types import Type
 
 ARROW_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),

@@ -25,7 +25,8 @@ from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
 from penstock.codec.text import as_text
 from penstock.errors import DeclarationError
 from penstock.model.input import Combiner, Input
-from penstock.model.schema import Field, Type, schema
+from penstock.model.schema import schema
+from penstock.model.types import Field, Type
 
 # Rows and bytes of one query of DuckDB. A tenth of it loses half of the speed; more only needs memory.
 ROWS = 200_000

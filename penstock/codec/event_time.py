@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from penstock.codec.json_sql import quote_name
-from penstock.model.schema import Field
+from penstock.model.types import Field
 
 TIMESTAMP_CALL = re.compile(
     r"\s*timestamp_(seconds|millis|micros)\s*\(\s*`?([A-Za-z_][A-Za-z0-9_]*)`?\s*\)\s*", re.IGNORECASE

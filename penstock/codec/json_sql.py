@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from json import dumps
 
-from penstock.model.schema import Field, Type
+from penstock.model.types import Field, Type
 
 WHITESPACE = r"[ \t\r\n]*"
 NON_FINITE = "-?(?i:nan|inf)"

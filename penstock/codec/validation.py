@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.codec import json_sql
 from penstock.codec.json_sql import literal, quote_name
-from penstock.model.schema import Field
+from penstock.model.types import Field
 
 if TYPE_CHECKING:
     from penstock.codec.columnar import RecordDecoder

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock.errors import DeclarationError, optional_packages
-from penstock.model.schema import Field, Type, quoted
+from penstock.model.types import Field, Type, quoted
 
 PLAIN = {
     "boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double", "string": "string",

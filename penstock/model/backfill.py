@@ -15,9 +15,10 @@ from penstock.model.declaration import CatalogNode, Kind, caller_location, check
 from penstock.model.mask import mask_text
 from penstock.model.output import TopicOutput
 from penstock.model.output_mode import check_duration
-from penstock.model.schema import Field, schema
+from penstock.model.schema import schema
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic, topic_name
+from penstock.model.types import Field
 
 DAILY = "0 0 * * *"
 CRON = re.compile(r"\S+( \S+){4}")

@@ -11,7 +11,8 @@ from penstock.errors import DeclarationError
 from penstock.model.argument_types import check_kind
 from penstock.model.declaration import check_name
 from penstock.model.output_mode import check_duration
-from penstock.model.schema import Field, schema
+from penstock.model.schema import schema
+from penstock.model.types import Field
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

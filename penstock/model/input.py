@@ -12,8 +12,9 @@ from penstock.model.argument_types import check_kind
 from penstock.model.avro import Avro
 from penstock.model.checks.event_time_checks import check_event_time
 from penstock.model.output_mode import check_duration
-from penstock.model.schema import Field, schema
+from penstock.model.schema import schema
 from penstock.model.topic import OF_TOPIC, Topic, check_topic, reader_schema, side_topic
+from penstock.model.types import Field
 
 COMBINER_READS = {"key", "partition", "offset"}
 LateRecords = Literal["count", "keep"]

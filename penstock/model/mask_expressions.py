@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F, T
 from penstock.model.mask import dropped_columns
-from penstock.model.schema import quoted
+from penstock.model.types import quoted
 from penstock.settings import settings
 
 if TYPE_CHECKING:

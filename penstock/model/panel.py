@@ -12,7 +12,7 @@ from penstock.model.output import Columns
 from penstock.model.view import View
 
 if TYPE_CHECKING:
-    from penstock.model.schema import Field
+    from penstock.model.types import Field
 
 Format = Literal["text", "time", "age", "seconds", "status"]
 NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")

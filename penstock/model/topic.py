@@ -10,7 +10,6 @@ from datetime import timedelta
 from penstock.errors import DeclarationError
 from penstock.model.argument_types import check_kind
 from penstock.model.avro import Avro
-from penstock.model.schema import schema
 
 FOREVER = 'heartbeat_every=0 for none; to keep records for ever, config={"retention.ms": "-1"}'
 # What reads a topic and says no schema has that of the topic.
@@ -61,6 +60,9 @@ class Topic:
             check_kind(what, "config", word, str)
         check_kind(what, "schema", self.schema, str, Avro)
         if isinstance(self.schema, str) and self.schema:
+            # A SQL parser is more than most projects need to load.
+            from penstock.model.schema import schema
+
             schema(self.schema, what)
         if self.partitions < 1:
             raise DeclarationError(f"topic {self.name} needs a partition", got=self.partitions, hint="use 1 or more")

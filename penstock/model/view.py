@@ -12,7 +12,7 @@ from penstock.model.output import Columns
 from penstock.model.topic import OF_TOPIC, Topic, reader_schema, topic_name
 
 if TYPE_CHECKING:
-    from penstock.model.schema import Field
+    from penstock.model.types import Field
 
 # The app of all views; each instance is an app of its own, `views-1` and so on.
 VIEWS_APP = "views"

@@ -19,12 +19,12 @@ from penstock.codec.text import as_text
 from penstock.errors import BrokerError, BrokerRefused, LeaseLost
 from penstock.kafka.admin import LARGE_FETCH, REQUEST_TIMEOUT, TOPIC_UNAVAILABLE, admin, await_result
 from penstock.kafka.client import assign, client_config
-from penstock.model.schema import quoted
+from penstock.model.types import quoted
 from penstock.tables.table_store import BATCH_ROWS, DELETED
 
 if TYPE_CHECKING:
     from penstock.model.input import Table
-    from penstock.model.schema import Field
+    from penstock.model.types import Field
 
 # Seconds without an answer of the broker.
 TIMEOUT = 30.0

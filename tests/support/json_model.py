@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from penstock.model.schema import Field, Type
+from penstock.model.types import Field, Type
 
 BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 NAMED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -7,7 +7,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 
-from penstock.model.schema import Field, Type
+from penstock.model.types import Field, Type
 
 NINES = "9" * 400
 NUMBERS = [

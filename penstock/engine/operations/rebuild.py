@@ -47,7 +47,7 @@ from penstock.errors import BrokerError, PenstockError
 from penstock.host.files import walk
 from penstock.kafka.admin import admin, first_offsets, partition_counts, topic_config, topic_ids
 from penstock.kafka.commit_marker import read_commit_marker, stable_end_offsets
-from penstock.model.schema import quoted
+from penstock.model.types import quoted
 from penstock.tables.topic_snapshot import check_tombstones_kept
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from penstock.engine.query.native_avro import decoded_avro
 from penstock.errors import DeclarationError
 from penstock.model.checks.volatile_expressions import TIME_WITHOUT_DAY, first_volatile, texts_cast_to_timestamp
 from penstock.model.input import RECORD_COLUMN
-from penstock.model.schema import quoted
+from penstock.model.types import quoted
 from penstock.registry import client
 from penstock.registry.endpoint import find_endpoint
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.avro.functions import from_avro, to_avro
 
 from penstock.codec.avro import HEADER_BYTES, MAGIC, VALID
-from penstock.model.schema import quoted
+from penstock.model.types import quoted
 from penstock.registry import client
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from penstock.engine.state.state_files import StateFiles, state_files
 from penstock.engine.state.state_part import HASH, PartManifest, StatePart
 from penstock.errors import DeclarationError
 from penstock.model.output_mode import KeyedState
-from penstock.model.schema import quoted
+from penstock.model.types import quoted
 from penstock.settings import executors_here, settings
 
 if TYPE_CHECKING:

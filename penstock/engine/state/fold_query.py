@@ -14,7 +14,7 @@ from penstock.codec.columnar import EVENT_TIME, connection
 from penstock.engine.state.state_part import HASH, Hashes
 from penstock.errors import DeclarationError, PenstockError
 from penstock.model.fold import Fold
-from penstock.model.schema import Field
+from penstock.model.types import Field
 
 # The most rows that are folded at once; more are split by key.
 ROWS = 500_000

@@ -23,7 +23,7 @@ from penstock.engine.state import fold_query
 from penstock.engine.state.state_part import HASH
 from penstock.errors import DeclarationError
 from penstock.model.fold import Fold
-from penstock.model.schema import Field
+from penstock.model.types import Field
 
 RECORD_COLUMNS: dict[str, pa.DataType] = {
     "key": pa.binary(),

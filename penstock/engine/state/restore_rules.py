@@ -12,7 +12,8 @@ from penstock.engine.state import fold_query
 from penstock.engine.state.restore_query import RecordText, RestoreQuery
 from penstock.errors import DeclarationError
 from penstock.model.output import TopicOutput, names_of
-from penstock.model.schema import Field, quoted, schema
+from penstock.model.schema import schema
+from penstock.model.types import Field, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,8 +8,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from penstock.errors import DeclarationError
-from penstock.model.schema import Field
 from penstock.model.sql.parser import parse_one
+from penstock.model.types import Field
 
 # Of a field alone; what is text or a day Spark makes a time of.
 TIMES = ("timestamp", "date", "string")

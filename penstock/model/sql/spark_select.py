@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock.model.checks.spark_plan import nodes, replaced_plan
-from penstock.model.schema import quoted
+from penstock.model.types import quoted
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

@@ -11,10 +11,11 @@ from penstock.errors import DeclarationError, SinkError, optional_packages
 from penstock.model.checks.spark_plan import elements, optimized_plan
 from penstock.model.input import RAW_FIELDS, RECORD_FIELDS
 from penstock.model.mask import mask_text
-from penstock.model.schema import quoted, schema
+from penstock.model.schema import schema
 from penstock.model.sink import Sink, SinkRead
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic
+from penstock.model.types import quoted
 from penstock.sinks.core.document import OFFSET_BITS, DocumentOutput
 from penstock.sinks.core.select import error_location, spark_error
 from penstock.sinks.core.stream import sink_stream

@@ -11,8 +11,8 @@ from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F, T
 from penstock.model.mask import dropped_columns
 from penstock.model.mask_expressions import masked_rows
-from penstock.model.schema import quoted
 from penstock.model.sink import PATH_COLUMN, RECORD_COLUMN
+from penstock.model.types import quoted
 from penstock.sinks.core import document_id
 from penstock.sinks.core.document import LAST_MS, OFFSET_BITS
 from penstock.sinks.core.document_id import CheckedColumn

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.codec import json_sql
 from penstock.codec.columnar import connection
-from penstock.model.schema import Field, Type
+from penstock.model.types import Field, Type
 from penstock.model.view import View
 from penstock.tables.table_store import DELETED
 from penstock.tables.topic_reader import DECODER_LOCK

@@ -168,7 +168,7 @@ def test_where_the_object_store_is(monkeypatch: pytest.MonkeyPatch) -> None:
     found = find_endpoint()
     assert found is not None
     with pytest.raises(
-        SinkError, match=r"no endpoint of an object store; got: h:9000.*PENSTOCK_S3_URL=https://host:port"
+        SinkError, match=r"no endpoint of an object store; got: h:9000.*write https://host:port as PENSTOCK_S3_URL"
     ):
         filesystem(found)
     settings.cache_clear()

@@ -24,7 +24,7 @@ def lookups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The ids that were looked up: 1 has a text, 2 no Avro, 3 is none, and of 4 the registry says nothing."""
     seen: list[int] = []
 
-    def schema(number: int) -> str:
+    def schema(number: int, _: object) -> str:
         seen.append(number)
         if number == 3:
             raise UnknownSchema("no such id")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import DeclarationError
-from penstock.model.schema import Field, Type, quoted, schema
+from penstock.model.schema import schema
+from penstock.model.types import Field, Type, quoted
 
 INT = Type("int")
 

@@ -20,7 +20,8 @@ from jobs.quality.rules import EVERY, Rule
 from jobs.quality.translate import to_duckdb
 from penstock.codec.columnar import RecordDecoder
 from penstock.errors import DeclarationError
-from penstock.model.schema import quoted, schema
+from penstock.model.schema import schema
+from penstock.model.types import quoted
 from penstock.testing import frames
 from tests.support.record_batches import batch, run
 
