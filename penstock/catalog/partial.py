@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.catalog.catalog import Catalog, Supervised
-from penstock.catalog.discovery import declarations_of, modules
+from penstock.catalog.discovery import declarations_of, modules, python_files
 from penstock.catalog.validation import Declaration, build, incomplete_shares
 from penstock.errors import DeclarationError
 from penstock.model.declaration import list_files
@@ -194,7 +194,7 @@ def mask_connections(project: Path) -> set[str]:
             with suppress(DeclarationError, OSError):
                 if re.search(r"\bMASK\b", path.read_text("utf-8", errors="replace"), re.IGNORECASE):
                     names |= {mask.key for mask in read(path).mask}
-    for path in (path for system in list_files(project / "jobs") for path in list_files(system, ".py")):
+    for path in python_files(project):
         with suppress(SyntaxError, ValueError, OSError):
             source = path.read_bytes()
             if b"Mask" in source:

@@ -6,6 +6,7 @@ import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -191,6 +192,8 @@ def read(
     """Print the committed records of a topic: time (UTC), partition, offset, key, value."""
     from penstock.kafka.console import read as records
     from penstock.kafka.console import read_newest
+    from penstock.registry import endpoint
+    from penstock.registry.readable import readable
 
     wanted = None if key is None else key.encode()
     line = _json if as_json else _line
@@ -205,7 +208,10 @@ def read(
             )  # fmt: skip
         printed = 0
         try:
+            has_registry = endpoint.is_configured()
             for printed, record in enumerate(newest, 1):  # noqa: B007
+                if has_registry:
+                    record = replace(record, value=readable(record.value))  # noqa: PLW2901
                 sys.stdout.write(f"{line(record)}\n")
                 sys.stdout.flush()
         except KeyboardInterrupt:
