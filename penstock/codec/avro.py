@@ -67,9 +67,11 @@ class AvroDecoder:
         decoded: Any = _one_array(table["decoded"])
         record_type: Any = arrow_type(self._record.type)
         is_valid = pc.fill_null(pc.struct_field(decoded, VALID), False)
-        typed = pa.StructArray.from_arrays(decoded.flatten()[:-1], fields=list(record_type), mask=pc.invert(is_valid))
+        fields: list[Any] = list(decoded.type)[:-1]
+        typed: Any = pa.StructArray.from_arrays(decoded.flatten()[:-1], fields=fields, mask=pc.invert(is_valid))
         try:
-            # Java takes texts that are no UTF-8.
+            # Spark's decimals have more digits than the schema's, and Java takes texts that are no UTF-8.
+            typed = typed.cast(record_type)
             typed.validate(full=True)
         except pa.ArrowInvalid:
             return self.decode(values)
@@ -134,18 +136,19 @@ class AvroDecoder:
             got = f"it begins with 0x{header.hex()}" if header else "it is empty"
             return f"not in the wire format of a schema registry: {got}"
         number = int.from_bytes(header[1:])
+        written: dict[str, Any] = {}
         with optional_packages():
             from fastavro import schemaless_reader
             from fastavro.schema import SchemaParseException, UnknownType, parse_schema
         if number not in self._readers:
             try:
                 text = self._known.get(number) or client.schema_text(number, self._endpoint)
-                writer = parse_schema(_without_logical_types(json.loads(text)))
+                writer = parse_schema(_without_logical_types(json.loads(text)), written)
             except UnknownSchema:
                 return f"schema id {number} is not in the registry"
             except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError) as e:
                 return f"schema id {number} is no Avro schema: {e}"
-            self._readers[number] = writer, parse_schema(_without_logical_types(json.loads(self._schema.text)))
+            self._readers[number] = writer, _reader_schema(self._schema.text, written)
         writer, reader = self._readers[number]
         return lambda stream: schemaless_reader(stream, writer, reader)
 
@@ -155,18 +158,71 @@ def _reason(number: int, error: Exception) -> str:
     return f"not Avro of schema id {number}: {said or type(error).__name__}"
 
 
-def _without_logical_types(node: Any) -> Any:
-    """A schema as JSON in which no type is logical."""
+def with_types(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """A schema as JSON, with every object in it changed, the inner ones first."""
     if isinstance(node, list):
-        return [_without_logical_types(one) for one in node]
+        return [with_types(one, change) for one in node]
     if isinstance(node, dict):
         # A default is a value.
-        return {
-            name: value if name in ("default", "symbols", "aliases") else _without_logical_types(value)
+        inner = (
+            (name, value if name in ("default", "symbols", "aliases") else with_types(value, change))
             for name, value in node.items()
-            if name != "logicalType" or isinstance(value, dict | list)
-        }
+        )
+        return change(dict(inner))
     return node
+
+
+def without_logical_type(node: dict[str, Any]) -> dict[str, Any]:
+    """An object of a schema without its logical type."""
+    return {name: value for name, value in node.items() if name != "logicalType" or isinstance(value, dict | list)}
+
+
+def _without_logical_types(node: Any) -> Any:
+    return with_types(node, without_logical_type)
+
+
+def _reader_schema(text: str, written: dict[str, Any]) -> Any:
+    """The schema that reads, as fastavro needs it to resolve what Java does.
+
+    Records match whatever their names are, and the defaults of `bytes` and `fixed` are bytes.
+
+    Args:
+        text: The schema.
+        written: The named types of the writer's schema.
+    """
+    from fastavro.schema import parse_schema
+
+    names: dict[str, Any] = {}
+    parsed = parse_schema(_without_logical_types(json.loads(text)), names)
+    # The outermost record is a copy of the named one.
+    for named in (parsed, *names.values()):
+        if named["type"] == "record":
+            named["aliases"] = [name for name, other in written.items() if other["type"] == "record"]
+        for field in named.get("fields", ()):
+            if "default" in field:
+                field["default"] = _default(field["default"], field["type"], names)
+    return parsed
+
+
+def _default(value: Any, of: Any, names: dict[str, Any]) -> Any:
+    """The value of a default of JSON: a character is a byte, and a record may leave out fields with a default."""
+    if value is None:
+        return None
+    if isinstance(of, list):
+        return _default(value, next(one for one in of if one != "null"), names)
+    if isinstance(of, str):
+        of = names.get(of, {"type": of})
+    match of["type"]:
+        case "bytes" | "fixed" if isinstance(value, str):
+            return value.encode("latin-1")
+        case "array":
+            return [_default(one, of["items"], names) for one in value]
+        case "map":
+            return {key: _default(one, of["values"], names) for key, one in value.items()}
+        case "record":
+            fields = ((one["name"], one["type"], one.get("default")) for one in of["fields"])
+            return {name: _default(value.get(name, default), inner, names) for name, inner, default in fields}
+    return value
 
 
 def _raw_type(of: AvroType) -> Any:

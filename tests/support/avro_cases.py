@@ -140,6 +140,27 @@ CASES = {
         [field("u", logical("string", "uuid"))], [field("u", logical("string", "uuid"))],
         '{"u": "0b21c2c4-5d0f-4e0c-8f4e-111213141516"}', {"u": "0b21c2c4-5d0f-4e0c-8f4e-111213141516"},
     ),
+    "logical types that are not read": AvroCase(
+        [field("t", logical("long", "time-micros")), field("l", logical("long", "local-timestamp-micros"))],
+        [field("t", logical("long", "time-micros")), field("l", logical("long", "local-timestamp-micros"))],
+        '{"t": 1500, "l": 7}', {"t": 1500, "l": 7},
+    ),
+    "defaults of bytes and decimal": AvroCase(
+        [A],
+        [A, field("y", "bytes", default="\u00ff"), field("f", TWO_BYTES, default="\u00ff\u0001"),
+         field("g", "F", default="\u00fe\u00ff"), field("d", optional(DECIMAL), default=None),
+         field("e", [DECIMAL, "null"], default="\u00ff")],
+        '{"a": 1}',
+        {"a": 1, "y": b"\xff", "f": b"\xff\x01", "g": b"\xfe\xff", "d": None, "e": Decimal("-0.001")},
+    ),
+    "default of a record without all fields": AvroCase(
+        [A], [A, field("n", record("N", A, field("b", "string", default="x")), default={"a": 2})],
+        '{"a": 1}', {"a": 1, "n": {"a": 2, "b": "x"}},
+    ),
+    "record of another name": AvroCase(
+        [field("n", optional(record("M", A)))], [field("n", optional(record("N", A)))],
+        '{"n": {"M": {"a": 1}}}', {"n": {"a": 1}},
+    ),
     "all plain types": AvroCase(
         [field("z", "boolean"), field("f", "float"), field("d", "double"), field("y", "bytes")],
         [field("z", "boolean"), field("f", "float"), field("d", "double"), field("y", "bytes")],

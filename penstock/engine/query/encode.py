@@ -68,7 +68,7 @@ def _columns(output: Output, rows: DataFrame, *, readable: bool) -> list[Column]
         return output.columns(masked)
     if readable:
         return replace(output, topic=replace(output.topic, schema="")).columns(masked)
-    return avro_columns(output, output.topic.avro, masked)
+    return avro_columns(rows, output, output.topic.avro, masked)
 
 
 def split_by_output(stream: Stream, rows: pa.Table) -> dict[str, pa.Table]:

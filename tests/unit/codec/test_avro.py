@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +13,7 @@ from penstock.codec.avro import MAGIC, AvroDecoder, AvroValues
 from penstock.errors import DeclarationError, RegistryError, UnknownSchema
 from penstock.model.avro import Avro
 from penstock.registry import client
-from tests.support.avro_cases import B, field, logical, schema_text
+from tests.support.avro_cases import B, field, logical, record, schema_text
 
 
 def value(number: int, record: bytes) -> bytes:
@@ -73,6 +74,12 @@ def test_one_value_outside_of_its_type_rejects_one_record() -> None:
     rows, reasons = decoder.decode(pa.array([value(1, b"\x02\x0f"), value(1, b"\x04\x7f\xff"), value(1, b"\x02\xff")]))
     assert [row and row["d"] for row in rows.to_pylist()] == [Decimal("1.5"), None, Decimal("-0.1")]
     assert [bool(reason) for reason in reasons.to_pylist()] == [False, True, False]
+
+
+def test_the_name_of_a_record_does_not_matter() -> None:
+    text = json.dumps({**record("Other", B), "namespace": "com.example"})
+    rows, reasons = AvroDecoder(AvroValues(Avro(text), ((1, schema_text([B])),))).decode(pa.array([value(1, b"\x02x")]))
+    assert (rows.to_pylist(), reasons.to_pylist()) == ([{"b": "x"}], [None])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,15 +11,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.codec.avro import MAGIC, VALID, AvroDecoder, AvroValues
+from penstock.engine.query import decode
 from penstock.engine.query.decode import decode_records
-from penstock.engine.query.native_avro import decoded_avro
+from penstock.engine.query.native_avro import avro_columns, decoded_avro
+from penstock.errors import DeclarationError
 from penstock.model.avro import Avro
 from penstock.registry import client
-from penstock.streams import Input, Topic
-from tests.support.avro_cases import AT, CASES, A, AvroCase, field, python_bytes, schema_text
-
-if TYPE_CHECKING:
-    pass
+from penstock.streams import Input, Topic, TopicOutput
+from tests.support.avro_cases import AT, CASES, A, AvroCase, field, logical, python_bytes, record, schema_text
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +48,7 @@ def java_bytes(spark: SparkSession, case: AvroCase) -> bytes:
 
 def test_all_writers_and_readers_agree(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     schemas = {number: schema_text(case.writer) for number, case in enumerate(CASES.values())}
-    monkeypatch.setattr(client, "schema_text", schemas.__getitem__)
+    monkeypatch.setattr(client, "schema_text", lambda number, _: schemas[number])
     records, columns = {}, []
     wrong: dict[str, Any] = {}
     for number, (name, case) in enumerate(CASES.items()):
@@ -74,6 +74,7 @@ def test_all_writers_and_readers_agree(spark: SparkSession, monkeypatch: pytest.
 
 def test_what_is_no_record_is_rejected_with_id_and_reason(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "subject_schemas", lambda _: {1: schema_text([A])})
+    monkeypatch.setattr(decode, "find_endpoint", lambda: None)
     good = python_bytes(CASES["the same"])
     text = Avro(schema_text([field("a", "int"), field("b", "string", default="-")]))
     values = {
@@ -95,6 +96,45 @@ def test_what_is_no_record_is_rejected_with_id_and_reason(spark: SparkSession, m
         (None, None, "not in the wire format of a schema registry: it begins with 0x7b2261223a"),
         (None, None, "not in the wire format of a schema registry: it is empty"),
     ]
+
+
+def test_a_decimal_of_more_than_64_bits_is_rejected(spark: SparkSession) -> None:
+    text = schema_text([field("d", logical("bytes", "decimal", precision=3, scale=1))])
+    values = AvroValues(Avro(text), ((1, text),), has_decoded=True)
+    header = MAGIC + (1).to_bytes(4)
+    source = pa.table({"value": [header + b"\x02\x0f", header + b"\x12\x01" + bytes(7) + b"\x05"]})
+    table = spark.createDataFrame(source).select("value", decoded_avro(values).alias("decoded")).coalesce(1).toArrow()
+    rows, errors = AvroDecoder(values).decode_table(table)
+    assert rows.to_pylist() == [{"d": Decimal("1.5")}, None]
+    assert [bool(error) for error in errors.to_pylist()] == [False, True]
+
+
+def test_columns_are_written_by_name_and_unchanged_or_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "registered_id", lambda *_: 1)
+    inner = record("N", field("a", "string"), field("b", "string"))
+    types = [inner, {"type": "array", "items": "N"}, logical("long", "time-micros"), "int", "long"]
+    names = ["s", "l", "t", "i", "m"]
+    schema = Avro(schema_text([field(name, of) for name, of in zip(names, types, strict=True)]))
+    output = TopicOutput(Topic("t", schema=schema), key="i", value=tuple(names))
+
+    def written(**changed: str) -> Any:
+        columns = {"s": "named_struct('b', 'B', 'a', 'A')", "t": "1500L", "i": "3L", "m": "4", **changed}
+        rows = spark.range(1).select(*(F.expr(sql).alias(name) for name, sql in columns.items()))
+        rows = rows.withColumn("l", F.array("s"))
+        return rows.select(*avro_columns(rows, output, schema, {}))
+
+    rows, _ = AvroDecoder(AvroValues(schema, ((1, schema.text),))).decode(written().toArrow()["value"].combine_chunks())
+    struct = {"a": "A", "b": "B"}
+    assert rows.to_pylist() == [{"s": struct, "l": [struct], "t": 1500, "i": 3, "m": 4}]
+    for name, sql, got in (
+        ("s", "named_struct('x', 'B', 'a', 'A')", "got: x, a"),
+        ("i", "1.7D", "got: double for int"),
+        ("m", "current_timestamp()", "got: timestamp for bigint"),
+    ):
+        with pytest.raises(DeclarationError, match=f"topic t, {name}; {got}"):
+            written(**{name: sql})
 
 
 def plain(value: Any) -> Any:

@@ -122,8 +122,9 @@ def test_values_of_avro_are_masked_too(spark: SparkSession, rows: DataFrame, mon
     )
     monkeypatch.setattr(client, "registered_id", lambda *_: 7)
     masks = (Mask("text", "hashed", "pii"), Mask("n", "encrypted", "pii"))
-    output = TopicOutput(Topic("t", schema=Avro(text)), key="text", value=("text", "n"), mask=masks)
-    encoded = rows.select(*avro_columns(output, output.topic.schema, masked_columns(rows, masks)))  # type: ignore[arg-type]
+    schema = Avro(text)
+    output = TopicOutput(Topic("t", schema=schema), key="text", value=("text", "n"), mask=masks)
+    encoded = rows.select(*avro_columns(rows, output, schema, masked_columns(rows, masks)))
     first = encoded.first()
     assert first is not None
     assert first.key.decode() == digest("a@x").hex()
