@@ -24,9 +24,9 @@ from penstock.errors import UnknownSchema, optional_packages
 from penstock.model.avro import LOGICAL, Avro, AvroType
 from penstock.registry import client
 from penstock.registry.endpoint import RegistryEndpoint
+from penstock.registry.wire_format import HEADER_BYTES, schema_id
 
 # A zero byte, and the id of the writer's schema.
-MAGIC, HEADER_BYTES = b"\x00", 5
 RAW_TYPES = {"timestamp": pa.int64(), "date": pa.int32(), "decimal": pa.binary()}
 EXACT = Context(prec=76)
 # A field of records that Spark has decoded, TRUE; it is NULL in what it returns for others.
@@ -109,7 +109,7 @@ class AvroDecoder:
             try:
                 rows[row] = decoder(stream)
             except Exception as e:
-                reasons[row] = _reason(int.from_bytes(value[1:HEADER_BYTES]), e)
+                reasons[row] = _reason(value, e)
         try:
             return _typed(pa.array(rows, _raw_type(record)), record), pa.array(reasons, pa.string())
         except (pa.ArrowInvalid, ValueError, OverflowError):
@@ -127,15 +127,15 @@ class AvroDecoder:
                 parts.append(_typed(pa.array([row], _raw_type(record)), record))
             except (pa.ArrowInvalid, ValueError, OverflowError) as e:
                 parts.append(pa.nulls(1, none))
-                reasons[number] = _reason(int.from_bytes(values[number].as_py()[1:HEADER_BYTES]), e)
+                reasons[number] = _reason(values[number].as_py(), e)
         return pa.concat_arrays(parts), pa.array(reasons, pa.string())
 
     def _reader(self, header: bytes) -> Callable[[BytesIO], Any] | str:
         """What reads the records that begin with a header; or why none can be read."""
-        if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
+        number = schema_id(header)
+        if number is None:
             got = f"it begins with 0x{header.hex()}" if header else "it is empty"
             return f"not in the wire format of a schema registry: {got}"
-        number = int.from_bytes(header[1:])
         written: dict[str, Any] = {}
         with optional_packages():
             from fastavro import schemaless_reader
@@ -143,9 +143,10 @@ class AvroDecoder:
         if number not in self._readers:
             try:
                 text = self._known.get(number) or client.schema_text(number, self._endpoint)
-                writer = parse_schema(_without_logical_types(json.loads(text)), written)
             except UnknownSchema:
                 return f"schema id {number} is not in the registry"
+            try:
+                writer = parse_schema(_without_logical_types(json.loads(text)), written)
             except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError) as e:
                 return f"schema id {number} is no Avro schema: {e}"
             self._readers[number] = writer, _reader_schema(self._schema.text, written)
@@ -153,9 +154,9 @@ class AvroDecoder:
         return lambda stream: schemaless_reader(stream, writer, reader)
 
 
-def _reason(number: int, error: Exception) -> str:
+def _reason(value: bytes, error: Exception) -> str:
     said = str(error).splitlines()[0][:200] if str(error) else ""
-    return f"not Avro of schema id {number}: {said or type(error).__name__}"
+    return f"not Avro of schema id {schema_id(value)}: {said or type(error).__name__}"
 
 
 def with_types(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:

@@ -12,8 +12,7 @@ import orjson
 
 from penstock.errors import PenstockError, optional_packages
 from penstock.registry import client
-
-HEADER_BYTES = 5
+from penstock.registry.wire_format import HEADER_BYTES, schema_id
 
 
 def readable(value: bytes | None) -> bytes | None:
@@ -22,9 +21,10 @@ def readable(value: bytes | None) -> bytes | None:
     Args:
         value: The value of a record.
     """
-    if value is None or len(value) < HEADER_BYTES or value[:1] != b"\x00":
+    number = None if value is None else schema_id(value)
+    if value is None or number is None:
         return value
-    schema = _schema(int.from_bytes(value[1:HEADER_BYTES]))
+    schema = _schema(number)
     if schema is None:
         return value
     from fastavro import schemaless_reader

@@ -23,7 +23,6 @@ from unittest.mock import patch
 from confluent_kafka import Producer
 from fastavro import parse_schema, schemaless_writer
 
-from penstock.codec.avro import MAGIC
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.engine.query import decode
@@ -31,6 +30,7 @@ from penstock.host.ports import free_port
 from penstock.model.avro import Avro
 from penstock.model.topic import COMMITS
 from penstock.registry import client
+from penstock.registry.wire_format import MAGIC
 from penstock.settings import settings
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import create, running, spark_session

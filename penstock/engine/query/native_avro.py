@@ -20,11 +20,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.codec.avro import HEADER_BYTES, MAGIC, VALID, with_types, without_logical_type
+from penstock.codec.avro import VALID, with_types, without_logical_type
 from penstock.errors import DeclarationError
 from penstock.model.avro import LOGICAL, MAX_DIGITS
 from penstock.model.types import quoted
-from penstock.registry import client
+from penstock.registry import client, wire_format
+from penstock.registry.wire_format import HEADER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,7 +58,7 @@ def decoded_avro(values: AvroValues, value: str = "value") -> Column:
     result = F.lit(None).cast(f"STRUCT<{ddl}, {VALID}: BOOLEAN>")
     for number, text in values.known:
         decoded = from_avro(record, text, options).cast(f"STRUCT<{ddl}, {VALID}: BOOLEAN>")
-        result = F.when(header == F.lit(MAGIC + number.to_bytes(HEADER_BYTES - 1)), decoded).otherwise(result)
+        result = F.when(header == F.lit(wire_format.header(number)), decoded).otherwise(result)
     return result
 
 
@@ -83,7 +84,7 @@ def avro_columns(rows: DataFrame, output: TopicOutput, schema: Avro, masked: Map
     (have,) = rows.select(record).schema
     record = record.cast(_written_type(have.dataType, schema.record, f"topic {output.topic.name}"))
     number = client.registered_id(schema.subject_of(output.topic.name), schema.text, schema.kind)
-    header = F.lit(MAGIC + number.to_bytes(HEADER_BYTES - 1))
+    header = F.lit(wire_format.header(number))
     written = json.dumps(_read_by_spark(schema.text))
     return [key, F.concat(header, to_avro(record, written)).alias("value")]
 

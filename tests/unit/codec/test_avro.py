@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.codec.avro import MAGIC, AvroDecoder, AvroValues
+from penstock.codec.avro import AvroDecoder, AvroValues
 from penstock.errors import DeclarationError, RegistryError, UnknownSchema
 from penstock.model.avro import Avro
 from penstock.registry import client
+from penstock.registry.wire_format import MAGIC
 from tests.support.avro_cases import B, field, logical, record, schema_text
 
 

@@ -10,13 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.codec.avro import MAGIC, VALID, AvroDecoder, AvroValues
+from penstock.codec.avro import VALID, AvroDecoder, AvroValues
 from penstock.engine.query import decode
 from penstock.engine.query.decode import decode_records
 from penstock.engine.query.native_avro import avro_columns, decoded_avro
 from penstock.errors import DeclarationError
 from penstock.model.avro import Avro
 from penstock.registry import client
+from penstock.registry.wire_format import MAGIC
 from penstock.streams import Input, Topic, TopicOutput
 from tests.support.avro_cases import AT, CASES, A, AvroCase, field, logical, python_bytes, record, schema_text
 
