@@ -1,4 +1,4 @@
-"""Finds the declarations of a project: in the modules in jobs/ and jobs/<system>/, and in the folders of sql/."""
+"""Finds the declarations of a project: in the modules under jobs/<system>/, and in the folders of sql/."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ UNDECLARED_HINT = (
 
 
 def discover(project: Path) -> Iterator[Declaration]:
-    """Declarations of the modules in jobs/ and jobs/<system>/, each once though other modules import it.
+    """Declarations of the modules under jobs/<system>/, each once though other modules import it.
 
     A module declares its STREAM or STREAMS, and each view, panel, archive and backfill that is a variable or in a
     list. One in another place is a mistake, unless it is another module's or the variable's name begins with `_`.
@@ -81,9 +81,8 @@ def modules(project: Path) -> list[Path]:
 
 
 def python_files(project: Path) -> list[Path]:
-    """The Python files in jobs/ and in its folders."""
-    jobs = project / "jobs"
-    return [*list_files(jobs, ".py"), *(path for system in list_files(jobs) for path in list_files(system, ".py"))]
+    """The Python files in the folders of jobs/."""
+    return [path for system in list_files(project / "jobs") for path in list_files(system, ".py")]
 
 
 def declarations_of(path: Path, project: Path) -> list[Declaration]:

@@ -31,11 +31,15 @@ FIT = (17, 21, 25)
 CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 VERSION = re.compile(r'version "([^"]+)"')
 
-# Spark's launcher asks for a module that the runtime in the wheel lacks; nothing Penstock runs needs it.
+# Spark's launcher asks for a module that the runtime in the wheel lacks, and opens a package that it does not have, of
+# which Java warns on standard error; nothing Penstock runs needs them.
 WRAPPER = """#!/bin/sh
 for given do
   shift
-  [ "$given" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$given"
+  case "$given" in
+    --add-modules=jdk.incubator.vector | --add-opens=java.base/sun.security.action=ALL-UNNAMED) ;;
+    *) set -- "$@" "$given" ;;
+  esac
 done
 exec {java} "$@"
 """

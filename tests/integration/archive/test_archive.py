@@ -228,7 +228,7 @@ def test_the_command_line_shows_and_verifies(store: Bucket, tmp_path: Path, monk
         return done.exit_code, done.output
 
     try:
-        assert asked("list")[1].split()[-4:] == ["kept", "t", "s3://lake/events", "yes"]
+        assert asked("list")[1].split()[-5:] == ["kept", "t", "s3://lake/events", "-", "yes"]
         _, text = asked("show", "kept")
         shown = [line.split()[:4] for line in text.splitlines()[1:]]
         assert shown == [["2026-01-01T10", "closed", "1", "3"], ["2026-01-01T11", "reopened", "1", "3"]]

@@ -262,15 +262,6 @@ def test_names_with_an_underscore_before_them_and_private_modules_are_left_out(
     assert [one.name for one in discover(tmp_path)] == ["c"]
 
 
-def test_a_module_beside_the_folders_of_systems_declares_too(tmp_path: Path) -> None:
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "beside.py").write_text(
-        "from penstock.streams import Archive\nA = Archive('a', 'o', bucket='lake')\n"
-    )
-    with other_project(tmp_path, {}):
-        assert [one.name for one in discover(tmp_path)] == ["a"]
-
-
 def test_what_a_private_module_makes_is_declared_where_it_is_imported(
     project: Callable[[str, str], Path], tmp_path: Path
 ) -> None:

