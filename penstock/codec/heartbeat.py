@@ -24,13 +24,11 @@ HEARTBEAT_KEY: Final = b"penstock.heartbeat"
 HEARTBEAT_HEADER: Final = "penstock.heartbeat"
 SECRET_FILE: Final = "heartbeat.secret"
 VALUE_PATTERN: Final = re.compile(rb'\{"heartbeat":([0-9]{1,15}),"proof":"([0-9a-f]{64})"\}')
-SHA256_BLOCK: Final = 64
-"""Block size of SHA-256 in bytes."""
 
 
 @dataclass(frozen=True)
 class HeartbeatSigner:
-    """Creates and verifies heartbeats; the secret has at most SHA256_BLOCK bytes."""
+    """Creates and verifies heartbeats."""
 
     secret: bytes = field(repr=False)
 
@@ -45,12 +43,6 @@ class HeartbeatSigner:
             return None
         at_ms = int(match[1])
         return at_ms if hmac.compare_digest(value or b"", self.value(topic, partition, at_ms)) else None
-
-    @property
-    def hmac_pads(self) -> tuple[bytes, bytes]:
-        """The inner and outer pad of HMAC (RFC 2104), for Spark SQL, which has no HMAC."""
-        block = self.secret.ljust(SHA256_BLOCK, b"\0")
-        return bytes(b ^ 0x36 for b in block), bytes(b ^ 0x5C for b in block)
 
 
 def heartbeat_signer() -> HeartbeatSigner:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F, T
 from penstock.model.mask import dropped_columns
+from penstock.model.spark_hmac import hmac_pads, hmac_sha256
 from penstock.model.types import quoted
 from penstock.settings import settings
 
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
 
     from penstock.model.mask import Mask
 
-# Block of SHA-256, nonce of AES-GCM, bytes.
-SHA256_BLOCK, NONCE = 64, 12
+# Nonce of AES-GCM, bytes.
+NONCE = 12
 NONCE_KEY = b"penstock mask nonce"
-HASH_BITS = 256
 # As `penstock.model.output.JSON`: the text of a struct, an array or a map.
 JSON = {"ignoreNullFields": "false"}
 
@@ -126,7 +126,7 @@ class _KeyTable:
         inner, outer = (self._cells[name] for name in _pad_names(mask))
         is_binary = isinstance(kind, T.BinaryType)
         message = value if is_binary else _text(value, kind).cast("binary")
-        digest = F.sha2(F.concat(outer, F.unhex(F.sha2(F.concat(inner, message), HASH_BITS))), HASH_BITS)
+        digest = hmac_sha256(inner, outer, message)
         if mask.method == "hashed":
             return F.unhex(digest) if is_binary else digest
         # The nonce is a function of the value: equal nonces are of equal values, and rows that are made again are the
@@ -139,12 +139,6 @@ class _KeyTable:
 
 def _pad_names(mask: Mask) -> tuple[str, str]:
     return f"{mask.method} inner pad of {mask.key}", f"{mask.method} outer pad of {mask.key}"
-
-
-def hmac_pads(key: bytes) -> tuple[bytes, bytes]:
-    """The inner and outer pad of HMAC-SHA-256 (RFC 2104), for Spark SQL, which has no HMAC."""
-    block = (hashlib.sha256(key).digest() if len(key) > SHA256_BLOCK else key).ljust(SHA256_BLOCK, b"\0")
-    return bytes(b ^ 0x36 for b in block), bytes(b ^ 0x5C for b in block)
 
 
 def _text(value: Column, kind: DataType) -> Column:

@@ -34,6 +34,7 @@ from penstock.engine.query.native_avro import decoded_avro
 from penstock.errors import DeclarationError
 from penstock.model.checks.volatile_expressions import TIME_WITHOUT_DAY, first_volatile, texts_cast_to_timestamp
 from penstock.model.input import RECORD_COLUMN
+from penstock.model.spark_hmac import hmac_pads, hmac_sha256
 from penstock.model.types import quoted
 from penstock.registry import client
 from penstock.registry.endpoint import find_endpoint
@@ -171,15 +172,16 @@ def _decode_raw_records(
 def _heartbeat_time(spark: SparkSession, signer: HeartbeatSigner) -> Column:
     """BIGINT: the epoch ms of a heartbeat whose signature is valid, NULL for all other records.
 
-    Spark has no HMAC, so it is made of two hashes. Plans appear in logs and errors: the secret is in a table, of which
-    a plan shows the columns and not the rows.
+    The secret is in a table, of which a plan shows the columns and not the rows.
     """
-    pads = spark.createDataFrame(pa.table({name: [pad] for name, pad in zip("io", signer.hmac_pads, strict=True)}))
+    pads = spark.createDataFrame(
+        pa.table({name: [pad] for name, pad in zip("io", hmac_pads(signer.secret), strict=True)})
+    )
     inner, outer = (pads.select(name).scalar() for name in pads.columns)
     value = F.col("value").cast("string")
     at = F.regexp_extract(value, '^\\{"heartbeat":([0-9]{1,15}),', 1)
     signed = F.concat_ws(" ", "topic", F.col("partition").cast("string"), at).cast("binary")
-    proof = F.sha2(F.concat(outer, F.unhex(F.sha2(F.concat(inner, signed), 256))), 256)
+    proof = hmac_sha256(inner, outer, signed)
     is_valid = value == F.concat(F.lit('{"heartbeat":'), at, F.lit(',"proof":"'), proof, F.lit('"}'))
     return F.when(_has_heartbeat_key() & is_valid, at.try_cast("bigint"))
 

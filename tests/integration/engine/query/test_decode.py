@@ -18,6 +18,7 @@ from penstock.codec.columnar import BAD_COLUMN, EVENT_TIME, HEARTBEAT_COLUMN, SO
 from penstock.codec.event_time import FIRST, LAST
 from penstock.codec.heartbeat import HEARTBEAT_KEY, heartbeat_signer
 from penstock.engine.query import decode
+from penstock.model.spark_hmac import hmac_pads
 from penstock.streams import Combiner, Input, Topic
 
 pytestmark = pytest.mark.integration
@@ -70,7 +71,7 @@ def test_no_plan_shows_the_secret(spark: SparkSession, name: str) -> None:
     plan = frame._jdf.queryExecution().toString() + repr(
         RecordDecoder.of_input(INPUTS[name], combine=True, keep_records=False, signer=heartbeat_signer())
     )
-    for secret in (heartbeat_signer().secret, *heartbeat_signer().hmac_pads):
+    for secret in (heartbeat_signer().secret, *hmac_pads(heartbeat_signer().secret)):
         for shown in (
             secret.hex(),
             base64.b64encode(secret[:30]).decode(),

@@ -18,7 +18,8 @@ from pyspark.sql.avro.functions import from_avro
 from penstock.engine.query.native_avro import avro_columns
 from penstock.errors import DeclarationError
 from penstock.model.avro import Avro
-from penstock.model.mask_expressions import hmac_pads, masked_columns, masked_rows
+from penstock.model.mask_expressions import masked_columns, masked_rows
+from penstock.model.spark_hmac import hmac_pads
 from penstock.registry import client
 from penstock.settings import settings
 from penstock.streams import Mask, Topic, TopicOutput
