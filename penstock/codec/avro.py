@@ -26,7 +26,7 @@ from penstock.registry import client
 from penstock.registry.endpoint import RegistryEndpoint
 from penstock.registry.wire_format import HEADER_BYTES, schema_id
 
-# A zero byte, and the id of the writer's schema.
+# Of the logical types that change a type.
 RAW_TYPES = {"timestamp": pa.int64(), "date": pa.int32(), "decimal": pa.binary()}
 EXACT = Context(prec=76)
 # A field of records that Spark has decoded, TRUE; it is NULL in what it returns for others.

@@ -7,7 +7,7 @@ https://spark.apache.org/docs/latest/sql-data-sources-avro.html
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -149,7 +149,7 @@ def _record(text: str) -> AvroType:
 
 @dataclass(frozen=True)
 class _SchemaReader:
-    names: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, Any]
 
     def read(self, node: Any, where: str, within: tuple[str, ...]) -> AvroType:
         if isinstance(node, list):
