@@ -18,6 +18,7 @@ from penstock.capture.polling.page_size import PageSize
 from penstock.capture.session import CaptureSession
 from penstock.capture.snapshot.snapshot import SnapshotRun
 from penstock.capture.source.base import SourceDatabase, SourceError
+from penstock.codec.avro_encoder import AvroEncoder
 from penstock.model.capture import Capture
 from penstock.model.topic import DEAD_LETTERS
 
@@ -154,6 +155,7 @@ def first_row(capture: Capture) -> str:
         finally:
             database.close()
         names = require(capture, page)
-        records(capture, page)
+        # Nothing is written, so no registry is asked.
+        records(capture, page, AvroEncoder(capture.topic.avro, 0) if capture.topic.avro else None)
     notes = [*proof.notes, *(() if page.rows else ("there are no rows yet",))]
     return "; ".join([f"topic {capture.topic.name}, columns {', '.join(names)}", *notes])

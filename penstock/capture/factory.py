@@ -16,11 +16,13 @@ from penstock.capture.session import CaptureSession
 from penstock.capture.source import connections
 from penstock.capture.source.base import SourceDatabase
 from penstock.capture.source.engines import ENGINES
+from penstock.codec.avro_encoder import AvroEncoder
 from penstock.errors import PenstockError
 from penstock.kafka.admin import admin, ensure_topics, log_end_offsets, partition_counts, topic_ids
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.capture import Capture
 from penstock.model.topic import POSITIONS
+from penstock.registry import client
 from penstock.settings import settings
 
 log = logging.getLogger(__name__)
@@ -56,7 +58,10 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
 
     Raises:
         PositionRefused: There is such a position and no decision, or the topic has other partitions.
+        SchemaNotRegistered: The schema of its topic is not registered.
+        RegistryError: The schema registry does not answer.
     """
+    encoder = _encoder(capture)
     ensure_topics([capture.topic, POSITIONS], bootstrap)
     topic_id, count = _topic(capture, bootstrap)
     if count != capture.topic.partitions:
@@ -72,8 +77,9 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
         )
         undo.callback(output.close)
         new = Position(
-            capture.fingerprint, topic_id, count, (*capture.key, capture.cursor), snapshot=SnapshotProgress()
-        )
+            capture.fingerprint, topic_id, count, (*capture.key, capture.cursor), snapshot=SnapshotProgress(),
+            schema_id=encoder.schema_id if encoder else 0,
+        )  # fmt: skip
         stored = _stored_position(output, decision)
         if stored is not None:
             _check_partitions(capture, new, stored)
@@ -111,13 +117,26 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             # Rows that do not change may have other values by the new statement.
             position = replace(position, fingerprint=capture.fingerprint, reconcile="the statement was changed")
             index.restart()
+        if position.schema_id != new.schema_id:
+            # Also rows that do not change are written by the new schema.
+            log.warning("capture %s: its topic has another schema; table and topic are compared", capture.name)
+            position = replace(position, schema_id=new.schema_id, reconcile="the schema of the topic was changed")
+            index.restart()
         position = replace(position, server=server)
         if decision or stored is None:
             # The decision is stored, so it holds when the capture is opened again.
             output.commit([], position.value())
-        poller = Poller(CaptureSession(capture, source, output, position, index, proof))
+        poller = Poller(CaptureSession(capture, source, output, position, index, proof, encoder))
         undo.pop_all()
     return poller
+
+
+def _encoder(capture: Capture) -> AvroEncoder | None:
+    """Of the schema of a capture's topic, which its release has registered; None for JSON."""
+    schema = capture.topic.avro
+    if schema is None:
+        return None
+    return AvroEncoder(schema, client.registered_id(schema.subject_of(capture.topic.name), schema.text, schema.kind))
 
 
 def check_topic(capture: Capture, position: Position, bootstrap: str) -> None:

@@ -16,6 +16,7 @@ from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
 from penstock.capture.polling.page_size import PageSize
 from penstock.capture.reconcile.digest_index import DigestIndex
 from penstock.capture.source.base import SourceDatabase, SourceError, SourcePage
+from penstock.codec.avro_encoder import AvroEncoder
 from penstock.kafka.admin import ensure_topics
 from penstock.kafka.limits import ProducerRecord
 from penstock.kafka.transactions import TransactionalWriter
@@ -66,6 +67,7 @@ class CaptureSession:
         position: Where the capture resumes.
         index: The topic's last digest of each key, in a file.
         verifier: Checks that pages are ordered by key and cursor.
+        encoder: Of the topic's schema; None for JSON.
         hook: Called with the name of each step; for tests.
     """
 
@@ -78,6 +80,7 @@ class CaptureSession:
     position: Position
     index: DigestIndex
     verifier: PagingVerifier
+    encoder: AvroEncoder | None = None
     metrics: CaptureMetrics = field(default_factory=CaptureMetrics)
     hook: Callable[[str], None] = lambda _: None
 
@@ -113,7 +116,7 @@ class CaptureSession:
 
     def to_records(self, page: SourcePage) -> PageRecords:
         """A page's rows as keys and values; also stores the page's columns in the position."""
-        records_of_page = self.without_oversized(records(self.capture, page))
+        records_of_page = self.without_oversized(records(self.capture, page, self.encoder))
         self.set_columns(columns_of(page))
         return records_of_page
 

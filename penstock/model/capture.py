@@ -2,7 +2,8 @@
 
 ::
 
-    CAPTURE INTO accounts PARTITIONS 4    -- the compacted topic; one partition if none is said
+    CAPTURE INTO accounts PARTITIONS 4    -- the compacted topic; one partition if none is said; AS AVRO 'file.avsc'
+                                          -- [SUBJECT name] behind it if its values are Avro, by a file beside this one
     FROM mysql demo                       -- mysql (MariaDB too), postgres or sqlite; then a connection's name
     KEY (id)                              -- the columns that name a row, all of them NOT NULL
     CURSOR updated_at                     -- the column that grows with each change of a row
@@ -41,6 +42,7 @@ from typing import ClassVar
 from sqlglot import exp
 
 from penstock.errors import DeclarationError
+from penstock.model.avro import Avro
 from penstock.model.checks import capture_checks
 from penstock.model.declaration import CAPTURES_APP, CatalogNode, Kind, list_files
 from penstock.model.sql.capture_clauses import MB, CaptureClauses
@@ -141,10 +143,11 @@ def parse(text: str, path: Path) -> Capture:
     """As `read`, from the file's text."""
     clauses = CaptureClauses(text, path, tokens(text, path))
     clause_values = clauses.read()
-    name, partitions = clause_values.pop("topic"), clause_values.pop("partitions")
+    name, partitions, avro = (clause_values.pop(key) for key in ("topic", "partitions", "avro"))
     try:
         topic = Topic(
             name,
+            schema=Avro.read(path.parent / avro[0], avro[1]) if avro else "",
             partitions=partitions,
             compacted=True,
             heartbeat_every=0,

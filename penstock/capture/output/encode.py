@@ -74,12 +74,12 @@ NATIVE = {str, bool, type(None)}
 
 def encode(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bytes]:
     """Encode rows as JSON objects; EncodingError if a column has a type that cannot be encoded."""
-    return objects(names, formed(names, rows))
+    return objects(names, formed(names, list(zip(*rows, strict=True))))
 
 
-def formed(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """The columns of rows, with values that JSON can have; EncodingError as `encode`."""
-    return [_column(name, column) for name, column in zip(names, zip(*rows, strict=True), strict=True)]
+def formed(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Columns, with values that JSON can have; EncodingError as `encode`."""
+    return [_column(name, column) for name, column in zip(names, columns, strict=True)]
 
 
 def objects(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[bytes]:

@@ -7,11 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.capture.checks.column_types import AS_BYTES, AS_TEXT
+from penstock.capture.output.avro_columns import arrow_columns
 from penstock.capture.output.encode import EncodingError, Unreadable, formed, objects
 from penstock.capture.polling.keyset_queries import DELETED
 from penstock.capture.source.base import SourcePage
+from penstock.codec.avro_encoder import AvroEncoder
 from penstock.errors import PenstockError
 from penstock.model.capture import Capture
+from penstock.model.checks.avro_checks import COLUMNS_NOT_OF_SCHEMA, SELECT_FIELDS, column_mismatch
+
+Columns = Mapping[str, Sequence[Any]]
+"""The values of each column, by its name."""
 
 
 @dataclass(frozen=True)
@@ -27,22 +33,38 @@ class PageRecords:
     unreadable: Mapping[bytes, str] = field(default_factory=dict)
 
 
-def records(capture: Capture, page: SourcePage) -> PageRecords:
+def records(capture: Capture, page: SourcePage, encoder: AvroEncoder | None = None) -> PageRecords:
     """The keys and values of a page.
 
+    Args:
+        capture: The capture.
+        page: The page.
+        encoder: Of the topic's schema; None for JSON.
+
     Raises:
-        PenstockError: A key is NULL, not unique or not selected.
+        PenstockError: A key is NULL, not unique or not selected, or the columns are not those of the schema.
+        EncodingError: A column has a type that cannot be encoded.
     """
     require(capture, page)
     if not page.rows:
         return PageRecords([], [])
-    names = page.names
+    columns = dict(zip(page.names, zip(*page.rows, strict=True), strict=True))
+    deleted = columns.pop(DELETED, None) or [0] * len(page.rows)
     try:
-        columns = formed(names, page.rows)
+        keys = _keys(capture, columns)
+        values, reasons = _avro(encoder, columns) if encoder else _json(capture.dialect, columns)
     except EncodingError as e:
-        e.restate(e.what, f"select {AS_TEXT[capture.dialect].format(e.column)} AS {e.column}, or leave it out")
+        as_text = f"select {AS_TEXT[capture.dialect].format(e.column)} AS {e.column}"
+        e.restate(e.what, f"{as_text}, or {'declare another type' if encoder else 'leave it out'}")
         raise
-    key_columns = [columns[names.index(name)] for name in capture.key]
+    rows = list(zip(keys, [None if d else v for v, d in zip(values, deleted, strict=True)], strict=True))
+    unreadable = {rows[number][0]: reason for number, reason in reasons.items() if rows[number][1] is not None}
+    return PageRecords(keys, [value for _, value in rows], unreadable)
+
+
+def _keys(capture: Capture, columns: Columns) -> list[bytes]:
+    """The keys of a page."""
+    key_columns = formed(capture.key, [columns[name] for name in capture.key])
     if any(None in column for column in key_columns):
         raise PenstockError(
             f"capture {capture.name} met a row without a key",
@@ -57,18 +79,34 @@ def records(capture: Capture, page: SourcePage) -> PageRecords:
             got=duplicate.decode(),
             hint="declare as KEY what tells rows apart, e.g. the primary key",
         )
-    deleted_flags = columns[-1] if names[-1] == DELETED else [0] * len(keys)
-    names = [name for name, _ in columns_of(page)]
-    columns, reasons = columns[: len(names)], [""] * len(keys)
+    return keys
+
+
+def _json(dialect: str, columns: Columns) -> tuple[list[bytes], dict[int, str]]:
+    """The values of a page as JSON, and by their number why rows cannot have a record."""
+    names = list(columns)
+    formed_columns = formed(names, list(columns.values()))
     try:
-        values = objects(names, columns)
+        return objects(names, formed_columns), {}
     except TypeError:
-        reasons = list(_unreadable_reasons(capture.dialect, names, columns))
-        values = objects(names, [[_readable(value) for value in column] for column in columns])
-    rows = list(zip(keys, [None if d else v for v, d in zip(values, deleted_flags, strict=True)], reasons, strict=True))
-    return PageRecords(
-        keys, [value for _, value, _ in rows], {k: reasons for k, v, reasons in rows if reasons and v is not None}
-    )
+        reasons = enumerate(_unreadable_reasons(dialect, names, formed_columns))
+        return _readable_objects(names, formed_columns), {number: reason for number, reason in reasons if reason}
+
+
+def _avro(encoder: AvroEncoder, columns: Columns) -> tuple[list[bytes], dict[int, str]]:
+    """As `_json`, of Avro. A row that cannot have a record has JSON, for its dead letter."""
+    arrow, wrong = arrow_columns(encoder.schema, columns)
+    values, reasons = encoder.encode(arrow, wrong)
+    reasons |= wrong
+    names = list(columns)
+    for number in reasons:
+        row = formed(names, [columns[name][number : number + 1] for name in names])
+        [values[number]] = _readable_objects(names, row)
+    return [value or b"" for value in values], reasons
+
+
+def _readable_objects(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[bytes]:
+    return objects(names, [[_readable(value) for value in column] for column in columns])
 
 
 def _unreadable_reasons(dialect: str, names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Iterator[str]:
@@ -101,7 +139,8 @@ def columns_of(page: SourcePage) -> tuple[tuple[str, str], ...]:
 
 
 def require(capture: Capture, page: SourcePage) -> list[str]:
-    """The names of the columns that a record has; PenstockError if key or cursor is missing."""
+    """The names of the columns that a record has; PenstockError if key or cursor is missing, or a field of
+    the topic's schema."""
     names = [name for name, _ in columns_of(page)]
     if DELETED in page.names and not capture.deleted_sql:
         raise PenstockError(
@@ -115,6 +154,8 @@ def require(capture: Capture, page: SourcePage) -> list[str]:
             got=", ".join(names),
             hint="name key and cursor as the SELECT does",
         )
+    if capture.topic.avro and (got := column_mismatch(capture.topic.avro, names)):
+        raise PenstockError(f"capture {capture.name}: {COLUMNS_NOT_OF_SCHEMA}", got=got, hint=SELECT_FIELDS)
     return names
 
 

@@ -112,6 +112,7 @@ class Position:
         drift: What was repaired since a reconcile ended last, also by one that was started anew; None if another
             version wrote the position.
         reconciles: The last reconcile that ended, and before it the RECONCILES_KEPT last ones that repaired records.
+        schema_id: Id of the schema by which values are written; 0 for JSON.
     """
 
     fingerprint: str
@@ -130,6 +131,7 @@ class Position:
     sees_all: bool = False
     drift: Drift | None = None
     reconciles: tuple[Drift, ...] = ()
+    schema_id: int = 0
 
     @property
     def last_reconcile(self) -> Drift:

@@ -25,6 +25,7 @@ from penstock.capture.output.position import KeyRange
 from penstock.capture.polling.keyset_queries import PageQueries
 from penstock.capture.polling.page_size import PageSize
 from penstock.capture.source.base import SourceDatabase, SourceError
+from penstock.codec.avro_encoder import AvroEncoder
 from penstock.model.capture import Capture
 
 
@@ -49,7 +50,10 @@ class RangePage:
 class RangeReader:
     """Reads pages of a capture by key. low: the cursor from which polls will read."""
 
-    def __init__(self, capture: Capture, database: SourceDatabase, low: Any, limit: int) -> None:
+    def __init__(
+        self, capture: Capture, database: SourceDatabase, low: Any, limit: int, encoder: AvroEncoder | None = None
+    ) -> None:
+        self._encoder = encoder
         self._capture, self._database, self._low, self._size = capture, database, low, PageSize(limit)
         self._pages = PageQueries(capture)
 
@@ -61,7 +65,7 @@ class RangeReader:
         cursors = enumerate(row[index] for row in page.rows)
         rows_of_polls = [number for number, cursor in cursors if low is None or cursor is None or cursor >= low]
         behind = last(self._capture, page, self._capture.key) if page.more else None
-        return RangePage(columns_of(page), records(self._capture, page), behind, rows_of_polls)
+        return RangePage(columns_of(page), records(self._capture, page, self._encoder), behind, rows_of_polls)
 
 
 class RangeReaders:
@@ -71,7 +75,14 @@ class RangeReaders:
     """
 
     def __init__(
-        self, capture: Capture, database: SourceDatabase, low: Any, limit: int, ranges: Sequence[KeyRange], count: int
+        self,
+        capture: Capture,
+        database: SourceDatabase,
+        low: Any,
+        limit: int,
+        ranges: Sequence[KeyRange],
+        count: int,
+        encoder: AvroEncoder | None = None,
     ) -> None:
         self._capture = capture
         self._left = dict(enumerate(ranges))
@@ -80,14 +91,14 @@ class RangeReaders:
         self._read: Callable[[KeyRange], RangePage]
         if min(len(ranges), count) == 1:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"reader-{capture.name}")
-            self._read = RangeReader(capture, database, low, limit).read
+            self._read = RangeReader(capture, database, low, limit, encoder).read
         else:
             # Spawned, since the driver has threads and a Kafka client, which do not survive a fork.
             self._pool = ProcessPoolExecutor(
                 min(len(ranges), count),
                 multiprocessing.get_context("spawn"),
                 _open,
-                (capture, database.connector(), low, limit),
+                (capture, database.connector(), low, limit, encoder),
             )
             self._read = _read
         for number in self._left:
@@ -135,11 +146,13 @@ class RangeReaders:
 _reader: RangeReader | None = None
 
 
-def _open(capture: Capture, database: Callable[[], SourceDatabase], low: Any, limit: int) -> None:
+def _open(
+    capture: Capture, database: Callable[[], SourceDatabase], low: Any, limit: int, encoder: AvroEncoder | None
+) -> None:
     global _reader
     # Ctrl-C is for the driver. A pool ends its processes with SIGTERM when one of them died.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _reader = RangeReader(capture, database(), low, limit)
+    _reader = RangeReader(capture, database(), low, limit, encoder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -38,8 +38,9 @@ class SnapshotRun:
             session.position = replace(session.position, snapshot=progress, low=low)
         if self._readers is None:
             self._readers = RangeReaders(
-                session.capture, session.database, low, session.PAGE, progress.ranges, settings().snapshot_readers
-            )
+                session.capture, session.database, low, session.PAGE, progress.ranges,
+                settings().snapshot_readers, session.encoder,
+            )  # fmt: skip
         try:
             page = self._readers.next()
         except SourceError as e:

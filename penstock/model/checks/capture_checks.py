@@ -8,11 +8,13 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token
 
 from penstock.errors import DeclarationError, PenstockError
+from penstock.model.checks.avro_checks import COLUMNS_NOT_OF_SCHEMA, SELECT_FIELDS, column_mismatch
 from penstock.model.sql.capture_clauses import CaptureClauses, own_columns
 from penstock.model.sql.lexer import excerpt
 from penstock.model.sql.volatile_functions import WORDS, momentary
 
 if TYPE_CHECKING:
+    from penstock.model.avro import Avro
     from penstock.model.capture import Capture
 
 # Clauses that a capture cannot have, by the argument of sqlglot's Select.
@@ -79,6 +81,8 @@ def check(capture: Capture, clauses: CaptureClauses) -> None:
         raise clauses.error("DELAY is not shorter than HOLD", f"{capture.delay} and {capture.hold}", hint, start)
     if capture.columns is not None:
         _check_columns(capture, capture.columns, clauses)
+    if capture.topic.avro:
+        _check_schema(capture, capture.topic.avro, clauses)
     if capture.dialect == "postgres":
         _check_system_columns(capture, clauses)
 
@@ -207,3 +211,13 @@ def _check_columns(capture: Capture, columns: list[str], clauses: CaptureClauses
             raise clauses.error(
                 f"{clause} names a column that is not selected", name, hint, clauses.clause_tokens[clause]
             )
+
+
+def _check_schema(capture: Capture, schema: Avro, clauses: CaptureClauses) -> None:
+    token = clauses.clause_tokens["CAPTURE"]
+    for name, of in schema.record.fields:
+        if of.name in ("record", "map"):
+            hint = "declare it as string: JSON is captured as text"
+            raise clauses.error("no column is captured as this type of Avro", f"{name}: {of.name}", hint, token)
+    if capture.columns is not None and (got := column_mismatch(schema, capture.columns)):
+        raise clauses.error(COLUMNS_NOT_OF_SCHEMA, got, SELECT_FIELDS, token)

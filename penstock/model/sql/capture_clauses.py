@@ -42,8 +42,13 @@ class CaptureClauses(TokenReader):
     begins: int = 0
 
     def read(self) -> dict[str, Any]:
-        """Read all clauses up to AS; returns fields of a Capture, with `topic` as a name and `partitions`."""
-        values: dict[str, Any] = {"partitions": 1, "dialect": ""}
+        """Read all clauses up to AS.
+
+        Returns:
+            Fields of a Capture, with `topic` as a name, `partitions`, and `avro`: file and subject of its schema, None
+            for JSON.
+        """
+        values: dict[str, Any] = {"partitions": 1, "avro": None, "dialect": ""}
         while not self.is_word("AS"):
             clause = self._clause()
             match clause.text.upper():
@@ -53,6 +58,8 @@ class CaptureClauses(TokenReader):
                     if self.is_word("PARTITIONS"):
                         self.at += 1
                         values["partitions"] = self.number("the number of partitions")
+                    if self._is_format():
+                        values["avro"] = self._avro()
                 case "FROM":
                     values["dialect"] = self.one_of(DIALECTS, "the engine")
                     values["connection"] = self.name("the connection's name")
@@ -94,6 +101,23 @@ class CaptureClauses(TokenReader):
         if name.startswith(RESERVED):
             raise self.error("this topic is reserved", name, f"use a name without these prefixes: {RESERVED}", first)
         return name
+
+    def _is_format(self) -> bool:
+        """Whether this AS stands before the format of the topic's values, and not before the SELECT."""
+        following = self.tokens[self.at + 1 : self.at + 2]
+        return self.is_word("AS") and bool(following) and following[0].text.upper() == "AVRO"
+
+    def _avro(self) -> tuple[str, str]:
+        """File and subject of a schema."""
+        self.at += 2
+        file = self.next("the file of the schema")
+        if self.text[file.start] != "'":
+            raise self.error("expected the file of the schema", file.text, "write AS AVRO 'accounts.avsc'", file)
+        subject = ""
+        if self.is_word("SUBJECT"):
+            self.at += 1
+            subject = self.name("the subject in the registry")
+        return file.text, subject
 
     def _condition(self, dialect: str, clause: Token) -> dict[str, Any]:
         if not dialect:

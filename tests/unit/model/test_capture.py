@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import DeclarationError
+from penstock.model.avro import Avro
 from penstock.model.capture import load, parse
+from tests.support.avro_cases import field, record, schema_text
 
 FULL = """CAPTURE INTO my-accounts.v1 PARTITIONS 4
 FROM mysql demo
@@ -267,3 +269,42 @@ def test_what_sqlglot_writes_alike_has_another_fingerprint() -> None:
 
 def test_a_reconcile_may_be_declined() -> None:
     assert parse(LEAST.replace(" AS SELECT", " RECONCILE NEVER AS SELECT"), PATH).reconcile is None
+
+
+AVRO = LEAST.replace("accounts FROM", "accounts PARTITIONS 2 AS AVRO 'accounts.avsc' SUBJECT sales FROM")
+
+
+def test_the_topic_takes_the_schema_of_a_file_beside_it(tmp_path: Path) -> None:
+    text = schema_text([field("id", "long"), field("at", "string")])
+    (tmp_path / "accounts.avsc").write_text(text)
+    found = parse(AVRO, tmp_path / "accounts.sql")
+    assert (found.topic.schema, found.topic.partitions) == (Avro(text, "sales"), 2)
+    assert parse(AVRO.replace("SUBJECT sales", ""), tmp_path / "accounts.sql").topic.schema == Avro(text)
+    assert parse(AVRO.replace("*", "id, at"), tmp_path / "accounts.sql").columns == ["id", "at"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "select", "message"),
+    [
+        ([field("id", "long")], "id, at", r"accounts.sql:1:1: .* has not the columns .*; got: column at is no field"),
+        ([field("id", "long"), field("at", "string"), field("x", "int")], "id, at", "field x is no column"),
+        (
+            [field("at", record("Inner", field("a", "int")))],
+            "*",
+            "as this type of Avro; got: at: record",
+        ),
+        (None, "*", "an Avro schema cannot be read"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(
+    tmp_path: Path, fields: list[dict[str, object]] | None, select: str, message: str
+) -> None:
+    if fields:
+        (tmp_path / "accounts.avsc").write_text(schema_text(fields))
+    with pytest.raises(DeclarationError, match=message):
+        parse(AVRO.replace("*", select), tmp_path / "accounts.sql")
+
+
+def test_the_file_of_a_schema_is_a_string() -> None:
+    with pytest.raises(DeclarationError, match=r"accounts.sql:1:44: .*expected the file of the schema"):
+        parse(AVRO.replace("'accounts.avsc'", "accounts"), PATH)

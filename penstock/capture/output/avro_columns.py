@@ -1,0 +1,124 @@
+"""The columns of a page as the types of an Avro schema.
+
+What a field takes, without loss but for the microseconds that `timestamp-millis` has not:
+
+| Avro | values |
+|---|---|
+| `boolean` | booleans, 0 and 1 |
+| `int`, `long` | integers that fit |
+| `float`, `double` | floating-point numbers, and integers that they have exactly |
+| `string`, `enum` | all that is a string in JSON: text, times, decimals, UUID, JSON; bytes in base64 |
+| `bytes`, `fixed` | bytes |
+| `date`, `timestamp-millis`, `timestamp-micros` | dates; times, in UTC if they have no zone; texts in ISO 8601 |
+| `decimal` | decimals and integers whose digits fit |
+| `array` | arrays |
+
+A column of another type is refused. A value that does not fit, such as NULL where the field is no union with null,
+makes its row a dead letter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, cast
+
+import pyarrow as pa
+
+from penstock.capture.output.encode import EncodingError, Unreadable, formed
+from penstock.codec.arrow_types import arrow_type
+from penstock.model.avro import Avro, AvroType
+
+# Python types of the values that a field takes, by the kind of its type.
+TAKEN: dict[str, tuple[type, ...]] = {
+    "boolean": (bool, int), "int": (int,), "bigint": (int,), "float": (float, int), "double": (float, int),
+    "binary": (bytes, bytearray, memoryview), "date": (date, str), "timestamp": (datetime, str),
+    "decimal": (Decimal, int), "string": (str,),
+}  # fmt: skip
+# Types that Arrow does not take for these kinds.
+CONVERTED = {"boolean": int, "date": str, "timestamp": str, "float": float}
+MAX_FLOAT = float.fromhex("0x1.fffffep+127")
+WRONG = (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, OverflowError)
+
+
+def arrow_columns(
+    schema: Avro, columns: Mapping[str, Sequence[Any]]
+) -> tuple[dict[str, pa.Array[Any]], dict[int, str]]:
+    """Columns of a page as a schema's types.
+
+    Args:
+        schema: The schema.
+        columns: The columns, as the database's driver returns them.
+
+    Returns:
+        The columns, and by its number why a row cannot have a record.
+
+    Raises:
+        EncodingError: A column has a type that its field cannot have.
+    """
+    reasons = dict[int, str]()
+    return {name: _array(name, columns[name], of, reasons) for name, of in schema.record.fields}, reasons
+
+
+def _array(name: str, values: Sequence[Any], of: AvroType, reasons: dict[int, str]) -> pa.Array[Any]:
+    leaf = of
+    while leaf.element:
+        leaf = leaf.element
+    kind = leaf.type.kind
+    if kind == "string":
+        [values] = formed([name], [values])
+    kinds = set(map(type, _leaves(values, of))) - {type(None), Unreadable}
+    if not kinds.issubset(TAKEN[kind]):
+        others = ", ".join(sorted(one.__name__ for one in kinds.difference(TAKEN[kind])))
+        error = EncodingError(
+            f"column {name} has a type that its Avro field cannot have",
+            got=f"{others} for {of.logical or of.name}",
+            hint="convert the column in the SELECT to text, or change the type of the field",
+        )
+        error.column = name
+        raise error
+    target: Any = arrow_type(of.type)
+    try:
+        fitting = [_taken(value, kind) for value in values] if CONVERTED.get(kind) in kinds else list(values)
+        return cast("pa.Array[Any]", pa.array(fitting, target))
+    except WRONG:
+        fitting = []
+        for number, value in enumerate(values):
+            try:
+                fitting.append(pa.array([_taken(value, kind)], target)[0])
+            except WRONG as e:
+                fitting.append(None)
+                reason = f"column {name} does not fit its Avro field: {str(value)[:200]} ({str(e).splitlines()[0]})"
+                reasons.setdefault(number, reason)
+        return cast("pa.Array[Any]", pa.array(fitting, target))
+
+
+def _leaves(values: Iterable[Any], of: AvroType) -> Iterator[Any]:
+    """Values, or those within arrays."""
+    if not of.element:
+        yield from values
+        return
+    for value in values:
+        yield from _leaves(value, of.element) if isinstance(value, list) else (value,)
+
+
+def _taken(value: Any, kind: str) -> Any:
+    """A value as Arrow takes it for a kind; ValueError if it does not fit."""
+    match value:
+        case Unreadable():
+            raise ValueError("it has bytes that are invalid in its encoding")
+        case list():
+            return [_taken(one, kind) for one in value]
+        case int() if kind == "boolean":
+            if value not in (0, 1):
+                raise ValueError("it is neither 0 nor 1")
+            return bool(value)
+        case str() if kind == "date":
+            return date.fromisoformat(value)
+        case str() if kind == "timestamp":
+            return datetime.fromisoformat(value)
+        case float() if kind == "float" and MAX_FLOAT < abs(value) < math.inf:
+            raise ValueError("it is too large")
+    return value

@@ -1,0 +1,73 @@
+"""What a column of a database becomes in Avro, what is refused, and which values have no record."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from penstock.capture.output.avro_columns import arrow_columns
+from penstock.capture.output.encode import EncodingError, Unreadable
+from penstock.model.avro import Avro
+from tests.support.avro_cases import DECIMAL, field, logical, optional, schema_text
+
+MILLIS, DATE = logical("long", "timestamp-millis"), logical("int", "date")
+NOON = datetime(2026, 2, 3, 12, tzinfo=UTC)
+
+
+def column(of: Any, *values: Any) -> tuple[list[Any], dict[int, str]]:
+    arrays, reasons = arrow_columns(Avro(schema_text([field("c", optional(of))])), {"c": values})
+    return arrays["c"].to_pylist(), reasons
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "read"),
+    [
+        ("boolean", True, True), ("boolean", 1, True), ("int", -5, -5), ("long", 2**62, 2**62),
+        ("float", 1.5, 1.5), ("double", 2**53, 2.0**53), ("double", float("inf"), float("inf")),
+        ("string", "x", "x"), ("string", NOON, "2026-02-03T12:00:00.000000Z"), ("string", Decimal("1.20"), "1.20"),
+        ("string", UUID(int=1), str(UUID(int=1))), ("string", time(1), "01:00:00.000000"), ("string", b"ab", "YWI="),
+        ("bytes", memoryview(b"ab"), b"ab"), (DATE, date(2026, 2, 3), date(2026, 2, 3)),
+        (DATE, "2026-02-03", date(2026, 2, 3)), (MILLIS, NOON, NOON), (MILLIS, NOON.replace(tzinfo=None), NOON),
+        (MILLIS, NOON.astimezone(timezone(timedelta(hours=2))), NOON), (MILLIS, "2026-02-03 12:00:00", NOON),
+        (DECIMAL, Decimal("1.5"), Decimal("1.500")), (DECIMAL, 7, Decimal("7.000")),
+        ({"type": "array", "items": "int"}, [1, 2], [1, 2]), ({"type": "array", "items": "string"}, ["a"], ["a"]),
+        ({"type": "array", "items": {"type": "array", "items": MILLIS}}, [[NOON]], [[NOON]]),
+    ],
+)  # fmt: skip
+def test_a_value_is_kept(of: Any, value: Any, read: Any) -> None:
+    assert column(of, value, None) == ([read, None], {})
+
+
+@pytest.mark.parametrize(
+    ("of", "value"),
+    [
+        ("boolean", "t"), ("int", "1"), ("int", True), ("long", 1.0), ("double", Decimal(1)), ("string", 1),
+        ("bytes", "x"), (DATE, NOON), (MILLIS, date(2026, 1, 1)), (DECIMAL, 1.5), (DECIMAL, "1"), ("int", [1]),
+        ({"type": "array", "items": "int"}, ["x"]), ({"type": "array", "items": "int"}, [[1]]),
+    ],
+)  # fmt: skip
+def test_a_column_of_another_type_is_refused(of: Any, value: Any) -> None:
+    with pytest.raises(EncodingError, match=r"column c has a type that its Avro field cannot have") as e:
+        column(of, None, value)
+    assert e.value.column == "c"
+
+
+@pytest.mark.parametrize(
+    ("of", "good", "bad"),
+    [
+        ("boolean", 1, 2), ("int", 1, 2**31), ("float", 1.0, 1e300), ("float", 1, 2**24 + 1), ("long", 1, 2**64),
+        ("double", 1, 2**53 + 1), (DECIMAL, Decimal("0.001"), Decimal("0.0001")), (DECIMAL, 1, 10**18),
+        (DATE, "2026-01-01", "infinity"), (MILLIS, NOON, "10000-01-01 00:00:00"),
+        ("string", "x", Unreadable(b"\xff")), ("int", 1, Unreadable(b"\xff")),
+    ],
+)  # fmt: skip
+def test_a_value_that_does_not_fit_is_told_of_its_row_alone(of: Any, good: Any, bad: Any) -> None:
+    values, reasons = column(of, good, bad, good)
+    assert values[1] is None
+    assert None not in (values[0], values[2])
+    assert list(reasons) == [1]
+    assert reasons[1].startswith(f"column c does not fit its Avro field: {bad}")
