@@ -6,6 +6,7 @@ from penstock.model.backfill import Backfill, Collection, RowsQuery
 from penstock.model.expectation import Expectation
 from penstock.model.fold import Fold
 from penstock.model.input import Combiner, Input, Table
+from penstock.model.json_schema import JsonSchema
 from penstock.model.lazy_spark import F
 from penstock.model.mask import Mask
 from penstock.model.output import TopicOutput
@@ -27,6 +28,7 @@ __all__ = [
     "F",
     "Fold",
     "Input",
+    "JsonSchema",
     "KeyedState",
     "Mask",
     "Panel",

@@ -150,8 +150,8 @@ class Catalog:
         """The schemas that a registry must have before an app writes: of the topics of its streams and captures."""
         writers: list[Stream | Capture] = [*self.streams.values(), *self.captures.values()]
         written = {node.name for one in writers if one.app == app for node in one.writes if node.kind == "topic"}
-        declared = ((name, self.topics[name].avro) for name in sorted(written) if name in self.topics)
-        return [SubjectSchema(avro.subject_of(name), avro.text, avro.kind) for name, avro in declared if avro]
+        declared = ((name, self.topics[name].registry_schema) for name in sorted(written) if name in self.topics)
+        return [SubjectSchema(schema.subject_of(name), schema.text, schema.kind) for name, schema in declared if schema]
 
     def readers(self, topic: str) -> list[str]:
         """The streams that read a topic."""

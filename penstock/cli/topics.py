@@ -190,10 +190,10 @@ def read(
     heartbeats: Annotated[bool, typer.Option("--heartbeats", help="Include heartbeats of Penstock.")] = False,
 ) -> None:
     """Print the committed records of a topic: time (UTC), partition, offset, key, value."""
+    from penstock.codec.formats import readable
     from penstock.kafka.console import read as records
     from penstock.kafka.console import read_newest
     from penstock.registry import endpoint
-    from penstock.registry.readable import readable
 
     wanted = None if key is None else key.encode()
     line = _json if as_json else _line

@@ -10,20 +10,29 @@ types are then those of the schema that reads.
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Context, Decimal
 from io import BytesIO
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.arrow_types import arrow_type
-from penstock.errors import UnknownSchema, optional_packages
+from penstock.codec.registry_values import (
+    ERROR,
+    PARSED,
+    Column,
+    RegistryValues,
+    ValueDecoder,
+    WriterSchemas,
+    headers_of,
+    one_array,
+)
+from penstock.errors import optional_packages
 from penstock.model.avro import LOGICAL, Avro, AvroType
-from penstock.registry import client
-from penstock.registry.endpoint import RegistryEndpoint
 from penstock.registry.wire_format import HEADER_BYTES, schema_id
 
 # Of the logical types that change a type.
@@ -33,38 +42,24 @@ EXACT = Context(prec=76)
 VALID = "_valid"
 
 
-@dataclass(frozen=True)
-class AvroValues:
-    """What the decoder of a topic's values is told; it is sent to Spark's workers.
+class AvroDecoder(ValueDecoder):
+    """Decodes by Avro's rules of schema resolution."""
 
-    Attributes:
-        schema: The schema that reads.
-        known: Schemas of writers that need not be looked up: id and text.
-        endpoint: The registry that has any other; None for that of this process's settings, which workers of a cluster
-            do not have.
-        has_decoded: Whether a column `decoded` has the records that are decoded already, with VALID.
-    """
+    def __init__(self, values: RegistryValues) -> None:
+        assert isinstance(values.schema, Avro)
+        self._schema, self._record, self._has_decoded = values.schema, values.schema.record, values.has_decoded
+        self._schemas = WriterSchemas(values, self._schemas_of)
 
-    schema: Avro
-    known: tuple[tuple[int, str], ...] = ()
-    endpoint: RegistryEndpoint | None = None
-    has_decoded: bool = False
-
-
-class AvroDecoder:
-    """Decodes the values of a topic. Schemas that are not known are taken from the registry, once."""
-
-    def __init__(self, values: AvroValues) -> None:
-        self._schema, self._record = values.schema, values.schema.record
-        self._known, self._has_decoded, self._endpoint = dict(values.known), values.has_decoded, values.endpoint
-        self._readers: dict[int, tuple[Any, Any]] = {}
+    def columns(self, table: pa.Table) -> dict[str, Column]:
+        parsed, errors = self.decode_table(table)
+        return {PARSED: parsed, ERROR: errors}
 
     def decode_table(self, table: pa.Table) -> tuple[pa.Array[Any], pa.Array[Any]]:
         """As `decode`, of the column `value` where the column `decoded` has nothing yet."""
-        values = _one_array(table["value"])
+        values = one_array(table["value"])
         if not self._has_decoded:
             return self.decode(values)
-        decoded: Any = _one_array(table["decoded"])
+        decoded: Any = one_array(table["decoded"])
         record_type: Any = arrow_type(self._record.type)
         is_valid = pc.fill_null(pc.struct_field(decoded, VALID), False)
         fields: list[Any] = list(decoded.type)[:-1]
@@ -90,14 +85,15 @@ class AvroDecoder:
             The records, a STRUCT of the schema's fields, and for each that could not be decoded the reason. Where a
             value is NULL both are.
         """
-        headers = pc.binary_slice(values, 0, HEADER_BYTES).dictionary_encode()
+        headers, numbers = headers_of(values)
+        with optional_packages():
+            from fastavro import schemaless_reader as read
         record = self._record
         rows: list[Any] = [None] * len(values)
         reasons: list[str | None] = [None] * len(values)
-        distinct: list[Any] = headers.dictionary.to_pylist()
-        decoders = [self._reader(header) for header in distinct]
+        decoders = [self._schemas.of_header(header) for header in headers]
         records: list[Any] = values.to_pylist()
-        for row, (value, number) in enumerate(zip(records, headers.indices.to_pylist(), strict=True)):
+        for row, (value, number) in enumerate(zip(records, numbers.to_pylist(), strict=True)):
             if number is None:
                 continue
             decoder = decoders[number]
@@ -107,7 +103,7 @@ class AvroDecoder:
             stream = BytesIO(value)
             stream.seek(HEADER_BYTES)
             try:
-                rows[row] = decoder(stream)
+                rows[row] = read(stream, *decoder)
             except Exception as e:
                 reasons[row] = _reason(value, e)
         try:
@@ -130,28 +126,35 @@ class AvroDecoder:
                 reasons[number] = _reason(values[number].as_py(), e)
         return pa.concat_arrays(parts), pa.array(reasons, pa.string())
 
-    def _reader(self, header: bytes) -> Callable[[BytesIO], Any] | str:
-        """What reads the records that begin with a header; or why none can be read."""
-        number = schema_id(header)
-        if number is None:
-            got = f"it begins with 0x{header.hex()}" if header else "it is empty"
-            return f"not in the wire format of a schema registry: {got}"
-        written: dict[str, Any] = {}
+    def _schemas_of(self, text: str) -> tuple[Any, Any]:
+        """The schema of a writer, and the one that reads."""
         with optional_packages():
-            from fastavro import schemaless_reader
             from fastavro.schema import SchemaParseException, UnknownType, parse_schema
-        if number not in self._readers:
-            try:
-                text = self._known.get(number) or client.schema_text(number, self._endpoint)
-            except UnknownSchema:
-                return f"schema id {number} is not in the registry"
-            try:
-                writer = parse_schema(_without_logical_types(json.loads(text)), written)
-            except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError) as e:
-                return f"schema id {number} is no Avro schema: {e}"
-            self._readers[number] = writer, _reader_schema(self._schema.text, written)
-        writer, reader = self._readers[number]
-        return lambda stream: schemaless_reader(stream, writer, reader)
+        written: dict[str, Any] = {}
+        try:
+            writer = parse_schema(_without_logical_types(json.loads(text)), written)
+        except (SchemaParseException, UnknownType, TypeError, KeyError) as e:
+            raise ValueError(e) from e
+        return writer, _reader_schema(self._schema.text, written)
+
+
+class AvroText:
+    """Shows values, as their writer wrote them, as JSON."""
+
+    def __init__(self, text: str) -> None:
+        with optional_packages():
+            from fastavro import parse_schema
+        self._schema = parse_schema(json.loads(text))
+
+    def as_json(self, value: bytes) -> bytes:
+        """A value without its header."""
+        from fastavro import schemaless_reader
+
+        return orjson.dumps(schemaless_reader(BytesIO(value), self._schema, None), default=_text)
+
+
+def _text(value: Any) -> str:
+    return b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def _reason(value: bytes, error: Exception) -> str:
@@ -265,7 +268,3 @@ def _typed(raw: Any, of: AvroType) -> Any:
 
 def _decimal(value: bytes | None, scale: int) -> Decimal | None:
     return None if value is None else Decimal(int.from_bytes(value, signed=True)).scaleb(-scale, EXACT)
-
-
-def _one_array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -20,12 +20,14 @@ import pyarrow.compute as pc
 from penstock.codec import event_time as times
 from penstock.codec import json_sql, validation
 from penstock.codec.arrow_types import ARROW_TYPES, arrow_type
-from penstock.codec.avro import AvroDecoder, AvroValues
+from penstock.codec.formats import value_decoder
 from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
+from penstock.codec.registry_values import TEXT, RegistryValues
 from penstock.codec.text import as_text
 from penstock.errors import DeclarationError
 from penstock.model.input import Combiner, Input
 from penstock.model.schema import schema
+from penstock.model.topic import reader_fields
 from penstock.model.types import Field, Type
 
 # Rows and bytes of one query of DuckDB. A tenth of it loses half of the speed; more only needs memory.
@@ -70,7 +72,7 @@ class RecordDecoder:
         whole_record: whether the source record includes timestamp and headers.
         tombstones: whether a record without a value is a row of NULLs.
         trace: whether a column `trace_context STRING` is handed on, as `_trace_context`.
-        avro: how values are decoded that are Avro; None for JSON.
+        registry: how values are decoded that are in the wire format of a schema registry; None for JSON without it.
     """
 
     topic: str
@@ -83,7 +85,7 @@ class RecordDecoder:
     whole_record: bool = False
     tombstones: bool = False
     trace: bool = False
-    avro: AvroValues | None = None
+    registry: RegistryValues | None = None
 
     @classmethod
     def of_input(
@@ -94,12 +96,12 @@ class RecordDecoder:
         keep_records |= input_.record
         return cls(
             topic, label, input_.schema, input_.event_time, combiner, keep_records, signer, input_.record, tombstones,
-            avro=AvroValues(input_.avro) if input_.avro else None,
+            registry=RegistryValues(input_.registry_schema) if input_.registry_schema else None,
         )  # fmt: skip
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        return schema(self.ddl, self.label, of_json=self.avro is None) if self.ddl else ()
+        return reader_fields(self.label, self.registry.schema if self.registry else self.ddl)
 
     @property
     def computes_event_time(self) -> bool:
@@ -122,7 +124,7 @@ class RecordDecoder:
         topic = () if self.topic else ("topic",)
         if self.ddl or not self.combine:
             metadata, trace = ("timestamp", "headers") if self.whole_record else (), ("trace_context",) * self.trace
-            decoded = ("decoded",) if self.avro and self.avro.has_decoded else ()
+            decoded = ("decoded",) if self.registry and self.registry.has_decoded else ()
             return ("key", "value", "partition", "offset", "clock", *topic, *metadata, *trace, *decoded)
         records = (name for name in ("key", "partition", "offset") if name in self.combine.reads)
         return ("value", "clock", "beat", *topic, *records)
@@ -186,7 +188,7 @@ class DecoderQueries:
     def __init__(self, decoder: RecordDecoder) -> None:
         self._layout, self._topic, self._label = decoder.output_schema, decoder.topic, decoder.label
         self._signer = decoder.signer
-        self._avro = AvroDecoder(decoder.avro) if decoder.avro else None
+        self._values = value_decoder(decoder.registry) if decoder.registry else None
         self._lists = {f.name for f in decoder.output_fields if decoder.combine and f.type.kind == "array"}
         self._con = connection()
         names = [json_sql.quote_name(f.name) for f in (decoder.fields if decoder.combine else decoder.output_fields)]
@@ -274,7 +276,7 @@ class DecoderQueries:
             yield from self._rows(self._full_sql, records_in=prepared.take(rows))
 
     def _prepared(self, table: pa.Table) -> pa.Table:
-        """The input columns under names that no field may have, and the value as text, or as decoded from Avro."""
+        """The input columns under names that no field may have, and the value as text or as decoded."""
         columns = [name for name in table.column_names if name not in ("beat", "decoded")]
         prepared = table.select(columns).rename_columns([f"_{name}" for name in columns])
         prepared = prepared.append_column("_beat_at", self._heartbeat_times(table))
@@ -282,10 +284,10 @@ class DecoderQueries:
             # The name of a single topic is not sent with every record.
             prepared = prepared.append_column("_topic", pa.repeat(self._topic, len(table)))
         prepared = prepared.append_column("_row", pa.array(np.arange(len(table))))
-        if self._avro is None:
-            return prepared.append_column("_text", as_text(table["value"]))
-        parsed, errors = self._avro.decode_table(table)
-        return prepared.append_column("_parsed", parsed).append_column("_error", errors)
+        values = self._values.columns(table) if self._values else {TEXT: as_text(table["value"])}
+        for name, column in values.items():
+            prepared = prepared.append_column(name, column)
+        return prepared
 
     def _heartbeat_times(self, table: pa.Table) -> pa.Array[Any]:
         """Returns the time of verified heartbeats in epoch microseconds; NULL for other records."""

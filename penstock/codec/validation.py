@@ -21,7 +21,7 @@ RANGES = {"date": json_sql.DATE_RANGE, "timestamp": json_sql.TIMESTAMP_RANGE}
 def validated_sql(decoder: RecordDecoder) -> str:
     """All columns of each record, the values of its fields, its event time, and whether it is invalid."""
     fields = decoder.fields
-    if decoder.avro:
+    if decoder.registry and not decoder.registry.schema.is_json:
         parsed = "_parsed"
         values = {f.name: f"_k.{quote_name(f.name)}" for f in fields}
         checks = [
@@ -31,7 +31,8 @@ def validated_sql(decoder: RecordDecoder) -> str:
     else:
         parsed = json_sql.parse_record("_text", fields)
         values = {f.name: json_sql.field_value("_k", f, "_text") for f in fields}
-        checks = ["_k IS NULL", *(json_sql.is_field_invalid("_k", f, quote_name(f.name), "_text") for f in fields)]
+        checks = ["_error IS NOT NULL"] if decoder.registry else []
+        checks += ["_k IS NULL", *(json_sql.is_field_invalid("_k", f, quote_name(f.name), "_text") for f in fields)]
     event_time = decoder.event_time_sql
     time_checks = ["_at IS NULL", "_at > _clock"] if event_time is not None else []
     is_bad = " OR ".join([*checks, *time_checks])
@@ -49,7 +50,10 @@ def validated_sql(decoder: RecordDecoder) -> str:
 def rejection_reason(decoder: RecordDecoder) -> str:
     """VARCHAR: the first reason why a decoded record is invalid."""
     cases = [("_value IS NULL", "'the record has no value'")]
-    cases += _avro_reasons(decoder.fields) if decoder.avro else _json_reasons(decoder.fields)
+    if decoder.registry:
+        cases.append(("_error IS NOT NULL", "_error"))
+    is_json = decoder.registry is None or decoder.registry.schema.is_json
+    cases += _json_reasons(decoder.fields) if is_json else _time_reasons(decoder.fields)
     if decoder.tombstones:
         cases = [(f"_value IS NOT NULL AND ({test})", said) for test, said in cases]
     cases.append(("_at IS NULL", literal(f"no event time: {decoder.event_time} gives none")))
@@ -62,8 +66,7 @@ def _times(fields: Sequence[Field]) -> Iterator[Field]:
     return (f for f in fields if f.type.kind in RANGES)
 
 
-def _avro_reasons(fields: Sequence[Field]) -> Iterator[tuple[str, str]]:
-    yield "_error IS NOT NULL", "_error"
+def _time_reasons(fields: Sequence[Field]) -> Iterator[tuple[str, str]]:
     for f in _times(fields):
         name = quote_name(f.name)
         yield f"{name} NOT BETWEEN {RANGES[f.type.kind]}", literal(f"field {f.name} is outside of the years 1 to 9999")

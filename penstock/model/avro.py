@@ -7,13 +7,14 @@ https://spark.apache.org/docs/latest/sql-data-sources-avro.html
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock.errors import DeclarationError, optional_packages
-from penstock.model.types import Field, Type, quoted
+from penstock.model.registry_schema import FieldForm, RegistrySchema
+from penstock.model.types import Field, Type
 
 PLAIN = {
     "boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double", "string": "string",
@@ -64,42 +65,21 @@ class AvroType:
 
 
 @dataclass(frozen=True)
-class Avro:
+class Avro(RegistrySchema):
     """The values of a topic are Avro in the wire format of a schema registry.
 
-    That is a zero byte, the id of the writer's schema in four bytes, and the record.
-
-    They are read as `text` by Avro's rules of schema resolution, whatever version of the subject wrote them. What a
-    stream or a capture writes is registered with this schema at the release.
+    They are read as `text` by Avro's rules of schema resolution, whatever version of the subject wrote them.
 
     Attributes:
         text: The schema, a record, as JSON.
         subject: Its name in the registry; empty for `<topic>-value`.
     """
 
-    text: str
-    subject: str = ""
     kind: ClassVar[str] = "AVRO"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", json.dumps(_parsed_json(self.text)))
         self.record  # noqa: B018
-
-    @classmethod
-    def read(cls, path: Path, subject: str = "") -> Avro:
-        """The schema in a file (`.avsc`).
-
-        Raises:
-            DeclarationError: The file cannot be read, or is no Avro schema of a record.
-        """
-        try:
-            return cls(path.read_text(), subject)
-        except (OSError, UnicodeDecodeError) as e:
-            raise DeclarationError("an Avro schema cannot be read", got=f"{path}: {e}", hint="name its file") from e
-
-    def subject_of(self, topic: str) -> str:
-        """The subject of a topic."""
-        return self.subject or f"{topic}-value"
 
     @property
     def record(self) -> AvroType:
@@ -111,12 +91,14 @@ class Avro:
         return _record(self.text)
 
     @property
-    def ddl(self) -> str:
-        """The fields as Spark DDL; a field that is no union with null is NOT NULL."""
-        fields = (
-            f"{quoted(name)} {of.type.ddl}{'' if of.nullable else ' NOT NULL'}" for name, of in self.record.fields
-        )
-        return ", ".join(fields)
+    def fields(self) -> tuple[Field, ...]:
+        return self.record.type.fields
+
+    def form_of(self, path: Sequence[str]) -> FieldForm | None:
+        of: AvroType | None = self.record
+        for name in path:
+            of = {field.lower(): inner for field, inner in of.fields}.get(name.lower()) if of else None
+        return FieldForm(of.logical or of.name, of.name in ("string", "bytes") and not of.logical) if of else None
 
 
 def _parsed_json(text: object) -> Any:

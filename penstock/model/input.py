@@ -9,11 +9,11 @@ from typing import Literal, get_args
 
 from penstock.errors import DeclarationError
 from penstock.model.argument_types import check_kind
-from penstock.model.avro import Avro
 from penstock.model.checks.event_time_checks import check_event_time
 from penstock.model.output_mode import check_duration
+from penstock.model.registry_schema import RegistrySchema
 from penstock.model.schema import schema
-from penstock.model.topic import OF_TOPIC, Topic, check_topic, reader_schema, side_topic
+from penstock.model.topic import OF_TOPIC, Topic, check_topic, reader_fields, reader_schema, side_topic
 from penstock.model.types import Field
 
 COMBINER_READS = {"key", "partition", "offset"}
@@ -171,12 +171,12 @@ class Input:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The fields of its values; none without a schema."""
-        return schema(self.schema, f"input {self.source}", of_json=self.avro is None) if self.schema else ()
+        return reader_fields(f"input {self.source}", self.registry_schema or self.schema)
 
     @property
-    def avro(self) -> Avro | None:
-        """The schema of its values, if they are decoded as Avro."""
-        return self.topic.avro if self.topic and self.schema else None
+    def registry_schema(self) -> RegistrySchema | None:
+        """The schema of its values, if a schema registry keeps it and they are decoded."""
+        return self.topic.registry_schema if self.topic and self.schema else None
 
     @property
     def uses_record_timestamp(self) -> bool:
@@ -276,12 +276,12 @@ class Table:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The fields of its values."""
-        return schema(self.schema, f"table {self.source}", of_json=self.avro is None)
+        return reader_fields(f"table {self.source}", self.registry_schema or self.schema)
 
     @property
-    def avro(self) -> Avro | None:
-        """The schema of its values, if they are Avro."""
-        return self.topic.avro
+    def registry_schema(self) -> RegistrySchema | None:
+        """The schema of its values, if a schema registry keeps it."""
+        return self.topic.registry_schema
 
     @property
     def source(self) -> str:

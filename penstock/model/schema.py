@@ -9,7 +9,7 @@ from sqlglot.errors import SqlglotError
 
 from penstock.errors import DeclarationError
 from penstock.model.sql.parser import parse_one
-from penstock.model.types import Field, Type
+from penstock.model.types import Field, Type, check_field_names
 
 PLAIN = {
     "TEXT": "string",
@@ -46,26 +46,12 @@ def schema(ddl: str, what: str, *, of_json: bool = True) -> tuple[Field, ...]:
     if not columns or not all(isinstance(c, exp.ColumnDef) and c.kind for c in columns):
         raise DeclarationError(f"the schema of {what} is no Spark DDL", got=ddl, hint="write: name TYPE, name TYPE")
     parsed = _fields(columns, what, of_json)
-    names = [f.name.lower() for f in parsed]
-    if reserved := [name for name in names if name.startswith("_") or name == "event_time"]:
-        raise DeclarationError(
-            f"the schema of {what} has a field of the engine's own name",
-            got=", ".join(reserved),
-            hint="rename it where it is written, or read the records without a schema: names that begin with '_' and "
-            "event_time are taken",
-        )
+    check_field_names(parsed, what)
     return parsed
 
 
 def _fields(columns: list[exp.ColumnDef], what: str, of_json: bool) -> tuple[Field, ...]:
     """The fields of the schema or of a struct in it."""
-    names = [column.name.lower() for column in columns]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DeclarationError(
-            f"the schema of {what} names a field twice",
-            got=", ".join(twice),
-            hint="drop one; names that differ in case only are one name",
-        )
     return tuple(_field(column, what, of_json) for column in columns)
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.errors import DeclarationError
-from penstock.model.checks.avro_checks import avro_fits
 from penstock.model.checks.expectation_checks import expectations_fit
+from penstock.model.checks.schema_checks import schema_fits
 from penstock.model.checks.stream_checks import kinds_fit, no_loop, numbers_fit, partition_fits
 from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
 from penstock.model.expectation import Expectation
@@ -86,7 +86,7 @@ class Stream:
         check_name("stream", self.name)
         check_name("app", self.app)
         kinds_fit(self)
-        avro_fits(self)
+        schema_fits(self)
         numbers_fit(self)
         partition_fits(self)
         self._inputs_fit()

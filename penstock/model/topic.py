@@ -10,6 +10,8 @@ from datetime import timedelta
 from penstock.errors import DeclarationError
 from penstock.model.argument_types import check_kind
 from penstock.model.avro import Avro
+from penstock.model.registry_schema import RegistrySchema
+from penstock.model.types import Field, check_field_names
 
 FOREVER = 'heartbeat_every=0 for none; to keep records for ever, config={"retention.ms": "-1"}'
 # What reads a topic and says no schema has that of the topic.
@@ -31,7 +33,8 @@ class Topic:
         may_add_partitions: whether an existing topic may get more partitions; its keys then change their partition.
         config: further broker settings, by Kafka's names.
         schema: how its values are read by inputs and tables that say nothing else, and written by outputs: Spark DDL of
-            a JSON object, or `Avro`. Empty: as each of them says.
+            a JSON object; or `Avro` or `JsonSchema`, whose versions a schema registry keeps. Empty: as each of them
+            says.
     """
 
     name: str
@@ -41,7 +44,7 @@ class Topic:
     heartbeat_every: float = 60.0
     may_add_partitions: bool = True
     config: Mapping[str, str] = field(default_factory=dict)
-    schema: str | Avro = ""
+    schema: str | RegistrySchema = ""
 
     def __post_init__(self) -> None:
         if not TOPIC_NAME.fullmatch(str(self.name)) or self.name in (".", ".."):
@@ -58,7 +61,7 @@ class Topic:
         check_kind(what, "config", self.config, Mapping)
         for word in (word for setting in self.config.items() for word in setting):
             check_kind(what, "config", word, str)
-        check_kind(what, "schema", self.schema, str, Avro)
+        check_kind(what, "schema", self.schema, str, RegistrySchema)
         if isinstance(self.schema, str) and self.schema:
             # A SQL parser is more than most projects need to load.
             from penstock.model.schema import schema
@@ -71,14 +74,19 @@ class Topic:
             raise DeclarationError(f"topic {self.name} has a negative duration", got=got, hint=FOREVER)
 
     @property
+    def registry_schema(self) -> RegistrySchema | None:
+        """The schema of its values, if a schema registry keeps it."""
+        return self.schema if isinstance(self.schema, RegistrySchema) else None
+
+    @property
     def avro(self) -> Avro | None:
-        """The schema of its values, if they are Avro."""
+        """The schema of its values, if they are Avro, the one format that captures write."""
         return self.schema if isinstance(self.schema, Avro) else None
 
     @property
     def ddl(self) -> str:
         """The fields of its values as Spark DDL; empty if it declares no schema."""
-        return self.schema.ddl if isinstance(self.schema, Avro) else self.schema
+        return self.schema.ddl if isinstance(self.schema, RegistrySchema) else self.schema
 
     @property
     def dead_letters(self) -> str:
@@ -134,6 +142,27 @@ def reader_schema(what: str, topic: Topic | None, said: str) -> str:
             f"{what} and its topic both declare a schema", got=said, hint="leave it out: the topic's is taken"
         )
     return said
+
+
+def reader_fields(what: str, schema: str | RegistrySchema) -> tuple[Field, ...]:
+    """The fields that a reader of a topic gets.
+
+    Args:
+        what: Names the reader in errors.
+        schema: Spark DDL of a JSON object, or the schema of the topic; empty for raw records, which have none.
+
+    Raises:
+        DeclarationError: It is no schema, or has a field of a name that the engine takes.
+    """
+    if isinstance(schema, RegistrySchema):
+        check_field_names(schema.fields, what)
+        return schema.fields
+    if not schema:
+        return ()
+    # A SQL parser is more than most projects need to load.
+    from penstock.model.schema import schema as fields_of
+
+    return fields_of(schema, what)
 
 
 def topic_name(topic: Topic | str) -> str:

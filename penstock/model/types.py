@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from penstock.errors import DeclarationError
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,39 @@ class Field:
     name: str
     type: Type
     required: bool = False
+
+
+def check_field_names(fields: Sequence[Field], what: str) -> None:
+    """Raise DeclarationError if a field has a name that the engine takes, or a name occurs twice.
+
+    Args:
+        fields: The fields of a schema.
+        what: Names whose it is.
+    """
+    names = [field.name.lower() for field in fields]
+    if reserved := [name for name in names if name.startswith("_") or name == "event_time"]:
+        raise DeclarationError(
+            f"the schema of {what} has a field of the engine's own name",
+            got=", ".join(reserved),
+            hint="rename it where it is written, or read the records without a schema: names that begin with '_' and "
+            "event_time are taken",
+        )
+    _check_names_once(fields, what)
+
+
+def _check_names_once(fields: Sequence[Field], what: str) -> None:
+    names = [field.name.lower() for field in fields]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DeclarationError(
+            f"the schema of {what} names a field twice",
+            got=", ".join(twice),
+            hint="drop one; names that differ in case only are one name",
+        )
+    for field in fields:
+        inner: Type | None = field.type
+        while inner:
+            _check_names_once(inner.fields, what)
+            inner = inner.element
 
 
 def quoted(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from penstock.errors import DeclarationError
 from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
 from penstock.model.output import Columns
-from penstock.model.topic import OF_TOPIC, Topic, reader_schema, topic_name
+from penstock.model.topic import OF_TOPIC, Topic, reader_fields, reader_schema, topic_name
 
 if TYPE_CHECKING:
     from penstock.model.types import Field
@@ -98,11 +98,8 @@ class View:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The fields of its values."""
-        # A SQL parser is more than most projects need to load.
-        from penstock.model import schema
-
-        is_avro = isinstance(self.topic, Topic) and self.topic.avro is not None
-        return schema.schema(self.schema, f"view {self.name}", of_json=not is_avro)
+        of_topic = self.topic.registry_schema if isinstance(self.topic, Topic) else None
+        return reader_fields(f"view {self.name}", of_topic or self.schema)
 
     def _check_query_by(self) -> None:
         if any(f.name.lower() == "key" for f in self.fields):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.errors import (
     IncompatibleSchema,
@@ -37,8 +37,15 @@ SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND = 40401, 40402, 40403
 MESSAGE_LENGTH = 2000
 
 
-def schema_text(schema_id: int, endpoint: RegistryEndpoint | None = None) -> str:
-    """The schema of an id, as it is registered.
+class WriterSchema(NamedTuple):
+    """A schema as it is registered; kind: `AVRO`, `PROTOBUF` or `JSON`."""
+
+    text: str
+    kind: str
+
+
+def schema_of(schema_id: int, endpoint: RegistryEndpoint | None = None) -> WriterSchema:
+    """The schema of an id.
 
     Args:
         schema_id: The id, as records have it before their value.
@@ -57,7 +64,7 @@ def schema_text(schema_id: int, endpoint: RegistryEndpoint | None = None) -> str
             f"the schema registry has no schema of id {schema_id}",
             hint="find out who writes records with this id, and which registry it uses",
         )
-    return str(schema.schema_str)
+    return WriterSchema(str(schema.schema_str), str(schema.schema_type))
 
 
 def subject_schemas(subject: str) -> dict[int, str]:

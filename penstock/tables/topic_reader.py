@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
 
 from penstock.codec.arrow_types import arrow_type
-from penstock.codec.avro import AvroValues
 from penstock.codec.columnar import BAD_COLUMN, SOURCE_RECORD_COLUMN, RecordDecoder
 from penstock.codec.heartbeat import HEARTBEAT_KEY, heartbeat_signer
+from penstock.codec.registry_values import RegistryValues
 from penstock.codec.text import as_text
 from penstock.errors import BrokerError, BrokerRefused, LeaseLost
 from penstock.kafka.admin import LARGE_FETCH, REQUEST_TIMEOUT, TOPIC_UNAVAILABLE, admin, await_result
@@ -161,7 +161,7 @@ class TableDecoder:
         # A table needs no event time.
         self._decoder = RecordDecoder(
             table.source, f"table {table.source}", table.schema, "", None, keep_records=True,
-            avro=AvroValues(table.avro) if table.avro else None,
+            registry=RegistryValues(table.registry_schema) if table.registry_schema else None,
         )  # fmt: skip
         self._schema = table_schema(self._fields)
 

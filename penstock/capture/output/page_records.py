@@ -14,7 +14,7 @@ from penstock.capture.source.base import SourcePage
 from penstock.codec.avro_encoder import AvroEncoder
 from penstock.errors import PenstockError
 from penstock.model.capture import Capture
-from penstock.model.checks.avro_checks import COLUMNS_NOT_OF_SCHEMA, SELECT_FIELDS, column_mismatch
+from penstock.model.checks.schema_checks import COLUMNS_NOT_OF_SCHEMA, SELECT_FIELDS, column_mismatch
 
 Columns = Mapping[str, Sequence[Any]]
 """The values of each column, by its name."""

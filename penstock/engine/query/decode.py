@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 MAX_BAD_HELD = 10_000
 MAX_BAD_BYTES = 2_000
 OWN_COLUMNS = ("timestamp", "headers")
-# Schemas of writers that Spark itself decodes, the newest ones; each is an expression of the plan.
+# By the format: what decodes values in Spark, before the workers.
+NATIVE_DECODERS = {"AVRO": decoded_avro}
+# Schemas of writers that are known when a query starts, the newest ones; each is an expression of the plan.
 MAX_NATIVE_SCHEMAS = 20
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 
@@ -80,11 +82,12 @@ def decode_records(
     signer = heartbeat_signer()
     decoder = RecordDecoder.of_input(input_, combine=combine, keep_records=keep == "all", signer=signer)
     decoder = replace(decoder, trace=True) if trace else decoder
-    if decoder.avro and input_.topic:
-        known = client.subject_schemas(decoder.avro.schema.subject_of(input_.topic.name))
+    if decoder.registry and input_.topic:
+        known = client.subject_schemas(decoder.registry.schema.subject_of(input_.topic.name))
         newest = tuple(known.items())[len(known) - MAX_NATIVE_SCHEMAS :] if MAX_NATIVE_SCHEMAS else ()
-        avro = replace(decoder.avro, known=newest, endpoint=find_endpoint(), has_decoded=bool(newest))
-        decoder = replace(decoder, avro=avro)
+        has_decoded = bool(newest) and decoder.registry.schema.kind in NATIVE_DECODERS
+        values = replace(decoder.registry, known=newest, endpoint=find_endpoint(), has_decoded=has_decoded)
+        decoder = replace(decoder, registry=values)
     if now is None and input_.schema and not decoder.computes_event_time:
         # Spark computes the event time of decoded rows, and needs the record's timestamp for it.
         decoder = replace(decoder, whole_record=True)
@@ -99,8 +102,8 @@ def decode_records(
         "headers": F.to_json("headers"),
         "trace_context": F.col(TRACE_FIELD.name),
     }
-    if decoder.avro and decoder.avro.has_decoded:
-        computed["decoded"] = decoded_avro(decoder.avro)
+    if decoder.registry and decoder.registry.has_decoded:
+        computed["decoded"] = NATIVE_DECODERS[decoder.registry.schema.kind](decoder.registry)
     columns = source.select(*(computed.get(name, F.col(name)).alias(name) for name in decoder.input_columns))
     rows = columns.mapInArrow(decoder, decoder_schema(decoder))
     if input_.record:

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.engine.query import decode
 from penstock.engine.query.expectations import violation_columns
-from penstock.engine.query.native_avro import avro_columns
 from penstock.engine.query.trace_context import header_columns
+from penstock.engine.query.written_values import written_columns
 from penstock.errors import Blocked, DeclarationError
 from penstock.model.mask_expressions import masked_columns
 from penstock.model.output import TopicOutput
@@ -33,7 +33,7 @@ def encode_rows(stream: Stream, rows: DataFrame, *, readable: bool = False) -> D
     Args:
         stream: The stream.
         rows: The transform's rows.
-        readable: Whether a value that is written as Avro is JSON here, for people, and no registry is asked.
+        readable: Whether a value of a schema registry is plain JSON here, for people, and no registry is asked.
     """
     outputs, violations = stream.outputs, violation_columns(stream)
     if "" in outputs:
@@ -64,11 +64,11 @@ def _columns(output: Output, rows: DataFrame, *, readable: bool) -> list[Column]
         # The transforms of sinks and archives mask their rows, as ids are made of them.
         return output.columns()
     masked = masked_columns(rows, output.mask)
-    if output.topic.avro is None:
+    if output.topic.registry_schema is None:
         return output.columns(masked)
     if readable:
         return replace(output, topic=replace(output.topic, schema="")).columns(masked)
-    return avro_columns(rows, output, output.topic.avro, masked)
+    return written_columns(rows, output, output.topic.registry_schema, masked)
 
 
 def split_by_output(stream: Stream, rows: pa.Table) -> dict[str, pa.Table]:

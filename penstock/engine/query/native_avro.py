@@ -8,36 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.avro.functions import from_avro, to_avro
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DateType,
-    FractionalType,
-    MapType,
-    NumericType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from penstock.codec.avro import VALID, with_types, without_logical_type
-from penstock.errors import DeclarationError
-from penstock.model.avro import LOGICAL, MAX_DIGITS
+from penstock.model.avro import LOGICAL, MAX_DIGITS, Avro
 from penstock.model.types import quoted
-from penstock.registry import client, wire_format
+from penstock.registry import wire_format
 from penstock.registry.wire_format import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
-    from penstock.codec.avro import AvroValues
-    from penstock.model.avro import Avro, AvroType
-    from penstock.model.output import TopicOutput
+    from penstock.codec.registry_values import RegistryValues
+    from penstock.model.avro import AvroType
 
 
-def decoded_avro(values: AvroValues, value: str = "value") -> Column:
+def decoded_avro(values: RegistryValues, value: str = "value") -> Column:
     """STRUCT of the schema's fields and VALID: the record of a value, if it is Avro of a known schema.
 
     The result for any other value is a struct of NULLs or NULL. Decimals have 38 digits, whatever the schema says:
@@ -49,6 +36,7 @@ def decoded_avro(values: AvroValues, value: str = "value") -> Column:
         value: The column, BINARY.
     """
     schema = values.schema
+    assert isinstance(schema, Avro)
     # What Spark returns for bytes that are no record is a record of NULLs: a field that no writer has tells them apart.
     reader = _read_by_spark(schema.text, _with_more_digits)
     reader["fields"].append({"name": VALID, "type": "boolean", "default": True})
@@ -62,62 +50,14 @@ def decoded_avro(values: AvroValues, value: str = "value") -> Column:
     return result
 
 
-def avro_columns(rows: DataFrame, output: TopicOutput, schema: Avro, masked: Mapping[str, Column]) -> list[Column]:
-    """The columns of an output whose values are Avro: `key` and `value`.
-
-    The schema is registered at the release; here its id is looked up.
+def avro_value(record: Column, schema: Avro) -> Column:
+    """BINARY: the record as Avro. A batch fails whose row has a NULL in a field that is no union with null.
 
     Args:
-        rows: The transform's rows.
-        output: The output.
-        schema: The schema of its values.
-        masked: The expressions of its masked columns, by name in lower case.
-
-    Raises:
-        DeclarationError: A column cannot be written as its field without a change of its values.
-        SchemaNotRegistered: It is not registered.
-        RegistryError: The registry does not answer.
+        record: STRUCT of the schema's fields.
+        schema: The schema.
     """
-    key, _ = output.columns(masked)
-    columns = (masked.get(name.lower(), F.col(quoted(name))).alias(name) for name, _ in schema.record.fields)
-    record = F.struct(*columns)
-    (have,) = rows.select(record).schema
-    record = record.cast(_written_type(have.dataType, schema.record, f"topic {output.topic.name}"))
-    number = client.registered_id(schema.subject_of(output.topic.name), schema.text, schema.kind)
-    header = F.lit(wire_format.header(number))
-    written = json.dumps(_read_by_spark(schema.text))
-    return [key, F.concat(header, to_avro(record, written)).alias("value")]
-
-
-def _written_type(have: DataType, of: AvroType, where: str) -> str:
-    """The DDL that values are cast to. A cast takes the fields of a struct by position, and Spark's Avro by name."""
-    if isinstance(have, StructType) and of.name == "record":
-        types = {name.lower(): (name, inner) for name, inner in of.fields}
-        if sorted(types) != sorted(name.lower() for name in have.names):
-            names = ", ".join(name for name, _ in of.fields)
-            raise _no_fit(where, ", ".join(have.names), f"return a struct with the fields {names}")
-        fields = ((*types[field.name.lower()], field.dataType) for field in have)
-        inner = (f"{quoted(name)}: {_written_type(kind, one, f'{where}, {name}')}" for name, one, kind in fields)
-        return f"STRUCT<{', '.join(inner)}>"
-    if isinstance(have, ArrayType) and of.name == "array" and of.element:
-        return f"ARRAY<{_written_type(have.elementType, of.element, where)}>"
-    if isinstance(have, MapType) and of.name == "map" and of.element:
-        return f"MAP<STRING, {_written_type(have.valueType, of.element, where)}>"
-    kind = of.type.kind
-    is_number, is_time = isinstance(have, NumericType), isinstance(have, DateType | TimestampType | TimestampNTZType)
-    if (
-        (isinstance(have, FractionalType) and kind in ("int", "bigint"))
-        or (is_time and kind not in ("date", "timestamp", "string"))
-        or (is_number and kind in ("date", "timestamp", "boolean"))
-        or isinstance(have, ArrayType | MapType | StructType)
-    ):
-        hint = "convert it in the transform, such as with cast, round, unix_millis or timestamp_millis"
-        raise _no_fit(where, f"{have.simpleString()} for {of.type}", hint)
-    return of.type.ddl
-
-
-def _no_fit(where: str, got: str, hint: str) -> DeclarationError:
-    return DeclarationError(f"a column cannot be written as its Avro field: {where}", got=got, hint=hint)
+    return to_avro(record, json.dumps(_read_by_spark(schema.text)))
 
 
 def _read_by_spark(text: str, change: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> Any:

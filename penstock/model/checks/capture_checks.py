@@ -8,7 +8,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token
 
 from penstock.errors import DeclarationError, PenstockError
-from penstock.model.checks.avro_checks import COLUMNS_NOT_OF_SCHEMA, SELECT_FIELDS, column_mismatch
+from penstock.model.checks.schema_checks import COLUMNS_NOT_OF_SCHEMA, SELECT_FIELDS, column_mismatch
 from penstock.model.sql.capture_clauses import CaptureClauses, own_columns
 from penstock.model.sql.lexer import excerpt
 from penstock.model.sql.volatile_functions import WORDS, momentary

@@ -49,7 +49,7 @@ def test_a_schema_has_one_id_however_often_it_is_registered(subject: str) -> Non
     found = client.subject_schemas(subject)
     assert list(found) == [first, second], "the oldest first"
     assert [json.loads(text) for text in found.values()] == [json.loads(FIRST), json.loads(WITH_NOTE)]
-    assert json.loads(client.schema_text(second)) == json.loads(WITH_NOTE)
+    assert json.loads(client.schema_of(second).text) == json.loads(WITH_NOTE)
     assert client.register(subject, FIRST, "AVRO") == first, "an earlier release may be released again"
     assert list(client.subject_schemas(subject)) == [first, second]
 
@@ -123,7 +123,7 @@ def test_what_nobody_has_registered(subject: str) -> None:
     with pytest.raises(SchemaNotRegistered, match=f"not registered under {subject}"):
         client.registered_id(subject, FIRST, "AVRO")
     with pytest.raises(UnknownSchema, match="no schema of id 2000000000"):
-        client.schema_text(2_000_000_000)
+        client.schema_of(2_000_000_000)
 
 
 def test_ids_survive_a_crash_and_are_known_without_the_server(
@@ -131,10 +131,10 @@ def test_ids_survive_a_crash_and_are_known_without_the_server(
 ) -> None:
     monkeypatch.setattr(client, "RETRY_MS", 1)
     first = client.register(subject, FIRST, "AVRO")
-    client.schema_text(first)
+    client.schema_of(first)
     schema_registry.kill()
     try:
-        assert json.loads(client.schema_text(first)) == json.loads(FIRST), "it was read before"
+        assert json.loads(client.schema_of(first).text) == json.loads(FIRST), "it was read before"
         for use in (lambda: client.subject_schemas(subject), lambda: client.register(subject, WITH_NOTE, "AVRO")):
             with pytest.raises(RegistryError, match=r"does not answer.*hint: check that it runs"):
                 use()

@@ -52,17 +52,17 @@ def catalog_of(into: str = "out", more: str = "", form: str = "", streams: tuple
 def test_a_stream_and_a_sink_in_sql_have_the_schema_of_the_topic() -> None:
     catalog = catalog_of("out-of-sql", streams=(STREAM, second("out-of-sql")))
     stream = catalog.streams["in-sql"]
-    assert stream.sources["orders"].avro == AVRO
+    assert stream.sources["orders"].registry_schema == AVRO
     [output] = stream.outputs.values()
     assert isinstance(output, TopicOutput)
-    assert output.topic.avro == AVRO
+    assert output.topic.registry_schema == AVRO
     [read] = catalog.sinks["sunk"].reads
     assert read.schema == AVRO.ddl
 
 
 def test_who_says_raw_records_gets_raw_records() -> None:
     assert catalog_of("json", form=" AS BINARY").sinks["sunk"].reads[0].schema == ""
-    assert Input(ORDERS, schema="").avro is None
+    assert Input(ORDERS, schema="").registry_schema is None
     archive = archive_stream(Archive("kept", ORDERS, bucket="archives", prefix="p", app="shop"), {})
     assert [source.schema for source in archive.sources.values()] == [""]
 
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_a_view_answers_decimals_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "schema_text", lambda *_: AVRO.text)
+    monkeypatch.setattr(client, "schema_of", lambda *_: client.WriterSchema(AVRO.text, AVRO.kind))
     view = View("orders", ORDERS, query_by="id")
     stream = BytesIO()
     schemaless_writer(

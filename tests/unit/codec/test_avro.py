@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.codec.avro import AvroDecoder, AvroValues
+from penstock.codec.avro import AvroDecoder
+from penstock.codec.registry_values import RegistryValues
 from penstock.errors import DeclarationError, RegistryError, UnknownSchema
 from penstock.model.avro import Avro
 from penstock.registry import client
+from penstock.registry.client import WriterSchema
 from penstock.registry.wire_format import MAGIC
 from tests.support.avro_cases import B, field, logical, record, schema_text
 
@@ -26,20 +28,20 @@ def lookups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The ids that were looked up: 1 has a text, 2 no Avro, 3 is none, and of 4 the registry says nothing."""
     seen: list[int] = []
 
-    def schema(number: int, _: object) -> str:
+    def schema(number: int, _: object) -> WriterSchema:
         seen.append(number)
         if number == 3:
             raise UnknownSchema("no such id")
         if number == 4:
             raise RegistryError("no answer")
-        return schema_text([B]) if number == 1 else '{"type": "nothing"}'
+        return WriterSchema(schema_text([B]) if number == 1 else '{"type": "nothing"}', "AVRO")
 
-    monkeypatch.setattr(client, "schema_text", schema)
+    monkeypatch.setattr(client, "schema_of", schema)
     return seen
 
 
 def test_a_schema_is_looked_up_once_and_what_is_no_record_has_a_reason(lookups: list[int]) -> None:
-    decoder = AvroDecoder(AvroValues(Avro(schema_text([B]))))
+    decoder = AvroDecoder(RegistryValues(Avro(schema_text([B]))))
     values = [
         value(1, b"\x02x"),
         None,
@@ -66,12 +68,12 @@ def test_a_schema_is_looked_up_once_and_what_is_no_record_has_a_reason(lookups: 
 
 def test_a_registry_without_an_answer_rejects_no_record() -> None:
     with pytest.raises(RegistryError):
-        AvroDecoder(AvroValues(Avro(schema_text([B])))).decode(pa.array([value(4, b"\x02x")]))
+        AvroDecoder(RegistryValues(Avro(schema_text([B])))).decode(pa.array([value(4, b"\x02x")]))
 
 
 def test_one_value_outside_of_its_type_rejects_one_record() -> None:
     text = schema_text([field("d", logical("bytes", "decimal", precision=3, scale=1))])
-    decoder = AvroDecoder(AvroValues(Avro(text), ((1, text),)))
+    decoder = AvroDecoder(RegistryValues(Avro(text), ((1, text),)))
     rows, reasons = decoder.decode(pa.array([value(1, b"\x02\x0f"), value(1, b"\x04\x7f\xff"), value(1, b"\x02\xff")]))
     assert [row and row["d"] for row in rows.to_pylist()] == [Decimal("1.5"), None, Decimal("-0.1")]
     assert [bool(reason) for reason in reasons.to_pylist()] == [False, True, False]
@@ -79,7 +81,9 @@ def test_one_value_outside_of_its_type_rejects_one_record() -> None:
 
 def test_the_name_of_a_record_does_not_matter() -> None:
     text = json.dumps({**record("Other", B), "namespace": "com.example"})
-    rows, reasons = AvroDecoder(AvroValues(Avro(text), ((1, schema_text([B])),))).decode(pa.array([value(1, b"\x02x")]))
+    rows, reasons = AvroDecoder(RegistryValues(Avro(text), ((1, schema_text([B])),))).decode(
+        pa.array([value(1, b"\x02x")])
+    )
     assert (rows.to_pylist(), reasons.to_pylist()) == ([{"b": "x"}], [None])
 
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.codec.arrow_types import arrow_type
-from penstock.codec.avro import AvroDecoder, AvroValues
+from penstock.codec.avro import AvroDecoder
 from penstock.codec.avro_encoder import AvroEncoder
+from penstock.codec.registry_values import RegistryValues
 from penstock.model.avro import Avro
 from tests.support.avro_cases import CASES, DECIMAL, ENUM, TWO_BYTES, AvroCase, field, logical, schema_text
 
@@ -24,7 +25,7 @@ def encoded(schema: Avro, *rows: dict[str, Any]) -> tuple[list[bytes | None], di
 
 
 def decoded(schema: Avro, values: list[bytes | None]) -> list[Any]:
-    records, _ = AvroDecoder(AvroValues(schema, ((7, schema.text),))).decode(pa.array(values, pa.binary()))
+    records, _ = AvroDecoder(RegistryValues(schema, ((7, schema.text),))).decode(pa.array(values, pa.binary()))
     return records.to_pylist(maps_as_pydicts="strict")
 
 

@@ -293,7 +293,7 @@ def test_the_topic_takes_the_schema_of_a_file_beside_it(tmp_path: Path) -> None:
             "*",
             "as this type of Avro; got: at: record",
         ),
-        (None, "*", "an Avro schema cannot be read"),
+        (None, "*", "Avro: a schema cannot be read"),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused(

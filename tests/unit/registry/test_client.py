@@ -72,7 +72,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def ask(place: str, folder: Path, **variables: object) -> str:
     url = place if "://" in place else f"http://u:hidden@{place}"
     with other_project(folder, {"PENSTOCK_HOME": folder, "PENSTOCK_SCHEMA_REGISTRY_URL": url, **variables}):
-        return client.schema_text(7)
+        return client.schema_of(7).text
 
 
 @pytest.mark.parametrize(

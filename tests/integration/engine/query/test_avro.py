@@ -10,10 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.codec.avro import VALID, AvroDecoder, AvroValues
+from penstock.codec.avro import VALID, AvroDecoder
+from penstock.codec.registry_values import RegistryValues
 from penstock.engine.query import decode
 from penstock.engine.query.decode import decode_records
-from penstock.engine.query.native_avro import avro_columns, decoded_avro
+from penstock.engine.query.native_avro import decoded_avro
+from penstock.engine.query.written_values import written_columns
 from penstock.errors import DeclarationError
 from penstock.model.avro import Avro
 from penstock.registry import client
@@ -49,7 +51,7 @@ def java_bytes(spark: SparkSession, case: AvroCase) -> bytes:
 
 def test_all_writers_and_readers_agree(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     schemas = {number: schema_text(case.writer) for number, case in enumerate(CASES.values())}
-    monkeypatch.setattr(client, "schema_text", lambda number, _: schemas[number])
+    monkeypatch.setattr(client, "schema_of", lambda number, _: client.WriterSchema(schemas[number], "AVRO"))
     records, columns = {}, []
     wrong: dict[str, Any] = {}
     for number, (name, case) in enumerate(CASES.items()):
@@ -57,10 +59,10 @@ def test_all_writers_and_readers_agree(spark: SparkSession, monkeypatch: pytest.
         assert written == java_bytes(spark, case), name
         records[f"v{number}"] = MAGIC + number.to_bytes(4) + written
         schema = Avro(schema_text(case.reader))
-        rows, errors = AvroDecoder(AvroValues(schema)).decode(pa.array([records[f"v{number}"]]))
+        rows, errors = AvroDecoder(RegistryValues(schema)).decode(pa.array([records[f"v{number}"]]))
         if (errors.to_pylist(), [plain(rows[0].as_py())]) != ([None], [case.read]):
             wrong[name] = errors.to_pylist(), rows.to_pylist()
-        columns.append(decoded_avro(AvroValues(schema, ((number, schemas[number]),)), f"v{number}").alias(name))
+        columns.append(decoded_avro(RegistryValues(schema, ((number, schemas[number]),)), f"v{number}").alias(name))
     (native,) = (
         spark.createDataFrame(pa.table({name: [value] for name, value in records.items()}))
         .select(*columns)
@@ -101,7 +103,7 @@ def test_what_is_no_record_is_rejected_with_id_and_reason(spark: SparkSession, m
 
 def test_a_decimal_of_more_than_64_bits_is_rejected(spark: SparkSession) -> None:
     text = schema_text([field("d", logical("bytes", "decimal", precision=3, scale=1))])
-    values = AvroValues(Avro(text), ((1, text),), has_decoded=True)
+    values = RegistryValues(Avro(text), ((1, text),), has_decoded=True)
     header = MAGIC + (1).to_bytes(4)
     source = pa.table({"value": [header + b"\x02\x0f", header + b"\x12\x01" + bytes(7) + b"\x05"]})
     table = spark.createDataFrame(source).select("value", decoded_avro(values).alias("decoded")).coalesce(1).toArrow()
@@ -124,9 +126,11 @@ def test_columns_are_written_by_name_and_unchanged_or_refused(
         columns = {"s": "named_struct('b', 'B', 'a', 'A')", "t": "1500L", "i": "3L", "m": "4", **changed}
         rows = spark.range(1).select(*(F.expr(sql).alias(name) for name, sql in columns.items()))
         rows = rows.withColumn("l", F.array("s"))
-        return rows.select(*avro_columns(rows, output, schema, {}))
+        return rows.select(*written_columns(rows, output, schema, {}))
 
-    rows, _ = AvroDecoder(AvroValues(schema, ((1, schema.text),))).decode(written().toArrow()["value"].combine_chunks())
+    rows, _ = AvroDecoder(RegistryValues(schema, ((1, schema.text),))).decode(
+        written().toArrow()["value"].combine_chunks()
+    )
     struct = {"a": "A", "b": "B"}
     assert rows.to_pylist() == [{"s": struct, "l": [struct], "t": 1500, "i": 3, "m": 4}]
     for name, sql, got in (

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.avro.functions import from_avro
 
-from penstock.engine.query.native_avro import avro_columns
+from penstock.engine.query.written_values import written_columns
 from penstock.errors import DeclarationError
 from penstock.model.avro import Avro
 from penstock.model.mask_expressions import masked_columns, masked_rows
@@ -125,7 +125,7 @@ def test_values_of_avro_are_masked_too(spark: SparkSession, rows: DataFrame, mon
     masks = (Mask("text", "hashed", "pii"), Mask("n", "encrypted", "pii"))
     schema = Avro(text)
     output = TopicOutput(Topic("t", schema=schema), key="text", value=("text", "n"), mask=masks)
-    encoded = rows.select(*avro_columns(rows, output, schema, masked_columns(rows, masks)))
+    encoded = rows.select(*written_columns(rows, output, schema, masked_columns(rows, masks)))
     first = encoded.first()
     assert first is not None
     assert first.key.decode() == digest("a@x").hex()

@@ -1,0 +1,83 @@
+"""Schemas of topics that a schema registry keeps: what their formats have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Self
+
+from penstock.errors import DeclarationError
+from penstock.model.types import Field, quoted
+
+
+class FieldForm(NamedTuple):
+    """What a format knows of one field.
+
+    Attributes:
+        name: What the format calls its type.
+        holds_any: Whether it can hold any text, or any bytes.
+    """
+
+    name: str
+    holds_any: bool
+
+
+@dataclass(frozen=True)
+class RegistrySchema(ABC):
+    """The values of a topic are in the wire format of a schema registry, in one of its formats.
+
+    That is a zero byte, the id of the writer's schema in four bytes, and the value. They are read as `text`. What a
+    stream or a capture writes is registered with this schema at the release.
+
+    Attributes:
+        text: The schema.
+        subject: Its name in the registry; empty for `<topic>-value`.
+        kind: What the registry calls the format: `AVRO`, `JSON` or `PROTOBUF`.
+        is_json: Whether a value is JSON, read as that of a topic without a registry.
+    """
+
+    text: str
+    subject: str = ""
+    kind: ClassVar[str]
+    is_json: ClassVar[bool] = False
+
+    @classmethod
+    def read(cls, path: Path, subject: str = "") -> Self:
+        """The schema in a file.
+
+        Raises:
+            DeclarationError: The file cannot be read, or is no schema of this format, or has a type that is not read.
+        """
+        try:
+            return cls(path.read_text(), subject)
+        except (OSError, UnicodeDecodeError) as e:
+            what = f"{cls.__name__}: a schema cannot be read"
+            raise DeclarationError(what, got=f"{path}: {e}", hint="name its file") from e
+
+    def subject_of(self, topic: str) -> str:
+        """The subject of a topic."""
+        return self.subject or f"{topic}-value"
+
+    @property
+    @abstractmethod
+    def fields(self) -> tuple[Field, ...]:
+        """Its fields, as columns; one that every value has, and not null, is required.
+
+        Raises:
+            DeclarationError: It is no schema of this format, or has a type that is not read.
+        """
+
+    @abstractmethod
+    def form_of(self, path: Sequence[str]) -> FieldForm | None:
+        """What the format knows of a field; None if there is no such field.
+
+        Args:
+            path: The names of the field and of those around it, in any case.
+        """
+
+    @property
+    def ddl(self) -> str:
+        """The fields as Spark DDL; required ones are NOT NULL."""
+        return ", ".join(f"{quoted(f.name)} {f.type.ddl}{' NOT NULL' if f.required else ''}" for f in self.fields)

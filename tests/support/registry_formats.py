@@ -1,0 +1,95 @@
+"""For each format of a schema registry: orders in it, and Confluent's serialisers of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from penstock.model.avro import Avro
+from penstock.model.json_schema import JsonSchema
+from penstock.model.registry_schema import RegistrySchema
+from tests.support.avro_cases import field, logical, optional, schema_text
+
+Value = dict[str, Any]
+
+
+class RegistryFormat(NamedTuple):
+    """A format as the tests of streams need it.
+
+    Attributes:
+        older: The schema of an earlier version of `order`, which has other types where the format allows it.
+        order: Fields `id BIGINT, shop STRING, at TIMESTAMP`.
+        newer: `order` with a text `note` that may be missing.
+        shop: A text `town`.
+        named: `order` with `town`, which may be missing, and an integer `n`.
+        at: A time, of seconds since 1970, as the serialiser wants it.
+        writer: Of a registry and a schema, Confluent's serialiser, which registers the schema.
+        reader: Of a registry and a schema, Confluent's deserialiser.
+    """
+
+    older: RegistrySchema
+    order: RegistrySchema
+    newer: RegistrySchema
+    shop: RegistrySchema
+    named: RegistrySchema
+    at: Callable[[int], Any]
+    writer: Callable[[SchemaRegistryClient, RegistrySchema], Any]
+    reader: Callable[[SchemaRegistryClient, RegistrySchema], Any]
+
+    def write(self, registry: SchemaRegistryClient, topic: str, schema: RegistrySchema, value: Value) -> bytes:
+        written = self.writer(registry, schema)(value, SerializationContext(topic, MessageField.VALUE))
+        return bytes(written or b"")
+
+    def read(self, registry: SchemaRegistryClient, topic: str, schema: RegistrySchema, value: bytes | None) -> Value:
+        read: Value = self.reader(registry, schema)(value, SerializationContext(topic, MessageField.VALUE))
+        return read
+
+
+AT = field("at", logical("long", "timestamp-millis"))
+ORDER = [field("id", "long"), field("shop", "string"), AT]
+TOWN = field("town", optional("string"))
+
+
+def json_schema(required: Value, optional: Value | None = None) -> JsonSchema:
+    """A schema of an object without other properties, to which registries let properties be added."""
+    properties = {**required, **(optional or {})}
+    return JsonSchema(
+        json.dumps({
+            "title": "Order", "type": "object", "properties": properties, "required": [*required],
+            "additionalProperties": False,
+        })
+    )  # fmt: skip
+
+
+JSON_TEXT, JSON_INTEGER = {"type": "string"}, {"type": "integer"}
+JSON_ORDER = {"id": JSON_INTEGER, "shop": JSON_TEXT, "at": {"type": "string", "format": "date-time"}}
+
+FORMATS = {
+    "Avro": RegistryFormat(
+        older=Avro(schema_text([field("id", "int"), field("shop", "string"), AT])),
+        order=Avro(schema_text(ORDER)),
+        newer=Avro(schema_text([*ORDER, field("note", optional("string"), default=None)])),
+        shop=Avro(schema_text([field("town", "string")])),
+        named=Avro(schema_text([*ORDER, TOWN, field("n", "int")])),
+        at=lambda seconds: seconds * 1000,
+        writer=lambda registry, schema: AvroSerializer(registry, schema.text),
+        reader=lambda registry, _: AvroDeserializer(registry),
+    ),
+    "JSON Schema": RegistryFormat(
+        older=json_schema({**JSON_ORDER, "shop": {"type": "string", "minLength": 1}}),
+        order=json_schema(JSON_ORDER),
+        newer=json_schema(JSON_ORDER, {"note": JSON_TEXT}),
+        shop=json_schema({"town": JSON_TEXT}),
+        named=json_schema({**JSON_ORDER, "town": {"type": ["string", "null"]}, "n": JSON_INTEGER}),
+        at=lambda seconds: datetime.fromtimestamp(seconds, UTC).isoformat(),
+        writer=lambda registry, schema: JSONSerializer(schema.text, registry),
+        reader=lambda registry, schema: JSONDeserializer(schema.text, schema_registry_client=registry),
+    ),
+}  # fmt: skip
