@@ -44,18 +44,22 @@ def _bound(port: int) -> socket.socket:
 
 
 def port_holder(port: int) -> str | None:
-    """The process that listens on a port and its folder, as far as this user may know; None if there is none."""
+    """The process that uses a port and its folder, as far as this user may know; None if the port is free.
+
+    A port of the range that the system gives to outgoing connections may be in use by one.
+    """
     try:
         with _bound(port):
-            pass
+            return None
     except OSError:
-        with contextlib.suppress(psutil.Error):
-            for connection in psutil.net_connections("tcp"):
-                if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
-                    if connection.pid is None:
-                        break
-                    with contextlib.suppress(psutil.Error):
-                        holder = psutil.Process(connection.pid)
-                        return f"pid {holder.pid} ({holder.name()}) in {holder.cwd()}"
-        return "a process this user may not see"
-    return None
+        pass
+    with contextlib.suppress(psutil.Error):
+        users = [one for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port]
+        for user in sorted(users, key=lambda one: one.status != psutil.CONN_LISTEN):
+            how = "" if user.status == psutil.CONN_LISTEN else "an outgoing connection of "
+            with contextlib.suppress(psutil.Error):
+                if user.pid is not None:
+                    holder = psutil.Process(user.pid)
+                    return f"{how}pid {holder.pid} ({holder.name()}) in {holder.cwd()}"
+            return f"{how}a process this user may not see"
+    return "a process this user may not see"

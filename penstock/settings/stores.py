@@ -29,10 +29,12 @@ class StoreSettings(BaseModel):
         "", description="embedded stores that `penstock up` starts: some of `elasticsearch mongodb influxdb`"
     )
     elasticsearch_port: int = Field(
-        19200, description="port of the embedded Elasticsearch; its transport uses the next one"
+        19200, ge=1, le=65534, description="port of the embedded Elasticsearch; its transport uses the next one"
     )
-    mongodb_port: int = Field(37017, description="port of the embedded MongoDB")
-    influxdb_port: int = Field(18086, description="port of the embedded InfluxDB; its RPC uses the next one")
+    mongodb_port: int = Field(27117, ge=1, le=65535, description="port of the embedded MongoDB")
+    influxdb_port: int = Field(
+        18086, ge=1, le=65534, description="port of the embedded InfluxDB; its RPC uses the next one"
+    )
     s3_port: int = Field(
         19900, ge=1, le=65535, description="port of the embedded object store, which runs unless another is configured"
     )

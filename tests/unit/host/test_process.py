@@ -99,6 +99,16 @@ def test_who_holds_a_port() -> None:
     assert not ports.listens(port)
 
 
+def test_an_outgoing_connection_holds_a_port() -> None:
+    with socket.socket() as server, socket.socket() as client:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        client.bind(("127.0.0.1", 0))
+        client.connect(server.getsockname())
+        holder = ports.port_holder(client.getsockname()[1])
+    assert holder == f"an outgoing connection of pid {os.getpid()} ({psutil.Process().name()}) in {Path.cwd()}"
+
+
 def test_free_ports_in_a_row() -> None:
     first = ports.free_port(3)
     assert [ports.port_holder(first + step) for step in range(3)] == [None] * 3

@@ -16,7 +16,7 @@ from penstock.cli import app
 from penstock.control.database import ControlDatabase
 from penstock.errors import SettingError
 from penstock.kafka.client import client_config, spark_client_config
-from penstock.settings import misspelled_variables, settings
+from penstock.settings import Settings, misspelled_variables, settings
 from tests.support.caches import clear_caches
 
 WRONG = {
@@ -26,6 +26,13 @@ WRONG = {
     "LOG_JSON": ("ja", "PENSTOCK_LOG_JSON: Input should be a valid boolean", "'ja'"),
     "SPARK_CONF": ("{a:1}", 'error parsing value for field "spark_conf"', "not JSON"),
 }
+
+
+def test_no_default_port_is_one_of_outgoing_connections() -> None:
+    """Linux gives them 32768 and above: a server that takes such a port may find it in use."""
+    ports = {name: field.default for name, field in Settings.model_fields.items() if name.endswith("_port")}
+    assert len(ports) > 9
+    assert {name: port for name, port in ports.items() if not 1024 <= port < 32768 - 10} == {}
 
 
 @pytest.mark.parametrize("name", WRONG)
