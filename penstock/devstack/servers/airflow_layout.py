@@ -94,6 +94,8 @@ class AirflowLayout:
                 "task_instance_heartbeat_timeout": "60",
                 "orphaned_tasks_check_interval": "60",
             },
+            # By itself five seconds, which a busy machine exceeds: the task then fails before it has begun.
+            "workers": {"execution_api_timeout": "30"},
             # The triggers of a triggerer that died are taken over once its beat is this old.
             "triggerer": {"triggerer_health_check_threshold": "15"},
             "dag_processor": {
