@@ -125,6 +125,8 @@ def open_emitter() -> LineageEmitter | None:
     with optional_packages():
         from openlineage.client import OpenLineageClient
         from openlineage.client.transport.console import ConsoleTransport
+    # The client's transport tries each event several times, and warns each time.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     try:
         client = OpenLineageClient()
     except Exception as e:

@@ -13,6 +13,7 @@ import pytest
 from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
 
 from penstock.errors import MissingExtra, SettingError
+from penstock.host.ports import free_port
 from penstock.lineage import emitter
 from penstock.lineage.emitter import LineageEmitter, open_emitter
 from tests.support.caches import clear_caches
@@ -147,6 +148,19 @@ def test_a_receiver_that_refuses_is_reported_once_until_it_takes_events(
     assert len(texts) == 3, "once for both"
 
 
+def test_a_receiver_that_is_down_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the client's own retries, which log each of them."""
+    monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{free_port()}")
+    made = opened()
+    made.emit(lambda: event(1))
+    wait_until(lambda: "cannot be sent, and wait" in caplog.text, 60, what="it is reported")
+    made.close(0)
+    assert {r.name for r in caplog.records if r.levelname == "WARNING"} == {"penstock.lineage.emitter"}
+
+
+@pytest.mark.processes
 def test_an_event_that_cannot_be_made_ends_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     for name, value in {"TYPE": "file", "LOG_FILE_PATH": str(path), "APPEND": "true"}.items():
