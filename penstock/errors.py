@@ -131,7 +131,7 @@ class MissingExtra(PenstockError):
 
 # By the package that is imported: the extra of pyproject.toml that has it.
 EXTRAS = {
-    "authlib": "avro", "fastavro": "avro",
+    "authlib": "registry", "fastavro": "registry", "grpc_tools": "registry", "ptars": "registry",
     "bson": "mongodb", "pymongo": "mongodb", "elastic_transport": "elasticsearch", "elasticsearch": "elasticsearch",
     "openlineage": "lineage", "psycopg": "postgres", "watchfiles": "devstack",
 }  # fmt: skip

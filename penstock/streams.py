@@ -12,6 +12,7 @@ from penstock.model.mask import Mask
 from penstock.model.output import TopicOutput
 from penstock.model.output_mode import EmitChanges, EmitFinal, KeyedState, Stateless, StreamJoin, Timers
 from penstock.model.panel import Panel, PanelCard, PanelValue
+from penstock.model.protobuf import Protobuf
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic
 from penstock.model.view import View
@@ -34,6 +35,7 @@ __all__ = [
     "Panel",
     "PanelCard",
     "PanelValue",
+    "Protobuf",
     "RowsQuery",
     "Stateless",
     "Stream",

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from penstock.codec.avro import AvroDecoder, AvroText
 from penstock.codec.json_schema import JsonSchemaDecoder, JsonText
+from penstock.codec.protobuf import ProtobufDecoder, ProtobufText
 from penstock.codec.registry_values import RegistryValues, ValueDecoder, ValueText
 from penstock.errors import PenstockError
 from penstock.registry import client
@@ -26,7 +27,11 @@ class ValueFormat(NamedTuple):
     text: Callable[[str], ValueText]
 
 
-FORMATS = {"AVRO": ValueFormat(AvroDecoder, AvroText), "JSON": ValueFormat(JsonSchemaDecoder, JsonText)}
+FORMATS = {
+    "AVRO": ValueFormat(AvroDecoder, AvroText),
+    "JSON": ValueFormat(JsonSchemaDecoder, JsonText),
+    "PROTOBUF": ValueFormat(ProtobufDecoder, ProtobufText),
+}
 
 
 def value_decoder(values: RegistryValues) -> ValueDecoder:

@@ -33,8 +33,8 @@ class Topic:
         may_add_partitions: whether an existing topic may get more partitions; its keys then change their partition.
         config: further broker settings, by Kafka's names.
         schema: how its values are read by inputs and tables that say nothing else, and written by outputs: Spark DDL of
-            a JSON object; or `Avro` or `JsonSchema`, whose versions a schema registry keeps. Empty: as each of them
-            says.
+            a JSON object; or `Avro`, `JsonSchema` or `Protobuf`, whose versions a schema registry keeps. Empty: as each
+            of them says.
     """
 
     name: str

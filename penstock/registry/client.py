@@ -152,8 +152,8 @@ def register(subject: str, text: str, kind: str) -> int:
             raise IncompatibleSchema(
                 f"the schema of {subject} is not compatible with the registered versions",
                 got=_message(e),
-                hint="give new fields a default and keep the types of others; or write another topic; or change the "
-                "compatibility of the subject in the registry",
+                hint="keep the fields and types that there are, and in Avro give new fields a default; or write "
+                "another topic; or change the compatibility of the subject in the registry",
             ) from e
 
 

@@ -48,18 +48,17 @@ def encode_rows(stream: Stream, rows: DataFrame, *, readable: bool = False) -> D
             got=f"columns {', '.join(rows.columns)}",
             hint=f"add a column {TAG} with one of: {', '.join(outputs)}",
         )
-    structs = [
-        F.when(
-            F.col(TAG) == tag,
-            F.struct(*_columns(output, rows, readable=readable), *header_columns(output, rows), *violations),
-        ).alias(f"_{number}")
-        for number, (tag, output) in enumerate(outputs.items())
-    ]
+    structs = []
+    for number, (tag, output) in enumerate(outputs.items()):
+        is_own = F.col(TAG) == tag
+        columns = _columns(output, rows, is_own, readable=readable)
+        written = F.struct(*columns, *header_columns(output, rows), *violations)
+        structs.append(F.when(is_own, written).alias(f"_{number}"))
     return decode.with_nullable_fields(rows.select(F.col(TAG).alias("_tag"), *structs))
 
 
-def _columns(output: Output, rows: DataFrame, *, readable: bool) -> list[Column]:
-    """What the writer of an output gets of each row."""
+def _columns(output: Output, rows: DataFrame, is_own: Column | None = None, *, readable: bool) -> list[Column]:
+    """What the writer of an output gets of each row. is_own: whether a row is of the output; None if all are."""
     if not isinstance(output, TopicOutput):
         # The transforms of sinks and archives mask their rows, as ids are made of them.
         return output.columns()
@@ -68,7 +67,7 @@ def _columns(output: Output, rows: DataFrame, *, readable: bool) -> list[Column]
         return output.columns(masked)
     if readable:
         return replace(output, topic=replace(output.topic, schema="")).columns(masked)
-    return written_columns(rows, output, output.topic.registry_schema, masked)
+    return written_columns(rows, output, output.topic.registry_schema, masked, is_own)
 
 
 def split_by_output(stream: Stream, rows: pa.Table) -> dict[str, pa.Table]:

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 
 from penstock.engine.query.native_avro import avro_value
 from penstock.engine.query.native_json_schema import json_value
+from penstock.engine.query.protobuf_udf import protobuf_value
 from penstock.errors import DeclarationError
 from penstock.model.types import Type, quoted
 from penstock.registry import client, wire_format
@@ -33,11 +34,21 @@ if TYPE_CHECKING:
     from penstock.model.registry_schema import RegistrySchema
 
 # By the format: what makes BINARY, without the header, of the STRUCT of a schema's fields.
-ENCODERS: dict[str, Callable[[Column, Any], Column]] = {"AVRO": avro_value, "JSON": json_value}
+ENCODERS: dict[str, Callable[[Column, Any], Column]] = {
+    "AVRO": avro_value,
+    "JSON": json_value,
+    "PROTOBUF": protobuf_value,
+}
+# Of these, the formats that Spark's Python workers encode.
+IN_WORKERS = {"PROTOBUF"}
 
 
 def written_columns(
-    rows: DataFrame, output: TopicOutput, schema: RegistrySchema, masked: Mapping[str, Column]
+    rows: DataFrame,
+    output: TopicOutput,
+    schema: RegistrySchema,
+    masked: Mapping[str, Column],
+    is_own: Column | None = None,
 ) -> list[Column]:
     """The columns of an output to a topic of a schema registry: `key` and `value`.
 
@@ -48,6 +59,7 @@ def written_columns(
         output: The output.
         schema: The schema of its values.
         masked: The expressions of its masked columns, by name in lower case.
+        is_own: Whether a row is of this output; None if all are. Spark's workers also get the others.
 
     Raises:
         DeclarationError: A column cannot be written as its field without a change of its values.
@@ -59,6 +71,8 @@ def written_columns(
     record = F.struct(*(masked.get(f.name.lower(), F.col(quoted(f.name))).alias(f.name) for f in fields))
     (have,) = rows.select(record).schema
     record = record.cast(_written_type(have.dataType, Type("struct", fields=fields), f"topic {output.topic.name}"))
+    if is_own is not None and schema.kind in IN_WORKERS:
+        record = F.when(is_own, record)
     number = client.registered_id(schema.subject_of(output.topic.name), schema.text, schema.kind)
     header = F.lit(wire_format.header(number))
     return [key, F.concat(header, ENCODERS[schema.kind](record, schema)).alias("value")]

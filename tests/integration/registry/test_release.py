@@ -26,15 +26,32 @@ from tests.support.schema_registry import close_clients
 pytestmark = pytest.mark.integration
 
 STREAM = """
-from penstock.model.avro import Avro
-from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
-ORDERS = Topic("{topic}", schema=Avro('{schema}'))
-REFUNDS = Topic("{topic}-refunds", schema=Avro('{refunds}', subject="{topic} refunds"))
+from penstock.streams import *
+ORDERS = Topic("{topic}", schema={form}('{schema}'))
+REFUNDS = Topic("{topic}-refunds", schema={form}('{refunds}', subject="{topic} refunds"))
 STREAM = Stream("orders", "shop", {{"rows": Input(Topic("in"))}}, lambda rows: rows,
                 {{"order": TopicOutput(ORDERS, value=("id",)), "refund": TopicOutput(REFUNDS, value=("id",))}},
                 Stateless())
 """
 LONG, TEXT, DOUBLE = (schema_text([field("id", of)]) for of in ("long", "string", "double"))
+# A schema, one that is not compatible with it, and one that is; and what the registry says.
+VERSIONS = {
+    "Avro": (LONG, TEXT, DOUBLE, "STRING not compatible"),
+    "JsonSchema": (
+        *(
+            f'{{"type": "object", "properties": {{"id": {{"type": "{of}"}}}}}}'
+            for of in ("integer", "string", "number")
+        ),
+        "SUBSCHEMA_TYPE_CHANGED",
+    ),
+    "Protobuf": (
+        *(
+            f'syntax = "proto3"; message Order {{ {of} id = 1; }} {more}'
+            for of, more in (("int64", ""), ("string", ""), ("int64", "message Other { int64 id = 1; }"))
+        ),
+        "type",
+    ),
+}
 ME = Actor("me", "cli")
 
 
@@ -62,28 +79,31 @@ def topic() -> str:
     return f"orders-{uuid4().hex[:8]}"
 
 
-def declare(control: Control, topic: str, schema: str, refunds: str = LONG) -> None:
+def declare(control: Control, topic: str, schema: str, refunds: str = LONG, form: str = "Avro") -> None:
     folder = settings().project / "jobs" / "shop"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "orders.py").write_text(STREAM.format(topic=topic, schema=schema, refunds=refunds))
+    (folder / "orders.py").write_text(STREAM.format(topic=topic, schema=schema, refunds=refunds, form=form))
     unload_jobs()
     partial_catalog.cache_clear()
     control.sync(partial_catalog()[0])
 
 
-def test_schemas_are_registered_at_the_release_or_none_of_them(control: Control, topic: str) -> None:
-    declare(control, topic, LONG)
+@pytest.mark.parametrize("form", VERSIONS)
+def test_schemas_are_registered_at_the_release_or_none_of_them(control: Control, topic: str, form: str) -> None:
+    first_text, wrong, wider, words = VERSIONS[form]
+    kind = {"Avro": "AVRO", "JsonSchema": "JSON", "Protobuf": "PROTOBUF"}[form]
+    declare(control, topic, first_text, first_text, form)
     assert client.subject_schemas(f"{topic}-value") == {}
     assert release.release(control, "shop", ME) == 1
     [first] = client.subject_schemas(f"{topic}-value")
-    assert client.registered_id(f"{topic} refunds", LONG, "AVRO") == first
-    declare(control, topic, TEXT, DOUBLE)
-    with pytest.raises(ReleaseRefused, match=r"app shop writes by cannot be registered.*STRING not compatible") as e:
+    assert client.registered_id(f"{topic} refunds", first_text, kind) == first
+    declare(control, topic, wrong, wider, form)
+    with pytest.raises(ReleaseRefused, match=rf"app shop writes by cannot be registered.*{words}") as e:
         release.release(control, "shop", ME)
-    assert "hint: give new fields a default" in str(e.value)
+    assert "hint: keep the fields and types that there are" in str(e.value)
     assert [list(client.subject_schemas(name)) for name in (f"{topic}-value", f"{topic} refunds")] == [[first]] * 2
     assert control.releases("shop")[0].number == 1
-    declare(control, topic, LONG, DOUBLE)
+    declare(control, topic, first_text, wider, form)
     assert release.release(control, "shop", ME) == 2
     assert len(client.subject_schemas(f"{topic} refunds")) == 2
     assert release.release(control, "shop", ME, to="1") == 3, "its schemas are registered"

@@ -1,0 +1,324 @@
+"""Protobuf in the wire format of a schema registry as Arrow, and back, by ptars in batches.
+
+Behind the schema's id are the indexes of the message in its file: their number and each of them as zigzag varints; or
+one zero byte for the first message.
+https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec.arrow_types import arrow_type
+from penstock.codec.registry_values import (
+    ERROR,
+    MAX_VALUE_BYTES,
+    PARSED,
+    Column,
+    RegistryValues,
+    ValueDecoder,
+    WriterSchemas,
+    one_array,
+)
+from penstock.errors import optional_packages
+from penstock.model.proto_file import indexes_of, message_at, proto_file
+from penstock.model.protobuf import Protobuf, is_map, type_name
+from penstock.model.types import Type
+from penstock.registry.wire_format import HEADER_BYTES, schema_id
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+
+MAX_DEPTH = 16
+"""Messages around a message."""
+
+
+class MessageIndexes(NamedTuple):
+    """The indexes of a message in its file, and how many bytes they take."""
+
+    path: tuple[int, ...]
+    size: int
+
+
+def read_indexes(data: bytes) -> MessageIndexes | int:
+    """The indexes of a message.
+
+    Args:
+        data: The bytes behind the schema's id, or the first of them.
+
+    Returns:
+        The indexes; or, if bytes are missing, at least how many there must be.
+
+    Raises:
+        ValueError: These are none.
+    """
+    numbers: list[int] = []
+    at = number = shift = 0
+    count: int | None = None
+    while count is None or len(numbers) < count:
+        if at == len(data):
+            return at + (1 if count is None else count - len(numbers))
+        number |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if data[at - 1] & 0x80:
+            if shift > 28:
+                raise ValueError("the indexes of its message are broken")
+            continue
+        value = number >> 1 ^ -(number & 1)
+        number = shift = 0
+        if count is not None:
+            numbers.append(value)
+        elif not 0 <= value <= MAX_DEPTH:
+            raise ValueError("the indexes of its message are broken")
+        else:
+            count = value
+    return MessageIndexes(tuple(numbers) or (0,), at)
+
+
+def written_indexes(message: Descriptor) -> bytes:
+    """The indexes of a message as bytes."""
+    path = indexes_of(message)
+    if path == (0,):
+        return b"\x00"
+    return b"".join(map(_zigzag, (len(path), *path)))
+
+
+def _zigzag(number: int) -> bytes:
+    number, data = number << 1, b""
+    while number > 0x7F:
+        data += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return data + bytes([number])
+
+
+class ProtobufDecoder(ValueDecoder):
+    """Decodes fields by their numbers, if the writer's schema has the message at the indexes of a value."""
+
+    def __init__(self, values: RegistryValues) -> None:
+        assert isinstance(values.schema, Protobuf)
+        self._message = values.schema.descriptor
+        self._type: Any = arrow_type(Type("struct", fields=values.schema.fields))
+        self._schemas = WriterSchemas(values, proto_file)
+        self._handler = handler(self._message, "string")
+
+    def columns(self, table: pa.Table) -> dict[str, Column]:
+        parsed, errors = self.decode(one_array(table["value"]))
+        return {PARSED: parsed, ERROR: errors}
+
+    def decode(self, values: pa.Array[Any]) -> tuple[pa.Array[Any], pa.Array[Any]]:
+        """Decode values.
+
+        Args:
+            values: BINARY, the values of records; NULL is none.
+
+        Returns:
+            The records, a STRUCT of the schema's fields, and for each that could not be decoded the reason. Where a
+            value is NULL both are.
+        """
+        sizes, reasons = self._sizes(values)
+        parts: list[Any] = [pa.nulls(1, self._type)]
+        # The row of the parts that each value is; the first is none.
+        rows, length = np.zeros(len(values), np.int64), 1
+        for size in np.unique(sizes[sizes > 0]):
+            numbers = np.flatnonzero(sizes == size)
+            of_size = values if len(numbers) == len(values) else values.take(numbers)
+            decoded = self._decode(pc.binary_slice(of_size, int(size), MAX_VALUE_BYTES), numbers, values, reasons)
+            rows[numbers] = np.arange(length, length + len(numbers))
+            length += len(numbers)
+            parts.append(decoded)
+        records = parts[1] if len(parts) == 2 and len(parts[1]) == len(values) else pa.concat_arrays(parts).take(rows)
+        return records, pa.array(reasons, pa.string())
+
+    def _sizes(self, values: pa.Array[Any]) -> tuple[np.ndarray[Any, Any], list[str | None]]:
+        """How many bytes are before each message, 0 where there is none to decode; and the reasons for which."""
+        sizes = np.zeros(len(values), np.int64)
+        reasons: list[str | None] = [None] * len(values)
+        numbers, length = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False)), HEADER_BYTES + 1
+        while len(numbers):
+            heads: Any = pc.binary_slice(values.take(numbers), 0, length).dictionary_encode()
+            results = [self._size(head, length) for head in heads.dictionary.to_pylist()]
+            of_row = heads.indices.to_numpy()
+            for index, reason in enumerate(results):
+                if isinstance(reason, str):
+                    for number in numbers[of_row == index]:
+                        reasons[number] = reason
+            needed = np.array([0 if isinstance(one, str) else one for one in results], np.int64)[of_row]
+            sizes[numbers] = np.where(needed <= length, needed, 0)
+            numbers = numbers[needed > length]
+            length = int(needed.max())
+        return sizes, reasons
+
+    def _size(self, head: bytes, length: int) -> int | str:
+        """How many bytes are before a message, more than are read if those do not tell; or why it cannot be decoded."""
+        file: FileDescriptor | str = self._schemas.of_header(head[:HEADER_BYTES])
+        if isinstance(file, str):
+            return file
+        number = schema_id(head)
+        try:
+            indexes = read_indexes(head[HEADER_BYTES:])
+        except ValueError as e:
+            return f"not Protobuf of schema id {number}: {e}"
+        if isinstance(indexes, int):
+            if len(head) < length:
+                return f"not Protobuf of schema id {number}: it ends before its message"
+            return HEADER_BYTES + indexes
+        message = message_at(file, indexes.path)
+        if message is None or message.full_name != self._message.full_name:
+            written = message.full_name if message else f"no message at {', '.join(map(str, indexes.path))}"
+            return f"not {self._message.full_name}: schema id {number} has {written}"
+        return HEADER_BYTES + indexes.size
+
+    def _decode(
+        self, messages: Any, numbers: np.ndarray[Any, Any], values: pa.Array[Any], reasons: list[str | None]
+    ) -> Any:
+        """Messages as records; of those that are none, the reasons. They are found by halving."""
+        try:
+            batch = self._handler.array_to_record_batch(messages)
+        except ValueError as e:
+            if len(messages) == 1:
+                number = schema_id(values[int(numbers[0])].as_py())
+                reasons[numbers[0]] = f"not Protobuf of schema id {number}: {str(e).rpartition(': ')[2]}"
+                return pa.nulls(1, self._type)
+            half = len(messages) // 2
+            halves = [(messages[:half], numbers[:half]), (messages[half:], numbers[half:])]
+            return pa.concat_arrays([self._decode(*one, values, reasons) for one in halves])
+        return batch.to_struct_array().cast(self._type)
+
+
+class ProtobufEncoder:
+    """Encodes records as messages, behind the indexes of their message, in batches.
+
+    Args:
+        schema: The schema that they are written by.
+    """
+
+    def __init__(self, schema: Protobuf) -> None:
+        self._message = schema.descriptor
+        self._handler = handler(self._message, "int32")
+        self._indexes = pa.scalar(written_indexes(self._message))
+
+    def encode(self, records: Any) -> Any:
+        """BINARY: the values of records, without the header; NULL of NULL.
+
+        Args:
+            records: STRUCT of the schema's fields.
+
+        Raises:
+            ValueError: A field is NULL that every message has, an enum has no such name, or a number is too large.
+        """
+        valid = records.filter(records.is_valid())
+        batch = _batch(valid, self._message, self._handler.schema(), "")
+        messages = self._handler.record_batch_to_array(batch)
+        joined = pc.binary_join_element_wise(self._indexes, messages, b"")
+        return _spread(joined, records)
+
+
+@cache
+def protobuf_encoder(schema: Protobuf) -> ProtobufEncoder:
+    """The encoder of a schema, one in a process."""
+    return ProtobufEncoder(schema)
+
+
+def handler(message: Descriptor, enums: Literal["string", "int32"]) -> Any:
+    """What converts messages. enums: how they are in Arrow."""
+    with optional_packages():
+        from ptars import HandlerPool, PtarsConfig
+    config = PtarsConfig(
+        timestamp_unit="us", duration_unit="us", enum_repr=enums, list_value_name="element", list_nullable=True,
+        map_nullable=True, list_value_nullable=True, map_value_nullable=True,
+    )  # fmt: skip
+    return HandlerPool([message.file], config).get_for_message(message)
+
+
+def _batch(records: Any, message: Descriptor, layout: pa.Schema, where: str) -> pa.RecordBatch:
+    """Records as the columns that messages are made of."""
+    for oneof in message.oneofs:
+        values = [records.field(field.name).is_valid().to_numpy(zero_copy_only=False) for field in oneof.fields]
+        if (np.sum(values, axis=0, dtype=np.int64) > 1).any():
+            names = ", ".join(field.name for field in oneof.fields)
+            raise ValueError(f"more than one field of oneof {where}{oneof.name} has a value: {names}")
+    columns = [
+        _column(records.field(field.name), field, layout.field(field.name).type, f"{where}{field.name}")
+        for field in message.fields
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=[field.name for field in message.fields])
+
+
+def _column(array: Any, field: FieldDescriptor, want: Any, where: str) -> Any:
+    """The values of a field as a type of messages."""
+    if array.null_count and (field.is_repeated or not field.has_presence):
+        raise ValueError(f"field {where} is NULL, which Protobuf does not have for it")
+    if is_map(field):
+        value = field.message_type.fields_by_name["value"]
+        items = _values(array.items, value, want.item_type, f"{where}[]")
+        return pa.MapArray.from_arrays(array.offsets, array.keys, items)
+    if field.is_repeated:
+        values = _values(array.values, field, want.value_type, f"{where}[]")
+        return pa.ListArray.from_arrays(array.offsets, values)
+    return _values(array, field, want, where, nullable=True)
+
+
+def _values(array: Any, field: FieldDescriptor, want: Any, where: str, *, nullable: bool = False) -> Any:
+    if array.null_count and not nullable:
+        raise ValueError(f"field {where} is NULL, which Protobuf does not have for it")
+    if type_name(field) == "ENUM":
+        return _enum_numbers(array, field, where)
+    if pa.types.is_struct(want):
+        return _structs(array, field, want, where)
+    try:
+        return array.cast(want)
+    except pa.ArrowInvalid as e:
+        raise ValueError(f"field {where}: {e}") from e
+
+
+def _structs(array: Any, field: FieldDescriptor, want: Any, where: str) -> Any:
+    """Structs as those of messages; the fields of one that is NULL are not looked at."""
+    batch = _batch(array.filter(array.is_valid()), field.message_type, pa.schema(list(want)), f"{where}.")
+    return _spread(batch.to_struct_array(), array)
+
+
+def _spread(values: Any, array: Any) -> Any:
+    """Values of an array's valid rows, for all of its rows."""
+    if not array.null_count:
+        return values
+    is_valid = array.is_valid().to_numpy(zero_copy_only=False)
+    return values.take(pa.array(np.cumsum(is_valid) - 1, mask=~is_valid))
+
+
+def _enum_numbers(array: Any, field: FieldDescriptor, where: str) -> Any:
+    """The numbers of an enum's names; a name that is a number is of a value that the enum does not have."""
+    values = field.enum_type.values_by_name
+    names, numbers = pa.array([*values], pa.string()), pa.array([one.number for one in values.values()], pa.int32())
+    declared: Any = numbers.take(pc.index_in(array, names))
+    unknown = pc.and_(pc.is_valid(array), pc.is_null(declared))
+    if not pc.any(unknown).as_py():
+        return declared
+    try:
+        return pc.coalesce(declared, pc.if_else(unknown, array, None).cast(pa.int32()))
+    except pa.ArrowInvalid as e:
+        raise ValueError(f"field {where}: {field.enum_type.full_name} has no such value; {e}") from e
+
+
+class ProtobufText:
+    """Shows values as Protobuf's JSON, by the schema of their writer."""
+
+    def __init__(self, text: str) -> None:
+        self._file = proto_file(text)
+
+    def as_json(self, value: bytes) -> bytes:
+        """A value without its header."""
+        from google.protobuf.json_format import MessageToDict
+        from google.protobuf.message_factory import GetMessageClass
+
+        indexes = read_indexes(value)
+        if isinstance(indexes, int) or (message := message_at(self._file, indexes.path)) is None:
+            raise ValueError("it is no message of this schema")
+        parsed = GetMessageClass(message).FromString(value[indexes.size :])
+        return orjson.dumps(MessageToDict(parsed, preserving_proto_field_name=True))

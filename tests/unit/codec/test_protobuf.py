@@ -1,0 +1,191 @@
+"""Protobuf that the official runtime wrote is read, and what is written is read by it; all else has a reason."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message_factory import GetMessageClass
+
+from penstock.codec.arrow_types import arrow_type
+from penstock.codec.protobuf import (
+    MessageIndexes,
+    ProtobufDecoder,
+    ProtobufEncoder,
+    ProtobufText,
+    read_indexes,
+    written_indexes,
+)
+from penstock.codec.registry_values import RegistryValues
+from penstock.errors import UnknownSchema
+from penstock.model.protobuf import Protobuf
+from penstock.model.types import Type
+from penstock.registry import client
+from penstock.registry.client import WriterSchema
+from penstock.registry.wire_format import HEADER_BYTES, header
+from tests.support.protobuf_cases import CASES, EVERYTHING, schema, value, value_of
+
+ALL = Protobuf(EVERYTHING, message="Everything")
+MESSAGE = {
+    "id": "5", "i": -3, "u": 2**32 - 1, "big": 2**64 - 1, "f": 1.5, "d": -2.25, "z": True, "s": "x", "y": "AP8=",
+    "color": "BLUE", "note": "", "inner": {"n": 1}, "items": [{"n": 2, "o": "y"}, {}], "colors": ["BLUE", "RED"],
+    "counts": {"a": 1}, "inners": {"k": {"n": 4}}, "at": "2026-02-03T04:05:06.789Z", "took": "1.5s",
+    "wrapped": "0", "text": "", "second": 0,
+}  # fmt: skip
+READ = {
+    "id": 5, "i": -3, "u": 2**32 - 1, "big": Decimal(2**64 - 1), "f": 1.5, "d": -2.25, "z": True, "s": "x",
+    "y": b"\x00\xff", "color": "BLUE", "note": "", "inner": {"n": 1, "o": None},
+    "items": [{"n": 2, "o": "y"}, {"n": 0, "o": None}], "colors": ["BLUE", "RED"], "counts": [("a", 1)],
+    "inners": [("k", {"n": 4, "o": None})], "at": datetime(2026, 2, 3, 4, 5, 6, 789000, UTC), "took": 1_500_000,
+    "wrapped": Decimal(0), "text": "", "first": None, "second": 0,
+}  # fmt: skip
+RECORD: Any = arrow_type(Type("struct", fields=ALL.fields))
+
+
+def decoder(of: Protobuf, **known: str) -> ProtobufDecoder:
+    return ProtobufDecoder(RegistryValues(of, tuple((int(name[1:]), text) for name, text in known.items())))
+
+
+def message(written: dict[str, Any]) -> Any:
+    return ParseDict(written, GetMessageClass(ALL.descriptor)())
+
+
+def test_every_type_is_read_and_written() -> None:
+    values = [value(ALL, MESSAGE), None, value(ALL, {})]
+    rows, errors = decoder(ALL, _1=EVERYTHING).decode(pa.array(values))
+    assert errors.to_pylist() == [None, None, None]
+    assert rows.to_pylist()[:2] == [READ, None]
+    written = ProtobufEncoder(ALL).encode(rows).to_pylist()
+    parsed = [None if one is None else read(one) for one in written]
+    assert parsed == [message(MESSAGE), None, message({})]
+    sliced = ProtobufEncoder(ALL).encode(rows[2:]).to_pylist()
+    assert sliced == written[2:]
+
+
+def read(written: bytes) -> Any:
+    indexes = written_indexes(ALL.descriptor)
+    assert written.startswith(indexes)
+    return GetMessageClass(ALL.descriptor).FromString(written[len(indexes) :])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_versions_are_read_by_the_numbers_of_fields(name: str) -> None:
+    case = CASES[name]
+    rows, errors = decoder(schema(case.reader), _1=schema(case.writer).text).decode(
+        pa.array([value(schema(case.writer), case.written)])
+    )
+    assert (rows.to_pylist(), errors.to_pylist()) == ([case.read], [None])
+
+
+def test_an_unknown_value_of_an_enum_is_its_number_and_written_as_it() -> None:
+    of = message({"id": 1})
+    of.color = 77
+    rows, _ = decoder(ALL, _1=EVERYTHING).decode(pa.array([value_of(ALL, of)]))
+    assert rows[0].as_py()["color"] == "77"
+    assert read(ProtobufEncoder(ALL).encode(rows)[0].as_py()).color == 77
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "said"),
+    [
+        ("id", None, "field id is NULL, which"),
+        ("items", None, "field items is NULL, which"),
+        ("items", [None], r"field items\[\] is NULL, which"),
+        ("items", [{"n": None, "o": None}], r"field items\[\].n is NULL, which"),
+        ("counts", [("a", None)], r"field counts\[\] is NULL, which"),
+        ("color", "GREEN", "field color: demo.Color has no such value"),
+        ("colors", ["RED", "GREEN"], r"field colors\[\]: demo.Color has no such value"),
+        ("first", "x", "more than one field of oneof choice has a value: first, second"),
+        ("big", Decimal(-1), "field big: "),
+        ("u", 2**32, "field u: "),
+    ],
+)
+def test_what_a_message_cannot_hold_is_refused(name: str, changed: Any, said: str) -> None:
+    records = pa.array([READ, {**READ, name: changed}], RECORD)
+    with pytest.raises(ValueError, match=said):
+        ProtobufEncoder(ALL).encode(records)
+
+
+def test_a_null_struct_has_no_fields_to_look_at() -> None:
+    records = pa.array([{**READ, "inner": None, "at": None}, READ], RECORD)
+    first, second = (read(one or b"") for one in ProtobufEncoder(ALL).encode(records).to_pylist())
+    assert not first.HasField("inner")
+    assert not first.HasField("at")
+    assert second == message(MESSAGE)
+
+
+@pytest.fixture
+def lookups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ids that were looked up: 2 is Avro, 3 none, 4 no file, 5 has the message at another index."""
+    seen: list[int] = []
+
+    def schema_of(number: int, _: object) -> WriterSchema:
+        seen.append(number)
+        if number == 3:
+            raise UnknownSchema("no such id")
+        moved = EVERYTHING.replace("message First", "message Zero { string x = 1; } message First")
+        return WriterSchema({2: "{}", 4: "message {"}.get(number, moved), "AVRO" if number == 2 else "PROTOBUF")
+
+    monkeypatch.setattr(client, "schema_of", schema_of)
+    return seen
+
+
+def test_what_is_no_message_has_a_reason_and_rejects_no_other(lookups: list[int]) -> None:
+    good = message({"id": 7}).SerializeToString()
+    wrong = {
+        header(1) + b"\x02\x02\xff": "not Protobuf of schema id 1: unexpected EOF in varint",
+        header(1) + b"\x02\x02" + good + b"\x42\x01\xff": "not Protobuf of schema id 1: invalid UTF-8",
+        header(1) + b"\x02\x02" + good + b"\x42\x05x": "not Protobuf of schema id 1: unexpected EOF",
+        header(1) + b"\x00" + good: "not demo.Everything: schema id 1 has demo.First",
+        header(1) + b"\x02\x0e" + good: "not demo.Everything: schema id 1 has no message at 7",
+        header(1) + b"\x04\x02\x00": "not demo.Everything: schema id 1 has demo.Everything.Inner",
+        header(1): "not Protobuf of schema id 1: it ends before its message",
+        header(1) + b"\x04\x02": "not Protobuf of schema id 1: it ends before its message",
+        header(1) + b"\x02\x80": "not Protobuf of schema id 1: it ends before its message",
+        header(1) + b"\xff" * 9: "not Protobuf of schema id 1: the indexes of its message are broken",
+        header(1) + b"\x01" + good: "not Protobuf of schema id 1: the indexes of its message are broken",
+        header(2) + b"\x00": "schema id 2 is no Protobuf schema: it is AVRO",
+        header(3) + b"\x00": "schema id 3 is not in the registry",
+        b"{}": "not in the wire format of a schema registry: it begins with 0x7b7d",
+        b"": "not in the wire format of a schema registry: it is empty",
+    }
+    kept = [header(1) + b"\x02\x02" + good, header(5) + b"\x02\x04" + good, header(1) + b"\x02\x02"]
+    values = [*kept, None, *wrong, header(4) + b"\x00", *kept]
+    decode = decoder(ALL, _1=EVERYTHING).decode
+    for _ in range(2):
+        rows, errors = decode(pa.array(values, pa.binary()))
+        reasons: list[Any] = errors.to_pylist()
+        ids = [row and row["id"] for row in rows.to_pylist()]
+        assert ids == [7, 7, 0, *[None] * (len(wrong) + 2), 7, 7, 0]
+        assert reasons[4 : 4 + len(wrong)] == [*wrong.values()]
+        assert reasons[4 + len(wrong)].startswith("schema id 4 is no Protobuf schema: line 1: ")
+        assert reasons[:4] == [None] * 4
+        assert reasons[-3:] == [None] * 3
+    assert sorted(set(lookups)) == [2, 3, 4, 5]
+    assert [lookups.count(number) for number in (2, 4, 5)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("path", [(0,), (1,), (63,), (64,), (1, 0), (3, 200, 5)])
+def test_indexes_are_zigzag_varints(path: tuple[int, ...]) -> None:
+    # As Confluent's serialiser for Python writes them.
+    from io import BytesIO
+
+    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+
+    stream = BytesIO()
+    ProtobufSerializer._encode_varints(stream, list(path), zigzag=True)
+    data = stream.getvalue()
+    assert read_indexes(data + b"more") == MessageIndexes(path, len(data))
+    for length in range(len(data)):
+        needed = read_indexes(data[:length])
+        assert isinstance(needed, int)
+        assert length < needed <= len(data)
+
+
+def test_values_are_shown_as_protobufs_json() -> None:
+    shown = ProtobufText(EVERYTHING).as_json(value(ALL, {"id": "5", "color": "BLUE"})[HEADER_BYTES:])
+    assert shown == b'{"id":"5","color":"BLUE"}'
