@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from penstock.catalog.catalog import Catalog
+from penstock.catalog.misplaced import misplaced
 from penstock.catalog.validation import Declaration, build, incomplete_shares
 from penstock.errors import DeclarationError, line_within
 from penstock.model.archive import Archive
@@ -225,7 +226,7 @@ def load(project: Path | None = None) -> Catalog:
     folder = project or settings().project
     sql = folder / "sql"
     catalog = build(discover(folder), _captures(sql / "captures"), _sinks(sql / "sinks"), _sql_streams(sql / "streams"))
-    for _, e in incomplete_shares(catalog):
+    for _, e in (*incomplete_shares(catalog), *misplaced(folder, catalog, modules(folder))):
         raise e
     return catalog
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.catalog.catalog import Catalog, Supervised
 from penstock.catalog.discovery import declarations_of, modules, python_files
+from penstock.catalog.misplaced import misplaced
 from penstock.catalog.validation import Declaration, build, incomplete_shares
 from penstock.errors import DeclarationError
 from penstock.model.declaration import list_files
@@ -73,7 +74,8 @@ def load_partial(
     sql = [path for folder in ("captures", "sinks", "streams") for path in list_files(root / "sql" / folder, ".sql")]
     replaced = {path.stem for path in drafts}
     kept = [path for path in sql if path.parent.name != "streams" or path.stem not in replaced]
-    for path in [*modules(root), *kept, *drafts]:
+    read = modules(root)
+    for path in [*read, *kept, *drafts]:
         try:
             waiting.append(_read_file(path, root, is_draft=path in drafts))
         except DeclarationError as e:
@@ -86,6 +88,7 @@ def load_partial(
         catalog, contradictions = _build_one_by_one(waiting)
         broken += contradictions
     broken += [BrokenFile(sink.path, e) for sink, e in incomplete_shares(catalog)]
+    broken += [BrokenFile(path, e) for path, e in misplaced(root, catalog, read)]
     return catalog, [*broken, *(_failing_combiners(catalog) if combiners else ())]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,3 +108,62 @@ def test_a_stream_that_its_own_module_does_not_declare_is_an_error_of_that_modul
     (shop / "aaa.py").write_text("from jobs.shop.sales import SALES")
     _, (wrong,) = load_partial()
     assert wrong.path == shop / "sales.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "got"),
+    [
+        ("jobs/sales.py", "STREAM = make('sales')", "STREAM"),
+        ("jobs/sales.py", "STREAMS: list[Stream] = [make('sales')]", "STREAMS"),
+        ("jobs/sales.py", "SALES = Stream('sales', 'shop', {}, make, None, Stateless())", "SALES"),
+        ("jobs/sales.py", "ALL = [View('sales', Topic('t', compacted=True), 'n INT')]", "ALL"),
+        ("jobs/shop/__init__.py", "STREAM = make('sales')", "STREAM"),
+        (
+            "jobs/shop/parts/sales.py",
+            "import penstock.streams\nA = penstock.streams.Archive('a', 'o', bucket='b')",
+            "A",
+        ),
+    ],
+)
+def test_a_module_that_is_not_read_declares_nothing_silently(tmp_path: Path, file: str, text: str, got: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    # It is not imported: it may be a program.
+    path.write_text(f"{text}\nraise SystemExit('imported')")
+    message = (
+        f"^{re.escape(str(path))}: a stream .* is not declared, and would not run; got: {got}; hint: move the file"
+    )
+    with other_project(tmp_path, {}):
+        with pytest.raises(DeclarationError, match=message):
+            load()
+        _, (wrong,) = load_partial()
+    assert wrong.path == path
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "folder"),
+    [
+        ("sql/sales.sql", "-- Sales.\n/* of\n a day */ stream into sales\nREAD", "streams"),
+        ("sql/stream/sales.sql", "STREAM INTO sales", "streams"),
+        ("sql/streams/shop/sales.sql", "STREAM INTO sales", "streams"),
+        ("sql/sales.sql", "CAPTURE INTO sales FROM", "captures"),
+        ("sql/sink/sales.sql", "UPSERT INTO mongodb.shop.sales", "sinks"),
+    ],
+)
+def test_a_statement_in_another_folder_is_an_error(tmp_path: Path, file: str, text: str, folder: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with other_project(tmp_path, {}), pytest.raises(DeclarationError, match=f"hint: move .*/sql/{folder}/sales.sql$"):
+        load()
+
+
+def test_what_a_module_that_is_not_read_gives_to_others_is_declared_there(shop: Path) -> None:
+    jobs = shop.parent
+    (jobs / "shared.py").write_text(f"{MAKE}STREAM = make('sales')\nLAKE = Archive('lake', 'sales-out', bucket='lake')")
+    (shop / "sales.py").write_text("from jobs.shared import LAKE, STREAM")
+    (jobs / "topics.py").write_text("from penstock.streams import Topic\nORDERS = Topic('orders')\n_DRAFT = Stream()")
+    (jobs / "program.py").write_text("def main():\n    STREAM = Stream()\n    return STREAM")
+    (jobs.parent / "sql" / "tables").mkdir(parents=True)
+    (jobs.parent / "sql" / "tables" / "sales.sql").write_text("CREATE TABLE sales (id INT)")
+    assert {"sales", "lake"} <= load().declared.keys()
