@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from penstock.cli.arguments import milliseconds
 from penstock.cli.output import console, count
-from penstock.testing.load import SentCounts, interruptible, milliseconds
+from penstock.testing.load import SentCounts, interruptible
 
 SeedOption = Annotated[
     int | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
@@ -9,9 +10,11 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 from penstock.cli.output import unknown
+from penstock.errors import PenstockError
 
 T = TypeVar("T")
 Declared = Literal["archives", "backfills", "captures", "sinks", "views"]
+UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 
 
@@ -30,6 +33,14 @@ Place = Annotated[
     list[str] | None,
     typer.Option("--place", help="A record, as 'TOPIC[PARTITION]@OFFSET' or PARTITION:OFFSET; may be repeated."),
 ]
+
+
+def milliseconds(text: str) -> int:
+    """A duration such as 90s, 10m, 1.5h; raises PenstockError if it is none."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", text)
+    if not match:
+        raise PenstockError("this is not a duration", got=text, hint="e.g. 90s, 10m or 12h")
+    return int(float(match[1]) * UNITS[match[2]])
 
 
 def completion(kind: Declared) -> Callable[[str], list[str]]:

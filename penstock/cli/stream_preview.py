@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ import orjson
 import typer
 from rich.text import Text
 
-from penstock.cli.arguments import AsJson
+from penstock.cli.arguments import AsJson, milliseconds
 from penstock.cli.output import clear_errors, console, echo, emit, printable_text, unknown
 from penstock.cli.spark import session
 from penstock.cli.stream_names import complete
@@ -75,9 +75,7 @@ def explain(name: StreamOrFile, as_json: AsJson = False) -> None:
     if as_json:
         emit(_data(stream, explanation))
         return
-    partitions = {topic.name: topic.partitions for topic in stream.topics()}
-    reads = ", ".join(f"{one} ({partitions[one]} partitions)" if one in partitions else one for one in _inputs(stream))
-    _print_facts(stream, explanation, reads)
+    _print_facts(stream, explanation, _with_partitions(stream, _inputs(stream)))
 
 
 def preview(
@@ -90,9 +88,10 @@ def preview(
             help="Where to begin; without it, the newest 10,000 records of each partition are read, and what follows.",
         ),
     ] = "newest",
-    seconds: Annotated[
-        float, typer.Option("--for", metavar="SECONDS", min=1, help="How long to go on after the first batch.")
-    ] = 30,
+    length: Annotated[
+        str,
+        typer.Option("--for", metavar="DURATION", help="How long to go on after the first batch, as 30s or 5m."),
+    ] = "30s",
     rows: Annotated[int, typer.Option("--rows", min=1, help="Stop after so many rows.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
 ) -> None:
@@ -102,7 +101,7 @@ def preview(
     dead letters are counted, with examples, and so are rows that violate an expectation.
     """
     with clear_errors():
-        begin = _start(start)
+        begin, seconds = _start(start), milliseconds(length) / 1000
         stream = find_declared(name)
         if other := [output.name for output in stream.outputs.values() if output.delivery != "exactly once"]:
             raise PenstockError(
@@ -184,12 +183,27 @@ def _inputs(stream: Stream) -> list[str]:
     return [one.source for one in stream.inputs.values()]
 
 
+def _partitions(stream: Stream) -> dict[str, int]:
+    return {topic.name: topic.partitions for topic in stream.topics()}
+
+
+def _with_partitions(stream: Stream, names: Iterable[str]) -> str:
+    partitions = _partitions(stream)
+    return ", ".join(f"{one} ({_count(partitions[one])})" if one in partitions else one for one in names)
+
+
+def _count(partitions: int) -> str:
+    return f"{partitions} partition{'s' if partitions > 1 else ''}"
+
+
 def _data(stream: Stream, explanation: StreamExplanation) -> dict[str, Any]:
     from penstock.catalog.listing import described_mode
 
     return {
         "stream": stream.name, "location": stream.location, "reads": _inputs(stream),
-        "writes": list(stream.output_names), "output_mode": described_mode(stream.output_mode),
+        "writes": list(stream.output_names), "partitions": _partitions(stream),
+        "state_partitions": stream.shuffle_partitions if explanation.state else 0,
+        "output_mode": described_mode(stream.output_mode),
         "expectations": [asdict(rule) for rule in stream.expectations],
         "masks": [{"output": one.name, **asdict(mask)} for one in stream.outputs.values() for mask in one.mask],
         **asdict(explanation),
@@ -198,15 +212,16 @@ def _data(stream: Stream, explanation: StreamExplanation) -> dict[str, Any]:
 
 def _print_facts(stream: Stream, explanation: StreamExplanation, reads: str) -> None:
     data = _data(stream, explanation)
+    state = [*explanation.state, f"in {_count(stream.shuffle_partitions)}"] if explanation.state else []
     facts = {
         "stream": f"{stream.name}  {stream.location}",
         "reads": reads,
         "columns": ", ".join(f"{name} {kind}" for name, kind in explanation.columns),
-        "writes": ", ".join(data["writes"]),
+        "writes": _with_partitions(stream, data["writes"]),
         "mode": data["output_mode"],
         "expects": "\n".join(f"{r.name}: {r.text}: {r.on_violation}" for r in stream.expectations),
         "masks": "\n".join(mask.text for output in stream.outputs.values() for mask in output.mask),
-        "state": "\n".join(explanation.state) or "none",
+        "state": "\n".join(state) or "none",
         "release": explanation.release,
     }
     for title, text in facts.items():

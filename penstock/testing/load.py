@@ -1,8 +1,7 @@
-"""For load generators: many records sent, topics read whole, an end by Ctrl-C, durations on the command line."""
+"""For load generators: many records sent, topics read whole, an end by Ctrl-C."""
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,8 +19,6 @@ from penstock.kafka.client import client_config
 from penstock.kafka.dead_letters import open_consumer, read_range
 from penstock.kafka.limits import as_bytes
 from penstock.model.topic import CREATE
-
-UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
 class RecordSender:
@@ -160,11 +157,3 @@ def interruptible() -> Iterator[Event]:
         yield stop
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-def milliseconds(text: str) -> int:
-    """A duration such as 90s, 10m, 1.5h; raises PenstockError if it is none."""
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", text)
-    if not match:
-        raise PenstockError("this is not a duration", got=text, hint="e.g. 90s, 10m or 12h")
-    return int(float(match[1]) * UNITS[match[2]])

@@ -213,7 +213,7 @@ def test_on_a_phone_nothing_overlaps_and_every_dialog_fits(
 def test_a_viewer_sees_no_records_and_sends_no_requests(visit: Visit) -> None:
     view = visit("vera")
     view.frame.get_by_role("button", name="bundles", exact=True).click()
-    for name in ("Poll accounts", "Log of metrics", "Dead letters of bundles", "Preview bundles"):
+    for name in ("Poll accounts", "Log of metrics", "Dead letters of bundles", "Try bundles"):
         expect(view.frame.get_by_role("button", name=name)).to_be_disabled()
 
 

@@ -34,7 +34,7 @@ def test_rows_facts_and_counts_are_shown_as_text(visit: Visit, screenshots: Path
     view = visit()
     view.page.route("**/penstock/api/preview?stream=bundles", lambda route: route.fulfill(json=ANSWER))
     view.frame.get_by_role("button", name="bundles", exact=True).click()
-    view.frame.get_by_role("button", name="Preview bundles").click()
+    view.frame.get_by_role("button", name="Try bundles").click()
     dialog = view.frame.get_by_role("dialog", name="Preview of bundles")
     for words in (
         "orders (1,204 records)", "shop string, total double", "the stream continues with its state", "by shop: string",
@@ -55,7 +55,7 @@ def test_a_preview_that_fails_says_why(visit: Visit) -> None:
     view = visit()
     view.page.route("**/penstock/api/preview?stream=bundles", fail)
     view.frame.get_by_role("button", name="bundles", exact=True).click()
-    view.frame.get_by_role("button", name="Preview bundles").click()
+    view.frame.get_by_role("button", name="Try bundles").click()
     expect(view.frame.get_by_role("dialog")).to_contain_text(FAILED)
 
 

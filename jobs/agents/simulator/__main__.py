@@ -16,9 +16,9 @@ from jobs.simulator_options import (
     length_option,
     show_progress,
 )
+from penstock.cli.arguments import milliseconds
 from penstock.cli.output import clear_errors, console, table
 from penstock.settings import settings
-from penstock.testing.load import milliseconds
 
 MAX_LISTED = 20
 

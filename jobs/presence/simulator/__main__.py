@@ -16,10 +16,10 @@ from jobs.simulator_options import (
     length_option,
     show_progress,
 )
+from penstock.cli.arguments import milliseconds
 from penstock.cli.demo import demo
 from penstock.cli.output import clear_errors, console, table
 from penstock.settings import settings
-from penstock.testing.load import milliseconds
 
 if TYPE_CHECKING:
     from jobs.presence.simulator.crowd import Business, Plan

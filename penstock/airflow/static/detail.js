@@ -35,7 +35,7 @@ export class Detail {
     this.buttons = [
       dialogButton("Dead letters", `Dead letters of ${name}`, () => showLetters(name, "dead")),
       dialogButton("Late records", `Late records of ${name}`, () => showLetters(name, "late")),
-      dialogButton("Preview", `Preview ${name}`, () => showPreview(name)),
+      dialogButton("Try it", `Try ${name}`, () => showPreview(name)),
     ];
     this.charts = new Map();
     this.grid = h("div", { class: "charts" });

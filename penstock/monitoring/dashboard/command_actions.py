@@ -44,7 +44,7 @@ class Preview:
 
 def previewed(stream: str) -> Preview:
     """What `penstock streams preview` shows of a stream. CommandError if it cannot."""
-    options = ("--json", "--for", str(PREVIEW_SECONDS), "--rows", str(LIMIT))
+    options = ("--json", "--for", f"{PREVIEW_SECONDS}s", "--rows", str(LIMIT))
     command = ("streams", "preview", stream, *options)
     done = _run(command, JVM_TIMEOUT, SMALL)
     if done.returncode:

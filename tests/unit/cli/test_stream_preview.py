@@ -91,6 +91,7 @@ def test_what_names_no_stream_is_refused(project: Path, argument: str, message: 
 
 
 @pytest.mark.usefixtures("project")
-def test_a_preview_begins_at_a_time() -> None:
+def test_a_preview_begins_at_a_time_and_lasts_for_a_duration() -> None:
     assert "this is not a position to start at; got: 'noon'" in run("preview", "shops", "--from", "noon", code=1)
+    assert "this is not a duration; got: 30; hint: e.g. 90s" in run("preview", "shops", "--for", "30", code=1)
     assert "a preview begins at a time; got: orders:0=3" in run("preview", "shops", "--from", "orders:0=3", code=1)
