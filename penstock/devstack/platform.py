@@ -23,6 +23,7 @@ from penstock.devstack.servers.base import ManagedServer, stop_together
 from penstock.devstack.servers.kafka import Broker, Brokers
 from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.spark import Master, SparkCluster
+from penstock.devstack.servers.warm_session import WarmSession
 from penstock.engine.checkpoint import s3a
 from penstock.errors import ControlError, HostError, PenstockError
 from penstock.host import ports, process, session
@@ -107,6 +108,9 @@ class Platform:
         self.stores = stores.chosen(s)
         self.airflow = Airflow(s.home, s.airflow_port, s.project)
         self.meter = MetricsCollectorServer(s.home, s.metrics_port)
+        # Executors of a cluster would be held by a session that waits.
+        keeps_session = s.warm_session and s.spark_master.startswith("local")
+        self.warm_session = WarmSession(s.home) if keeps_session else None
         # What of the declarations cannot run now, and the streams that are not waited for because of it.
         self._problems: list[PenstockError] = []
         self._left_out: set[str] = set()
@@ -114,7 +118,8 @@ class Platform:
     @property
     def servers(self) -> list[ManagedServer]:
         """In the order in which they start."""
-        return [*self.data_servers, *self.stores, *self.spark_servers, self.meter, *self.airflow.servers]
+        servers = [*self.data_servers, *self.stores, *self.spark_servers, self.meter, *self.airflow.servers]
+        return [*servers, self.warm_session] if self.warm_session else servers
 
     @property
     def data_servers(self) -> list[ManagedServer]:
@@ -163,6 +168,8 @@ class Platform:
                     lambda: self.view(control), self._left_out, step.say, "" if wait else first
                 )
             self.create_java_cache()
+            if self.warm_session:
+                self.warm_session.start()
             if self._problems:
                 raise HostError(
                     "not all that is declared runs",
@@ -306,6 +313,8 @@ class Platform:
         if not self.settings.home.exists():
             return
         with self._alone():
+            if self.warm_session:
+                self.warm_session.stop()
             with report.step("Stopping Airflow and the meter") as step:
                 # First, or it would launch again what is drained next.
                 ran = [self.airflow.stop(), self.meter.stop()]

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
@@ -199,7 +199,20 @@ def _of_pods(request: ExecutorResources) -> dict[str, str]:
     return conf
 
 
-def open_session(app: str, java_options: Sequence[str] | None = None, log_level: str = "warn") -> SparkSession:
+def use_utc() -> None:
+    """Make the local time of this process UTC, as in Spark and in its Python workers."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    # Py4J logs each callback, two a batch, and each connection that it closes.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def open_session(
+    app: str,
+    java_options: Sequence[str] | None = None,
+    log_level: str = "warn",
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
     """The session of this process. Under spark-submit, and in a cluster, the JVM exists; otherwise it is started.
 
     The process's local time is UTC from then on, as in Spark and in its Python workers.
@@ -208,17 +221,15 @@ def open_session(app: str, java_options: Sequence[str] | None = None, log_level:
         app: Name of the app.
         java_options: As for `submit_conf`.
         log_level: Of what Spark writes to standard error: `warn`, or `fatal` where the caller tells errors itself.
+        conf: Settings over those of `submit_conf`.
 
     Raises:
         HostError: The installed parts of Spark have different versions.
     """
     from pyspark.sql import SparkSession
 
-    os.environ["TZ"] = "UTC"
-    time.tzset()
+    use_utc()
     Path(settings().logs).mkdir(parents=True, exist_ok=True)
-    # Py4J logs each callback, two a batch, and each connection that it closes.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     builder, temporary, file = SparkSession.builder, None, None
     # The settings of spark-submit, above all the master, are not overridden here.
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -236,11 +247,11 @@ def open_session(app: str, java_options: Sequence[str] | None = None, log_level:
             f"-Dpenstock.log.level={log_level}",
         ]
         # The builder passes settings on the JVM's command line, which every user may read.
-        conf, hidden = _submit_conf(app, None, options)
+        public, hidden = _submit_conf(app, None, options)
         if hidden:
             file = launch.write_spark_conf(f"{app}-{os.getpid()}", hidden)
             os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(["--properties-file", str(file), "pyspark-shell"])
-        for key, value in conf.items():
+        for key, value in (public | dict(conf or {})).items():
             builder = builder.config(key, value)
         os.environ.setdefault("SPARK_LOCAL_DIRS", str(temporary))
     elif settings().deploy == "cluster":

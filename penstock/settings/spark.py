@@ -93,6 +93,9 @@ class SparkSettings(BaseModel):
         '"memory": "1g"}}`',
     )
     driver_memory: str = Field("768m", description="JVM heap of one driver")
+    warm_session: bool = Field(
+        True, description="keep a Spark session ready for previews on the embedded platform, 0.8 GiB of memory"
+    )
     java_options: str = Field("", description="options of a driver's JVM, which replace the defaults")
     spark_conf: dict[str, str] = Field(
         {}, description="Spark settings of drivers, which override single defaults, as JSON"

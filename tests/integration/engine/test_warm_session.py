@@ -1,0 +1,100 @@
+"""The session that is kept ready: commands borrow it, one at a time, each with the code on the disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import orjson
+import pytest
+
+from penstock.devstack.servers.kafka import Broker
+from penstock.devstack.servers.warm_session import WarmSession
+from penstock.host.process import wait_for
+from penstock.model.topic import Topic
+from penstock.testing import Record, create, send
+from tests.chaos.projects import other_project
+
+pytestmark = [pytest.mark.integration, pytest.mark.processes]
+
+STREAM = """STREAM INTO large-orders
+READ orders AS JSON (shop STRING NOT NULL, amount DOUBLE NOT NULL, timestamp BIGINT NOT NULL)
+    EVENT TIME timestamp_millis(timestamp)
+KEY shop
+AS SELECT shop, amount FROM orders WHERE amount >= {least}
+"""
+ORDERS = [f'{{"shop":"north","amount":{n}.0,"timestamp":1700000000000}}' for n in (50, 100, 200)]
+BORROW = """from penstock.engine.warm_session import borrow
+with borrow() as spark:
+    print(spark and len(spark._jsparkSession.sharedState().activeStreamingQueries()))
+"""
+
+
+@pytest.fixture
+def session(fresh_broker: Broker, tmp_path: Path) -> Iterator[WarmSession]:
+    """A session of a project with one stream, whose topic has records."""
+    create(fresh_broker.bootstrap, Topic("orders", partitions=1, config={"retention.ms": "-1"}))
+    send(fresh_broker.bootstrap, [Record("orders", None, text, timestamp=1_700_000_000_000) for text in ORDERS])
+    streams = tmp_path / "shop" / "sql" / "streams"
+    streams.mkdir(parents=True)
+    (streams / "large-orders.sql").write_text(STREAM.format(least=100))
+    variables = {"PENSTOCK_HOME": tmp_path / "home", "PENSTOCK_KAFKA_BOOTSTRAP": fresh_broker.bootstrap}
+    with other_project(tmp_path / "shop", variables):
+        server = WarmSession()
+        server.start()
+        try:
+            server.wait(300)
+            yield server
+        finally:
+            server.stop()
+
+
+def started(*command: str, **variables: str) -> subprocess.Popen[bytes]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, *command], env={**os.environ, **variables}, **pipes)
+
+
+def previewed() -> Sequence[str]:
+    """Values that a preview shows. No JVM starts in so little memory: it must borrow one."""
+    command = ("-m", "penstock", "streams", "preview", "large-orders", "--for", "1s", "--json")
+    with started(*command, PENSTOCK_DRIVER_MEMORY="1m", PENSTOCK_SPARK_MASTER="local[1]") as process:
+        output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors.decode()
+    _, *rows, totals = map(orjson.loads, output.splitlines())
+    assert totals["rows"] == len(rows)
+    return [row["value"] for row in rows]
+
+
+def borrowed(**variables: str) -> bytes:
+    """How many queries run in the session; None if it cannot be borrowed."""
+    with started("-c", BORROW, **variables) as process:
+        return process.communicate(timeout=120)[0].strip()
+
+
+@pytest.mark.timeout(900)
+def test_previews_borrow_it_with_the_code_on_the_disk(session: WarmSession, tmp_path: Path) -> None:
+    assert previewed() == ['{"amount":100.0}', '{"amount":200.0}']
+    (tmp_path / "shop/sql/streams/large-orders.sql").write_text(STREAM.format(least=200))
+    assert previewed() == ['{"amount":200.0}']
+
+    for variables in ({"PENSTOCK_SPARK_CONF": '{"spark.sql.ansi.enabled": "false"}'}, {"PENSTOCK_HOME": "/nowhere"}):
+        assert borrowed(**variables) == b"None"
+
+    # One that is killed leaves no query behind.
+    with started("-m", "penstock", "streams", "preview", "large-orders", "--for", "10m") as killed:
+        assert killed.stdout is not None
+        assert any(b'{"amount":200.0}' in line for line in killed.stdout)
+        assert borrowed() == b"None", "one has it at a time"
+        killed.kill()
+    assert wait_for(lambda: borrowed() == b"0", 60)
+
+    # A JVM that has ended is replaced.
+    (tmp_path / "home/run/warm-session.address").unlink()
+    running = session.running()
+    assert running is not None
+    (java,) = (child for child in running.children(recursive=True) if "java" in child.name())
+    java.kill()
+    session.wait(300)
