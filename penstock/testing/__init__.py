@@ -7,12 +7,11 @@ The first needs a Spark session and nothing else::
         assert rows(spark, STREAM, orders=orders) == [{"shop": "a", "minute": 1_699_999_980_000, "total": 2.5}]
 """
 
-from penstock.testing.documents import documents
 from penstock.testing.rows import frames, rows, splits
 from penstock.testing.run import running, spark_session
 from penstock.testing.topics import Record, create, latest, read, send, table
 
 __all__ = [
-    "Record", "create", "documents", "frames", "latest", "read", "rows", "running", "send",
+    "Record", "create", "frames", "latest", "read", "rows", "running", "send",
     "spark_session", "splits", "table",
 ]  # fmt: skip

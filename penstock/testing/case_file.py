@@ -144,6 +144,29 @@ class RefusedStatement(CaseModel):
     name: str = "refused"
 
 
+class ExpectedDocument(CaseModel):
+    """A document that a sink writes. document: null for one that is deleted."""
+
+    id: str
+    document: dict[str, JsonValue] | None
+
+
+class DocumentCase(CaseModel):
+    """Records and the documents that a sink writes for them.
+
+    Attributes:
+        sink: Its name.
+        send: Records; those without a topic are of the only one that it reads.
+        expect: All documents, in any order.
+        about: What it shows.
+    """
+
+    sink: str
+    send: Annotated[list[SentRecord], Field(min_length=1)]
+    expect: list[ExpectedDocument] = []
+    about: str = ""
+
+
 class CaseFile(CaseModel):
     """A file of cases. The first five are for cases that do not say it themselves."""
 
@@ -154,6 +177,7 @@ class CaseFile(CaseModel):
     clock: EpochMs | None = None
     ways: list[Way] | None = None
     cases: dict[str, StreamCase] = {}
+    documents: dict[str, DocumentCase] = {}
     refused: dict[str, RefusedStatement] = {}
 
 
@@ -168,8 +192,8 @@ def read_cases(path: Path) -> CaseFile:
         file = CaseFile.model_validate(_with_defaults(document.data, path))
     except ValidationError as e:
         raise _explained(document, e) from e
-    if not file.cases and not file.refused:
-        raise document.error(1, "the file has no case", hint="give it `cases` or `refused`")
+    if not (file.cases or file.documents or file.refused):
+        raise document.error(1, "the file has no case", hint="give it `cases`, `documents` or `refused`")
     for name, case in file.cases.items():
         case._name, case._place = name, path.name
         clock = case.clock

@@ -1,37 +1,61 @@
-"""Runs the statement of a sink on records, without a store."""
+"""Runs the statement of a sink on the records of a case, without a store, and compares the documents."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.catalog import load
 from penstock.errors import DeclarationError
+from penstock.model.output import JSON
 from penstock.model.stream import Stream
-from penstock.testing.rows import Given, rows
+from penstock.testing.case_file import DocumentCase, as_text
+from penstock.testing.case_run import compare
+from penstock.testing.rows import Given, frames
+from penstock.testing.topics import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def documents(spark: SparkSession, sink: str, records: Mapping[str, Sequence[Given]]) -> list[dict[str, Any] | None]:
-    """The documents that a sink of the project writes for records; None for one that is deleted.
+def check_documents(case: DocumentCase, label: str, project: Path, spark: SparkSession) -> None:
+    """Compare the documents that a sink writes for the records of a case.
 
     Args:
+        case: The case.
+        label: What a message calls it.
+        project: The folder of the project that has the sink.
         spark: A session.
-        sink: Its name.
-        records: Records of each topic that it reads, by topic; as for `frames`.
 
     Raises:
-        DeclarationError: The project has no such sink, or the sink does not read exactly these topics.
+        CaseFailure: They differ.
+        DeclarationError: The project has no such sink, or the sink does not read the topic of a record.
     """
-    catalog = load()
-    if sink not in catalog.sinks:
-        raise DeclarationError("no such sink", got=sink, hint=", ".join(sorted(catalog.sinks)) or "none is declared")
-    stream = catalog.declared[sink]
-    assert isinstance(stream, Stream)
-    topics = {source.topic.name: name for name, source in stream.inputs.items() if source.topic}
-    if records.keys() != topics.keys():
-        raise DeclarationError(f"sink {sink} reads other topics", got=", ".join(records), hint=", ".join(topics))
-    by_input = {topics[topic]: values for topic, values in records.items()}
-    return [None if row["deleted"] else row["doc"] for row in rows(spark, stream, **by_input)]
+    catalog = load(project)
+    if case.sink not in catalog.sinks:
+        hint = ", ".join(sorted(catalog.sinks)) or "none is declared"
+        raise DeclarationError(f"{label}: the project has no such sink", got=case.sink, hint=hint)
+    sink = catalog.declared[case.sink]
+    assert isinstance(sink, Stream)
+    topics = {source.source: name for name, source in sink.sources.items()}
+    records: dict[str, list[Given]] = {name: [] for name in topics.values()}
+    for offset, one in enumerate(case.send):
+        topic = one.topic or (next(iter(topics)) if len(topics) == 1 else "")
+        if topic not in topics:
+            what = f"{label}: a record names no topic that sink {case.sink} reads"
+            raise DeclarationError(what, got=topic or "no topic", hint=", ".join(topics))
+        key, value, headers = as_text(one.key), as_text(one.value), tuple(one.headers.items())
+        records[topics[topic]].append(Record(topic, key, value, one.partition, offset, one.timestamp or 0, headers))
+    rows = sink.transform(**frames(spark, sink, **records)).select("id", "deleted", F.to_json("doc", JSON).alias("doc"))
+    actual = [(row.id, None if row.deleted else _sorted(json.loads(row.doc))) for row in rows.collect()]
+    compare(label, actual, [(one.id, _sorted(one.document)) for one in case.expect], "id")
+
+
+def _sorted(document: object) -> str | None:
+    """A document as text. Stores know no order of fields."""
+    if document is None:
+        return None
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True)

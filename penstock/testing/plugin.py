@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.devstack.servers.kafka import Broker
-    from penstock.testing.case_file import RefusedStatement, StreamCase, Way
+    from penstock.testing.case_file import DocumentCase, RefusedStatement, StreamCase, Way
 
 # JVMs of tests live for minutes: what the second compiler makes of their code they would not live to use.
 QUICK = ("-XX:TieredStopAtLevel=1",)
@@ -74,6 +74,8 @@ class StreamCases(pytest.File):
                 if way in WAYS:
                     item.add_marker(way)
                 yield item
+        for name, documents in file.documents.items():
+            yield self._item(name, _run_documents(documents, f"{self.path.name}: {name}", self._project))
         for name, refusal in file.refused.items():
             yield self._item(name, _run_refusal(refusal, f"{self.path.name}: {name}", self._project))
 
@@ -110,6 +112,15 @@ def _run_case(case: StreamCase, way: Way, project: Path) -> Callable[..., None]:
         except CaseFailure as e:
             # Frames of a failed test live on, and with them clients of a broker that is gone by then.
             raise e.with_traceback(None) from None
+
+    return run
+
+
+def _run_documents(case: DocumentCase, label: str, project: Path) -> Callable[..., None]:
+    def run(spark: SparkSession) -> None:
+        from penstock.testing.documents import check_documents
+
+        check_documents(case, label, project, spark)
 
     return run
 

@@ -17,6 +17,7 @@ from penstock.testing import case_ways
 from penstock.testing.case_file import CaseFile, Way, read_cases
 from penstock.testing.case_run import CaseFailure, NotPossible
 from penstock.testing.case_ways import check_refusal, run_case
+from penstock.testing.documents import check_documents
 
 pytestmark = pytest.mark.integration
 
@@ -54,6 +55,33 @@ def run(shop: Path, spark: SparkSession, broker: Broker, tmp_path: Path) -> Run:
 def refusals(text: str, tmp_path: Path) -> CaseFile:
     (tmp_path / "refused.yaml").write_text(text)
     return read_cases(tmp_path / "refused.yaml")
+
+
+DOCUMENT = """documents:
+  one:
+    sink: {sink}
+    send:
+      - {{key: {{id: 1}}, value: {{id: 1, name: north}}{topic}}}
+    expect:
+      - {{id: "1", document: {{id: 1, name: {name}, updated_at: null}}}}
+"""
+
+
+def test_documents_of_a_sink_are_compared(shop: Path, spark: SparkSession, tmp_path: Path) -> None:
+    def check(**words: str) -> None:
+        path = tmp_path / "shops.yaml"
+        path.write_text(DOCUMENT.format(**{"sink": "shops-documents", "topic": "", "name": "NORTH", **words}))
+        [case] = read_cases(path).documents.values()
+        check_documents(case, "shops.yaml: one", shop, spark)
+
+    check()
+    check(topic=", topic: shops")
+    with pytest.raises(CaseFailure, match=r"^shops\.yaml: one\n\n.*\n.*different +1 .*SOUTH(.|\n)*NORTH"):
+        check(name="SOUTH")
+    with pytest.raises(DeclarationError, match=r"one: a record names no topic that sink .* got: orders; hint: shops"):
+        check(topic=", topic: orders")
+    with pytest.raises(DeclarationError, match="one: the project has no such sink; got: shop; hint: shops-documents"):
+        check(sink="shop")
 
 
 def test_the_cases_of_a_new_project_pass(shop: Path, spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
