@@ -17,7 +17,7 @@ const rowTable = (rows) =>
 export const showPreview = (stream) =>
   openDialog({
     title: `Preview of ${stream}`,
-    about: "The declaration on the disk runs on the live topics for ten seconds, as `penstock streams preview`, and writes nothing. Spark takes some seconds to start.",
+    about: "The declaration on the disk runs on the live topics for five seconds, as `penstock streams preview`, and writes nothing..",
     reread: true,
     make: async () => {
       const { facts, rows, totals } = await api.preview(stream);

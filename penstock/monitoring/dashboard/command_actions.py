@@ -21,7 +21,7 @@ from penstock.supervision import launch
 JVM_TIMEOUT, REPLAY_TIMEOUT = 180.0, 220.0
 LIMIT, SHOWN = 50, 400
 """Records that are listed, and characters of each."""
-PREVIEW_SECONDS = 10
+PREVIEW_SECONDS = 5
 SMALL = {"PENSTOCK_SPARK_MASTER": "local[1]", "PENSTOCK_DRIVER_MEMORY": "512m"}
 
 
