@@ -53,8 +53,9 @@ def session(fresh_broker: Broker, tmp_path: Path) -> Iterator[WarmSession]:
 
 
 def started(*command: str, **variables: str) -> subprocess.Popen[bytes]:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, *command], env={**os.environ, **variables}, **pipes)
+    return subprocess.Popen(
+        [sys.executable, *command], env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def previewed() -> Sequence[str]:

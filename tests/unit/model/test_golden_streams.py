@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from penstock.errors import DeclarationError
 from penstock.model.sql.stream_file import parse
 from penstock.model.sql.stream_query import sql_stream
 from penstock.model.stream import Stream
 from penstock.settings import PROJECT
+from penstock.testing.strict_yaml import YamlDocument
 
-GOLDEN = yaml.safe_load((PROJECT / "tests" / "golden" / "streams.yaml").read_text())
+GOLDEN = YamlDocument(PROJECT / "tests" / "golden" / "streams.yaml").data
 # The transform is a function; where a declaration stands is a part of errors.
 LEFT_OUT = ("transform", "location")
 
