@@ -17,12 +17,12 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.engine.jvm import shared_jvm
 from penstock.engine.session import open_session, session_for, use_utc
-from penstock.errors import PenstockError
 from penstock.host import files
 from penstock.settings import settings
 
@@ -47,7 +47,9 @@ def borrow() -> Iterator[SparkSession | None]:
             yield None
             return
         try:
-            spark = _connect(address["port"], address["token"])
+            use_utc()
+            os.environ.setdefault("PYSPARK_PYTHON", settings().worker_python)
+            spark = shared_jvm.connect(address["port"], address["token"])
         except OSError:
             # Its JVM has just ended.
             yield None
@@ -55,7 +57,7 @@ def borrow() -> Iterator[SparkSession | None]:
         try:
             yield spark
         finally:
-            _stop_queries(spark)
+            shared_jvm.stop_queries(spark)
 
 
 def file() -> Path:
@@ -94,41 +96,6 @@ def _settings_text() -> str:
     return json.dumps(chosen, sort_keys=True)
 
 
-def _connect(port: int, token: str) -> SparkSession:
-    """The session of a JVM that another process has started.
-
-    Raises:
-        OSError: Nothing listens there.
-    """
-    from py4j.protocol import Py4JNetworkError
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession
-
-    use_utc()
-    os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=token)
-    os.environ.setdefault("PYSPARK_PYTHON", settings().worker_python)
-    try:
-        gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
-    except Py4JNetworkError as e:
-        raise ConnectionError(str(e)) from e
-    finally:
-        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
-    scala = gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
-    context = gateway.jvm.JavaSparkContext.fromSparkContext(scala)
-    return SparkSession(SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jconf=context.getConf())))
-
-
-def _stop_queries(spark: SparkSession) -> None:
-    """Stop the queries of all sessions of the JVM, if it still runs."""
-    from py4j.protocol import Py4JError
-
-    session: Any = spark
-    with suppress(Py4JError, OSError):
-        for query in list(session._jsparkSession.sharedState().activeStreamingQueries().values()):
-            query.stop()
-
-
 def _warm_up(spark: SparkSession) -> None:
     """Preview streams of the project until one has read a batch, so that the JVM has loaded and compiled what it takes.
 
@@ -145,7 +112,8 @@ def _warm_up(spark: SparkSession) -> None:
             with run.running() as plan:
                 while any(plan.reads.values()) and not batches and run.wait(0.2) and time.monotonic() < until:
                     pass
-        except PenstockError as e:
+        except Exception as e:
+            # A project's own code may raise anything.
             log.info("the session is not warmed up by stream %s: %s", stream.name, e)
         if batches or time.monotonic() > until:
             return
@@ -160,18 +128,16 @@ def main() -> None:
     file().unlink(missing_ok=True)
     spark = open_session("warm-session", log_level="fatal", conf=CONF)
     _warm_up(spark)
-    gateway: Any = spark.sparkContext._gateway
-    at = gateway.gateway_parameters
-    address = {"port": at.port, "token": at.auth_token, "settings": _settings_text()}
-    files.write_private(file(), json.dumps(address))
+    port, token = shared_jvm.address(spark)
+    files.write_private(file(), json.dumps({"port": port, "token": token, "settings": _settings_text()}))
     log.info("the session is ready")
     borrowers, is_borrowed = 0, False
-    while borrowers < MAX_BORROWERS and gateway.proc.poll() is None:
+    while borrowers < MAX_BORROWERS and not shared_jvm.has_ended(spark):
         time.sleep(1)
         with _lock() as is_free:
             if is_free and is_borrowed:
                 # The borrower may have been killed.
-                _stop_queries(spark)
+                shared_jvm.stop_queries(spark)
                 borrowers += 1
             is_borrowed = not is_free
     # PySpark starts one JVM in a process. The old one ends as its standard input is closed.

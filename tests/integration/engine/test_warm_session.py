@@ -27,9 +27,10 @@ KEY shop
 AS SELECT shop, amount FROM orders WHERE amount >= {least}
 """
 ORDERS = [f'{{"shop":"north","amount":{n}.0,"timestamp":1700000000000}}' for n in (50, 100, 200)]
-BORROW = """from penstock.engine.warm_session import borrow
+BORROW = """from penstock.engine.jvm.shared_jvm import running_queries
+from penstock.engine.warm_session import borrow
 with borrow() as spark:
-    print(spark and len(spark._jsparkSession.sharedState().activeStreamingQueries()))
+    print(spark and len(running_queries(spark)))
 """
 
 
