@@ -181,10 +181,14 @@ class ProtobufDecoder(ValueDecoder):
         """Messages as records; of those that are none, the reasons. They are found by halving."""
         try:
             batch = self._handler.array_to_record_batch(messages)
-        except ValueError as e:
+        except BaseException as e:
+            # A length that overflows makes Rust panic, which Python has as no Exception.
+            if not isinstance(e, ValueError) and type(e).__name__ != "PanicException":
+                raise
             if len(messages) == 1:
                 number = schema_id(values[int(numbers[0])].as_py())
-                reasons[numbers[0]] = f"not Protobuf of schema id {number}: {str(e).rpartition(': ')[2]}"
+                reason = str(e).rpartition(": ")[2] if isinstance(e, ValueError) else "a length is too large"
+                reasons[numbers[0]] = f"not Protobuf of schema id {number}: {reason}"
                 return pa.nulls(1, self._type)
             half = len(messages) // 2
             halves = [(messages[:half], numbers[:half]), (messages[half:], numbers[half:])]

@@ -6,8 +6,10 @@ import pytest
 
 from penstock.codec import formats
 from penstock.errors import RegistryError
+from penstock.model.protobuf import Protobuf
 from penstock.registry import client, wire_format
 from tests.support.avro_cases import CASES, python_bytes, schema_text
+from tests.support.protobuf_cases import EVERYTHING, value
 
 
 def test_values_are_shown_as_json_and_all_else_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +19,8 @@ def test_values_are_shown_as_json_and_all_else_as_it_is(monkeypatch: pytest.Monk
         asked.append(number)
         if number == 2:
             raise RegistryError("no answer")
-        return client.WriterSchema(*((schema_text(case.writer), "AVRO") if number == 1 else ("{}", "JSON")))
+        texts = {1: (schema_text(case.writer), "AVRO"), 3: ("{}", "JSON"), 4: (EVERYTHING, "PROTOBUF")}
+        return client.WriterSchema(*texts[number])
 
     monkeypatch.setattr(client, "schema_of", schema_of)
     formats._text_of.cache_clear()
@@ -25,6 +28,9 @@ def test_values_are_shown_as_json_and_all_else_as_it_is(monkeypatch: pytest.Monk
     others = [None, b"", b"{}", record[:-1], wire_format.header(2), wire_format.header(2)]
     assert formats.readable(record) == b'{"d":"-123.456"}'
     assert formats.readable(wire_format.header(3) + b'{"a": 1}') == b'{"a": 1}'
+    message = value(Protobuf(EVERYTHING, message="Everything"), {"id": 5}, 4)
+    assert formats.readable(message) == b'{"id":"5"}'
+    others += [wire_format.header(4) + b"\x08", message + b"\xff"]
     assert [formats.readable(value) for value in others] == others
-    assert asked == [1, 3, 2]
+    assert asked == [1, 3, 4, 2]
     formats._text_of.cache_clear()

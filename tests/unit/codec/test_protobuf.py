@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from random import Random
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from google.protobuf.json_format import ParseDict
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.codec.arrow_types import arrow_type
@@ -28,6 +30,7 @@ from penstock.registry import client
 from penstock.registry.client import WriterSchema
 from penstock.registry.wire_format import HEADER_BYTES, header
 from tests.support.protobuf_cases import CASES, EVERYTHING, schema, value, value_of
+from tests.support.random_cases import tries
 
 ALL = Protobuf(EVERYTHING, message="Everything")
 MESSAGE = {
@@ -140,6 +143,7 @@ def test_what_is_no_message_has_a_reason_and_rejects_no_other(lookups: list[int]
         header(1) + b"\x02\x02\xff": "not Protobuf of schema id 1: unexpected EOF in varint",
         header(1) + b"\x02\x02" + good + b"\x42\x01\xff": "not Protobuf of schema id 1: invalid UTF-8",
         header(1) + b"\x02\x02" + good + b"\x42\x05x": "not Protobuf of schema id 1: unexpected EOF",
+        header(1) + b"\x02\x02\x42" + b"\xff" * 9 + b"\x01": "not Protobuf of schema id 1: a length is too large",
         header(1) + b"\x00" + good: "not demo.Everything: schema id 1 has demo.First",
         header(1) + b"\x02\x0e" + good: "not demo.Everything: schema id 1 has no message at 7",
         header(1) + b"\x04\x02\x00": "not demo.Everything: schema id 1 has demo.Everything.Inner",
@@ -167,6 +171,32 @@ def test_what_is_no_message_has_a_reason_and_rejects_no_other(lookups: list[int]
         assert reasons[-3:] == [None] * 3
     assert sorted(set(lookups)) == [2, 3, 4, 5]
     assert [lookups.count(number) for number in (2, 4, 5)] == [1, 1, 1]
+
+
+def test_what_the_official_runtime_reads_is_read_with_equal_values() -> None:
+    random, whole = Random(7), message(MESSAGE).SerializeToString()
+    texts = [b"", whole]
+    for _ in range(tries(300)):
+        data = bytearray(whole)
+        for _ in range(random.randint(1, 3)):
+            at = random.randrange(len(data))
+            data[at : at + random.randint(0, 1)] = random.randbytes(random.randint(0, 2))
+        texts.append(bytes(data))
+    prefix = value(ALL, {})
+    rows, errors = decoder(ALL, _1=EVERYTHING).decode(pa.array([prefix + text for text in texts]))
+    names, structs = ("id", "i", "u", "big", "z", "s", "y"), cast("pa.StructArray", rows)
+    records = pa.RecordBatch.from_struct_array(structs)
+    columns = zip(*(records[name].to_pylist() for name in names), strict=True)
+    count = 0
+    for text, read_values, error in zip(texts, columns, errors.to_pylist(), strict=True):
+        try:
+            official = GetMessageClass(ALL.descriptor).FromString(text)
+        except DecodeError:
+            continue
+        count += 1
+        assert error is None, text.hex()
+        assert [*read_values] == [getattr(official, name) for name in names], text.hex()
+    assert count > len(texts) // 50
 
 
 @pytest.mark.parametrize("path", [(0,), (1,), (63,), (64,), (1, 0), (3, 200, 5)])
