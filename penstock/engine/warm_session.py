@@ -41,6 +41,10 @@ CONF = {"spark.python.worker.reuse": "false"}
 @contextmanager
 def borrow() -> Iterator[SparkSession | None]:
     """The session, for this process alone; None if there is none, it has other settings, or another process has it."""
+    # Where no session is kept, there is no lock either.
+    if _address() is None:
+        yield None
+        return
     with _lock() as is_free:
         address = _address() if is_free else None
         if address is None or address["settings"] != _settings_text():
@@ -68,11 +72,7 @@ def file() -> Path:
 @contextmanager
 def _lock() -> Iterator[bool]:
     """Whether this process holds the lock of the session."""
-    path = settings().home / "run" / "warm-session.lock"
-    if not path.parent.is_dir():
-        yield False
-        return
-    with path.open("w") as handle:
+    with (settings().home / "run" / "warm-session.lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
