@@ -35,10 +35,8 @@ def test_it_has_a_stream_a_capture_a_sink_and_their_tests(shop: Path) -> None:
         "order-minutes": "orders", "shops": "captures", "shops-documents": "sinks",
     }  # fmt: skip
     assert table_of(shop) is not None
-    tests = " ".join(path.read_text() for path in (shop / "tests").glob("test_*.py"))
-    assert all(
-        word in tests for word in ("minutes import STREAM", 'captures["shops"]', 'documents(spark, "shops-documents"')
-    )
+    tests = " ".join(path.read_text() for path in (shop / "tests").rglob("*.*"))
+    assert all(word in tests for word in ("minutes import STREAM", 'captures["shops"]', "sink: shops-documents"))
 
 
 def test_no_placeholder_is_left_and_every_file_is_valid(shop: Path) -> None:
