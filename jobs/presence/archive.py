@@ -33,10 +33,10 @@ BASE = Backfill(
     TopicOutput(BASE_COUNTS, key=("business", "contact"), value=("business", "contact", "count", "as_of")),
     "Counts the walk-ins of each contact at each business up to a time; streams add later ones.",
     rows=RowsQuery(
-        ENRICHED,
         "timestamp_millis(timestamp)",
         """SELECT business, contact, count(DISTINCT (timestamp, device)) AS count, getvariable('end') - 1 AS as_of
         FROM records GROUP BY business, contact""",
+        schema=ENRICHED,
     ),
     full_history=True,
     # Limited because a running stream reads them: all at once would be one long batch.
@@ -51,9 +51,10 @@ CONTACTS = Backfill(
     TopicOutput(CRM_BACKFILL, key="device", value=("device", "contact", "business", "type", "timestamp")),
     "Sends the contacts in the CRM's database as events; newer ones stay.",
     rows=RowsQuery(
-        "device STRING NOT NULL, contact STRING, business STRING, type STRING NOT NULL, timestamp BIGINT NOT NULL",
         "timestamp_millis(timestamp)",
         "SELECT device, contact, business, type, timestamp FROM records",
+        schema="device STRING NOT NULL, contact STRING, business STRING, type STRING NOT NULL, "
+        "timestamp BIGINT NOT NULL",
     ),
     max_rate=5_000,
 )

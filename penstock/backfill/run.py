@@ -171,11 +171,10 @@ class _Run:
         job = self._job
         if job.archive is not None:
             return ArchiveSource(job, self._bootstrap, waits)
-        source, rows = job.backfill.source, job.backfill.rows
+        source, fields = job.backfill.source, job.backfill.fields
         assert isinstance(source, Collection)
         with optional_packages():
             from penstock.backfill.mongodb_source import MongoDBSource
-        fields = rows.fields(f"backfill {job.name}") if rows else ()
         return MongoDBSource(source, [field.name for field in fields if field.type.kind in INTEGER_TYPES], waits)
 
     def _write_and_verify(

@@ -7,7 +7,6 @@ the backfill, the hundred thousands, and the number. So one hash compares archiv
 from __future__ import annotations
 
 import logging
-import re
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -25,11 +24,14 @@ import pyarrow.parquet as pq
 from penstock.archive import parquet
 from penstock.archive.layout import Span, merge_spans
 from penstock.backfill.job import BackfillJob, BackfillMarker, epoch_ms
+from penstock.backfill.query_rows import avro_rows, check_query, json_sql, schema_id
 from penstock.backfill.skipped_records import SkippedRecords
+from penstock.codec.avro_encoder import AvroEncoder
 from penstock.codec.columnar import BAD_COLUMN, SOURCE_RECORD_COLUMN, RecordDecoder
+from penstock.codec.registry_values import RegistryValues
 from penstock.errors import BackfillError, DeclarationError
 from penstock.model.backfill import RowsQuery
-from penstock.model.output import Columns, TopicOutput
+from penstock.model.output import TopicOutput
 from penstock.model.stream import Stream
 
 log = logging.getLogger(__name__)
@@ -41,11 +43,6 @@ MEMORY_LIMIT = "1GB"
 BATCH_BYTES = 16 << 20
 # The latest event time that is accepted.
 MAX_MICROS = 2**63 - 1
-# DuckDB types that have exactly one JSON text, which matters most for keys.
-JSON_SAFE_TYPE = re.compile(
-    r"(VARCHAR|BOOLEAN|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|DECIMAL\([0-9, ]+\)|STRUCT"
-    r"|\"[^\"]*\"|\w+ |[(),\[\] ])+"
-)
 # In the folder of a run: the records of the source that give no row.
 SKIPPED_FILE = "left-out.json"
 
@@ -170,8 +167,9 @@ def _copy_interval(job: BackfillJob, files: Sequence[Path], plan: BackfillMarker
 def _run_query(
     job: BackfillJob, rows: RowsQuery, output: TopicOutput, files: Sequence[Path], folder: Path, target: Path
 ) -> None:
-    label = f"backfill {job.name}"
-    decoder = RecordDecoder(label, label, rows.schema, rows.event_time, None, keep_records=False)
+    label, read = f"backfill {job.name}", job.backfill.registry_schema
+    values = RegistryValues(read) if read else None
+    decoder = RecordDecoder(label, label, job.backfill.ddl, rows.event_time, None, keep_records=False, registry=values)
     if not decoder.computes_event_time:
         raise DeclarationError(
             f"{label}: its event time cannot be computed without Spark",
@@ -191,10 +189,16 @@ def _run_query(
         connection.execute(
             f"CREATE VIEW records AS FROM {files_as_table(paths) if paths else _empty_table(connection, decoder)}"
         )
-        _check_query(connection, label, rows.query, output)
+        check_query(connection, label, rows.query, output)
         connection.execute(f"CREATE TABLE given AS SELECT * FROM ({rows.query.strip().rstrip(';')}\n)")
-        key, value = (_json_sql(columns) for columns in (output.key, output.value))
-        _sort_by_key(connection, job, f"SELECT {key} AS key, {value} AS value FROM given", target)
+        key, value = (json_sql(columns) for columns in (output.key, output.value))
+        encoded = f"SELECT {key} AS key, {value} AS value FROM given"
+        if schema := output.topic.avro:
+            encoder = AvroEncoder(schema, schema_id(job, schema, output.topic.name))
+            paths.append(folder / "made.parquet")
+            _write_tables(paths[-1], avro_rows(label, connection.sql(f"SELECT {key} AS _key, * FROM given"), encoder))
+            encoded = f"SELECT key, value FROM {files_as_table(paths[-1:])}"
+        _sort_by_key(connection, job, encoded, target)
     for path in paths:
         path.unlink()
 
@@ -239,42 +243,6 @@ def _interval_sql(job: BackfillJob, alias: str) -> str:
         return "true"
     begin = f"{alias}event_time >= make_timestamptz({epoch_ms(job.begin)}000) AND " if job.begin else ""
     return f"{begin}{alias}event_time < make_timestamptz({epoch_ms(job.end)}000)"
-
-
-def _check_query(connection: duckdb.DuckDBPyConnection, label: str, query: str, output: TopicOutput) -> None:
-    """Raises DeclarationError if the query is invalid, or lacks columns of its output."""
-    try:
-        described = connection.execute(f"DESCRIBE ({query.strip().rstrip(';')}\n)").fetchall()
-    except duckdb.Error as e:
-        raise DeclarationError(
-            f"{label}: its query is invalid", got=str(e).splitlines()[0], hint="write a SELECT of DuckDB over records"
-        ) from e
-    kinds = {str(name).lower(): str(kind) for name, kind, *_ in described}
-    required = [*_column_names(output.key), *_column_names(output.value)]
-    if missing := [name for name in required if name.lower() not in kinds]:
-        raise DeclarationError(
-            f"{label}: its query lacks columns of its output",
-            got=f"{', '.join(kinds)}; lacking {', '.join(missing)}",
-            hint="select these columns, or remove them from the output's key and value",
-        )
-    if unsafe := {name: kinds[name.lower()] for name in required if not JSON_SAFE_TYPE.fullmatch(kinds[name.lower()])}:
-        raise DeclarationError(
-            f"{label}: its query returns columns without a unique JSON text",
-            got=", ".join(f"{name} {kind}" for name, kind in unsafe.items()),
-            hint="cast them: times as epoch_ms(...), bytes as hex(...), all else as text",
-        )
-
-
-def _column_names(columns: Columns) -> tuple[str, ...]:
-    return (columns,) if isinstance(columns, str) else tuple(columns)
-
-
-def _json_sql(columns: Columns) -> str:
-    """SQL of an output's key or value: one column as text, several as a JSON object."""
-    if isinstance(columns, str):
-        return f'encode(CAST("{columns}" AS VARCHAR))'
-    fields = ", ".join(f'"{name}" := "{name}"' for name in columns)
-    return f"encode(CAST(to_json(struct_pack({fields})) AS VARCHAR))"
 
 
 def _sort_by_key(connection: duckdb.DuckDBPyConnection, job: BackfillJob, source: str, target: Path) -> None:

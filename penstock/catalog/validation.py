@@ -243,6 +243,10 @@ def _backfill(backfill: Backfill, archives: Sequence[Archive], streams: Sequence
         what = f"backfill {backfill.name} reads an archive that is not in the catalog"
         hint = "let the archive stand in a module under jobs/<system>/ by a name of its own"
         raise _wrong(backfill, what, got=backfill.source.name, hint=hint)
+    named = backfill.source.topic if isinstance(backfill.source, Archive) else None
+    if backfill.rows and isinstance(named, str) and named in topics and topics[named].registry_schema:
+        what = f"backfill {backfill.name} reads values of a schema registry, and its archive names the topic only"
+        raise _wrong(backfill, what, got=named, hint="give the topic itself to the archive: source=Topic(...)")
     for stream in (*backfill.via, *([backfill.target] if isinstance(backfill.target, Stream) else [])):
         _stream(stream, backfill, streams)
     if not isinstance(backfill.target, Stream):

@@ -11,13 +11,14 @@ from typing import ClassVar
 from penstock.errors import DeclarationError
 from penstock.model.archive import Archive
 from penstock.model.argument_types import check_kind
+from penstock.model.checks.schema_checks import check_value_fields
 from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
 from penstock.model.mask import mask_text
 from penstock.model.output import TopicOutput
 from penstock.model.output_mode import check_duration
-from penstock.model.schema import schema
+from penstock.model.registry_schema import RegistrySchema
 from penstock.model.stream import Stream
-from penstock.model.topic import Topic, topic_name
+from penstock.model.topic import OF_TOPIC, Topic, reader_fields, reader_schema, topic_name
 from penstock.model.types import Field
 
 DAILY = "0 0 * * *"
@@ -42,24 +43,22 @@ class RowsQuery:
     """How records become rows of the target, where they are not copied.
 
     Attributes:
-        schema: Spark DDL of the records' values, decoded as those of a stream's input are.
         event_time: SQL over the schema that gives the event time, as for an input.
         query: a SELECT of DuckDB over `records`, the schema's columns of all records of the interval. It gives the
             columns of the target's key and value: text, numbers, booleans, and lists and structs of them. Each key
             once, and the same rows of the same records: no `now()`, no `random()`. `getvariable('begin')` and
             `getvariable('end')` are the interval, epoch ms.
+        schema: Spark DDL of the records' values, decoded as those of a stream's input are. If it is left out, the
+            archived topic declares it.
     """
 
-    schema: str
     event_time: str
     query: str
+    schema: str = OF_TOPIC
 
     def __post_init__(self) -> None:
         for name in ("schema", "event_time", "query"):
             check_kind("the rows of a backfill", name, getattr(self, name), str)
-
-    def fields(self, what: str) -> tuple[Field, ...]:
-        return schema(self.schema, what)
 
 
 @dataclass(frozen=True)
@@ -133,13 +132,21 @@ class Backfill:
                 hint="say what they become: rows=RowsQuery(...), target=TopicOutput(...)",
             )
         if self.rows is not None:
-            assert self.rows.fields(what)
+            self._check_schema(what, self.rows)
         if isinstance(self.target, TopicOutput) and not (self.target.key and self.target.value):
             raise DeclarationError(
                 f"{what}: rows without a key would be doubled by a second run",
                 got=repr(self.target)[:200],
                 hint="give the output a key and a value",
             )
+        if isinstance(self.target, TopicOutput):
+            check_value_fields(what, self.target)
+            if self.target.topic.registry_schema and not self.target.topic.avro:
+                raise DeclarationError(
+                    f"{what} writes a format that a query's rows are not written in",
+                    got=f"{self.target.topic.name}: {type(self.target.topic.schema).__name__}",
+                    hint="declare the topic's schema as Avro, or take a stream as target",
+                )
         self._check_masks(what)
         if self.via and not isinstance(self.target, Stream):
             raise DeclarationError(
@@ -149,6 +156,16 @@ class Backfill:
             raise DeclarationError(
                 f"{what}: stream {self.target.name} does not write one topic", got=", ".join(self.target.output_names)
             )
+
+    def _check_schema(self, what: str, rows: RowsQuery) -> None:
+        ddl = reader_schema(what, self._archived_topic, rows.schema)
+        if not ddl:
+            raise DeclarationError(
+                f"{what} does not say the schema of its records",
+                got="no schema, and none that the topic of its archive declares",
+                hint="RowsQuery(..., schema='id BIGINT, ...'), or Archive(..., source=Topic(..., schema=...))",
+            )
+        reader_fields(what, self.registry_schema or ddl)
 
     def _check_masks(self, what: str) -> None:
         if isinstance(self.target, TopicOutput) and self.target.mask:
@@ -164,6 +181,27 @@ class Backfill:
                 got=mask_text(masked),
                 hint="archive what a stream masks, not its input; or keep an archive of the input that is not masked",
             )
+
+    @property
+    def _archived_topic(self) -> Topic | None:
+        """The topic of its archive, if that is declared with it."""
+        topic = self.source.topic if isinstance(self.source, Archive) else None
+        return topic if isinstance(topic, Topic) else None
+
+    @property
+    def ddl(self) -> str:
+        """The schema by which it decodes records, as Spark DDL; empty if it decodes none."""
+        return reader_schema(f"backfill {self.name}", self._archived_topic, self.rows.schema) if self.rows else ""
+
+    @property
+    def registry_schema(self) -> RegistrySchema | None:
+        """The schema by which it decodes records, if a schema registry keeps it."""
+        return self._archived_topic.registry_schema if self.rows and self._archived_topic else None
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields of the schema by which it decodes records."""
+        return reader_fields(f"backfill {self.name}", self.registry_schema or self.ddl)
 
     @property
     def runnable(self) -> bool:

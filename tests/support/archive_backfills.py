@@ -87,7 +87,12 @@ SUM = "SELECT who, sum(n)::BIGINT AS total, getvariable('end') - 1 AS as_of FROM
 def sums(kept: Archive, query: str = SUM, **given: Any) -> Backfill:
     output = TopicOutput(SUMS, key=("who",), value=("who", "total", "as_of"))
     return Backfill(
-        "sums-again", kept, output, rows=RowsQuery(EVENT, "timestamp_millis(moment)", query), full_history=True, **given
+        "sums-again",
+        kept,
+        output,
+        rows=RowsQuery("timestamp_millis(moment)", query, schema=EVENT),
+        full_history=True,
+        **given,
     )
 
 

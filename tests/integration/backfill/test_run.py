@@ -308,8 +308,8 @@ def test_refusals(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> No
 def of_documents() -> Backfill:
     return Backfill(
         "documents", Collection("crm", "people"), TopicOutput(SUMS, key=("who",), value=("who", "total", "as_of")),
-        rows=RowsQuery("id STRING, n BIGINT, moment BIGINT NOT NULL", "timestamp_millis(moment)",
-                  "SELECT id AS who, n AS total, moment AS as_of FROM records"),
+        rows=RowsQuery("timestamp_millis(moment)", "SELECT id AS who, n AS total, moment AS as_of FROM records",
+                       schema="id STRING, n BIGINT, moment BIGINT NOT NULL"),
     )  # fmt: skip
 
 

@@ -59,7 +59,8 @@ def test_records_that_do_not_fit_are_counted_and_named(tmp_path: Path, caplog: p
         for n, value in enumerate((b'{"who":"a","n":1}', b'{"who":"b","n":1.5}', b"none", b'{"who":"c","n":2}', None))
     ]
     pq.write_table(pa.Table.from_pylist(given, parquet.SCHEMA), source := tmp_path / "source.parquet")
-    made_of = RowsQuery("who STRING NOT NULL, n BIGINT NOT NULL", "timestamp_millis(n)", "SELECT who, n FROM records")
+    fields = "who STRING NOT NULL, n BIGINT NOT NULL"
+    made_of = RowsQuery("timestamp_millis(n)", "SELECT who, n FROM records", schema=fields)
     output = TopicOutput(Topic("to"), key="who", value="n")
     job = BackfillJob(
         Backfill("sums", Archive("kept", Topic("t"), bucket="lake"), output, rows=made_of), AT, AT + HOUR, "to"

@@ -213,7 +213,7 @@ def test_what_an_archive_cannot_mask_is_refused(mask: Mask, what: str) -> None:
 
 def test_a_backfill_writes_nothing_that_a_stream_would_have_masked() -> None:
     masked = replace(SAFE, mask=(Mask("card", "hashed", "pii"),))
-    rows = RowsQuery(FIELDS, "timestamp_millis(at)", "SELECT email, card, note, customer FROM records")
+    rows = RowsQuery("timestamp_millis(at)", "SELECT email, card, note, customer FROM records", schema=FIELDS)
     with pytest.raises(DeclarationError, match="does not mask its rows, and its output does"):
         Backfill("b", KEPT, masked, rows=rows)
     one = stream("MASK card HASHED WITH pii")

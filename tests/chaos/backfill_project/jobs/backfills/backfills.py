@@ -44,12 +44,14 @@ BACKFILLS = [
     Backfill("unchanged", ARCHIVE, COPY),
     Backfill(
         "by-query", ARCHIVE, TOTALS,
-        rows=RowsQuery(EVENT, "timestamp_millis(at)", "SELECT who, sum(n)::BIGINT AS total FROM records GROUP BY who"),
+        rows=RowsQuery(
+            "timestamp_millis(at)", "SELECT who, sum(n)::BIGINT AS total FROM records GROUP BY who", schema=EVENT
+        ),
     ),
     Backfill("through-a-stream", ARCHIVE, STREAM),
     # A query that takes hours, so that it is stopped while it runs.
     Backfill(
         "slow-query", ARCHIVE, TOTALS,
-        rows=RowsQuery(EVENT, "timestamp_millis(at)", SLOW_QUERY),
+        rows=RowsQuery("timestamp_millis(at)", SLOW_QUERY, schema=EVENT),
     ),
 ]  # fmt: skip
