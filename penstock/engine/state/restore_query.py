@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 
 from penstock.codec import json_sql
 from penstock.codec.columnar import connection
+from penstock.codec.formats import value_decoder
 from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
+from penstock.codec.registry_values import TEXT, RegistryValues
 from penstock.codec.text import as_text
 from penstock.codec.validation import VALUE_CHARS
 from penstock.engine.state import fold_query
@@ -46,16 +48,29 @@ class UnreadableOutput(Exception):
 
 @dataclass(frozen=True)
 class RecordText:
-    """Columns in the key or the value of a record. plain: one column as text; otherwise a JSON object of columns."""
+    """Columns in the key or the value of a record.
+
+    Attributes:
+        of: Where they are.
+        fields: The columns.
+        plain: Whether it is one column as text; otherwise a JSON object of columns.
+        registry: How it is decoded, if it is in the wire format of a schema registry.
+    """
 
     of: Literal["key", "value"]
     fields: tuple[Field, ...] = ()
     plain: bool = False
+    registry: RegistryValues | None = None
+
+    @property
+    def is_parsed(self) -> bool:
+        """Whether its columns are those of a struct."""
+        return self.registry is not None and not self.registry.schema.is_json
 
     @property
     def parsed(self) -> list[str]:
         """SQL columns that are parsed once for all fields."""
-        if self.plain or not self.fields:
+        if self.plain or self.is_parsed or not self.fields:
             return []
         text, parts = f"_{self.of}", f"_{self.of}_parts"
         names = f"CASE WHEN {parts} IS NOT NULL THEN json_keys({text}) END AS _{self.of}_names"
@@ -64,6 +79,8 @@ class RecordText:
     def value_sql(self, field: Field) -> str:
         """SQL of the value of a field."""
         text, kind = f"_{self.of}", field.type.kind
+        if self.is_parsed:
+            return f"_parsed.{json_sql.quote_name(field.name)}::{json_sql.duckdb_type(field.type)}"
         if not self.plain:
             return json_sql.field_value(f"_{self.of}_parts", field, text)
         if kind in ("string", "binary"):
@@ -75,12 +92,16 @@ class RecordText:
     @property
     def error_sql(self) -> Iterator[tuple[str, str]]:
         """SQL of errors: a BOOLEAN condition and its VARCHAR message."""
+        if self.registry:
+            yield "_error IS NOT NULL", "_error"
+        if self.is_parsed:
+            return
         text, parts = f"_{self.of}", f"_{self.of}_parts"
         excerpt = f"coalesce(substr({text}, 1, {VALUE_CHARS}), 'not valid UTF-8')"
         if self.fields and not self.plain:
             yield f"{parts} IS NULL", f"'its {self.of} is no JSON object: ' || {excerpt}"
         for f in self.fields:
-            if not self.plain:
+            if not self.plain and not self.registry:
                 # The writer leaves no column out: a record that lacks one is of another version.
                 lacks = json_sql.literal(f"its {self.of} has no column {f.name}: ")
                 yield f"NOT list_contains(_{self.of}_names, {json_sql.literal(f.name)})", f"{lacks} || {excerpt}"
@@ -132,6 +153,13 @@ class RestoreQuery:
             newest = newest.rename_columns([f"_raw_{name}" for name in newest.schema.names])
             for of in ("key", "value"):
                 newest = newest.append_column(f"_{of}", as_text(newest[f"_raw_{of}"]))
+            for registry in (text.registry for text in self.texts if text.registry):
+                values = newest.select(["_raw_value"]).rename_columns(["value"])
+                for name, column in value_decoder(registry).columns(values).items():
+                    if name == TEXT:
+                        newest = newest.set_column(newest.schema.get_field_index("_value"), "_value", column)
+                    else:
+                        newest = newest.append_column(name, column)
             con.register("_records", newest)
             con.execute(f"CREATE OR REPLACE TEMP TABLE _decoded AS {self._decoded}")
             bad = "SELECT _raw_partition, _raw_offset, _why FROM _decoded WHERE _why IS NOT NULL ORDER BY ALL LIMIT 1"

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.codec.heartbeat import heartbeat_signer
+from penstock.codec.registry_values import RegistryValues
 from penstock.engine.state import fold_query
 from penstock.engine.state.restore_query import RecordText, RestoreQuery
 from penstock.errors import DeclarationError
 from penstock.model.output import TopicOutput, names_of
 from penstock.model.schema import schema
 from penstock.model.types import Field, quoted
+from penstock.registry import client
+from penstock.registry.endpoint import find_endpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from penstock.engine.state.fold import FoldContext
     from penstock.model.fold import Fold
-    from penstock.model.output import Columns
     from penstock.model.stream import Stream
 
 RESET_HINT = (
@@ -79,9 +81,15 @@ def restore_query_of(stream: Stream, rows: DataFrame, context: FoldContext) -> R
             hint="write what the state needs in columns that are not masked, or to a topic of its own; or declare "
             "Fold(input_retention=...)",
         )
+    is_text, registry = isinstance(output.value, str), _registry(output)
+    value_fields = _fields(stream, rows, values, of_json=not is_text and registry is None)
     texts = (
-        RecordText("key", _fields(stream, rows, keys, output.key), isinstance(output.key, str)),
-        RecordText("value", _fields(stream, rows, values, output.value), isinstance(output.value, str)),
+        RecordText(
+            "key",
+            _fields(stream, rows, keys, of_json=not isinstance(output.key, str)),
+            isinstance(output.key, str),
+        ),
+        RecordText("value", value_fields, is_text, registry),
     )
     for text in texts:
         if text.plain and any(f.type.kind in ("array", "map", "struct") for f in text.fields):
@@ -97,14 +105,22 @@ def restore_query_of(stream: Stream, rows: DataFrame, context: FoldContext) -> R
     return query
 
 
+def _registry(output: TopicOutput) -> RegistryValues | None:
+    schema = output.topic.registry_schema
+    if schema is None:
+        return None
+    known = client.subject_schemas(schema.subject_of(output.topic.name))
+    return RegistryValues(schema, tuple(known.items()), find_endpoint())
+
+
 def _reads(sql: str, column: str) -> bool:
     """Whether a query may read a column; columns that it does not read may be missing."""
     words = {word.lower() for word in re.findall(r"\w+", sql)}
     return "*" in sql or not re.fullmatch(r"\w+", column) or column.lower() in words
 
 
-def _fields(stream: Stream, rows: DataFrame, names: list[str], written: Columns) -> tuple[Field, ...]:
+def _fields(stream: Stream, rows: DataFrame, names: list[str], *, of_json: bool) -> tuple[Field, ...]:
     """Some of the columns that an output writes; DeclarationError if one has a type that cannot be read back."""
     types = {field.name.lower(): field.dataType.simpleString() for field in rows.schema.fields}
-    what, of_json = f"the output of stream {stream.name}", not isinstance(written, str)
+    what = f"the output of stream {stream.name}"
     return tuple(schema(f"{quoted(name)} {types[name.lower()]}", what, of_json=of_json)[0] for name in names)
