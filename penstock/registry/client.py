@@ -56,15 +56,32 @@ def schema_of(schema_id: int, endpoint: RegistryEndpoint | None = None) -> Write
         RegistryError: The registry refused or did not answer.
         SettingError: No registry is configured.
     """
-    client = _shared_client(endpoint or find_endpoint())
-    with _errors(f"schema {schema_id}"):
-        schema = _unless_absent(lambda: client.get_schema(schema_id), SCHEMA_NOT_FOUND)
+    with optional_packages():
+        from confluent_kafka.schema_registry import Schema
+
+    endpoint = endpoint or find_endpoint()
+    if endpoint.table is not None:
+        entry = dict(enumerate(endpoint.table, 1)).get(schema_id)
+        schema = Schema(*entry[1:]) if entry else None
+    else:
+        client = _shared_client(endpoint)
+        with _errors(f"schema {schema_id}"):
+            schema = _unless_absent(lambda: client.get_schema(schema_id), SCHEMA_NOT_FOUND)
     if schema is None:
         raise UnknownSchema(
             f"the schema registry has no schema of id {schema_id}",
             hint="find out who writes records with this id, and which registry it uses",
         )
     return WriterSchema(str(schema.schema_str), str(schema.schema_type))
+
+
+def subjects(endpoint: RegistryEndpoint | None = None) -> frozenset[str]:
+    """The subjects that the login may see. Argument and errors as for `schema_of`, except for UnknownSchema."""
+    endpoint = endpoint or find_endpoint()
+    if endpoint.table is not None:
+        return frozenset(subject for subject, _, _ in endpoint.table)
+    with _errors("the list of subjects"):
+        return frozenset(_shared_client(endpoint).get_subjects())
 
 
 def subject_schemas(subject: str) -> dict[int, str]:
@@ -80,7 +97,10 @@ def subject_schemas(subject: str) -> dict[int, str]:
         RegistryError: The registry refused or did not answer.
         SettingError: No registry is configured.
     """
-    client, schemas = _shared_client(find_endpoint()), dict[int, str]()
+    endpoint, schemas = find_endpoint(), dict[int, str]()
+    if endpoint.table is not None:
+        return {number: text for number, (name, text, _) in enumerate(endpoint.table, 1) if name == subject}
+    client = _shared_client(endpoint)
     with _errors(f"subject {subject}"):
         versions: list[int] = _unless_absent(lambda: client.get_versions(subject), SUBJECT_NOT_FOUND) or []
         for version in sorted(versions):
@@ -229,7 +249,10 @@ def _schema(text: str, kind: str) -> Schema:
 
 
 def _find_id(subject: str, text: str, kind: str) -> int | None:
-    client = _shared_client(find_endpoint())
+    endpoint = find_endpoint()
+    if endpoint.table is not None:
+        return endpoint.table.index((subject, text, kind)) + 1 if (subject, text, kind) in endpoint.table else None
+    client = _shared_client(endpoint)
     with _errors(f"subject {subject}"):
         return _lookup(client, subject, _schema(text, kind))
 

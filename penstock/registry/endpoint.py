@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -27,11 +29,14 @@ class RegistryEndpoint:
         url: URLs of HTTP without login, separated by commas: of several, the next one is asked if one does not answer.
         login: `user:password`; empty: none.
         ca: PEM file of CAs; empty: those of the system.
+        table: Schemas in the place of a server, for tests: subject, text and kind of each, whose id is its number from
+            1. None: there is a server.
     """
 
     url: str
     login: str = field(default="", repr=False)
     ca: str = ""
+    table: tuple[tuple[str, str, str], ...] | None = None
 
     @classmethod
     def parse(cls, text: str, ca: str = "") -> RegistryEndpoint:
@@ -59,6 +64,19 @@ class RegistryEndpoint:
         return cls(",".join(urls), login if not login or ":" in login else f"{login}:", ca)
 
 
+_in_place: list[RegistryEndpoint] = []
+
+
+@contextmanager
+def in_place_of_settings(endpoint: RegistryEndpoint) -> Iterator[None]:
+    """Let this process find an endpoint whatever its settings say; for tests."""
+    _in_place.append(endpoint)
+    try:
+        yield
+    finally:
+        _in_place.remove(endpoint)
+
+
 def is_configured() -> bool:
     """Whether there is a schema registry, or a Connection that should name one; Airflow is not asked."""
     return service_url.is_configured(NAME)
@@ -72,6 +90,8 @@ def find_endpoint() -> RegistryEndpoint:
         RegistryError: The Connection is missing, malformed, of another type or incomplete; or the port of the embedded
             registry is that of another home.
     """
+    if _in_place:
+        return _in_place[-1]
     url = service_url.find(NAME, f"http://127.0.0.1:{{port}}{API}", RegistryError)
     if not url:
         raise SettingError(

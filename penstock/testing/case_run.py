@@ -23,6 +23,7 @@ from penstock.kafka.dead_letters import HEADER_PREFIX
 from penstock.model.topic import Topic
 from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing.case_file import CaseStep, StreamCase, as_text
+from penstock.testing.registry_values import RegistryTopics
 from penstock.testing.row_diff import Row, diff
 from penstock.testing.run import running
 from penstock.testing.topics import Record, create, read, send
@@ -65,6 +66,7 @@ class CaseRun:
     Args:
         case: The case.
         streams: The declared streams, in the order of the case.
+        registered: The topics whose schemas a registry keeps.
         spark: A session.
         bootstrap: A broker without topics.
         folder: An empty folder for the checkpoints.
@@ -75,13 +77,20 @@ class CaseRun:
         self,
         case: StreamCase,
         streams: Sequence[Stream],
+        registered: RegistryTopics,
         spark: SparkSession,
         bootstrap: str,
         folder: Path,
         *,
         rebuilds: bool = False,
     ) -> None:
-        self._case, self._spark, self._bootstrap, self._folder = case, spark, bootstrap, folder
+        self._case, self._registered, self._spark, self._bootstrap, self._folder = (
+            case,
+            registered,
+            spark,
+            bootstrap,
+            folder,
+        )
         self._streams = [replace(stream, enabled=True) for stream in streams]
         self._output = case.output or self._streams[-1].output_names[0]
         self._declared = catalog.build(self._streams)
@@ -165,7 +174,13 @@ class CaseRun:
             self._offsets[topic, one.partition] = offset + 1
             at = now if one.timestamp is None else one.timestamp
             headers = tuple(one.headers.items())
-            records.append(Record(topic, as_text(one.key), as_text(one.value), one.partition, offset, at, headers))
+            try:
+                value = self._registered.to_bytes(topic, one.value)
+            except DeclarationError as e:
+                e.restate(f"{self._case.label(self._case.steps.index(step) + 1)}: {e.what}")
+                raise
+            text = as_text(one.value)
+            records.append(Record(topic, as_text(one.key), text, one.partition, offset, at, headers, value))
         send(self._bootstrap, records)
         self._result.sent += records
 
@@ -181,16 +196,17 @@ class CaseRun:
         return topics.pop()
 
     def _check(self, step: CaseStep, label: str, late: int, dead: int) -> None:
-        rows = [(record.key, record.value) for record in self._new_records(self._output)]
+        rows = [(record.key, self._registered.text(record.value_bytes)) for record in self._new_records(self._output)]
         self._result.rows += rows
         self._result.dead += dead
-        expected = [(as_text(row.key), as_text(row.value)) for row in step.expect]
+        expected = [(as_text(row.key), self._registered.expected(row.value, [self._output])) for row in step.expect]
+        inputs = [one.topic.name for stream in self._streams for one in stream.sources.values() if one.topic]
         compare(f"{label}: records of {self._output}", rows, expected)
         topics = {name for stream in self._streams for name in stream.side_outputs if name != stream.late_topic}
         compare(
             f"{label}: dead letters, with their reasons",
-            [_with_header(r, "reason") for topic in topics if dead for r in self._new_records(topic)],
-            [(as_text(one.value), one.reason) for one in step.dead],
+            [self._with_header(r, "reason") for topic in topics if dead for r in self._new_records(topic)],
+            [(self._registered.expected(one.value, inputs), one.reason) for one in step.dead],
             "value",
         )
         if dead != len(step.dead):
@@ -200,12 +216,12 @@ class CaseRun:
         compare(
             f"{label}: late records that are kept, with late_ms",
             [
-                _with_header(r, "late-ms")
+                self._with_header(r, "late-ms")
                 for stream in self._streams
                 if stream.keeps_late_records and late
                 for r in self._new_records(stream.late_topic)
             ],
-            [(as_text(one.value), str(one.late_ms)) for one in step.kept],
+            [(self._registered.expected(one.value, inputs), str(one.late_ms)) for one in step.kept],
             "value",
         )
 
@@ -215,6 +231,9 @@ class CaseRun:
         records = read(self._bootstrap, topic, next_offsets)
         next_offsets.update({record.partition: record.offset + 1 for record in records})
         return records
+
+    def _with_header(self, record: Record, name: str) -> Row:
+        return self._registered.text(record.value_bytes), dict(record.headers)[f"{HEADER_PREFIX}{name}"]
 
     def _can_rebuild(self, stream: Stream) -> bool:
         """Whether the state of a stream can be rebuilt as it was: all that its fold knows, except for late records."""
@@ -249,7 +268,3 @@ def compare(label: str, actual: list[Row], expected: list[Row], title: str = "ke
     """CaseFailure if rows differ. title: what the first part of a row is."""
     if lines := diff(actual, expected, title):
         raise CaseFailure(f"{label}\n\n{lines}")
-
-
-def _with_header(record: Record, name: str) -> Row:
-    return record.value, dict(record.headers)[f"{HEADER_PREFIX}{name}"]

@@ -20,6 +20,7 @@ from penstock.errors import DeclarationError
 from penstock.model.output_mode import EmitFinal
 from penstock.testing.case_file import RefusedStatement, StreamCase, Way
 from penstock.testing.case_run import CaseFailure, CaseResult, CaseRun, NotPossible, compare
+from penstock.testing.registry_values import RegistryTopics
 from penstock.testing.row_diff import Row
 from penstock.testing.topics import Record, delete_all
 
@@ -56,9 +57,11 @@ def run_case(case: StreamCase, way: Way, project: Path, spark: SparkSession, boo
     if way == "recompute":
         _check_recompute(case, streams)
     delete_all(bootstrap)
-    result = CaseRun(case, streams, spark, bootstrap, folder, rebuilds=way == "rebuild").run()
-    if way == "recompute":
-        _compare_recomputed(case, streams, spark, result, folder)
+    registered = RegistryTopics(declared.topics)
+    with registered.in_place():
+        result = CaseRun(case, streams, registered, spark, bootstrap, folder, rebuilds=way == "rebuild").run()
+        if way == "recompute":
+            _compare_recomputed(case, streams, registered, spark, result, folder)
 
 
 def check_refusal(refusal: RefusedStatement, label: str, project: Path, spark: SparkSession) -> None:
@@ -108,7 +111,12 @@ def _check_recompute(case: StreamCase, streams: Sequence[Stream]) -> None:
 
 
 def _compare_recomputed(
-    case: StreamCase, streams: Sequence[Stream], spark: SparkSession, result: CaseResult, folder: Path
+    case: StreamCase,
+    streams: Sequence[Stream],
+    registered: RegistryTopics,
+    spark: SparkSession,
+    result: CaseResult,
+    folder: Path,
 ) -> None:
     """CaseFailure if a recompute of all records has other rows than the streams wrote last under each key."""
     archive = folder / "archive.parquet"
@@ -118,7 +126,9 @@ def _compare_recomputed(
         end = EPOCH + timedelta(milliseconds=result.watermark)
     counts, rows = RecomputeCounts(), list[Row]()
     for table in recompute_rows(spark, streams, [str(archive)], start=EPOCH, end=end, counts=counts):
-        rows += [(_text(row["key"]), _text(row["value"])) for row in table.select(["key", "value"]).to_pylist()]
+        rows += [
+            (_text(row["key"]), registered.text(row["value"])) for row in table.select(["key", "value"]).to_pylist()
+        ]
     label = f"{case.label(len(case.steps))}: records of a recompute"
     compare(label, rows, list(dict(result.rows).items()))
     if end == END and (bad := sum(counts.bad.values())) != result.dead:
@@ -130,7 +140,7 @@ def _archived(sent: Sequence[Record]) -> pa.Table:
     rows = [
         {
             "topic": one.topic, "partition": one.partition, "offset": one.offset, "key": _bytes(one.key),
-            "value": _bytes(one.value), "timestamp": at, "event_time": at,
+            "value": one.value_bytes or _bytes(one.value), "timestamp": at, "event_time": at,
             "headers": [{"key": name, "value": text.encode()} for name, text in one.headers] or None,
         }
         for one in sent

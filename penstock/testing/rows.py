@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from penstock.errors import DeclarationError
 from penstock.model.input import Input, Table
 from penstock.model.lazy_spark import F
 from penstock.tables import topic_reader
+from penstock.testing.registry_values import RegistryTopics
 from penstock.testing.topics import Record
 
 if TYPE_CHECKING:
@@ -40,9 +42,9 @@ MAX_SINGLE = 50
 def frames(spark: SparkSession, stream: Stream, /, **records: Sequence[Given]) -> dict[str, DataFrame]:
     """The frames that the transform gets for the records of each input, by the input's name.
 
-    A record is a dict of the fields of a JSON object, or the value as text or bytes. For an input without a schema the
-    dict has the record's columns instead: `topic`, `key`, `value`, `timestamp` (epoch ms) and so on. A `Record` has all
-    of them, for any input. The rows of a table are dicts with `key` and the fields.
+    A record is a dict of the fields of a JSON object or of Avro, or the value as text or bytes. For an input
+    without a schema the dict has the record's columns instead: `topic`, `key`, `value`, `timestamp` (epoch ms) and so
+    on. A `Record` has all of them, for any input. The rows of a table are dicts with `key` and the fields.
 
     Args:
         spark: A session.
@@ -53,7 +55,9 @@ def frames(spark: SparkSession, stream: Stream, /, **records: Sequence[Given]) -
         DeclarationError: A record does not fit its input.
     """
     _check_inputs(stream, records)
-    return {name: _frame(spark, stream.inputs[name], input_records) for name, input_records in records.items()}
+    registered = _registered(stream)
+    with registered.in_place():
+        return {name: _frame(spark, stream.inputs[name], registered, of_input) for name, of_input in records.items()}
 
 
 def rows(spark: SparkSession, stream: Stream, /, **records: Sequence[Given]) -> list[dict[str, Any]]:
@@ -96,9 +100,13 @@ def splits(
     _check_inputs(stream, [name, *others])
     if not stream.sources[name].combine:
         raise DeclarationError(f"input {name} of stream {stream.name} has no combiner", hint="Input(..., combine=...)")
-    other_frames = {other: _frame(spark, stream.inputs[other], rows) for other, rows in others.items()}
+    registered, source = _registered(stream), stream.sources[name]
+    with registered.in_place():
+        other_frames = {other: _frame(spark, stream.inputs[other], registered, rows) for other, rows in others.items()}
     rng = random.Random(seed)
-    decoder = RecordDecoder.of_input(stream.sources[name], combine=True, keep_records=False)
+    decoder = RecordDecoder.of_input(source, combine=True, keep_records=False)
+    if decoder.registry:
+        decoder = replace(decoder, registry=replace(decoder.registry, endpoint=registered.endpoint))
     results = []
     for number in range(tries):
         order, cuts = list(records), []
@@ -108,13 +116,17 @@ def splits(
         if number == 1:
             cuts = list(range(min(len(order), MAX_SINGLE)))
         parts = [order[a:b] for a, b in zip([0, *cuts], [*cuts, len(order)], strict=True) if a < b]
-        combined = [batch for part in parts for batch in decoder(iter([_arrow(stream.sources[name], part)]))]
+        combined = [batch for part in parts for batch in decoder(iter([_arrow(source, registered, part)]))]
         frame = spark.createDataFrame(pa.Table.from_batches(combined, decoder.output_schema))
-        frame = _without_bad_records(frame, stream.sources[name])
+        frame = _without_bad_records(frame, source)
         results.append(
             [row.asDict(recursive=True) for row in stream.transform(**{name: frame}, **other_frames).collect()]
         )
     return results
+
+
+def _registered(stream: Stream) -> RegistryTopics:
+    return RegistryTopics({source.topic.name: source.topic for source in stream.inputs.values() if source.topic})
 
 
 def _check_inputs(stream: Stream, names: Collection[str]) -> None:
@@ -125,13 +137,13 @@ def _check_inputs(stream: Stream, names: Collection[str]) -> None:
         )
 
 
-def _frame(spark: SparkSession, source: Input | Table, rows: Iterable[Given]) -> DataFrame:
+def _frame(spark: SparkSession, source: Input | Table, registered: RegistryTopics, rows: Iterable[Given]) -> DataFrame:
     if isinstance(source, Table):
         fields = source.fields
         names = ["key", *(f.name for f in fields)]
         values = [tuple(_dict(row).get(n) for n in names) for row in rows]
         return spark.createDataFrame(values, topic_reader.table_ddl(fields))
-    raw = [_record(source, offset, row) for offset, row in enumerate(rows)]
+    raw = [_record(source, registered, offset, row) for offset, row in enumerate(rows)]
     # One partition, because a batch is combined in one piece.
     raw_frame = spark.createDataFrame(raw, RECORDS).coalesce(1)
     return _without_bad_records(decode.decode_records(raw_frame, source, F.current_timestamp()), source)
@@ -150,9 +162,9 @@ def _without_bad_records(decoded: DataFrame, source: Input) -> DataFrame:
     return decode.drop_heartbeats(decoded.drop(columnar.BAD_COLUMN, columnar.SOURCE_RECORD_COLUMN))
 
 
-def _arrow(source: Input, rows: Sequence[Given]) -> pa.RecordBatch:
+def _arrow(source: Input, registered: RegistryTopics, rows: Sequence[Given]) -> pa.RecordBatch:
     """Records as a Python worker of Spark gets them."""
-    records = [_record(source, offset, row) for offset, row in enumerate(rows)]
+    records = [_record(source, registered, offset, row) for offset, row in enumerate(rows)]
     columns = {name: [row[i] for row in records] for i, name in enumerate(NAMES)}
     types = {field.name: field.type for field in columnar.RECORD_TYPE}
     arrays = {
@@ -166,15 +178,16 @@ def _arrow(source: Input, rows: Sequence[Given]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(arrays)
 
 
-def _record(source: Input, offset: int, row: Given) -> tuple[Any, ...]:
+def _record(source: Input, registered: RegistryTopics, offset: int, row: Given) -> tuple[Any, ...]:
     topic = source.topic.name if source.topic else "topic"
     if isinstance(row, Record):
         position = row.topic, row.partition, offset if row.offset < 0 else row.offset
         headers = [(name, text.encode()) for name, text in row.headers]
-        return _bytes(row.key), _bytes(row.value), *position, _at(row.timestamp), headers
+        return _bytes(row.key), row.value_bytes or _bytes(row.value), *position, _at(row.timestamp), headers
     fields: dict[str, Any] = {"topic": topic, "partition": 0, "offset": offset, "timestamp": 0}
     if source.schema or not isinstance(row, Mapping):
-        fields["value"] = json.dumps(row) if isinstance(row, Mapping) else row
+        value = registered.to_bytes(topic, row)
+        fields["value"] = value or (json.dumps(row) if isinstance(row, Mapping) else row)
     else:
         fields |= row
     key, value = (_bytes(fields.get(name)) for name in ("key", "value"))
