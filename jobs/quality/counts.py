@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from jobs.quality import rules, validity
+from penstock.registry.endpoint import is_configured
 from penstock.settings import settings
 from penstock.streams import EmitChanges, F, Input, Stream, Topic, TopicOutput
 
@@ -31,7 +32,7 @@ def transform(records: DataFrame) -> DataFrame:
     )
 
 
-RECORDS = Input(pattern=EVERY_TOPIC, combine=validity.combiner(RULES))
+RECORDS = Input(pattern=EVERY_TOPIC, combine=validity.combiner(RULES, by_registry=is_configured()))
 
 STREAM = Stream(
     name="topic-quality",

@@ -11,7 +11,7 @@ A file is comment lines `-- name: value`, then one boolean SQL expression::
 
 A record is valid if it can be parsed in the format, has the required fields, and the expression is true. The expression
 is a predicate like that of an expectation of a stream (`penstock.model.checks.predicates`). A tombstone is
-valid. A topic without any rule must have JSON records.
+valid. A topic without any rule must have JSON records, or those of the schemas that a schema registry has for it.
 """
 
 from __future__ import annotations

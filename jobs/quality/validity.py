@@ -1,5 +1,8 @@
 """Applies validity rules to records.
 
+A topic without a rule of its own whose subject, `<topic>-value`, is in the schema registry is judged by the registry: a
+record is valid if it is in the wire format and can be decoded by the schema of its id. Others are judged by rules.
+
 Most rules are evaluated in DuckDB, where records are decoded, so that only counts reach Spark. Rules that DuckDB cannot
 evaluate, and those of Avro topics, are evaluated in Spark."""
 
@@ -26,12 +29,18 @@ SPARK_COLUMNS = "key BINARY, value BINARY"
 RAW = "topic AS _topic, event_time, value AS _value, text AS _text"
 # The key is read only for rules that Spark evaluates.
 RAW_WITH_KEY = f"{RAW}, key AS _key"
+REGISTRY = ", registered AS _registered, registry_error AS _registry_error"
+OF_REGISTRY = "WHEN _registered THEN CASE WHEN _registry_error IS NULL THEN 'valid' ELSE 'invalid' END"
 
 
-def combiner(rules: Mapping[str, Rule]) -> Combiner:
+def combiner(rules: Mapping[str, Rule], *, by_registry: bool = False) -> Combiner:
     """A combiner that counts records by topic, second and status.
 
     Records whose rule Spark evaluates are one row each, with the status NULL.
+
+    Args:
+        rules: The rules, by topic.
+        by_registry: Whether there is a schema registry.
     """
     topic_rules = [rule for topic, rule in rules.items() if topic != EVERY]
     others = " AND ".join(f"topic <> {json_sql.literal(rule.topic)}" for rule in topic_rules) or "true"
@@ -47,15 +56,19 @@ def combiner(rules: Mapping[str, Rule]) -> Combiner:
     branches = []
     for number, rule in enumerate([*topic_rules, rules[EVERY]]):
         where = others if rule.topic == EVERY else f"topic = {json_sql.literal(rule.topic)}"
+        judged = by_registry and rule.topic == EVERY
         if _in_spark(rule):
-            branches.append(_select_for_spark(number, rule, where, [n for n, r in in_spark if r.fields]))
+            numbers = [n for n, r in in_spark if r.fields]
+            branches.append(_select_for_spark(number, rule, where, numbers, by_registry=judged))
             continue
         branches.append(
             f"SELECT topic, status, count(*) AS n, max(event_time) AS event_time{nulls} FROM ("
-            f"SELECT _topic AS topic, event_time, {_status(rule)} AS status FROM ({_read(rule, where)}))"
+            f"SELECT _topic AS topic, event_time, {_status(rule, by_registry=judged)} AS status "
+            f"FROM ({_read(rule, where, by_registry=judged)}))"
             f" GROUP BY topic, {window_number('event_time', SECOND)}, status"
         )
-    return Combiner(", ".join(columns), " UNION ALL BY NAME ".join(branches), reads=("key",) if in_spark else ())
+    reads = (*(("key",) if in_spark else ()), *(("registry",) if by_registry else ()))
+    return Combiner(", ".join(columns), " UNION ALL BY NAME ".join(branches), reads=reads)
 
 
 def add_status(combined: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
@@ -92,9 +105,9 @@ def _ddl(rule: Rule) -> str:
     return ", ".join(f"{quoted(f.name)}: {f.type.ddl}" for f in rule.fields)
 
 
-def _read(rule: Rule, where: str) -> str:
+def _read(rule: Rule, where: str, *, by_registry: bool) -> str:
     """The records of a rule with its fields, and `_parses BOOLEAN`."""
-    raw = RAW_WITH_KEY if _in_spark(rule) else RAW
+    raw = f"{RAW_WITH_KEY if _in_spark(rule) else RAW}{REGISTRY if by_registry else ''}"
     if rule.fields:
         named = ", ".join(
             f"{json_sql.field_value('_k', f, '_text')} AS {json_sql.quote_name(f.name)}" for f in rule.fields
@@ -112,22 +125,24 @@ def _fields_are_valid(rule: Rule) -> str:
     return f"(_k IS NOT NULL AND {' AND '.join(tests)})"
 
 
-def _status(rule: Rule) -> str:
+def _status(rule: Rule, *, by_registry: bool) -> str:
     # A tombstone is valid.
-    return f"CASE WHEN _value IS NULL OR (_parses AND {to_duckdb(rule)}) THEN 'valid' ELSE 'invalid' END"
+    first = f"WHEN _value IS NULL THEN 'valid' {OF_REGISTRY if by_registry else ''}"
+    return f"CASE {first} WHEN _parses AND {to_duckdb(rule)} THEN 'valid' ELSE 'invalid' END"
 
 
-def _select_for_spark(number: int, rule: Rule, where: str, numbers: list[int]) -> str:
+def _select_for_spark(number: int, rule: Rule, where: str, numbers: list[int], *, by_registry: bool) -> str:
     """The records of a rule that Spark evaluates; tombstones and JSON that does not parse already have a status."""
     columns = {f"NULL AS {_column(n)}" for n in numbers if n != number}
     if rule.fields:
         packed = ", ".join(f"{json_sql.quote_name(f.name)} := {json_sql.quote_name(f.name)}" for f in rule.fields)
         columns.add(f"struct_pack({packed}) AS {_column(number)}")
-    parses = "WHEN NOT _parses THEN 'invalid'" if rule.format != "avro" else ""
+    parses = OF_REGISTRY if by_registry else ""
+    parses += " WHEN NOT _parses THEN 'invalid'" if rule.format != "avro" else ""
     others = "".join(f", {column}" for column in sorted(columns))
     return (
         f"SELECT _topic AS topic, CASE WHEN _value IS NULL THEN 'valid' {parses} END AS status, 1::BIGINT AS n, "
-        f"event_time, _key AS key, _value AS value{others} FROM ({_read(rule, where)})"
+        f"event_time, _key AS key, _value AS value{others} FROM ({_read(rule, where, by_registry=by_registry)})"
     )
 
 

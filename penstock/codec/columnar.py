@@ -23,12 +23,14 @@ from penstock.codec.arrow_types import ARROW_TYPES, arrow_type
 from penstock.codec.formats import value_decoder
 from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner
 from penstock.codec.registry_values import TEXT, RegistryValues
+from penstock.codec.registry_verdicts import RegistryVerdicts
 from penstock.codec.text import as_text
 from penstock.errors import DeclarationError
 from penstock.model.input import Combiner, Input
 from penstock.model.schema import schema
 from penstock.model.topic import reader_fields
 from penstock.model.types import Field, Type
+from penstock.registry.endpoint import RegistryEndpoint
 
 # Rows and bytes of one query of DuckDB. A tenth of it loses half of the speed; more only needs memory.
 ROWS = 200_000
@@ -73,6 +75,8 @@ class RecordDecoder:
         tombstones: whether a record without a value is a row of NULLs.
         trace: whether a column `trace_context STRING` is handed on, as `_trace_context`.
         registry: how values are decoded that are in the wire format of a schema registry; None for JSON without it.
+        endpoint: the schema registry by which raw values are judged, if the combiner reads that; None for that of this
+            process's settings.
     """
 
     topic: str
@@ -86,6 +90,7 @@ class RecordDecoder:
     tombstones: bool = False
     trace: bool = False
     registry: RegistryValues | None = None
+    endpoint: RegistryEndpoint | None = None
 
     @classmethod
     def of_input(
@@ -189,6 +194,8 @@ class DecoderQueries:
         self._layout, self._topic, self._label = decoder.output_schema, decoder.topic, decoder.label
         self._signer = decoder.signer
         self._values = value_decoder(decoder.registry) if decoder.registry else None
+        judges = not decoder.ddl and decoder.combine and "registry" in decoder.combine.reads
+        self._verdicts = RegistryVerdicts(decoder.endpoint) if judges else None
         self._lists = {f.name for f in decoder.output_fields if decoder.combine and f.type.kind == "array"}
         self._con = connection()
         names = [json_sql.quote_name(f.name) for f in (decoder.fields if decoder.combine else decoder.output_fields)]
@@ -204,6 +211,7 @@ class DecoderQueries:
             assert decoder.combine, "raw records without a combiner need no decoder"
             columns = [name for name in RAW if name in decoder.input_columns or name == "topic"]
             names = [*(f'_{name} AS "{name}"' for name in columns), "_text AS text"]
+            names += ["_registered AS registered", "_registry_error AS registry_error"] if judges else []
         if decoder.combine:
             typed = ", ".join(
                 f"{json_sql.quote_name(f.name)}::{json_sql.duckdb_type(f.type)} AS {json_sql.quote_name(f.name)}"
@@ -285,6 +293,8 @@ class DecoderQueries:
             prepared = prepared.append_column("_topic", pa.repeat(self._topic, len(table)))
         prepared = prepared.append_column("_row", pa.array(np.arange(len(table))))
         values = self._values.columns(table) if self._values else {TEXT: as_text(table["value"])}
+        if self._verdicts:
+            values |= self._verdicts.columns(prepared["_topic"], table["value"])
         for name, column in values.items():
             prepared = prepared.append_column(name, column)
         return prepared

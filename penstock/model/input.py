@@ -16,7 +16,7 @@ from penstock.model.schema import schema
 from penstock.model.topic import OF_TOPIC, Topic, check_topic, reader_fields, reader_schema, side_topic
 from penstock.model.types import Field
 
-COMBINER_READS = {"key", "partition", "offset"}
+COMBINER_READS = {"key", "partition", "offset", "registry"}
 LateRecords = Literal["count", "keep"]
 DeadLetters = Literal["keep", "count"]
 OnDataLoss = Literal["fail", "continue"]
@@ -52,7 +52,10 @@ class Combiner:
             columns of the schema and `event_time`, the greatest of the group. Of an input without a schema `records`
             has `topic, value`, the value as `text VARCHAR` (NULL if it is no UTF-8), and what `reads` names. `penstock
             catalog` runs it without records, and so does a stream before it starts.
-        reads: of an input without a schema, which of `key, partition, offset` the query needs: each has its cost.
+        reads: of an input without a schema, which of `key, partition, offset` and `registry` the query needs: each has
+            its cost. `registry` gives `registered BOOLEAN`, whether the schema registry has the topic's subject,
+            `<topic>-value`; and `registry_error VARCHAR`, why a value of such a topic cannot be decoded by the schema
+            of its writer, NULL if it can.
     """
 
     schema: str

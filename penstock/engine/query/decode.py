@@ -88,6 +88,8 @@ def decode_records(
         has_decoded = bool(newest) and decoder.registry.schema.kind in NATIVE_DECODERS
         values = replace(decoder.registry, known=newest, endpoint=find_endpoint(), has_decoded=has_decoded)
         decoder = replace(decoder, registry=values)
+    if not decoder.ddl and decoder.combine and "registry" in decoder.combine.reads:
+        decoder = replace(decoder, endpoint=find_endpoint())
     if now is None and input_.schema and not decoder.computes_event_time:
         # Spark computes the event time of decoded rows, and needs the record's timestamp for it.
         decoder = replace(decoder, whole_record=True)
