@@ -2,9 +2,10 @@
 
 Avro is read by Spark's decoder and by the one without Spark, as records of a schema that is registered while the query
 runs. The stream, without state, has one input and one topic. Each run reads the topic from its beginning in one batch,
-in a session that is warm; the runs of the ways are in turn.
+in a session that is warm; the runs of the ways are in turn. `decoders` measures the CPU time of the decoders alone.
 
     python -m tests.bench.registry_formats [records] [runs of each]
+    python -m tests.bench.registry_formats decoders [records] [runs of each]
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import pyarrow as pa
 from confluent_kafka import Producer
 from fastavro import parse_schema, schemaless_writer
 from google.protobuf.message_factory import GetMessageClass
 
+from penstock.codec.columnar import RecordDecoder
 from penstock.codec.protobuf import written_indexes
+from penstock.codec.registry_values import RegistryValues
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.engine.query import decode
@@ -87,30 +91,37 @@ def doubled(sales: DataFrame) -> DataFrame:
     return sales.where("amount >= 0").select("shop", (F.col("amount") * 2).alias("twice"))
 
 
-def as_json(sale: Sale) -> bytes:
-    return json.dumps(sale, separators=(",", ":")).encode()
+def as_json(one: Sale) -> bytes:
+    return json.dumps(one, separators=(",", ":")).encode()
 
 
-def as_json_schema(sale: Sale) -> bytes:
-    at = datetime.fromtimestamp(sale["at"] / 1000, UTC).isoformat(timespec="milliseconds")
-    return as_json({**sale, "at": at.replace("+00:00", "Z")})
+def as_json_schema(one: Sale) -> bytes:
+    at = datetime.fromtimestamp(one["at"] / 1000, UTC).isoformat(timespec="milliseconds")
+    return as_json({**one, "at": at.replace("+00:00", "Z")})
 
 
-def as_avro(sale: Sale) -> bytes:
+def as_avro(one: Sale) -> bytes:
     stream = BytesIO()
-    schemaless_writer(stream, PARSED, sale)
+    schemaless_writer(stream, PARSED, one)
     return stream.getvalue()
 
 
-def as_protobuf(sale: Sale) -> bytes:
-    message = MESSAGE(**{name: value for name, value in sale.items() if name != "at"})
-    message.at.FromMilliseconds(sale["at"])
+def as_protobuf(one: Sale) -> bytes:
+    message = MESSAGE(**{name: value for name, value in one.items() if name != "at"})
+    message.at.FromMilliseconds(one["at"])
     return written_indexes(PROTOBUF.descriptor) + bytes(message.SerializeToString())
 
 
 WRITERS: dict[str, Callable[[Sale], bytes]] = {
     "JSON": as_json, "JSON Schema": as_json_schema, "Avro": as_avro, "Protobuf": as_protobuf,
 }  # fmt: skip
+
+
+def sale(n: int) -> Sale:
+    return {
+        "shop": f"shop-{n % 1000}", "item": f"item-{n % 77}" if n % 3 else None, "amount": n % 977 + 0.5,
+        "pieces": n % 9, "at": AT + n,
+    }  # fmt: skip
 
 
 def fill(bootstrap: str, records: int) -> None:
@@ -120,11 +131,7 @@ def fill(bootstrap: str, records: int) -> None:
         if schema:
             start = header(client.register(schema.subject_of(topic.name), schema.text, schema.kind))
         for n in range(records):
-            sale = {
-                "shop": f"shop-{n % 1000}", "item": f"item-{n % 77}" if n % 3 else None, "amount": n % 977 + 0.5,
-                "pieces": n % 9, "at": AT + n,
-            }  # fmt: skip
-            producer.produce(topic.name, start + WRITERS[name](sale), partition=n % 2, timestamp=AT)
+            producer.produce(topic.name, start + WRITERS[name](sale(n)), partition=n % 2, timestamp=AT)
             if n % 50_000 == 0:
                 producer.poll(0)
         producer.flush()
@@ -142,6 +149,37 @@ def run(number: int, way: str, spark: SparkSession, bootstrap: str, folder: Path
         with running(stream, spark, bootstrap, folder) as started:
             started.process_all_available()
             return time.perf_counter() - at
+
+
+def decode_alone(records: int, runs: int) -> None:
+    """The decoders of Spark's workers and of tables, in one thread: Avro is decoded by the one without Spark."""
+    ways: dict[str, tuple[RecordDecoder, pa.Table]] = {}
+    for name, topic in SALES.items():
+        schema = topic.registry_schema
+        start, event_time = (header(1), "at") if schema else (b"", "timestamp_millis(at)")
+        values = RegistryValues(schema, ((1, schema.text),)) if schema else None
+        decoder = RecordDecoder(topic.name, name, topic.ddl, event_time, None, keep_records=False, registry=values)
+        columns: dict[str, pa.Array[Any]] = {
+            "key": pa.nulls(records, pa.binary()),
+            "value": pa.array([start + WRITERS[name](sale(n)) for n in range(records)], pa.binary()),
+            "partition": pa.array([0] * records, pa.int32()), "offset": pa.array(range(records), pa.int64()),
+            "clock": pa.array([2 * AT * 1000] * records, pa.int64()),
+        }  # fmt: skip
+        ways[name] = decoder, pa.table(columns)
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(runs + 1):
+        for name, (decoder, rows) in ways.items():
+            at = time.process_time()
+            assert sum(batch.num_rows for batch in decoder(iter(rows.to_batches()))) == records
+            times[name].append(time.process_time() - at)
+    medians = {name: statistics.median(of_way[1:]) for name, of_way in times.items()}
+    lines = [
+        [name, f"{1e6 * medians[name] / records:.2f}", ", ".join(f"{1e6 * s / records:.2f}" for s in times[name][1:]),
+         f"{medians['JSON'] / medians[name]:.2f}"]
+        for name in ways
+    ]  # fmt: skip
+    text = f"{records:,} records of five fields, {runs} runs of each in turn after one that is not counted.\n\n"
+    write("decoders", text + table(["", "median, µs of CPU a record", "runs, µs", "speed beside JSON"], lines))
 
 
 def main(records: int, runs: int) -> None:
@@ -173,5 +211,6 @@ def main(records: int, runs: int) -> None:
 
 
 if __name__ == "__main__":
-    arguments = [int(argument) for argument in sys.argv[1:]]
-    main(*arguments, *(500_000, 3)[len(arguments) :])
+    measure = decode_alone if sys.argv[1:2] == ["decoders"] else main
+    arguments = [int(argument) for argument in sys.argv[1:] if argument != "decoders"]
+    measure(*arguments, *(500_000, 3)[len(arguments) :])
