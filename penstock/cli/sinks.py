@@ -15,7 +15,7 @@ from penstock.catalog import BrokenFile, partial_catalog
 from penstock.cli.arguments import AsJson, Place, completion, look_up
 from penstock.cli.dead_letters import check_places, places_of
 from penstock.cli.output import clear_errors, console, count, echo, emit, print_check, state, table
-from penstock.cli.spark import session
+from penstock.cli.spark import session, short_session
 from penstock.control import connect
 from penstock.errors import PenstockError
 from penstock.kafka.dead_letters import DeadLetter, printable, read_dead_letters
@@ -66,7 +66,7 @@ def check(names: Names = None) -> None:
         console().print("No sinks are declared: see sql/sinks/.")
     failed = len(sinks) < len(chosen)
     if sinks:
-        with session("sinks") as spark:
+        with short_session("sinks") as spark:
             for sink in sinks:
                 style = "green"
                 try:
@@ -88,7 +88,7 @@ def explain(name: Name, as_json: AsJson = False) -> None:
         if name in broken:
             raise broken[name]
         sink = look_up("sink", name, catalog.sinks)
-        with session("sinks") as spark:
+        with short_session("sinks") as spark:
             explanation = explain_sink(sink, catalog.topics, spark)
     if as_json:
         emit({"name": name, "target": _target(sink), **vars(explanation)})
@@ -108,7 +108,7 @@ def dry_run(
     with clear_errors():
         stream = _sink(name)
         newest = newest_records([one.source for one in stream.sources.values()], records, settings().bootstrap)
-        with session(f"sinks-{name}") as spark:
+        with short_session(f"sinks-{name}") as spark:
             from penstock.engine.operations.sink_preview import render_documents
 
             preview = render_documents(spark, stream, newest)

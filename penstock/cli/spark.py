@@ -13,17 +13,27 @@ if TYPE_CHECKING:
 
 @contextmanager
 def session(name: str) -> Iterator[SparkSession]:
-    """The session that the platform keeps ready, or one of this process's own."""
+    """A session of this process's own."""
     # Spark is more than most commands need to load.
-    from penstock.engine import warm_session
     from penstock.engine.session import open_session
 
     # Spark would log each error again, with a page of Java.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    spark = open_session(name, log_level="fatal")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def short_session(name: str) -> Iterator[SparkSession]:
+    """For a command that somebody waits for: the session that the platform keeps ready, or one of its own."""
+    from penstock.engine import warm_session
+
     with warm_session.borrow() as borrowed:
-        spark = borrowed or open_session(name, log_level="fatal")
-        try:
-            yield spark
-        finally:
-            if not borrowed:
-                spark.stop()
+        if borrowed:
+            yield borrowed
+            return
+    with session(name) as spark:
+        yield spark

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from penstock.cli.arguments import AsJson, milliseconds
 from penstock.cli.output import clear_errors, console, echo, emit, printable_text, unknown
-from penstock.cli.spark import session
+from penstock.cli.spark import short_session
 from penstock.cli.stream_names import complete
 from penstock.errors import DeclarationError, PenstockError
 from penstock.settings import settings
@@ -162,7 +162,7 @@ def find_declared(name: str) -> Stream:
 
 @contextmanager
 def _session(command: str, stream: Stream) -> Iterator[SparkSession]:
-    with session(command) as spark:
+    with short_session(command) as spark:
         from penstock.engine.session import session_for
 
         yield session_for(spark, stream)

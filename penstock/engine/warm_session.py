@@ -59,7 +59,8 @@ def borrow() -> Iterator[SparkSession | None]:
             yield None
             return
         try:
-            yield spark
+            # A command that is killed leaves its views and settings in a session of its own.
+            yield spark.newSession()
         finally:
             shared_jvm.stop_queries(spark)
 

@@ -28,7 +28,7 @@ def folder(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch)
     made = tmp_path / "sql" / "sinks"
     made.mkdir(parents=True)
     (made / "orders.sql").write_text(ORDERS)
-    monkeypatch.setattr(sinks, "session", lambda _name: nullcontext(spark))
+    monkeypatch.setattr(sinks, "short_session", lambda _name: nullcontext(spark))
     with other_project(tmp_path, {"PENSTOCK_MONGODB_URL": "mongodb://127.0.0.1:1"}):
         yield made
 

@@ -158,7 +158,8 @@ def commands(bootstrap: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     settings.cache_clear()
     monkeypatch.setattr(sinks, "partial_catalog", lambda: (build([sink("slow"), sink("quick")]), []))
-    monkeypatch.setattr(sinks, "session", session)
+    for name in ("session", "short_session"):
+        monkeypatch.setattr(sinks, name, session)
     yield run
     settings.cache_clear()
 
