@@ -1,0 +1,55 @@
+"""A view of a topic of Avro: what its store holds for each type, and by what it is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+
+from penstock.model.avro import Avro
+from penstock.model.view import View
+from penstock.streams import Table, Topic
+from penstock.tables.topic_reader import TableDecoder
+from penstock.testing.registry_values import RegistryTopics
+from penstock.views.store.columns import ViewLayout
+from penstock.views.store.sqlite import ViewStore
+from tests.support.avro_cases import field, logical, optional, record, schema_text
+from tests.support.view_stores import found
+
+SALES = Topic(
+    "sales",
+    compacted=True,
+    schema=Avro(
+        schema_text(
+            [
+                field("shop", "string"),
+                field("amount", logical("bytes", "decimal", precision=10, scale=2)),
+                field("at", logical("long", "timestamp-millis")),
+                field("tag", optional("bytes")),
+                field("lines", {"type": "array", "items": record("Line", field("n", "int"))}),
+            ]
+        )
+    ),
+)
+
+
+def test_values_are_answered_as_json_and_found_by_their_fields(tmp_path: Path) -> None:
+    topics = RegistryTopics({SALES.name: SALES})
+    rest = {"at": "2026-02-03T04:05:06Z", "tag": "AP8=", "lines": [{"n": 1}]}
+    values = [topics.to_bytes("sales", {"shop": shop, "amount": "12.30", **rest}) for shop in ("north", "south")]
+    records = [(b"1", values[0], 0, 0), (b"2", values[1], 0, 1), (b"3", b"{}", 0, 2), (b"2", None, 0, 3)]
+    with topics.in_place():
+        taken = TableDecoder(Table(SALES)).decode([*records], {0: 4})
+    assert [row["reason"] for row in taken.bad_records.to_pylist()] == [
+        "not in the wire format of a schema registry: it begins with 0x7b7d"
+    ]
+    store = ViewStore(ViewLayout(View("v", SALES, query_by=("shop", "at"))), tmp_path / "v.db")
+    store.begin("id", 1, 5, {0: 0})
+    store.apply(taken.rows, {0: 4})
+    store.reached(6)
+    assert found(store, {"shop": "north"}) == ["1"]
+    assert found(store, {"shop": "south"}) == []
+    [(text,)] = store.read("SELECT value FROM rows", ())
+    assert orjson.loads(text) == {
+        "shop": "north", "amount": "12.30", **rest, "at": "2026-02-03T04:05:06.000000Z",
+    }  # fmt: skip
