@@ -34,16 +34,24 @@ from tests.support.wait import wait_until
 
 RECEIPTS = "receipts"
 MIB = 1024 * 1024
+ONE_STAGE = "summaries, one stage"
 # An app, its streams from input to output, and the peer's job that must come to the same.
 JOBS: dict[str, tuple[str, tuple[str, ...], peers.Job]] = {
     "quality": ("quality", ("topic-quality",), "quality"),
-    "summaries, one stage": ("one-stage", ("one-stage-summaries",), "summaries"),
+    ONE_STAGE: ("one-stage", ("one-stage-summaries",), "summaries"),
     "summaries, two stages": ("two-stages", ("metric-bundles", "metric-summaries"), "summaries2"),
 }
 # Of another topic than receipts.
 PROBES = "probes"
 WALK_INS = "walk-ins"
-EVERY: dict[str, tuple[str, tuple[str, ...], peers.Job]] = {**JOBS, WALK_INS: (WALK_INS, (WALK_INS,), "walk-ins")}
+# Of the receipts in Avro.
+RECEIPTS_AVRO = "receipts-avro"
+AVRO = "summaries of Avro, one stage"
+EVERY: dict[str, tuple[str, tuple[str, ...], peers.Job]] = {
+    **JOBS,
+    WALK_INS: (WALK_INS, (WALK_INS,), "walk-ins"),
+    AVRO: ("avro", ("avro-summaries",), "summaries"),
+}
 
 
 @dataclass(frozen=True)
@@ -135,7 +143,7 @@ def run_kafka_streams(servers: Servers, job: str, **options: object) -> Measured
 
 
 def input_topic_of(job: str) -> str:
-    return PROBES if job == WALK_INS else RECEIPTS
+    return {WALK_INS: PROBES, AVRO: RECEIPTS_AVRO}.get(job, RECEIPTS)
 
 
 def cached(servers: Servers, job: str) -> Callable[[], Measured]:
@@ -194,11 +202,13 @@ def _close(one: object, other: object) -> bool:
     return one == other
 
 
-def fill(servers: Servers, records: int, keys: int, layout: peers.Layout = "canonical") -> None:
-    drop(servers, [RECEIPTS])
+def fill(servers: Servers, records: int, keys: int, layout: peers.Layout = "canonical", schema: int = 0) -> None:
+    topic = RECEIPTS_AVRO if layout == "avro" else RECEIPTS
+    drop(servers, [topic])
     end = int(time.time() * 1000)
-    peers.generate(servers.broker.bootstrap, RECEIPTS, records, end=end, keys=keys, layout=layout)
+    peers.generate(servers.broker.bootstrap, topic, records, end=end, keys=keys, layout=layout, schema=schema)
 
 
 def output(job: str) -> str:
-    return {"quality": "metrics", "summaries, one stage": "one-stage-summaries"}.get(job, "metric-summaries")
+    outputs = {"quality": "metrics", ONE_STAGE: "one-stage-summaries", AVRO: "avro-summaries"}
+    return outputs.get(job, "metric-summaries")

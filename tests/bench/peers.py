@@ -33,7 +33,7 @@ from tests.bench.steady import RunSamples, sample_during
 
 Job = Literal["quality", "summaries", "summaries2", "walk-ins", "consume"]
 Guarantee = Literal["at_least_once", "exactly_once_v2"]
-Layout = Literal["canonical", "any"]
+Layout = Literal["canonical", "any", "avro"]
 
 PROGRAM = "peer.jar"
 SOURCES = Path(__file__).parent / "peer"
@@ -43,13 +43,14 @@ jar_sets.SETS.update(
     {
         # Kafka Streams of the broker's version with all it needs, as its POM names them.
         "streams": jar_sets.JarSet(
-            92,
+            93,
             (
                 "at.yawk.lz4:lz4-java:1.10.2",
                 "com.fasterxml.jackson.core:jackson-annotations:2.21",
                 "com.fasterxml.jackson.core:jackson-core:2.21.2",
                 "com.fasterxml.jackson.core:jackson-databind:2.21.2",
                 "com.github.luben:zstd-jni:1.5.6-10",
+                "org.apache.avro:avro:1.12.1",
                 "org.apache.kafka:kafka-clients:4.3.1",
                 "org.apache.kafka:kafka-streams:4.3.1",
                 "org.rocksdb:rocksdbjni:10.1.3",
@@ -88,11 +89,13 @@ def generate(
     partitions: int = 4,
     keys: int = 1000,
     layout: Layout = "canonical",
+    schema: int = 0,
     bad: float = 0.001,
     seed: int = 1,
 ) -> Measured:
     """Fill a topic with receipts, made if there is none: event times over `span` up to `end`, in epoch ms.
 
+    schema: the id of the schema in the registry, of the layout `avro`.
     figures: `valid` by the rule of quality, `parsed` by the schema alone, `bytes` of values.
     """
     return _measured(
@@ -106,6 +109,7 @@ def generate(
             "partitions": partitions,
             "keys": keys,
             "layout": layout,
+            "schema": schema,
             "bad": bad,
             "seed": seed,
             "threads": 2,
@@ -122,6 +126,8 @@ def run(
     businesses: str = "businesses",
     guarantee: Guarantee = "at_least_once",
     guarded: bool = False,
+    layout: Layout = "canonical",
+    schema: int = 0,
     commit_ms: int = 1000,
     threads: int = 2,
     java_options: Sequence[str] = (),
@@ -145,6 +151,8 @@ def run(
                 "businesses": businesses,
                 "guarantee": guarantee,
                 "guarded": str(guarded).lower(),
+                "layout": layout,
+                "schema": schema,
                 "commit": commit_ms,
                 "threads": threads,
                 "app": app,

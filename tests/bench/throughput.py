@@ -10,18 +10,29 @@ key by key, before any time is shown. Runs are in pairs, in alternating order; r
 from __future__ import annotations
 
 import json
+import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated
 
 import typer
 from rich.progress import Progress
 
+from penstock.devstack.servers.registry import SchemaRegistryServer
+from penstock.host.ports import free_port
 from penstock.java import aot_cache, runtime
+from penstock.registry import client
+from penstock.settings import PROJECT, settings
+from penstock.streams import Avro
 from tests.bench import peers
 from tests.bench.common import table, write
 from tests.bench.jobs import (
+    AVRO,
+    EVERY,
     JOBS,
+    ONE_STAGE,
+    RECEIPTS_AVRO,
     Servers,
     cached,
     fill,
@@ -144,34 +155,67 @@ def _beside(section: str, layout: peers.Layout, pairs: int, jobs: Sequence[str])
 
 
 WARM = 30_000_000
+STEADY_HEAD = (
+    "", "1000 records/s", "CPU s per million", "whole run, s", "CPU, s", "peak, MiB", "ratio of rates",
+    "ratio of CPU", "ratio of whole runs",
+)  # fmt: skip
 
 
 @app.command()
 def steady(pairs: Pairs = PAIRS, layout: Annotated[str, typer.Option(help="canonical or any")] = "canonical") -> None:
     """The rate when warm: from the second ten million records to the third."""
     chosen: peers.Layout = "any" if layout == "any" else "canonical"
-    rows = []
     with start_servers() as servers, Progress() as progress:
         step = progress.add_task("generating", total=None)
         fill(servers, WARM, KEYS, chosen)
-        for job in JOBS:
-            both: dict[str, list[SteadyRate]] = {"Penstock": [], PEER: []}
-            whole: dict[str, list[Measured]] = {"Penstock": [], PEER: []}
-            for number in range(pairs):
-                progress.update(step, description=f"{job}: {number + 1} of {pairs}")
-                for who in ("Penstock", PEER) if number % 2 else (PEER, "Penstock"):
-                    run = run_penstock(servers, job) if who == "Penstock" else run_kafka_streams(servers, job)
-                    whole[who].append(run)
-                    both[who].append(run.samples.steady(1 / 3, 1, run.records))
-                if number == 0:
-                    same(state(servers, output(job)), state(servers, f"peer-{JOBS[job][2]}"))
-            rows += _steady_rows(job, both, whole)
-    head = [
-        "", "1000 records/s", "CPU s per million", "whole run, s", "CPU, s", "peak, MiB", "ratio of rates",
-        "ratio of CPU", "ratio of whole runs",
-    ]  # fmt: skip
+        rows = [row for job in JOBS for row in _steady(servers, job, pairs, partial(progress.update, step), {})]
     about = f"{WARM:,} records, {KEYS:,} metrics, layout {chosen}, {pairs} pairs, medians"
-    write(f"throughput-steady-{chosen}", f"{about}.\n\n{table(head, rows)}")
+    write(f"throughput-steady-{chosen}", f"{about}.\n\n{table(STEADY_HEAD, rows)}")
+
+
+@app.command()
+def avro(pairs: Pairs = 3) -> None:
+    """The rate when warm of the same receipts in Avro; the peer reads them as generic records."""
+    with (
+        start_servers() as servers,
+        SchemaRegistryServer(servers.folder, port=free_port()) as registry,
+        Progress() as progress,
+    ):
+        step = progress.add_task("generating", total=None)
+        os.environ["PENSTOCK_SCHEMA_REGISTRY_URL"] = registry.url
+        settings.cache_clear()
+        schema = Avro.read(PROJECT / "tests" / "bench" / "receipts" / "receipt.avsc")
+        of_avro: dict[str, object] = {
+            "layout": "avro",
+            "schema": client.register(schema.subject_of(RECEIPTS_AVRO), schema.text, schema.kind),
+        }
+        fill(servers, WARM, KEYS, "avro", int(str(of_avro["schema"])))
+        rows = _steady(servers, AVRO, pairs, partial(progress.update, step), of_avro)
+        fill(servers, WARM, KEYS)
+        rows += _steady(servers, ONE_STAGE, pairs, partial(progress.update, step), {})
+    about = f"{WARM:,} records, {KEYS:,} metrics, {pairs} pairs, medians"
+    write("throughput-avro", f"{about}.\n\n{table(STEADY_HEAD, rows)}")
+
+
+def _steady(
+    servers: Servers,
+    job: str,
+    pairs: int,
+    say: Callable[..., None],
+    peer: Mapping[str, object],
+) -> list[list[str]]:
+    """The rows of a job. peer: what the peer is told besides."""
+    both: dict[str, list[SteadyRate]] = {"Penstock": [], PEER: []}
+    whole: dict[str, list[Measured]] = {"Penstock": [], PEER: []}
+    for number in range(pairs):
+        say(description=f"{job}: {number + 1} of {pairs}")
+        for who in ("Penstock", PEER) if number % 2 else (PEER, "Penstock"):
+            run = run_penstock(servers, job) if who == "Penstock" else run_kafka_streams(servers, job, **peer)
+            whole[who].append(run)
+            both[who].append(run.samples.steady(1 / 3, 1, run.records))
+        if number == 0:
+            same(state(servers, output(job)), state(servers, f"peer-{EVERY[job][2]}"))
+    return _steady_rows(job, both, whole)
 
 
 def _steady_rows(job: str, both: dict[str, list[SteadyRate]], whole: dict[str, list[Measured]]) -> list[list[str]]:
@@ -256,11 +300,11 @@ def otherwise() -> None:
         step = progress.add_task("generating", total=None)
         fill(servers, RECORDS, KEYS)
         usual: list[Measured] = []
-        for name, settings in OTHERWISE.items():
+        for name, options in OTHERWISE.items():
             progress.update(step, description=name)
             if len(usual) < 3:
                 usual.append(run_penstock(servers, job))
-            rows.append(row(name, [run_penstock(servers, job, **settings)])[:-1])
+            rows.append(row(name, [run_penstock(servers, job, **options)])[:-1])
         rows.insert(0, row("as it is", usual)[:-1])
     write("throughput-otherwise", table(HEAD[:-1], rows))
 
@@ -271,6 +315,7 @@ def main(context: typer.Context) -> None:
         beside()
         any_layout()
         steady()
+        avro()
         scaling()
         otherwise()
 

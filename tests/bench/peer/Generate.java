@@ -1,5 +1,6 @@
 package bench;
 
+import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -20,7 +21,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Fills a topic with receipts. The same seed gives the same records in the same order in each partition, in both
+ * Fills a topic with receipts. The same seed gives the same records in the same order in each partition, in all
  * layouts the same receipts.
  */
 final class Generate {
@@ -80,7 +81,7 @@ final class Generate {
         Peer.say(figures);
     }
 
-    private static Made write(Peer.Arguments arguments, int thread, int threads) {
+    private static Made write(Peer.Arguments arguments, int thread, int threads) throws IOException {
         Map<String, Object> settings = new HashMap<>();
         settings.put(ProducerConfig.BOOTSTRAP_SERVERS_CONFIG, arguments.text("bootstrap"));
         settings.put(ProducerConfig.COMPRESSION_TYPE_CONFIG, "lz4");
@@ -149,6 +150,7 @@ final class Generate {
         private final SplittableRandom random;
         private final SplittableRandom looks;
         private final boolean anyLayout;
+        private final AvroReceipts avro;
         private final double bad;
         private final long end;
         private final long span;
@@ -162,6 +164,7 @@ final class Generate {
             random = new SplittableRandom(arguments.number("seed") * 1_000_003 + partition);
             looks = new SplittableRandom(arguments.number("seed") * 1_000_003 + partition + 500_000);
             anyLayout = arguments.text("layout").equals("any");
+            avro = arguments.text("layout").equals("avro") ? new AvroReceipts((int) arguments.number("schema")) : null;
             bad = Double.parseDouble(arguments.text("bad"));
             end = arguments.number("end");
             span = arguments.number("span");
@@ -172,7 +175,7 @@ final class Generate {
         }
 
         /** The record at a place, of which `timestamp` is then the time; each place is asked for once, in order. */
-        byte[] next(long place) {
+        byte[] next(long place) throws IOException {
             int key = random.nextInt(metrics.length);
             timestamp = end - span + (long) (span * ((place + 1.0) / count)) - random.nextInt(JITTER_MS);
             double value = Math.exp(4 + random.nextGaussian());
@@ -218,7 +221,9 @@ final class Generate {
             if (kind == 6) {
                 length /= 2;
             }
-            return kind == 7 ? NO_JSON : Arrays.copyOf(line, length);
+            byte[] json = kind == 7 ? NO_JSON : Arrays.copyOf(line, length);
+            Receipts.Receipt receipt = avro == null ? null : Receipts.parse(json);
+            return receipt == null ? json : avro.write(receipt);
         }
 
         private static final byte[] PROD = bytes("\"prod\"");

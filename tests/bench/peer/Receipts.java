@@ -33,7 +33,10 @@ final class Receipts {
     private Receipts() {}
 
     /** A receipt, or null if the record is none. */
-    static Deserializer<Receipt> reader() {
+    static Deserializer<Receipt> reader(Peer.Arguments arguments) {
+        if (arguments.text("layout").equals("avro")) {
+            return AvroReceipts.reader((int) arguments.number("schema"));
+        }
         return (topic, bytes) -> {
             Peer.seen();
             Receipt found = bytes == null ? null : parse(bytes);

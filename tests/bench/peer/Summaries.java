@@ -105,7 +105,7 @@ final class Summaries {
     private static KGroupedStream<Bytes, Double> byMetric(
         StreamsBuilder builder, Duration window, Peer.Arguments arguments) {
         Serde<byte[]> key = Serdes.ByteArray();
-        Serde<Receipts.Receipt> receipt = Serdes.serdeFrom((topic, none) -> null, Receipts.reader());
+        Serde<Receipts.Receipt> receipt = Serdes.serdeFrom((topic, none) -> null, Receipts.reader(arguments));
         return builder
             .stream(arguments.text("topic"), Consumed.with(key, receipt).withTimestampExtractor(
                 (r, before) -> r.value() instanceof Receipts.Receipt found ? found.timestamp() : r.timestamp()))

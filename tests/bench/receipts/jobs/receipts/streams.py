@@ -5,41 +5,52 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.metrics import bundles, metrics_settings, receipts, summaries
 from jobs.metrics.statistics import KEY, MOMENTS, quantile_names, summarize
 from jobs.presence import walk_ins
 from jobs.quality import counts
-from penstock.streams import EmitChanges, Stream, Topic, TopicOutput
+from penstock.streams import Avro, EmitChanges, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from penstock.streams import Input
+
 S = metrics_settings()
+# As in tests/bench/peer/AvroReceipts.java.
+AVRO = Avro.read(Path(__file__).parents[2] / "receipt.avsc")
+RECEIPTS_AVRO = Topic("receipts-avro", partitions=4, config={"retention.ms": "-1"}, schema=AVRO)
 
 
 def one_stage(receipts: DataFrame) -> DataFrame:
     return summarize(receipts, S.summary, S.decimals, S.quantiles)
 
 
-STREAMS = [
-    # The pattern keeps what the benchmark itself writes out of the count.
-    replace(counts.STREAM, inputs={"records": replace(counts.RECORDS, pattern="receipts")}, every=0.0),
-    Stream(
-        name="one-stage-summaries",
-        app="one-stage",
-        inputs={"receipts": receipts(S.summary)},
+def summaries_of(source: Input, app: str) -> Stream:
+    return Stream(
+        name=f"{app}-summaries",
+        app=app,
+        inputs={"receipts": source},
         transform=one_stage,
         output=TopicOutput(
-            Topic("one-stage-summaries", partitions=2, compacted=True),
+            Topic(f"{app}-summaries", partitions=2, compacted=True),
             key=KEY,
             value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
         ),
         output_mode=EmitChanges(window=S.summary, grace=timedelta(hours=1)),
         shuffle_partitions=int(os.environ.get("SHUFFLE_PARTITIONS", bundles.STREAM.shuffle_partitions)),
         max_records=bundles.STREAM.max_records,
-    ),
+    )
+
+
+STREAMS = [
+    # The pattern keeps what the benchmark itself writes out of the count.
+    replace(counts.STREAM, inputs={"records": replace(counts.RECORDS, pattern="receipts")}, every=0.0),
+    summaries_of(receipts(S.summary), "one-stage"),
+    summaries_of(replace(receipts(S.summary), topic=RECEIPTS_AVRO, schema=AVRO.ddl), "avro"),
     replace(bundles.STREAM, app="two-stages", every=0.0),
     replace(summaries.STREAM, app="two-stages", every=0.0),
     replace(walk_ins.STREAM, app="walk-ins", every=0.0),
