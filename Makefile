@@ -103,7 +103,7 @@ pins: ## write requirements.txt anew from requirements.in
 	$(PYTHON) -m venv .venv-pins
 	.venv-pins/bin/pip install -r requirements.in
 	{ echo "# Written by make pins from requirements.in, which says what each is for."; \
-	  .venv-pins/bin/pip freeze --exclude pyyaml-ft; grep '; python_version' requirements.in; } > requirements.txt
+	  .venv-pins/bin/pip freeze --all --exclude pip --exclude pyyaml-ft; grep '; python_version' requirements.in; } > requirements.txt
 	rm -rf .venv-pins
 
 env-clean: ## remove the environment
