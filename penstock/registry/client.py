@@ -84,11 +84,12 @@ def subjects(endpoint: RegistryEndpoint | None = None) -> frozenset[str]:
         return frozenset(_shared_client(endpoint).get_subjects())
 
 
-def subject_schemas(subject: str) -> dict[int, str]:
-    """All versions of a subject.
+def subject_schemas(subject: str, kind: str) -> dict[int, str]:
+    """All versions of a subject that are of one format.
 
     Args:
         subject: The subject, such as `orders-value`.
+        kind: `AVRO`, `PROTOBUF` or `JSON`.
 
     Returns:
         The schemas by id, the oldest version first; empty if there is no such subject.
@@ -99,7 +100,8 @@ def subject_schemas(subject: str) -> dict[int, str]:
     """
     endpoint, schemas = find_endpoint(), dict[int, str]()
     if endpoint.table is not None:
-        return {number: text for number, (name, text, _) in enumerate(endpoint.table, 1) if name == subject}
+        entries = enumerate(endpoint.table, 1)
+        return {number: text for number, (name, text, of) in entries if (name, of) == (subject, kind)}
     client = _shared_client(endpoint)
     with _errors(f"subject {subject}"):
         versions: list[int] = _unless_absent(lambda: client.get_versions(subject), SUBJECT_NOT_FOUND) or []
@@ -107,7 +109,7 @@ def subject_schemas(subject: str) -> dict[int, str]:
             # One may be deleted meanwhile.
             one = partial(client.get_version, subject, version)
             registered: Any = _unless_absent(one, SUBJECT_NOT_FOUND, VERSION_NOT_FOUND)
-            if registered:
+            if registered and registered.schema.schema_type == kind:
                 schemas[registered.schema_id] = registered.schema.schema_str
     return schemas
 

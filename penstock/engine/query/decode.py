@@ -83,9 +83,10 @@ def decode_records(
     decoder = RecordDecoder.of_input(input_, combine=combine, keep_records=keep == "all", signer=signer)
     decoder = replace(decoder, trace=True) if trace else decoder
     if decoder.registry and input_.topic:
-        known = client.subject_schemas(decoder.registry.schema.subject_of(input_.topic.name))
+        schema = decoder.registry.schema
+        known = client.subject_schemas(schema.subject_of(input_.topic.name), schema.kind)
         newest = tuple(known.items())[len(known) - MAX_NATIVE_SCHEMAS :] if MAX_NATIVE_SCHEMAS else ()
-        has_decoded = bool(newest) and decoder.registry.schema.kind in NATIVE_DECODERS
+        has_decoded = bool(newest) and schema.kind in NATIVE_DECODERS
         values = replace(decoder.registry, known=newest, endpoint=find_endpoint(), has_decoded=has_decoded)
         decoder = replace(decoder, registry=values)
     if not decoder.ddl and decoder.combine and "registry" in decoder.combine.reads:

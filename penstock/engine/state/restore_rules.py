@@ -109,7 +109,7 @@ def _registry(output: TopicOutput) -> RegistryValues | None:
     schema = output.topic.registry_schema
     if schema is None:
         return None
-    known = client.subject_schemas(schema.subject_of(output.topic.name))
+    known = client.subject_schemas(schema.subject_of(output.topic.name), schema.kind)
     return RegistryValues(schema, tuple(known.items()), find_endpoint())
 
 

@@ -138,7 +138,7 @@ def test_a_query_reads_and_writes_avro(kept: Archive, fresh_broker: Broker) -> N
     rows = RowsQuery("at", QUERY)
     result = do(job(kept, rows, dry_run=True), fresh_broker)
     assert "2 rows would be written" in result.summary
-    assert client.subject_schemas(f"{SUMS.name}-value") == {}
+    assert client.subject_schemas(f"{SUMS.name}-value", "AVRO") == {}
     result = do(job(kept, rows), fresh_broker)
     assert result.rows == 2
     assert "avro-sales[0]@2: not in the wire format of a schema registry: it begins with 0x7b7d" in result.summary

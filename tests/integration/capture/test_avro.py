@@ -84,7 +84,7 @@ def test_snapshot_polls_deletes_and_reconcile(avro_source: Source, monkeypatch: 
     text = declared(source)
     with pytest.raises(SchemaNotRegistered, match="penstock streams release"):
         source.opened(text)
-    assert client.subject_schemas(f"{source.name}-value") == {}
+    assert client.subject_schemas(f"{source.name}-value", "AVRO") == {}
     register(source)
     poller = source.opened(text)
     polled(poller)

@@ -46,12 +46,12 @@ def test_a_schema_has_one_id_however_often_it_is_registered(subject: str) -> Non
     assert client.registered_id(subject, FIRST, "AVRO") == first
     assert client.register(f"other {subject}", FIRST, "AVRO") == first
     second = client.register(subject, WITH_NOTE, "AVRO")
-    found = client.subject_schemas(subject)
+    found = client.subject_schemas(subject, "AVRO")
     assert list(found) == [first, second], "the oldest first"
     assert [json.loads(text) for text in found.values()] == [json.loads(FIRST), json.loads(WITH_NOTE)]
     assert json.loads(client.schema_of(second).text) == json.loads(WITH_NOTE)
     assert client.register(subject, FIRST, "AVRO") == first, "an earlier release may be released again"
-    assert list(client.subject_schemas(subject)) == [first, second]
+    assert list(client.subject_schemas(subject, "AVRO")) == [first, second]
 
 
 def test_a_schema_that_an_official_serialiser_has_registered_is_the_same(
@@ -64,7 +64,7 @@ def test_a_schema_that_an_official_serialiser_has_registered_is_the_same(
         written_by = int.from_bytes(value[1:5])
         assert client.registered_id(subject, WITH_NOTE, "AVRO") == written_by
         assert client.register(subject, WITH_NOTE, "AVRO") == written_by
-        assert list(client.subject_schemas(subject)) == [written_by]
+        assert list(client.subject_schemas(subject, "AVRO")) == [written_by]
         reordered = schema_text([field("note", "string", default=""), field("id", "long")])
         with pytest.raises(SchemaNotRegistered):
             client.registered_id(subject, reordered, "AVRO")
@@ -83,7 +83,7 @@ def test_an_incompatible_schema_is_refused_in_the_registry_s_words(subject: str,
     with pytest.raises(IncompatibleSchema, match="is not compatible with the registered versions") as e:
         client.register(subject, wrong, "AVRO")
     assert said in str(e.value.got)
-    assert list(client.subject_schemas(subject)) == [first], "nothing is registered"
+    assert list(client.subject_schemas(subject, "AVRO")) == [first], "nothing is registered"
     with pytest.raises(SchemaNotRegistered, match="hint: release the app"):
         client.registered_id(subject, wrong, "AVRO")
 
@@ -105,7 +105,7 @@ def test_a_subject_may_have_another_compatibility(subject: str) -> None:
     with closing(client._client(find_endpoint())) as administrator:
         administrator.set_compatibility(subject, "FORWARD")
     assert client.is_compatible(subject, WITHOUT_DEFAULT, "AVRO")
-    assert list(client.subject_schemas(subject)) == [first]
+    assert list(client.subject_schemas(subject, "AVRO")) == [first]
     assert client.register(subject, WITHOUT_DEFAULT, "AVRO") != first
 
 
@@ -114,12 +114,16 @@ def test_the_other_kinds_and_what_is_no_schema(subject: str) -> None:
     message = 'syntax = "proto3"; message Order { int64 id = 1; }'
     ids = {client.register(f"{kind} {subject}", text, kind) for kind, text in (("JSON", shape), ("PROTOBUF", message))}
     assert len(ids) == 2
+    assert [*client.subject_schemas(f"JSON {subject}", "JSON").values()] == [
+        json.dumps(json.loads(shape), separators=(",", ":"))
+    ]
+    assert client.subject_schemas(f"JSON {subject}", "AVRO") == {}, "a subject may have had another format"
     with pytest.raises(RegistryError, match=r"refuses the schema of orders .*; got: status 422"):
         client.register(subject, '{"type": "rec', "AVRO")
 
 
 def test_what_nobody_has_registered(subject: str) -> None:
-    assert client.subject_schemas(subject) == {}
+    assert client.subject_schemas(subject, "AVRO") == {}
     with pytest.raises(SchemaNotRegistered, match=f"not registered under {subject}"):
         client.registered_id(subject, FIRST, "AVRO")
     with pytest.raises(UnknownSchema, match="no schema of id 2000000000"):
@@ -135,13 +139,16 @@ def test_ids_survive_a_crash_and_are_known_without_the_server(
     schema_registry.kill()
     try:
         assert json.loads(client.schema_of(first).text) == json.loads(FIRST), "it was read before"
-        for use in (lambda: client.subject_schemas(subject), lambda: client.register(subject, WITH_NOTE, "AVRO")):
+        for use in (
+            lambda: client.subject_schemas(subject, "AVRO"),
+            lambda: client.register(subject, WITH_NOTE, "AVRO"),
+        ):
             with pytest.raises(RegistryError, match=r"does not answer.*hint: check that it runs"):
                 use()
     finally:
         schema_registry.start()
         schema_registry.wait()
-    assert list(client.subject_schemas(subject)) == [first]
+    assert list(client.subject_schemas(subject, "AVRO")) == [first]
     assert client.register(subject, WITH_NOTE, "AVRO") not in (first, 0)
     running = schema_registry.running()
     assert running

@@ -93,19 +93,21 @@ def test_schemas_are_registered_at_the_release_or_none_of_them(control: Control,
     first_text, wrong, wider, words = VERSIONS[form]
     kind = {"Avro": "AVRO", "JsonSchema": "JSON", "Protobuf": "PROTOBUF"}[form]
     declare(control, topic, first_text, first_text, form)
-    assert client.subject_schemas(f"{topic}-value") == {}
+    assert client.subject_schemas(f"{topic}-value", kind) == {}
     assert release.release(control, "shop", ME) == 1
-    [first] = client.subject_schemas(f"{topic}-value")
+    [first] = client.subject_schemas(f"{topic}-value", kind)
     assert client.registered_id(f"{topic} refunds", first_text, kind) == first
     declare(control, topic, wrong, wider, form)
     with pytest.raises(ReleaseRefused, match=rf"app shop writes by cannot be registered.*{words}") as e:
         release.release(control, "shop", ME)
     assert "hint: keep the fields and types that there are" in str(e.value)
-    assert [list(client.subject_schemas(name)) for name in (f"{topic}-value", f"{topic} refunds")] == [[first]] * 2
+    assert [list(client.subject_schemas(name, kind)) for name in (f"{topic}-value", f"{topic} refunds")] == [
+        [first]
+    ] * 2
     assert control.releases("shop")[0].number == 1
     declare(control, topic, first_text, wider, form)
     assert release.release(control, "shop", ME) == 2
-    assert len(client.subject_schemas(f"{topic} refunds")) == 2
+    assert len(client.subject_schemas(f"{topic} refunds", kind)) == 2
     assert release.release(control, "shop", ME, to="1") == 3, "its schemas are registered"
 
 
@@ -115,7 +117,7 @@ def test_the_schemas_of_an_app_that_never_ran_are_registered_when_the_platform_s
     declare(control, topic, LONG)
     catalog = partial_catalog()[0]
     assert release_what_changed(control, catalog, {"orders"}, ()).problems == []
-    assert len(client.subject_schemas(f"{topic}-value")) == 1
+    assert len(client.subject_schemas(f"{topic}-value", "AVRO")) == 1
     assert "all 2 that apps write by" in schemas_of_doctor().found
     declare(control, topic, DOUBLE)
     check = schemas_of_doctor()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import ssl
 import subprocess
 import sys
@@ -102,6 +103,16 @@ def test_a_busy_registry_is_asked_again_and_the_next_one_where_one_is_down(tmp_p
     with Registry((404, '{"error_code": 40403, "message": "none"}')) as registry:
         with pytest.raises(UnknownSchema, match="no schema of id 7; hint: find out who writes"):
             ask(registry.place, tmp_path)
+
+
+def test_versions_of_another_format_are_left_out(tmp_path: Path) -> None:
+    one = {"subject": "s", "schema": TEXT}
+    versions = [(1, {**one, "id": 7, "schemaType": "JSON"}), (2, {**one, "id": 8}), (3, {**one, "id": 9})]
+    answers = [(200, json.dumps({**version, "version": number})) for number, version in versions]
+    with Registry((200, "[1, 2, 3]"), *answers) as registry:
+        url = f"http://{registry.place}"
+        with other_project(tmp_path, {"PENSTOCK_HOME": tmp_path, "PENSTOCK_SCHEMA_REGISTRY_URL": url}):
+            assert list(client.subject_schemas("s", "AVRO")) == [8, 9]
 
 
 def test_a_certificate_is_checked_by_the_ca_of_the_settings_or_of_the_system(

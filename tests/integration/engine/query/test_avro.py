@@ -76,7 +76,7 @@ def test_all_writers_and_readers_agree(spark: SparkSession, monkeypatch: pytest.
 
 
 def test_what_is_no_record_is_rejected_with_id_and_reason(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "subject_schemas", lambda _: {1: schema_text([A])})
+    monkeypatch.setattr(client, "subject_schemas", lambda *_: {1: schema_text([A])})
     monkeypatch.setattr(decode, "find_endpoint", lambda: None)
     good = python_bytes(CASES["the same"])
     text = Avro(schema_text([field("a", "int"), field("b", "string", default="-")]))
