@@ -216,8 +216,12 @@ def _check_columns(capture: Capture, columns: list[str], clauses: CaptureClauses
 def _check_schema(capture: Capture, schema: Avro, clauses: CaptureClauses) -> None:
     token = clauses.clause_tokens["CAPTURE"]
     for name, of in schema.record.fields:
-        if of.name in ("record", "map"):
+        inner, within = of, ""
+        while inner.name == "array" and inner.element:
+            inner, within = inner.element, "array of "
+        if inner.name in ("record", "map"):
             hint = "declare it as string: JSON is captured as text"
-            raise clauses.error("no column is captured as this type of Avro", f"{name}: {of.name}", hint, token)
+            got = f"{name}: {within}{inner.name}"
+            raise clauses.error("no column is captured as this type of Avro", got, hint, token)
     if capture.columns is not None and (got := column_mismatch(schema, capture.columns)):
         raise clauses.error(COLUMNS_NOT_OF_SCHEMA, got, SELECT_FIELDS, token)

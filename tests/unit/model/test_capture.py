@@ -293,6 +293,11 @@ def test_the_topic_takes_the_schema_of_a_file_beside_it(tmp_path: Path) -> None:
             "*",
             "as this type of Avro; got: at: record",
         ),
+        (
+            [field("at", {"type": "array", "items": record("Inner", field("a", "int"))})],
+            "*",
+            "as this type of Avro; got: at: array of record",
+        ),
         (None, "*", "Avro: a schema cannot be read"),
     ],
 )
