@@ -33,7 +33,7 @@ class RegistryVerdicts:
         self._endpoint = endpoint
         self._subjects: frozenset[str] = frozenset()
         self._asked_at = -math.inf
-        self._decoders: dict[int, ValueText | None] = {}
+        self._decoders: dict[int, ValueText | str | None] = {}
         self._unknown: dict[int, str] = {}
 
     def columns(self, topics: Column, values: Column) -> dict[str, Column]:
@@ -78,14 +78,15 @@ class RegistryVerdicts:
         known = self._with_subject(topics.unique().to_pylist())
         may_be_new = pc.invert(pc.is_in(topics, pa.array(known, pa.string())))
         headers, _ = headers_of(values.filter(may_be_new))
+        may_be_registered = any(schema_id(header) is not None for header in headers)
         is_old = time.monotonic() - self._asked_at > REFRESH
-        if not is_old and all(schema_id(header) is None for header in headers):
+        if not is_old and not may_be_registered:
             return known
         try:
             self._subjects = client.subjects(self._endpoint)
         except RegistryError:
-            # What was registered still is.
-            if self._asked_at == -math.inf:
+            # What was registered still is, and what is not in the wire format is of no schema.
+            if may_be_registered or self._asked_at == -math.inf:
                 raise
         self._asked_at = time.monotonic()
         if is_old:
@@ -110,5 +111,5 @@ class RegistryVerdicts:
             try:
                 self._decoders[number] = FORMATS[kind].text(text) if kind in FORMATS else None
             except (PenstockError, ValueError, TypeError, KeyError):
-                return f"schema id {number} is no schema that can be read"
+                self._decoders[number] = f"schema id {number} is no schema that can be read"
         return self._decoders[number]
