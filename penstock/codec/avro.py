@@ -10,6 +10,7 @@ types are then those of the schema that reads.
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64encode
 from collections.abc import Callable
 from decimal import Context, Decimal
@@ -48,6 +49,7 @@ class AvroDecoder(ValueDecoder):
     def __init__(self, values: RegistryValues) -> None:
         assert isinstance(values.schema, Avro)
         self._schema, self._record, self._has_decoded = values.schema, values.schema.record, values.has_decoded
+        self._raw_type = _raw_type(self._record)
         self._schemas = WriterSchemas(values, self._schemas_of)
 
     def columns(self, table: pa.Table) -> dict[str, Column]:
@@ -64,16 +66,11 @@ class AvroDecoder(ValueDecoder):
         is_valid = pc.fill_null(pc.struct_field(decoded, VALID), False)
         fields: list[Any] = list(decoded.type)[:-1]
         typed: Any = pa.StructArray.from_arrays(decoded.flatten()[:-1], fields=fields, mask=pc.invert(is_valid))
-        try:
-            # Spark's decimals have more digits than the schema's, and Java takes texts that are no UTF-8.
-            typed = typed.cast(record_type)
-            typed.validate(full=True)
-        except pa.ArrowInvalid:
-            return self.decode(values)
-        if pc.all(is_valid).as_py():
-            return typed, pa.nulls(len(typed), pa.string())
-        others, errors = self.decode(pc.if_else(is_valid, pa.scalar(None, pa.binary()), values))
-        return pc.coalesce(typed, others), errors
+        records = pa.concat_arrays(_cast(typed, record_type))
+        if not records.null_count:
+            return records, pa.nulls(len(records), pa.string())
+        others, errors = self.decode(pc.if_else(pc.is_valid(records), pa.scalar(None, pa.binary()), values))
+        return pc.coalesce(records, others), errors
 
     def decode(self, values: pa.Array[Any]) -> tuple[pa.Array[Any], pa.Array[Any]]:
         """Decode values.
@@ -88,7 +85,6 @@ class AvroDecoder(ValueDecoder):
         headers, numbers = headers_of(values)
         with optional_packages():
             from fastavro import schemaless_reader as read
-        record = self._record
         rows: list[Any] = [None] * len(values)
         reasons: list[str | None] = [None] * len(values)
         decoders = [self._schemas.of_header(header) for header in headers]
@@ -106,51 +102,73 @@ class AvroDecoder(ValueDecoder):
                 rows[row] = read(stream, *decoder)
             except Exception as e:
                 reasons[row] = _reason(value, e)
-        try:
-            return _typed(pa.array(rows, _raw_type(record)), record), pa.array(reasons, pa.string())
-        except (pa.ArrowInvalid, ValueError, OverflowError):
-            return self._one_by_one(values, rows, reasons)
+        return pa.concat_arrays(self._records(rows, 0, values, reasons)), pa.array(reasons, pa.string())
 
-    def _one_by_one(
-        self, values: pa.Array[Any], rows: list[Any], reasons: list[str | None]
-    ) -> tuple[pa.Array[Any], pa.Array[Any]]:
-        """The records of a batch of which some have values outside of their type."""
-        record = self._record
-        parts: list[pa.Array[Any]] = []
-        none: Any = arrow_type(record.type)
-        for number, row in enumerate(rows):
-            try:
-                parts.append(_typed(pa.array([row], _raw_type(record)), record))
-            except (pa.ArrowInvalid, ValueError, OverflowError) as e:
-                parts.append(pa.nulls(1, none))
-                reasons[number] = _reason(values[number].as_py(), e)
-        return pa.concat_arrays(parts), pa.array(reasons, pa.string())
+    def _records(
+        self, rows: list[Any], start: int, values: pa.Array[Any], reasons: list[str | None]
+    ) -> list[pa.Array[Any]]:
+        """Rows as records; one with a value outside of its type, found by halving, is NULL and has a reason.
+
+        Args:
+            rows: Some of the rows that the values are.
+            start: The number of the first of them.
+            values: All values.
+            reasons: The reasons of all values.
+        """
+        try:
+            return [_typed(pa.array(rows, self._raw_type), self._record)]
+        except (pa.ArrowInvalid, ValueError, OverflowError) as e:
+            if len(rows) == 1:
+                reasons[start] = _reason(values[start].as_py(), e)
+                none: Any = arrow_type(self._record.type)
+                return [pa.nulls(1, none)]
+        half = len(rows) // 2
+        first = self._records(rows[:half], start, values, reasons)
+        return [*first, *self._records(rows[half:], start + half, values, reasons)]
 
     def _schemas_of(self, text: str) -> tuple[Any, Any]:
         """The schema of a writer, and the one that reads."""
-        with optional_packages():
-            from fastavro.schema import SchemaParseException, UnknownType, parse_schema
         written: dict[str, Any] = {}
-        try:
-            writer = parse_schema(_without_logical_types(json.loads(text)), written)
-        except (SchemaParseException, UnknownType, TypeError, KeyError) as e:
-            raise ValueError(e) from e
+        writer = _parsed(_without_logical_types(json.loads(text)), written)
         return writer, _reader_schema(self._schema.text, written)
 
 
 class AvroText:
-    """Shows values, as their writer wrote them, as JSON."""
+    """Shows values, as their writer wrote them, as JSON.
+
+    Raises:
+        ValueError: The text is no Avro schema.
+    """
 
     def __init__(self, text: str) -> None:
-        with optional_packages():
-            from fastavro import parse_schema
-        self._schema = parse_schema(json.loads(text))
+        self._schema = _parsed(with_types(json.loads(text), _without_invalid_decimal), {})
 
     def as_json(self, value: bytes) -> bytes:
         """A value without its header."""
         from fastavro import schemaless_reader
 
         return orjson.dumps(schemaless_reader(BytesIO(value), self._schema, None), default=_text)
+
+
+def _parsed(schema: Any, names: dict[str, Any]) -> Any:
+    """A schema as fastavro reads it; ValueError if it is none. names: gets its named types."""
+    with optional_packages():
+        from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+    try:
+        return parse_schema(schema, names)
+    except (SchemaParseException, UnknownType, TypeError, KeyError, AttributeError) as e:
+        raise ValueError(e) from e
+
+
+def _without_invalid_decimal(node: dict[str, Any]) -> dict[str, Any]:
+    """An object of a schema; a decimal that is not valid is the bytes that it is written as, as Avro wants it."""
+    if node.get("logicalType") != "decimal":
+        return node
+    digits, scale, size = node.get("precision", 0), node.get("scale", 0), node.get("size", math.inf)
+    is_valid = isinstance(digits, int) and isinstance(scale, int) and 0 <= scale <= digits > 0
+    # A `fixed` cannot have more digits than its bytes hold.
+    is_valid = is_valid and digits <= math.log10(2) * (8 * size - 1)
+    return node if is_valid else without_logical_type(node)
 
 
 def _text(value: Any) -> str:
@@ -227,6 +245,22 @@ def _default(value: Any, of: Any, names: dict[str, Any]) -> Any:
             fields = ((one["name"], one["type"], one.get("default")) for one in of["fields"])
             return {name: _default(value.get(name, default), inner, names) for name, inner, default in fields}
     return value
+
+
+def _cast(records: Any, to: Any) -> list[pa.Array[Any]]:
+    """Records that Spark has decoded as another type; one that does not fit, found by halving, is NULL.
+
+    Spark's decimals have more digits than the schema's, and Java takes texts that are no UTF-8.
+    """
+    try:
+        cast = records.cast(to)
+        cast.validate(full=True)
+        return [cast]
+    except pa.ArrowInvalid:
+        if len(records) == 1:
+            return [pa.nulls(1, to)]
+    half = len(records) // 2
+    return [*_cast(records[:half], to), *_cast(records[half:], to)]
 
 
 def _raw_type(of: AvroType) -> Any:

@@ -155,9 +155,9 @@ class _SchemaReader:
             return AvroType(name)
         if logical != "decimal":
             return AvroType(name, logical)
-        digits, scale = node["precision"], node.get("scale", 0)
+        digits, scale = node.get("precision", 0), node.get("scale", 0)
         if not 0 < digits <= MAX_DIGITS or not 0 <= scale <= digits:
-            raise _not_read(where, f"decimal({digits}, {scale})", f"have at most {MAX_DIGITS} digits")
+            raise _not_read(where, f"decimal({digits}, {scale})", f"give it a precision of 1 to {MAX_DIGITS} digits")
         return AvroType(name, logical, precision=digits, scale=scale)
 
     def _of_record(self, node: Any, where: str, within: tuple[str, ...]) -> AvroType:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.codec import avro
 from penstock.codec.avro import AvroDecoder
 from penstock.codec.registry_values import RegistryValues
 from penstock.errors import DeclarationError, RegistryError, UnknownSchema
@@ -79,6 +80,37 @@ def test_one_value_outside_of_its_type_rejects_one_record() -> None:
     assert [bool(reason) for reason in reasons.to_pylist()] == [False, True, False]
 
 
+def test_one_value_outside_of_its_type_costs_no_look_at_each_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = schema_text([field("d", logical("bytes", "decimal", precision=3, scale=1))])
+    decoder, typed, calls = AvroDecoder(RegistryValues(Avro(text), ((1, text),))), avro._typed, list[int]()
+
+    def counted(raw: Any, of: Any) -> Any:
+        calls.append(len(raw))
+        return typed(raw, of)
+
+    monkeypatch.setattr(avro, "_typed", counted)
+    values = [value(1, b"\x02\x0f")] * 1024
+    values[700] = value(1, b"\x04\x7f\xff")
+    rows, reasons = decoder.decode(pa.array(values))
+    assert (rows.null_count, reasons.null_count, rows[700].is_valid) == (1, 1023, False)
+    assert len(calls) < 100
+
+
+def test_of_what_spark_has_decoded_only_what_does_not_fit_is_decoded_again() -> None:
+    text = schema_text([field("d", logical("bytes", "decimal", precision=3, scale=1))])
+    decoder = AvroDecoder(RegistryValues(Avro(text), ((1, text),), has_decoded=True))
+    columns: list[Any] = [
+        pa.array([Decimal("1.5")] * 5 + [Decimal(99999)] + [None] * 2, pa.decimal128(38, 1)),
+        pa.array([True] * 6 + [None] * 2),
+    ]
+    decoded = pa.StructArray.from_arrays(columns, ["d", avro.VALID])
+    # The values of the first rows are not looked at.
+    values = pa.array([b""] * 5 + [value(1, b"\x06\x0f\x42\x36"), value(1, b"\x02\x0f"), None], pa.binary())
+    rows, reasons = decoder.decode_table(pa.table({"value": values, "decoded": decoded}))
+    assert [row and row["d"] for row in rows.to_pylist()] == [*[Decimal("1.5")] * 5, None, Decimal("1.5"), None]
+    assert [bool(reason) for reason in reasons.to_pylist()] == [*[False] * 5, True, False, False]
+
+
 def test_the_name_of_a_record_does_not_matter() -> None:
     text = json.dumps({**record("Other", B), "namespace": "com.example"})
     rows, reasons = AvroDecoder(RegistryValues(Avro(text), ((1, schema_text([B])),))).decode(
@@ -96,7 +128,8 @@ def test_the_name_of_a_record_does_not_matter() -> None:
         (schema_text([field("a", ["null", "int", "string"])]), "a union of 2 types"),
         (schema_text([field("a", "null")]), "field a has a type that is not read"),
         (schema_text([field("a", ["null", "R"])]), "R within itself"),
-        (schema_text([field("d", logical("bytes", "decimal", precision=50, scale=2))]), "at most 38 digits"),
+        (schema_text([field("d", logical("bytes", "decimal", precision=50, scale=2))]), "1 to 38 digits"),
+        (schema_text([field("d", logical("bytes", "decimal"))]), "1 to 38 digits"),
     ],
 )
 def test_a_schema_that_cannot_be_read_is_refused(text: str, said: str) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.codec import formats
+from penstock.codec.avro import AvroText
 from penstock.errors import RegistryError
 from penstock.model.protobuf import Protobuf
 from penstock.registry import client, wire_format
-from tests.support.avro_cases import CASES, python_bytes, schema_text
+from tests.support.avro_cases import CASES, field, logical, python_bytes, schema_text
 from tests.support.protobuf_cases import EVERYTHING, value
 
 
@@ -34,3 +37,24 @@ def test_values_are_shown_as_json_and_all_else_as_it_is(monkeypatch: pytest.Monk
     assert [formats.readable(value) for value in others] == others
     assert asked == [1, 3, 4, 2]
     formats._text_of.cache_clear()
+
+
+DECIMALS: list[tuple[Any, bytes, bytes]] = [
+    (logical("bytes", "decimal", precision=3, scale=1), b"\x02\x0f", b'{"d":"1.5"}'),
+    # Avro ignores a logical type that is not valid.
+    (logical("bytes", "decimal"), b"\x02\x0f", b'{"d":"Dw=="}'),
+    (logical("bytes", "decimal", precision=2, scale=5), b"\x02\x0f", b'{"d":"Dw=="}'),
+    (logical("bytes", "decimal", precision="2"), b"\x02\x0f", b'{"d":"Dw=="}'),
+    ({**logical("fixed", "decimal", precision=9), "name": "F", "size": 2}, b"\x00\x0f", b'{"d":"AA8="}'),
+]
+
+
+@pytest.mark.parametrize(("of", "data", "shown"), DECIMALS)
+def test_a_decimal_that_is_not_valid_is_bytes(of: Any, data: bytes, shown: bytes) -> None:
+    assert AvroText(schema_text([field("d", of)])).as_json(data) == shown
+
+
+@pytest.mark.parametrize("text", ["{}", '{"type": "nothing"}', "[1]", schema_text([field("d", "int", default="x")])])
+def test_a_text_that_is_no_avro_schema_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"type|redefined|Default|dict|list|record"):
+        AvroText(text)
