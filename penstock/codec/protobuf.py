@@ -28,7 +28,7 @@ from penstock.codec.registry_values import (
 )
 from penstock.errors import optional_packages
 from penstock.model.proto_file import indexes_of, message_at, proto_file
-from penstock.model.protobuf import Protobuf, is_map, type_name
+from penstock.model.protobuf import Protobuf, is_map, type_name, value_type
 from penstock.model.types import Type
 from penstock.registry.wire_format import HEADER_BYTES, schema_id
 
@@ -193,7 +193,34 @@ class ProtobufDecoder(ValueDecoder):
             half = len(messages) // 2
             halves = [(messages[:half], numbers[:half]), (messages[half:], numbers[half:])]
             return pa.concat_arrays([self._decode(*one, values, reasons) for one in halves])
-        return batch.to_struct_array().cast(self._type)
+        records = batch.to_struct_array()
+        numbers_to_merge = np.flatnonzero(_needs_merge(records, self._message))
+        if len(numbers_to_merge):
+            records = self._merged(records, messages, numbers_to_merge)
+        return records.cast(self._type)
+
+    def _merged(self, records: Any, messages: Any, numbers: np.ndarray[Any, Any]) -> Any:
+        """Records of which some are decoded as Protobuf's own runtime writes them after it has read them.
+
+        Args:
+            records: The records.
+            messages: The messages that they were decoded from.
+            numbers: Which are decoded so.
+        """
+        from google.protobuf.message import DecodeError
+        from google.protobuf.message_factory import GetMessageClass
+
+        message_class, anew = GetMessageClass(self._message), []
+        for data in messages.take(numbers).to_pylist():
+            try:
+                anew.append(message_class.FromString(data).SerializeToString())
+            except DecodeError:
+                # It is stricter with bytes that belong to no field.
+                anew.append(data)
+        others = self._handler.array_to_record_batch(pa.array(anew, messages.type)).to_struct_array()
+        rows = np.arange(len(records))
+        rows[numbers] = len(records) + np.arange(len(numbers))
+        return pa.concat_arrays([records, others]).take(rows)
 
 
 class ProtobufEncoder:
@@ -239,6 +266,51 @@ def handler(message: Descriptor, enums: Literal["string", "int32"]) -> Any:
         map_nullable=True, list_value_nullable=True, map_value_nullable=True,
     )  # fmt: skip
     return HandlerPool([message.file], config).get_for_message(message)
+
+
+def _needs_merge(records: Any, message: Descriptor) -> np.ndarray[Any, Any]:
+    """Whether records have two fields of a oneof, a key of a map twice, or a key without a value.
+
+    Protobuf's own readers take the last one, and an empty value. Messages are so where bytes of several are joined.
+    """
+    result = np.zeros(len(records), np.bool_)
+    for oneof in message.oneofs:
+        values = [records.field(field.name).is_valid().to_numpy(zero_copy_only=False) for field in oneof.fields]
+        if len(values) > 1:
+            result |= np.sum(values, axis=0, dtype=np.int64) > 1
+    for field in message.fields:
+        array = records.field(field.name)
+        if is_map(field):
+            result[_parents(array)[_map_needs_merge(array, field)]] = True
+        elif not _is_struct(field):
+            continue
+        elif field.is_repeated:
+            result[_parents(array)[_needs_merge(array.values, field.message_type)]] = True
+        else:
+            result |= _needs_merge(array, field.message_type)
+    return result
+
+
+def _is_struct(field: FieldDescriptor) -> bool:
+    return bool(field.message_type) and value_type(field) is None
+
+
+def _map_needs_merge(array: Any, field: FieldDescriptor) -> np.ndarray[Any, Any]:
+    """As `_needs_merge`, of the entries of maps."""
+    value, keys = field.message_type.fields_by_name["value"], array.keys.dictionary_encode()
+    result: np.ndarray[Any, Any] = array.items.is_null().to_numpy(zero_copy_only=False)
+    if _is_struct(value):
+        result |= _needs_merge(array.items, value.message_type)
+    pairs = _parents(array) * len(keys.dictionary) + keys.indices.to_numpy()
+    if pc.count_distinct(pa.array(pairs)).as_py() < len(pairs):
+        _, numbers, counts = np.unique(pairs, return_index=True, return_counts=True)
+        result[numbers[counts > 1]] = True
+    return result
+
+
+def _parents(array: Any) -> np.ndarray[Any, Any]:
+    """The number of the list or map that each value belongs to."""
+    return np.repeat(np.arange(len(array)), np.diff(array.offsets.to_numpy()))
 
 
 def _batch(records: Any, message: Descriptor, layout: pa.Schema, where: str) -> pa.RecordBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import permutations
 from random import Random
 from typing import Any, cast
 
@@ -197,6 +198,48 @@ def test_what_the_official_runtime_reads_is_read_with_equal_values() -> None:
         assert error is None, text.hex()
         assert [*read_values] == [getattr(official, name) for name in names], text.hex()
     assert count > len(texts) // 50
+
+
+def test_joined_messages_are_read_as_the_official_runtime_reads_them() -> None:
+    parts: list[dict[str, Any]] = [
+        {"first": "x"}, {"second": 2}, {"counts": {"a": 1, "b": 5}}, {"counts": {"a": 2}},
+        {"inner": {"n": 1, "o": "x"}}, {"inner": {"n": 2}}, {"items": [{"n": 1}]}, {"inners": {"k": {"n": 1}}},
+        {"inners": {"k": {"o": "y"}}}, {"wrapped": "7"}, {"colors": ["BLUE"]}, {"at": "1970-01-01T00:00:05Z"},
+    ]  # fmt: skip
+    texts = [b"".join(message(part).SerializeToString() for part in pair) for pair in permutations(parts, 2)]
+    # A map without a value for a key.
+    texts.append(b"\x82\x01\x03\x0a\x01k")
+    officials = [GetMessageClass(ALL.descriptor).FromString(text).SerializeToString() for text in texts]
+    prefix, decode = value(ALL, {}), decoder(ALL, _1=EVERYTHING).decode
+    rows, errors = decode(pa.array([prefix + text for text in texts]))
+    assert errors.null_count == len(texts)
+    assert rows.to_pylist() == decode(pa.array([prefix + text for text in officials]))[0].to_pylist()
+    choices = [(row["first"], row["second"]) for row in rows.to_pylist()[:2] if row]
+    assert choices == [(None, 2), ("x", None)]
+
+
+def test_what_the_official_runtime_merges_is_found_at_any_depth() -> None:
+    inner = "message A { oneof o { int32 a = 1; int32 b = 2; } map<string, int32> m = 3; }"
+    of = schema(
+        f"{inner} message L {{ repeated A items = 1; map<string, A> named = 2; A one = 3; }} repeated L ls = 1;"
+    )
+    both, twice = b"\x08\x01\x10\x02", b"\x1a\x05\x0a\x01k\x10\x01" * 2
+
+    def within(number: int, data: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(data)]) + data
+
+    texts = [
+        within(1, within(number, data if number != 2 else within(1, b"x") + within(2, data)))
+        for number in (1, 2, 3)
+        for data in (both, twice)
+    ]
+    texts += [b"", within(1, within(1, b"\x08\x01"))]
+    officials = [GetMessageClass(of.descriptor).FromString(text).SerializeToString() for text in texts]
+    assert [text != official for text, official in zip(texts, officials, strict=True)] == [True] * 6 + [False] * 2
+    prefix, decode = value(of, {}), decoder(of, _1=of.text).decode
+    rows, errors = decode(pa.array([prefix + text for text in texts]))
+    assert errors.null_count == len(texts)
+    assert rows.to_pylist() == decode(pa.array([prefix + text for text in officials]))[0].to_pylist()
 
 
 @pytest.mark.parametrize("path", [(0,), (1,), (63,), (64,), (1, 0), (3, 200, 5)])
