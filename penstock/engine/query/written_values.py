@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     DataType,
     DateType,
     FractionalType,
@@ -97,9 +98,11 @@ def _written_type(have: DataType, of: Type, where: str) -> str:
         (isinstance(have, FractionalType) and of.kind in ("int", "bigint"))
         or (is_time and of.kind not in ("date", "timestamp", "string"))
         or (is_number and of.kind in ("date", "timestamp", "boolean"))
+        # A cast does not look whether the bytes are a text.
+        or (isinstance(have, BinaryType) and of.kind == "string")
         or isinstance(have, ArrayType | MapType | StructType)
     ):
-        hint = "convert it in the transform, such as with cast, round, unix_millis or timestamp_millis"
+        hint = "convert it in the transform, such as with cast, round, base64, unix_millis or timestamp_millis"
         raise _no_fit(where, f"{have.simpleString()} for {of}", hint)
     return of.ddl
 

@@ -133,6 +133,8 @@ def test_columns_are_written_by_name_and_unchanged_or_refused(
     )
     struct = {"a": "A", "b": "B"}
     assert rows.to_pylist() == [{"s": struct, "l": [struct], "t": 1500, "i": 3, "m": 4}]
+    with pytest.raises(DeclarationError, match=r"topic t, s, b; got: binary for string; hint: .* base64"):
+        written(s="named_struct('b', X'ff', 'a', 'A')")
     for name, sql, got in (
         ("s", "named_struct('x', 'B', 'a', 'A')", "got: x, a"),
         ("i", "1.7D", "got: double for int"),
