@@ -77,7 +77,7 @@ def avro_rows(label: str, rows: duckdb.DuckDBPyRelation, encoder: AvroEncoder) -
 
     Args:
         label: Names the backfill in messages.
-        rows: With a column `_key BINARY`, and one for each field of the schema.
+        rows: The first column is the key, BINARY; behind it is one for each field of the schema.
         encoder: Of the schema.
 
     Yields:
@@ -87,28 +87,28 @@ def avro_rows(label: str, rows: duckdb.DuckDBPyRelation, encoder: AvroEncoder) -
         DeclarationError: A column has a type, or a row a value, that its field cannot have.
     """
     for batch in rows.to_arrow_reader(ROWS):
-        named = {name.lower(): column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+        # A field may have the name `_key` too.
+        keys, named = batch.column(0), dict(zip(map(str.lower, batch.schema.names[1:]), batch.columns[1:], strict=True))
         columns = {}
         for name, field in encoder.schema.record.fields:
             columns[name] = _cast(label, name, named[name.lower()], arrow_type(field.type))
         values, reasons = encoder.encode(columns)
         if reasons:
             row, reason = min(reasons.items())
-            key = bytes(batch["_key"][row].as_py() or b"").decode(errors="replace")
+            key = bytes(keys[row].as_py() or b"").decode(errors="replace")
             raise DeclarationError(
                 f"{label}: a row does not fit the Avro schema of its topic",
                 got=f"key {key}: {reason}",
                 hint="exclude it by WHERE, give it another value, or change the schema",
             )
-        yield pa.table({"key": batch["_key"], "value": pa.array(values, pa.binary())})
+        yield pa.table({"key": keys, "value": pa.array(values, pa.binary())})
 
 
 def _cast(label: str, name: str, column: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
     try:
         if of_arrow.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        rounds = of_arrow.is_floating(column.type) and of_arrow.is_decimal(to)
-        if rounds or (not of_arrow.is_null(column.type) and _family(column.type) != _family(to)):
+        if not _is_same_kind(column.type, to):
             raise pa.ArrowInvalid(f"{column.type} for {to}")
         return column.cast(to)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as e:
@@ -117,6 +117,21 @@ def _cast(label: str, name: str, column: pa.Array[Any], to: pa.DataType) -> pa.A
             got=str(e).splitlines()[0][:200],
             hint="convert it in the query, such as with cast, round, epoch_ms or make_timestamp",
         ) from e
+
+
+def _is_same_kind(have: Any, to: Any) -> bool:
+    """Whether a cast keeps the meaning of values, at any depth."""
+    if of_arrow.is_struct(have) and of_arrow.is_struct(to):
+        names = [[field.name for field in kind] for kind in (have, to)]
+        if sorted(names[0]) != sorted(names[1]) or len(set(names[0])) < len(names[0]):
+            return False
+        return all(_is_same_kind(have.field(name).type, to.field(name).type) for name in names[1])
+    if of_arrow.is_list(have) and of_arrow.is_list(to):
+        return _is_same_kind(have.value_type, to.value_type)
+    if of_arrow.is_map(have) and of_arrow.is_map(to):
+        return _is_same_kind(have.key_type, to.key_type) and _is_same_kind(have.item_type, to.item_type)
+    rounds = of_arrow.is_floating(have) and of_arrow.is_decimal(to)
+    return of_arrow.is_null(have) or (not rounds and _family(have) == _family(to))
 
 
 def _family(kind: pa.DataType) -> str:

@@ -1,0 +1,65 @@
+"""Rows of a query as Avro, and what is refused."""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from penstock.backfill.query_rows import avro_rows
+from penstock.codec.avro import AvroDecoder
+from penstock.codec.avro_encoder import AvroEncoder
+from penstock.codec.registry_values import RegistryValues
+from penstock.errors import DeclarationError
+from penstock.model.avro import Avro
+from tests.support.avro_cases import DECIMAL, field, optional, record, schema_text
+
+INNER = record("Inner", field("a", "int"), field("b", optional("string")))
+NESTED = {
+    "struct": INNER, "list": {"type": "array", "items": "long"}, "map": {"type": "map", "values": "long"},
+    "decimals": {"type": "array", "items": DECIMAL},
+}  # fmt: skip
+SCHEMA = Avro(schema_text([field("id", "int"), field("_key", "string")]))
+
+
+def rows(query: str, schema: Avro = SCHEMA) -> pa.Table:
+    with duckdb.connect() as connection:
+        relation = connection.sql(f"SELECT encode('k') AS _key, * FROM ({query})")
+        return pa.concat_tables(avro_rows("backfill b", relation, AvroEncoder(schema, 1)))
+
+
+def test_a_field_may_have_the_name_of_the_key() -> None:
+    table = rows("SELECT 1::INT AS id, 'v' AS _key")
+    assert table["key"].to_pylist() == [b"k"]
+    values, _ = AvroDecoder(RegistryValues(SCHEMA, ((1, SCHEMA.text),))).decode(table["value"].combine_chunks())
+    assert values.to_pylist() == [{"id": 1, "_key": "v"}]
+
+
+def test_a_row_that_does_not_fit_is_refused_by_its_key() -> None:
+    with pytest.raises(DeclarationError, match="key k: field _key is NULL"):
+        rows("SELECT id::INT AS id, CASE id WHEN 1 THEN 'v' END AS _key FROM range(1, 3) r(id)")
+    with pytest.raises(DeclarationError, match="column id cannot be written as its Avro field"):
+        rows("SELECT 1.5 AS id, 'v' AS _key")
+
+
+@pytest.mark.parametrize(
+    ("name", "sql", "read"),
+    [
+        ("struct", "{'b': 'x', 'a': 1}", {"a": 1, "b": "x"}),
+        ("struct", "{'a': 1::BIGINT, 'b': NULL}", {"a": 1, "b": None}),
+        ("list", "[1::INT, 2]", [1, 2]), ("list", "[]", []), ("map", "MAP {'k': 1::INT}", [("k", 1)]),
+        ("struct", "{'a': 1}", None), ("struct", "{'a': 1, 'c': 'x'}", None),
+        ("struct", "{'a': now(), 'b': 'x'}", None),
+        ("list", "[now()]", None), ("list", "[[1]]", None), ("map", "MAP {'k': now()}", None),
+        ("map", "MAP {1: 1}", None), ("decimals", "[1.5::DOUBLE]", None),
+    ],
+)  # fmt: skip
+def test_what_is_in_structs_lists_and_maps_keeps_its_meaning_or_is_refused(name: str, sql: str, read: object) -> None:
+    schema = Avro(schema_text([field("v", NESTED[name])]))
+    if read is None:
+        with pytest.raises(DeclarationError, match="column v cannot be written as its Avro field"):
+            rows(f"SELECT {sql} AS v", schema)
+        return
+    values = rows(f"SELECT {sql} AS v", schema)["value"].combine_chunks()
+    decoded, errors = AvroDecoder(RegistryValues(schema, ((1, schema.text),))).decode(values)
+    assert (decoded.to_pylist(), errors.to_pylist()) == ([{"v": read}], [None])
