@@ -115,11 +115,11 @@ def _record(text: str) -> AvroType:
     names: dict[str, Any] = {}
     try:
         parsed = parse_schema(json.loads(text), names)
+        of = _SchemaReader(names).read(parsed, "", ())
     except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError) as e:
         raise DeclarationError(
             "this is no Avro schema", got=f"{type(e).__name__}: {e}", hint="correct it as the Avro specification says"
         ) from e
-    of = _SchemaReader(names).read(parsed, "", ())
     if of.name != "record" or of.nullable or not of.fields:
         raise DeclarationError(
             "the schema of a topic's values must be an Avro record with fields",
@@ -163,6 +163,8 @@ class _SchemaReader:
     def _of_record(self, node: Any, where: str, within: tuple[str, ...]) -> AvroType:
         if node["name"] in within:
             raise _not_read(where, f"{node['name']} within itself", "take the field out of the schema that is read")
+        if not all(isinstance(one["name"], str) for one in node["fields"]):
+            raise TypeError(f"a field of {node['name']} has a name that is no string")
         inner = (*within, node["name"])
         fields = (
             (one["name"], self.read(one["type"], f"{where}.{one['name']}".lstrip("."), inner)) for one in node["fields"]

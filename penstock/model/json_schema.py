@@ -101,7 +101,11 @@ class JsonSchema(RegistrySchema):
 @cache
 def _record(text: str) -> JsonType:
     root = json.loads(text)
-    of = _SchemaReader(root).read(root, "", ())
+    try:
+        of = _SchemaReader(root).read(root, "", ())
+    except (TypeError, ValueError, KeyError, AttributeError) as e:
+        what = "this is no JSON Schema: a keyword has a value of another type"
+        raise DeclarationError(what, got=f"{e}; {text[:200]}", hint="correct it as json-schema.org says") from e
     if of.kind != "struct" or of.nullable:
         raise DeclarationError(
             "the schema of a topic's values must be a JSON Schema of an object with properties",

@@ -130,6 +130,8 @@ def test_the_name_of_a_record_does_not_matter() -> None:
         (schema_text([field("a", ["null", "R"])]), "R within itself"),
         (schema_text([field("d", logical("bytes", "decimal", precision=50, scale=2))]), "1 to 38 digits"),
         (schema_text([field("d", logical("bytes", "decimal"))]), "1 to 38 digits"),
+        (schema_text([field("d", logical("bytes", "decimal", precision=5, scale={}))]), "no Avro schema"),
+        (schema_text([{"name": None, "type": "int"}]), "no Avro schema.*name that is no string"),
     ],
 )
 def test_a_schema_that_cannot_be_read_is_refused(text: str, said: str) -> None:

@@ -64,6 +64,9 @@ def test_types_are_those_of_the_keywords() -> None:
         ({"$ref": "#/$defs/None"}, "a reference to nothing"),
         ({"$ref": "#/properties/v"}, "#/properties/v within itself"),
         ({"type": "object", "properties": {"a": {"type": "null"}}}, "v.a has a type"),
+        ({"type": ["string", ["null"]]}, "a keyword has a value of another type"),
+        ({"anyOf": None}, "a keyword has a value of another type"),
+        ({"enum": True}, "a keyword has a value of another type"),
         (
             {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["b"]},
             "required without a property: b",
