@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
+from time import monotonic
 from typing import NamedTuple
 
 from penstock.codec.avro import AvroDecoder, AvroText
@@ -13,6 +14,9 @@ from penstock.codec.registry_values import RegistryValues, ValueDecoder, ValueTe
 from penstock.errors import PenstockError
 from penstock.registry import client
 from penstock.registry.wire_format import HEADER_BYTES, schema_id
+
+ASK_AGAIN = 60.0
+"""Seconds after which a schema that could not be read is asked for again."""
 
 
 class ValueFormat(NamedTuple):
@@ -46,7 +50,7 @@ def readable(value: bytes | None) -> bytes | None:
         value: The value of a record.
     """
     number = None if value is None else schema_id(value)
-    text = None if number is None else _text_of(number)
+    text = None if number is None else _text_of(number, int(monotonic() // ASK_AGAIN))
     if value is None or text is None:
         return value
     try:
@@ -55,9 +59,14 @@ def readable(value: bytes | None) -> bytes | None:
         return value
 
 
-@cache
-def _text_of(number: int) -> ValueText | None:
-    """What shows the values of a schema; None if there is none, or not of these formats. It is asked for once."""
+@lru_cache(maxsize=1000)
+def _text_of(number: int, _: int) -> ValueText | None:
+    """What shows the values of a schema; None if it cannot be read now, or is not of these formats.
+
+    Args:
+        number: The id of the schema.
+        _: The number of the interval of ASK_AGAIN seconds, in which it is asked for once.
+    """
     try:
         text, kind = client.schema_of(number)
         return FORMATS[kind].text(text)

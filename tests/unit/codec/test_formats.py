@@ -16,7 +16,7 @@ from tests.support.protobuf_cases import EVERYTHING, value
 
 
 def test_values_are_shown_as_json_and_all_else_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    case, asked = CASES["decimal"], list[int]()
+    case, asked, now = CASES["decimal"], list[int](), [0.0]
 
     def schema_of(number: int) -> client.WriterSchema:
         asked.append(number)
@@ -26,6 +26,7 @@ def test_values_are_shown_as_json_and_all_else_as_it_is(monkeypatch: pytest.Monk
         return client.WriterSchema(*texts[number])
 
     monkeypatch.setattr(client, "schema_of", schema_of)
+    monkeypatch.setattr(formats, "monotonic", lambda: now[0])
     formats._text_of.cache_clear()
     record = wire_format.header(1) + python_bytes(case)
     others = [None, b"", b"{}", record[:-1], wire_format.header(2), wire_format.header(2)]
@@ -36,6 +37,9 @@ def test_values_are_shown_as_json_and_all_else_as_it_is(monkeypatch: pytest.Monk
     others += [wire_format.header(4) + b"\x08", message + b"\xff"]
     assert [formats.readable(value) for value in others] == others
     assert asked == [1, 3, 4, 2]
+    now[0] = formats.ASK_AGAIN
+    assert [formats.readable(wire_format.header(2)) for _ in range(2)] == [wire_format.header(2)] * 2
+    assert asked == [1, 3, 4, 2, 2], "a registry that did not answer may answer now"
     formats._text_of.cache_clear()
 
 
