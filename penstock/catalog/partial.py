@@ -27,17 +27,20 @@ if TYPE_CHECKING:
 
 
 class BrokenFile(DeclarationError):
-    """A file that cannot be read, or contradicts others, and is left out."""
+    """A file that cannot be read, or contradicts others, and is left out.
 
-    def __init__(self, path: Path, e: DeclarationError) -> None:
+    Args:
+        path: The file.
+        e: What is wrong.
+        folder: The app that it should belong to: the folder below jobs/, `captures`, `sinks` or `streams`; empty if
+            its place names none. By default that of a file that is read.
+    """
+
+    def __init__(self, path: Path, e: DeclarationError, folder: str | None = None) -> None:
         what = e.what if path.name in str(e) else f"{path.parent.name}/{path.name}: {e.what}"
         super().__init__(what, got=e.got, hint=e.hint)
         self.path = path
-
-    @property
-    def folder(self) -> str:
-        """The app that it should belong to: the folder below jobs/, `captures`, `sinks` or `streams`."""
-        return self.path.parent.name
+        self.folder = path.parent.name if folder is None else folder
 
 
 @dataclass
@@ -88,7 +91,7 @@ def load_partial(
         catalog, contradictions = _build_one_by_one(waiting)
         broken += contradictions
     broken += [BrokenFile(sink.path, e) for sink, e in incomplete_shares(catalog)]
-    broken += [BrokenFile(path, e) for path, e in misplaced(root, catalog, read)]
+    broken += [BrokenFile(path, e, _app_folder(path, root)) for path, e in misplaced(root, catalog, read)]
     return catalog, [*broken, *(_failing_combiners(catalog) if combiners else ())]
 
 
@@ -155,7 +158,13 @@ def declaring_files(catalog: Catalog) -> dict[str, set[str | None]]:
 
 def apps(catalog: Catalog, broken: Iterable[BrokenFile]) -> dict[str, list[Supervised]]:
     """What can be read of each app; an empty list for one whose files are all broken."""
-    return dict(sorted(({e.folder: [] for e in broken} | catalog.apps).items()))
+    return dict(sorted(({e.folder: [] for e in broken if e.folder} | catalog.apps).items()))
+
+
+def _app_folder(path: Path, root: Path) -> str:
+    """The folder below jobs/ that a file is in at any depth; empty if there is none."""
+    parts = path.relative_to(root).parts
+    return parts[1] if parts[0] == "jobs" and len(parts) > 2 else ""
 
 
 def _file(location: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.catalog import load, load_partial
+from penstock.catalog import apps, load, load_partial, mistakes_of_app
 from penstock.errors import DeclarationError
 from tests.chaos.projects import other_project
 
@@ -131,7 +131,7 @@ def test_a_module_that_is_not_read_declares_nothing_silently(tmp_path: Path, fil
     # It is not imported: it may be a program.
     path.write_text(f"{text}\nraise SystemExit('imported')")
     message = (
-        f"^{re.escape(str(path))}: a stream .* is not declared, and would not run; got: {got}; hint: move the file"
+        f"^{re.escape(str(path))}: a stream .* is not declared, and would not run; got: {got}; hint: move it into"
     )
     with other_project(tmp_path, {}):
         with pytest.raises(DeclarationError, match=message):
@@ -167,3 +167,67 @@ def test_what_a_module_that_is_not_read_gives_to_others_is_declared_there(shop: 
     (jobs.parent / "sql" / "tables").mkdir(parents=True)
     (jobs.parent / "sql" / "tables" / "sales.sql").write_text("CREATE TABLE sales (id INT)")
     assert {"sales", "lake"} <= load().declared.keys()
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("jobs/shop/__init__.py", "from jobs.shop import sales\nfrom jobs.shop.sales import STREAM as SALES\n{}"),
+        ("jobs/simulator.py", "import sys\nSTREAM = 'sales'\nSTREAMS: list[str] = ['sales', 'returns']"),
+        ("jobs/program.py", "import sys\nSTREAM = sys.stdout\nSTREAMS = []"),
+        ("jobs/shop/tests/sales.py", "STREAM = Stream('sales')"),
+        ("jobs/shop/parts/test_sales.py", "LAKE = Archive('lake', 'sales')"),
+        ("jobs/conftest.py", "STREAM = Stream('sales')"),
+        ("jobs/shop/_old/sales.py", "STREAM = Stream('sales')"),
+    ],
+)
+def test_a_module_that_makes_no_declaration_is_no_error(shop: Path, file: str, text: str) -> None:
+    (shop / "sales.py").write_text(f"{MAKE}STREAM = make('sales')")
+    path = shop.parent.parent / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text.format("STREAM = SALES\nSTREAMS = [sales.STREAM]"))
+    assert set(load().streams) == {"sales"}
+
+
+def test_a_stream_that_an_imported_function_makes_is_made_there(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/sales.py").write_text("from shop import make\nSALES = make()\nSTREAMS = [SALES]")
+    with other_project(tmp_path, {}), pytest.raises(DeclarationError, match="got: STREAMS"):
+        load()
+
+
+def test_a_file_that_is_not_read_makes_no_app(shop: Path) -> None:
+    project = shop.parent.parent
+    (shop / "sales.py").write_text(f"{MAKE}STREAM = make('sales')")
+    for file, text in {
+        "jobs/returns.py": "STREAM = make('returns')",
+        "jobs/shop/parts/stock.py": "STREAM = make('stock')",
+        "sql/tables/people.sql": "STREAM INTO people",
+    }.items():
+        (project / file).parent.mkdir(parents=True, exist_ok=True)
+        (project / file).write_text(text)
+    catalog, broken = load_partial()
+    assert set(apps(catalog, broken)) == {"shop"}
+    assert [e.path.name for e in mistakes_of_app("shop", catalog, broken)] == ["stock.py"]
+
+
+def test_many_comments_of_a_file_are_read_at_once(tmp_path: Path) -> None:
+    (tmp_path / "sql/tables").mkdir(parents=True)
+    (tmp_path / "sql/tables/sales.sql").write_text("/* a */\n" * 500 + "-- b\n" * 500 + "CREATE TABLE sales (id INT)")
+    with other_project(tmp_path, {}):
+        assert load_partial()[1] == []
+
+
+def test_a_file_that_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sql/tables").mkdir(parents=True)
+    (tmp_path / "sql/tables/sales.sql").touch()
+    read_text = Path.read_text
+
+    def refuse(path: Path, *args: str, **options: str) -> str:
+        if path.name == "sales.sql":
+            raise PermissionError(path)
+        return read_text(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with other_project(tmp_path, {}):
+        assert load_partial()[1] == []
