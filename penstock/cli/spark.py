@@ -17,8 +17,7 @@ def session(name: str) -> Iterator[SparkSession]:
     # Spark is more than most commands need to load.
     from penstock.engine.session import open_session
 
-    # Spark would log each error again, with a page of Java.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    _log_no_errors()
     spark = open_session(name, log_level="fatal")
     try:
         yield spark
@@ -33,7 +32,13 @@ def short_session(name: str) -> Iterator[SparkSession]:
 
     with warm_session.borrow() as borrowed:
         if borrowed:
+            _log_no_errors()
             yield borrowed
             return
     with session(name) as spark:
         yield spark
+
+
+def _log_no_errors() -> None:
+    """Spark would log each error that the command tells again, with a page of Java."""
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)

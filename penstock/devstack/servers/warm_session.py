@@ -31,5 +31,10 @@ class WarmSession(ManagedServer):
             "PENSTOCK_DRIVER_MEMORY": "512m",
         }
 
+    def start(self) -> bool:
+        if self.running() and warm_session.is_outdated(self.home):
+            self.stop()
+        return super().start()
+
     def ready(self) -> bool:
-        return warm_session.file().exists()
+        return warm_session.is_kept(self.home)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Seconds until a JVM that was asked to end is killed.
+END_TIMEOUT = 30.0
 
 
 def address(spark: SparkSession) -> tuple[int, str]:
@@ -22,13 +27,33 @@ def has_ended(spark: SparkSession) -> bool:
     return gateway.proc.poll() is not None
 
 
-def connect(port: int, token: str) -> SparkSession:
+def end(spark: SparkSession) -> None:
+    """End the JVM that this process started, and wait until it has."""
+    gateway: Any = spark.sparkContext._gateway
+    process: subprocess.Popen[bytes] = gateway.proc
+    if process.stdin:
+        # It ends as its standard input is closed.
+        process.stdin.close()
+    try:
+        process.wait(END_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def connect(port: int, token: str, worker_variables: Mapping[str, str]) -> SparkSession:
     """The session of a JVM that another process has started; it must not be stopped.
 
+    Args:
+        port: The port of its gateway.
+        token: What the gateway asks for.
+        worker_variables: Environment variables of the Python workers. Workers are forked from a process for each set
+            of variables.
+
     Raises:
-        OSError: Nothing listens there.
+        OSError: Nothing listens there, or something else.
     """
-    from py4j.protocol import Py4JNetworkError
+    from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -37,9 +62,13 @@ def connect(port: int, token: str) -> SparkSession:
     try:
         gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
         scala = gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
-        context = gateway.jvm.JavaSparkContext.fromSparkContext(scala)
-        return SparkSession(SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jconf=context.getConf())))
-    except Py4JNetworkError as e:
+        java_context = gateway.jvm.JavaSparkContext.fromSparkContext(scala)
+        conf = SparkConf(_jconf=java_context.getConf())
+        context = SparkContext(gateway=gateway, jsc=java_context, conf=conf, environment=dict(worker_variables))
+        return SparkSession(context)
+    except Py4JError as e:
+        # A session of this process's own would use the same gateway.
+        SparkContext._gateway = SparkContext._jvm = None
         raise ConnectionError(str(e)) from e
     finally:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
@@ -51,10 +80,17 @@ def running_queries(spark: SparkSession) -> list[Any]:
     return list(session._jsparkSession.sharedState().activeStreamingQueries().values())
 
 
-def stop_queries(spark: SparkSession) -> None:
-    """Stop the queries of all sessions of the JVM, if it still runs."""
+def stop_work(spark: SparkSession) -> None:
+    """Stop the queries and the jobs of all sessions of the JVM, if it still runs."""
+    queries: list[Any] = []
+    _try(lambda: queries.extend(running_queries(spark)))
+    for query in queries:
+        _try(query.stop)
+    _try(spark.sparkContext.cancelAllJobs)
+
+
+def _try(action: Callable[[], object]) -> None:
     from py4j.protocol import Py4JError
 
     with suppress(Py4JError, OSError):
-        for query in running_queries(spark):
-            query.stop()
+        action()
