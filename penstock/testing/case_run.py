@@ -84,13 +84,8 @@ class CaseRun:
         *,
         rebuilds: bool = False,
     ) -> None:
-        self._case, self._registered, self._spark, self._bootstrap, self._folder = (
-            case,
-            registered,
-            spark,
-            bootstrap,
-            folder,
-        )
+        self._case, self._registered = case, registered
+        self._spark, self._bootstrap, self._folder = spark, bootstrap, folder
         self._streams = [replace(stream, enabled=True) for stream in streams]
         self._output = case.output or self._streams[-1].output_names[0]
         self._declared = catalog.build(self._streams)
@@ -174,11 +169,8 @@ class CaseRun:
             self._offsets[topic, one.partition] = offset + 1
             at = now if one.timestamp is None else one.timestamp
             headers = tuple(one.headers.items())
-            try:
-                value = self._registered.to_bytes(topic, one.value)
-            except DeclarationError as e:
-                e.restate(f"{self._case.label(self._case.steps.index(step) + 1)}: {e.what}")
-                raise
+            label = self._case.label(self._case.steps.index(step) + 1)
+            value = self._registered.to_bytes(topic, one.value, label)
             text = as_text(one.value)
             records.append(Record(topic, as_text(one.key), text, one.partition, offset, at, headers, value))
         send(self._bootstrap, records)
@@ -199,14 +191,16 @@ class CaseRun:
         rows = [(record.key, self._registered.text(record.value_bytes)) for record in self._new_records(self._output)]
         self._result.rows += rows
         self._result.dead += dead
-        expected = [(as_text(row.key), self._registered.expected(row.value, [self._output])) for row in step.expect]
+        expected = [
+            (as_text(row.key), self._registered.expected(row.value, [self._output], label)) for row in step.expect
+        ]
         inputs = [one.topic.name for stream in self._streams for one in stream.sources.values() if one.topic]
         compare(f"{label}: records of {self._output}", rows, expected)
         topics = {name for stream in self._streams for name in stream.side_outputs if name != stream.late_topic}
         compare(
             f"{label}: dead letters, with their reasons",
             [self._with_header(r, "reason") for topic in topics if dead for r in self._new_records(topic)],
-            [(self._registered.expected(one.value, inputs), one.reason) for one in step.dead],
+            [(self._registered.expected(one.value, inputs, label), one.reason) for one in step.dead],
             "value",
         )
         if dead != len(step.dead):
@@ -221,7 +215,7 @@ class CaseRun:
                 if stream.keeps_late_records and late
                 for r in self._new_records(stream.late_topic)
             ],
-            [(self._registered.expected(one.value, inputs), str(one.late_ms)) for one in step.kept],
+            [(self._registered.expected(one.value, inputs, label), str(one.late_ms)) for one in step.kept],
             "value",
         )
 

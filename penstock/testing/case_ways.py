@@ -140,7 +140,8 @@ def _archived(sent: Sequence[Record]) -> pa.Table:
     rows = [
         {
             "topic": one.topic, "partition": one.partition, "offset": one.offset, "key": _bytes(one.key),
-            "value": one.value_bytes or _bytes(one.value), "timestamp": at, "event_time": at,
+            "value": _bytes(one.value) if one.value_bytes is None else one.value_bytes,
+            "timestamp": at, "event_time": at,
             "headers": [{"key": name, "value": text.encode()} for name, text in one.headers] or None,
         }
         for one in sent

@@ -14,7 +14,7 @@ from penstock.model.output import JSON
 from penstock.model.stream import Stream
 from penstock.testing.case_file import DocumentCase, as_text
 from penstock.testing.case_run import compare
-from penstock.testing.rows import Given, frames
+from penstock.testing.rows import Given, frames, registered_topics
 from penstock.testing.topics import Record
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ def check_documents(case: DocumentCase, label: str, project: Path, spark: SparkS
 
     Raises:
         CaseFailure: They differ.
-        DeclarationError: The project has no such sink, or the sink does not read the topic of a record.
+        DeclarationError: The project has no such sink, or the sink does not read the topic of a record, or its fields
+            do not fit the schema of the topic.
     """
     catalog = load(project)
     if case.sink not in catalog.sinks:
@@ -40,6 +41,7 @@ def check_documents(case: DocumentCase, label: str, project: Path, spark: SparkS
         raise DeclarationError(f"{label}: the project has no such sink", got=case.sink, hint=hint)
     sink = catalog.declared[case.sink]
     assert isinstance(sink, Stream)
+    registered = registered_topics(sink)
     topics = {source.source: name for name, source in sink.sources.items()}
     records: dict[str, list[Given]] = {name: [] for name in topics.values()}
     for offset, one in enumerate(case.send):
@@ -47,8 +49,11 @@ def check_documents(case: DocumentCase, label: str, project: Path, spark: SparkS
         if topic not in topics:
             what = f"{label}: a record names no topic that sink {case.sink} reads"
             raise DeclarationError(what, got=topic or "no topic", hint=", ".join(topics))
+        encoded = registered.to_bytes(topic, one.value, label)
         key, value, headers = as_text(one.key), as_text(one.value), tuple(one.headers.items())
-        records[topics[topic]].append(Record(topic, key, value, one.partition, offset, one.timestamp or 0, headers))
+        records[topics[topic]].append(
+            Record(topic, key, value, one.partition, offset, one.timestamp or 0, headers, encoded)
+        )
     rows = sink.transform(**frames(spark, sink, **records)).select("id", "deleted", F.to_json("doc", JSON).alias("doc"))
     actual = [(row.id, None if row.deleted else _sorted(json.loads(row.doc))) for row in rows.collect()]
     compare(label, actual, [(one.id, _sorted(one.document)) for one in case.expect], "id")

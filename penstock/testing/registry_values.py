@@ -47,12 +47,25 @@ class RegistryTopics:
         """Let this process find them in the place of a registry; if there are none, that of the settings remains."""
         return in_place_of_settings(self.endpoint) if self._schemas else nullcontext()
 
-    def to_bytes(self, topic: str, value: Any) -> bytes | None:
+    def to_bytes(self, topic: str, value: Any, label: str = "") -> bytes | None:
         """A value as a record has it: a mapping by the topic's schema; None for any other, which is sent as text.
+
+        Args:
+            topic: The topic.
+            value: The value.
+            label: What a message calls the place of the value.
 
         Raises:
             DeclarationError: The fields do not fit the schema.
         """
+        try:
+            return self._to_bytes(topic, value)
+        except DeclarationError as e:
+            if label:
+                e.restate(f"{label}: {e.what}")
+            raise
+
+    def _to_bytes(self, topic: str, value: Any) -> bytes | None:
         schema = self._schemas.get(topic)
         if schema is None or not isinstance(value, Mapping):
             return None
@@ -76,12 +89,13 @@ class RegistryTopics:
                 value = text.as_json(value[HEADER_BYTES:])
         return None if value is None else value.decode(errors="replace")
 
-    def expected(self, value: Any, topics: Sequence[str]) -> str | None:
+    def expected(self, value: Any, topics: Sequence[str], label: str = "") -> str | None:
         """What `text` says of a value that is expected.
 
         Args:
             value: A mapping of fields, or a value as in other topics.
             topics: The topics of which it may be.
+            label: As for `to_bytes`.
 
         Raises:
             DeclarationError: The fields do not fit the schema.
@@ -90,7 +104,7 @@ class RegistryTopics:
             for topic in topics:
                 schema = self._schemas.get(topic)
                 if schema and {field.name for field in schema.fields}.issuperset(value):
-                    return self.text(self.to_bytes(topic, value))
+                    return self.text(self.to_bytes(topic, value, label))
         if value is None or isinstance(value, str):
             return value
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

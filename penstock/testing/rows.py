@@ -55,7 +55,7 @@ def frames(spark: SparkSession, stream: Stream, /, **records: Sequence[Given]) -
         DeclarationError: A record does not fit its input.
     """
     _check_inputs(stream, records)
-    registered = _registered(stream)
+    registered = registered_topics(stream)
     with registered.in_place():
         return {name: _frame(spark, stream.inputs[name], registered, of_input) for name, of_input in records.items()}
 
@@ -100,7 +100,7 @@ def splits(
     _check_inputs(stream, [name, *others])
     if not stream.sources[name].combine:
         raise DeclarationError(f"input {name} of stream {stream.name} has no combiner", hint="Input(..., combine=...)")
-    registered, source = _registered(stream), stream.sources[name]
+    registered, source = registered_topics(stream), stream.sources[name]
     with registered.in_place():
         other_frames = {other: _frame(spark, stream.inputs[other], registered, rows) for other, rows in others.items()}
     rng = random.Random(seed)
@@ -125,7 +125,8 @@ def splits(
     return results
 
 
-def _registered(stream: Stream) -> RegistryTopics:
+def registered_topics(stream: Stream) -> RegistryTopics:
+    """The topics that a stream reads whose schemas a registry keeps, as `frames` knows them."""
     return RegistryTopics({source.topic.name: source.topic for source in stream.inputs.values() if source.topic})
 
 
@@ -183,11 +184,12 @@ def _record(source: Input, registered: RegistryTopics, offset: int, row: Given) 
     if isinstance(row, Record):
         position = row.topic, row.partition, offset if row.offset < 0 else row.offset
         headers = [(name, text.encode()) for name, text in row.headers]
-        return _bytes(row.key), row.value_bytes or _bytes(row.value), *position, _at(row.timestamp), headers
+        value = _bytes(row.value) if row.value_bytes is None else row.value_bytes
+        return _bytes(row.key), value, *position, _at(row.timestamp), headers
     fields: dict[str, Any] = {"topic": topic, "partition": 0, "offset": offset, "timestamp": 0}
     if source.schema or not isinstance(row, Mapping):
-        value = registered.to_bytes(topic, row)
-        fields["value"] = value or (json.dumps(row) if isinstance(row, Mapping) else row)
+        encoded = registered.to_bytes(topic, row)
+        fields["value"] = encoded or (json.dumps(row) if isinstance(row, Mapping) else row)
     else:
         fields |= row
     key, value = (_bytes(fields.get(name)) for name in ("key", "value"))
