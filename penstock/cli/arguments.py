@@ -36,11 +36,11 @@ Place = Annotated[
 
 
 def milliseconds(text: str) -> int:
-    """A duration such as 90s, 10m, 1.5h; raises PenstockError if it is none."""
+    """A duration such as 90s, 10m, 1.5h, of a millisecond at least; raises PenstockError if it is none."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", text)
-    if not match:
+    if not match or not (duration := round(float(match[1]) * UNITS[match[2]])):
         raise PenstockError("this is not a duration", got=text, hint="e.g. 90s, 10m or 12h")
-    return int(float(match[1]) * UNITS[match[2]])
+    return duration
 
 
 def completion(kind: Declared) -> Callable[[str], list[str]]:

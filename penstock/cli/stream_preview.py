@@ -105,7 +105,9 @@ def preview(
         stream = find_declared(name)
         if other := [output.name for output in stream.outputs.values() if output.delivery != "exactly once"]:
             raise PenstockError(
-                f"{stream.name} does not write to topics", got=", ".join(other), hint="penstock sinks preview"
+                f"{stream.name} does not write to topics",
+                got=", ".join(other),
+                hint=f"penstock sinks dry-run {stream.name}",
             )
         with _session("preview", stream) as spark:
             from penstock.engine.operations.stream_preview import StreamPreview

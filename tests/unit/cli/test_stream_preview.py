@@ -93,5 +93,21 @@ def test_what_names_no_stream_is_refused(project: Path, argument: str, message: 
 @pytest.mark.usefixtures("project")
 def test_a_preview_begins_at_a_time_and_lasts_for_a_duration() -> None:
     assert "this is not a position to start at; got: 'noon'" in run("preview", "shops", "--from", "noon", code=1)
-    assert "this is not a duration; got: 30; hint: e.g. 90s" in run("preview", "shops", "--for", "30", code=1)
+    for length in ("30", "0s", "0.1ms", "1e9d", "1d", "5 m"):
+        assert f"this is not a duration; got: {length}; hint: e.g. 90s" in run(
+            "preview", "shops", "--for", length, code=1
+        )
     assert "a preview begins at a time; got: orders:0=3" in run("preview", "shops", "--from", "orders:0=3", code=1)
+
+
+def test_a_preview_of_a_sink_names_the_command_for_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_MONGODB_URL", "mongodb://localhost")
+    (project / "sql/sinks").mkdir()
+    (project / "sql/sinks/places.sql").write_text(
+        "UPSERT INTO mongodb.shop.places READ shop-names AS JSON (shop STRING) KEY (shop) TOMBSTONES IGNORE\n"
+        "AS SELECT shop FROM `shop-names`"
+    )
+    clear_caches()
+    assert "does not write to topics; got: mongodb:shop.places; hint: penstock sinks dry-run places" in run(
+        "preview", "places", code=1
+    )
