@@ -17,7 +17,7 @@ const rowTable = (rows) =>
 export const showPreview = (stream) =>
   openDialog({
     title: `Preview of ${stream}`,
-    about: "The declaration on the disk runs on the live topics for five seconds, as `penstock streams preview`, and writes nothing..",
+    about: "The declaration on the disk runs on the live topics for five seconds, as `penstock streams preview`, and writes nothing. Where no Spark session is ready, one takes some time to start.",
     reread: true,
     make: async () => {
       const { facts, rows, totals } = await api.preview(stream);

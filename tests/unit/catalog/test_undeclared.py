@@ -130,9 +130,7 @@ def test_a_module_that_is_not_read_declares_nothing_silently(tmp_path: Path, fil
     path.parent.mkdir(parents=True)
     # It is not imported: it may be a program.
     path.write_text(f"{text}\nraise SystemExit('imported')")
-    message = (
-        f"^{re.escape(str(path))}: a stream .* is not declared, and would not run; got: {got}; hint: move it into"
-    )
+    message = f"^{re.escape(str(path))}: a stream .* is not declared, and would not run; got: {got}; hint: move it into"
     with other_project(tmp_path, {}):
         with pytest.raises(DeclarationError, match=message):
             load()
