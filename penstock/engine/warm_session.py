@@ -48,7 +48,11 @@ MAY_DIFFER = {"spark.app.name", "spark.master", "spark.driver.memory", "spark.dr
 
 @contextmanager
 def borrow() -> Iterator[SparkSession | None]:
-    """The session, for this process alone; None if there is none, it has other settings, or another process has it."""
+    """The session, for this process alone; None if there is none, it has other settings, or another process has it.
+
+    Raises:
+        HostError: Its JVM has ended within the block.
+    """
     # Where no session is kept, there is no lock either.
     if _address() is None:
         yield None
@@ -64,7 +68,8 @@ def borrow() -> Iterator[SparkSession | None]:
         shared_jvm.stop_work(spark)
         until_returned.callback(shared_jvm.stop_work, spark)
         # A command that is killed leaves its views and settings in a session of its own.
-        yield spark.newSession()
+        with shared_jvm.clear_end():
+            yield spark.newSession()
 
 
 def is_kept(home: Path | None = None) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+
+from penstock.errors import HostError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,6 +74,22 @@ def connect(port: int, token: str, worker_variables: Mapping[str, str]) -> Spark
         raise ConnectionError(str(e)) from e
     finally:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+
+
+@contextmanager
+def clear_end() -> Iterator[None]:
+    """Tell that the JVM has ended within the block: HostError."""
+    from py4j.protocol import Py4JNetworkError
+
+    try:
+        yield
+    except Py4JNetworkError as e:
+        raise HostError(
+            "the Spark session that the platform keeps has ended during the command",
+            got=e,
+            hint="run it again, at once: it then starts a session of its own, with PENSTOCK_DRIVER_MEMORY; "
+            "the reason is in warm-session.log of the logs",
+        ) from e
 
 
 def running_queries(spark: SparkSession) -> list[Any]:

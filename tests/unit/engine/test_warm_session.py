@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from penstock.cli.spark import short_session
 from penstock.devstack.servers.base import ManagedServer
@@ -164,6 +165,13 @@ def test_a_jvm_with_which_nothing_can_be_done_is_not_borrowed(jvm: Jvm, monkeypa
     monkeypatch.setattr(shared_jvm, "connect", fail)
     assert not is_borrowed()
     assert jvm.events == []
+
+
+@pytest.mark.usefixtures("jvm")
+def test_a_jvm_that_ends_under_a_command_is_told() -> None:
+    with pytest.raises(HostError, match=r"has ended during the command; got: .*; hint: run it again"):
+        with warm_session.borrow():
+            raise Py4JNetworkError("Answer from Java side is empty")
 
 
 @pytest.mark.usefixtures("jvm")
