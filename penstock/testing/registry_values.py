@@ -70,7 +70,9 @@ class RegistryTopics:
         if schema is None or not isinstance(value, Mapping):
             return None
         if unknown := [name for name in value if name not in {field.name for field in schema.fields}]:
-            raise _no_fit(", ".join(unknown), f"the fields are {', '.join(field.name for field in schema.fields)}")
+            raise _no_fit(
+                ", ".join(map(str, unknown)), f"the fields are {', '.join(field.name for field in schema.fields)}"
+            )
         if isinstance(schema, Avro):
             return _avro(schema, self._ids[topic], value)
         if not schema.is_json:
@@ -129,13 +131,18 @@ def _no_fit(got: str, hint: str) -> DeclarationError:
 
 
 def _value(value: Any, of: AvroType) -> Any:
-    """A value of JSON as its type."""
+    """A value of JSON as its type; ValueError, or what the type raises, if it is none."""
     if value is None:
         return None
+    if of.name in ("record", "map") and not isinstance(value, Mapping):
+        raise ValueError("it has no fields")
+    if of.name in ("int", "long") and isinstance(value, float) and not value.is_integer():
+        # Arrow would leave out the fraction.
+        raise ValueError("it is no whole number")
     if of.name == "record":
         names = [name for name, _ in of.fields]
         if unknown := [name for name in value if name not in names]:
-            raise ValueError(f"no fields {', '.join(unknown)}")
+            raise ValueError(f"no fields {', '.join(map(str, unknown))}")
         return {name: _value(value.get(name), inner) for name, inner in of.fields}
     if of.element:
         if of.name == "map":
