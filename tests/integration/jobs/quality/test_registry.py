@@ -18,7 +18,7 @@ from penstock.codec.registry_verdicts import RegistryVerdicts
 from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.errors import RegistryError
 from penstock.host.ports import free_port
-from penstock.registry import wire_format
+from penstock.registry import client, wire_format
 from penstock.registry.endpoint import RegistryEndpoint
 from penstock.settings import settings
 from penstock.testing import frames
@@ -54,6 +54,7 @@ def test_a_registered_topic_is_judged_by_the_schemas_of_its_writers(
     spark: SparkSession, registry: SchemaRegistryClient, tmp_path: Path, kind: str
 ) -> None:
     topic, given = f"orders-{uuid4().hex[:8]}", FORMATS[kind]
+    client.register(given.order.subject_of(topic), given.order.text, given.order.kind)
     order = {"id": 1, "shop": "a", "at": given.at(1)}
     first = given.write(registry, topic, given.order, order)
     second = given.write(registry, topic, given.newer, {**order, "note": "new"})
