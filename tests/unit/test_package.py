@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import shutil
 import sys
@@ -59,6 +60,8 @@ def test_each_extra_is_declared_and_the_whole_is_all_of_them(installed: PathDist
     of_extras = {line.partition(";")[0] for line in installed.requires or () if "extra ==" in line}
     of_all = {line.partition(";")[0] for line in installed.requires or () if "extra == 'all'" in line}
     assert of_extras == of_all
+    told = (PROJECT / "README.md").read_text().partition("The extras ")[2].partition(" is all of it")[0]
+    assert set(re.findall(r"`(\w+)`", told)) | {"test"} == extras
 
 
 @pytest.mark.parametrize("version", [f"{major}.{minor}" for major, minor in bootstrap.SUPPORTED])
