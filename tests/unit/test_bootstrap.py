@@ -93,6 +93,13 @@ def test_the_makefile_and_the_project_name_the_same_versions() -> None:
     assert [(3, int(minor)) for minor in classified] == list(bootstrap.SUPPORTED)
 
 
+def test_every_benchmark_that_make_runs_is_there() -> None:
+    named = re.search(r"^BENCH \?= (.+)$", (settings.PROJECT / "Makefile").read_text(), re.MULTILINE)
+    assert named
+    folder = settings.PROJECT / "tests" / "bench"
+    assert [name for name in named[1].split() if not (folder / f"{name}.py").is_file()] == []
+
+
 def test_an_old_python_can_read_it() -> None:
     source = Path(bootstrap.__file__).read_text()
     ast.parse(source, feature_version=(3, 6))
