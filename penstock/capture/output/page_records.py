@@ -51,8 +51,10 @@ def records(capture: Capture, page: SourcePage, encoder: AvroEncoder | None = No
     columns = dict(zip(page.names, zip(*page.rows, strict=True), strict=True))
     deleted = columns.pop(DELETED, None) or [0] * len(page.rows)
     try:
-        keys = _keys(capture, columns)
-        values, reasons = _avro(encoder, columns) if encoder else _json(capture.dialect, columns)
+        # Of JSON all columns are formed, of Avro only those of the key.
+        formed_columns = _formed(columns if encoder is None else {name: columns[name] for name in capture.key})
+        keys = _keys(capture, formed_columns)
+        values, reasons = _avro(encoder, columns) if encoder else _json(capture.dialect, formed_columns)
     except EncodingError as e:
         as_text = f"select {AS_TEXT[capture.dialect].format(e.column)} AS {e.column}"
         e.restate(e.what, f"{as_text}, or {'declare another type' if encoder else 'leave it out'}")
@@ -62,9 +64,13 @@ def records(capture: Capture, page: SourcePage, encoder: AvroEncoder | None = No
     return PageRecords(keys, [value for _, value in rows], unreadable)
 
 
-def _keys(capture: Capture, columns: Columns) -> list[bytes]:
+def _formed(columns: Columns) -> Columns:
+    return dict(zip(columns, formed(list(columns), list(columns.values())), strict=True))
+
+
+def _keys(capture: Capture, formed_columns: Columns) -> list[bytes]:
     """The keys of a page."""
-    key_columns = formed(capture.key, [columns[name] for name in capture.key])
+    key_columns = [formed_columns[name] for name in capture.key]
     if any(None in column for column in key_columns):
         raise PenstockError(
             f"capture {capture.name} met a row without a key",
@@ -82,15 +88,14 @@ def _keys(capture: Capture, columns: Columns) -> list[bytes]:
     return keys
 
 
-def _json(dialect: str, columns: Columns) -> tuple[list[bytes], dict[int, str]]:
+def _json(dialect: str, formed_columns: Columns) -> tuple[list[bytes], dict[int, str]]:
     """The values of a page as JSON, and by their number why rows cannot have a record."""
-    names = list(columns)
-    formed_columns = formed(names, list(columns.values()))
+    names, columns = list(formed_columns), list(formed_columns.values())
     try:
-        return objects(names, formed_columns), {}
+        return objects(names, columns), {}
     except TypeError:
-        reasons = enumerate(_unreadable_reasons(dialect, names, formed_columns))
-        return _readable_objects(names, formed_columns), {number: reason for number, reason in reasons if reason}
+        reasons = enumerate(_unreadable_reasons(dialect, names, columns))
+        return _readable_objects(names, columns), {number: reason for number, reason in reasons if reason}
 
 
 def _avro(encoder: AvroEncoder, columns: Columns) -> tuple[list[bytes], dict[int, str]]:
