@@ -176,7 +176,8 @@ class CaseRun:
         # A record of a table makes no batch: one that comes after the batch of the step would not be read in the step.
         tables = {table.topic.name for stream in self._streams for table in stream.tables.values()}
         for is_table in (True, False):
-            send(self._bootstrap, [record for record in records if (record.topic in tables) is is_table])
+            if part := [record for record in records if (record.topic in tables) is is_table]:
+                send(self._bootstrap, part)
         self._result.sent += records
 
     def _only_topic(self) -> str:
