@@ -185,12 +185,10 @@ def avro(pairs: Pairs = 3) -> None:
         os.environ["PENSTOCK_SCHEMA_REGISTRY_URL"] = registry.url
         settings.cache_clear()
         schema = Avro.read(PROJECT / "tests" / "bench" / "receipts" / "receipt.avsc")
-        of_avro: dict[str, object] = {
-            "layout": "avro",
-            "schema": client.register(schema.subject_of(RECEIPTS_AVRO), schema.text, schema.kind),
-        }
-        fill(servers, WARM, KEYS, "avro", int(str(of_avro["schema"])))
-        rows = _steady(servers, AVRO, pairs, partial(progress.update, step), of_avro)
+        schema_id = client.register(schema.subject_of(RECEIPTS_AVRO), schema.text, schema.kind)
+        fill(servers, WARM, KEYS, "avro", schema_id)
+        peer = {"layout": "avro", "schema": schema_id}
+        rows = _steady(servers, AVRO, pairs, partial(progress.update, step), peer)
         fill(servers, WARM, KEYS)
         rows += _steady(servers, ONE_STAGE, pairs, partial(progress.update, step), {})
     about = f"{WARM:,} records, {KEYS:,} metrics, {pairs} pairs, medians"
