@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from penstock.errors import DeclarationError, optional_packages
-from penstock.model.registry_schema import FieldForm, RegistrySchema
+from penstock.model.registry_schema import FieldForm, RegistrySchema, json_text
 from penstock.model.types import Field, Type
 
 PLAIN = {
@@ -78,7 +78,8 @@ class Avro(RegistrySchema):
     kind: ClassVar[str] = "AVRO"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", json.dumps(_parsed_json(self.text)))
+        text = json_text(self.text, "an Avro schema is no JSON", "give the text of an .avsc file")
+        object.__setattr__(self, "text", text)
         self.record  # noqa: B018
 
     @property
@@ -99,13 +100,6 @@ class Avro(RegistrySchema):
         for name in path:
             of = {field.lower(): inner for field, inner in of.fields}.get(name.lower()) if of else None
         return FieldForm(of.logical or of.name, of.name in ("string", "bytes") and not of.logical) if of else None
-
-
-def _parsed_json(text: object) -> Any:
-    try:
-        return json.loads(text) if isinstance(text, str) else text
-    except ValueError as e:
-        raise DeclarationError("an Avro schema is no JSON", got=f"{e}", hint="give the text of an .avsc file") from e
 
 
 @cache

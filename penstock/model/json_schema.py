@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from penstock.errors import DeclarationError
-from penstock.model.registry_schema import FieldForm, RegistrySchema
+from penstock.model.registry_schema import FieldForm, RegistrySchema, json_text
 from penstock.model.types import Field, Type
 
 PLAIN = {"boolean": "boolean", "integer": "bigint", "number": "double", "string": "string"}
@@ -71,11 +71,7 @@ class JsonSchema(RegistrySchema):
     is_json: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        try:
-            parsed = json.loads(self.text) if isinstance(self.text, str) else self.text
-        except ValueError as e:
-            raise DeclarationError("a JSON Schema is no JSON", got=f"{e}", hint="give the text of its file") from e
-        object.__setattr__(self, "text", json.dumps(parsed))
+        object.__setattr__(self, "text", json_text(self.text, "a JSON Schema is no JSON", "give the text of its file"))
         self.record  # noqa: B018
 
     @property

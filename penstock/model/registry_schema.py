@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,23 @@ from typing import ClassVar, NamedTuple, Self
 
 from penstock.errors import DeclarationError
 from penstock.model.types import Field, quoted
+
+
+def json_text(text: object, what: str, hint: str) -> str:
+    """A schema in JSON, whose text is the same however it is formatted.
+
+    Args:
+        text: The text; or what it is read as.
+        what: What is wrong if it is no JSON.
+        hint: What to do then.
+
+    Raises:
+        DeclarationError: It is no JSON.
+    """
+    try:
+        return json.dumps(json.loads(text) if isinstance(text, str) else text)
+    except ValueError as e:
+        raise DeclarationError(what, got=f"{e}", hint=hint) from e
 
 
 class FieldForm(NamedTuple):
