@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from penstock.devstack import new_project
 from penstock.devstack.demo_database import DemoDatabase
@@ -17,7 +19,7 @@ from penstock.devstack.servers.mariadb import MariaDB
 from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.devstack.servers.s3 import S3Server
 from penstock.host.ports import free_port
-from penstock.settings import PROJECT
+from penstock.settings import PROJECT, settings
 from tests.support import influxdb, mongodb, s3_store
 from tests.support.caches import clear_caches, unload_jobs
 from tests.support.captures import Source
@@ -25,6 +27,7 @@ from tests.support.certificates import Authority
 from tests.support.elasticsearch import SMALL, Server
 from tests.support.guarded_broker import Guarded, guarded_broker
 from tests.support.postgres import Postgres
+from tests.support.schema_registry import close_clients
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +112,16 @@ def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Schema
     """A real schema registry. Each test has subjects of its own there."""
     with SchemaRegistryServer(tmp_path_factory.mktemp("registry Büro"), port=free_port()) as part:
         yield part
+
+
+@pytest.fixture
+def registry(schema_registry: SchemaRegistryServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[SchemaRegistryClient]:
+    """Confluent's client of the registry, which is that of this process's settings."""
+    monkeypatch.setenv("PENSTOCK_SCHEMA_REGISTRY_URL", schema_registry.url)
+    settings.cache_clear()
+    with closing(SchemaRegistryClient({"url": schema_registry.url})) as client:
+        yield client
+    close_clients()
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,11 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka import Broker
-from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.engine.query.decode import MAX_NATIVE_SCHEMAS
 from penstock.errors import SchemaNotRegistered
 from penstock.model.avro import Avro
 from penstock.model.topic import COMMITS
 from penstock.registry import client
-from penstock.settings import settings
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.support.avro_cases import field, optional, schema_text
@@ -33,15 +30,6 @@ pytestmark = pytest.mark.integration
 
 ID = [field("id", "long")]
 Write = Callable[[str, dict[str, Any]], bytes]
-
-
-@pytest.fixture
-def registry(schema_registry: SchemaRegistryServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[SchemaRegistryClient]:
-    monkeypatch.setenv("PENSTOCK_SCHEMA_REGISTRY_URL", schema_registry.url)
-    settings.cache_clear()
-    with closing(SchemaRegistryClient({"url": schema_registry.url})) as registry:
-        yield registry
-    close_clients()
 
 
 def copied(ids: DataFrame) -> DataFrame:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -15,28 +13,16 @@ from pyspark.sql import SparkSession
 
 from jobs.quality import counts, rules, validity
 from penstock.codec.registry_verdicts import RegistryVerdicts
-from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.errors import RegistryError
 from penstock.host.ports import free_port
 from penstock.registry import client, wire_format
 from penstock.registry.endpoint import RegistryEndpoint
-from penstock.settings import settings
 from penstock.testing import frames
 from tests.support.registry_formats import FORMATS
-from tests.support.schema_registry import close_clients
 
 pytestmark = pytest.mark.integration
 
 Value = str | bytes | None
-
-
-@pytest.fixture
-def registry(schema_registry: SchemaRegistryServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[SchemaRegistryClient]:
-    monkeypatch.setenv("PENSTOCK_SCHEMA_REGISTRY_URL", schema_registry.url)
-    settings.cache_clear()
-    with closing(SchemaRegistryClient({"url": schema_registry.url})) as client:
-        yield client
-    close_clients()
 
 
 def statuses(spark: SparkSession, folder: Path, topic: str, values: list[Value]) -> list[str]:
