@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from penstock.cli import app
@@ -24,6 +25,7 @@ def test_an_unknown_name_is_an_error_and_no_backfill_without_runs(tmp_path: Path
     assert (done[1].exit_code, done[1].output) == (2, "error: there is no backfill named 'nosuch'; take one of: none\n")
 
 
+@pytest.mark.processes
 def test_a_run_may_be_tried_again_when_the_control_database_is_away(tmp_path: Path) -> None:
     variables = {
         "PENSTOCK_CONTROL_URL": "mysql+pymysql://u:p@127.0.0.1:1/control", "PENSTOCK_HOME": str(tmp_path),

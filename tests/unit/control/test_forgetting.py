@@ -120,6 +120,7 @@ def test_a_stream_that_moves_keeps_its_desired_state_though_it_was_away(control:
     assert control.undeclared("shop") == []
 
 
+@pytest.mark.processes
 def test_a_driver_whose_app_is_away_is_replaced_when_it_is_back(tmp_path: Path) -> None:
     p = Platform(tmp_path)
     try:

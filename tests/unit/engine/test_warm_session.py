@@ -74,6 +74,7 @@ def test_one_has_it_at_a_time_and_finds_and_leaves_no_query(jvm: Jvm) -> None:
     assert is_borrowed()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "variables",
     [

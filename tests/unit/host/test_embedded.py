@@ -42,6 +42,7 @@ def other_server() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("client", CLIENTS)
 def test_the_server_of_another_home_is_refused(client: str, other_server: int, tmp_path: Path) -> None:
     name, variable, use = CLIENTS[client]
@@ -57,6 +58,7 @@ def test_the_server_of_another_home_is_refused(client: str, other_server: int, t
             assert use()
 
 
+@pytest.mark.processes
 def test_a_server_that_is_down_is_not_refused(other_server: int, tmp_path: Path) -> None:
     """It may start again; and what names an address alone connects to nothing."""
     names_alone: dict[str, Callable[[], object]] = {

@@ -36,6 +36,7 @@ def test_a_session_and_a_start_of_the_platform_refuse_two_versions() -> None:
             start()
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("newer_jars")
 def test_doctor_sees_two_versions() -> None:
     found = {check.name: check for check in doctor.examine(Platform())}

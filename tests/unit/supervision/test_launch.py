@@ -12,6 +12,7 @@ from penstock.settings import settings
 from penstock.supervision import launch
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("named", ["link", "real"])
 @pytest.mark.usefixtures("home")
 def test_a_release_is_run_without_the_folders_of_the_project(
