@@ -53,39 +53,41 @@ class _PartitionReader:
 
     def __init__(self, topic: str, partition: int, bootstrap: str, *, checks: bool = True) -> None:
         self._topic, self._partition = topic, partition
-        self._consumer = Consumer(
-            {
-                **LARGE_FETCH,
-                **client_config(bootstrap),
-                "group.id": "penstock.broken",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "check.crcs": checks,
-                "fetch.wait.max.ms": END_WAIT_MS,
-                "fetch.error.backoff.ms": 10,
-                "log_level": 2,
-            }
-        )
+        self._config = {
+            **LARGE_FETCH,
+            **client_config(bootstrap),
+            "group.id": "penstock.broken",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "check.crcs": checks,
+            "fetch.wait.max.ms": END_WAIT_MS,
+            "fetch.error.backoff.ms": 10,
+            "log_level": 2,
+        }
+        self._consumer: Consumer | None = None
 
     def __enter__(self) -> _PartitionReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._consumer.close()
+        self._close()
+
+    def _close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
 
     def corrupt_batch_at(self, offset: int) -> int | None:
         """The first offset of the batch at an offset, or after it, if that batch is corrupt."""
-        self._assign(offset)
-        error, at = self._next()
+        error, at = self._next(self._start(offset))
         return at if error == KafkaError._BAD_MSG else None
 
     def first_corrupt_offset(self, start: int, end: int) -> int | None:
         """The first corrupt offset of a range; None if all are intact."""
         if start >= end:
             return None
-        self._assign(start)
+        consumer = self._start(start)
         while True:
-            error, offset = self._next()
+            error, offset = self._next(consumer)
             if error == KafkaError._BAD_MSG:
                 # The offset of the error is that of its batch, which may start before the range.
                 return max(start, offset) if offset < end else None
@@ -95,22 +97,26 @@ class _PartitionReader:
 
     def read(self, offsets: range) -> dict[int, tuple[bytes | None, bytes | None]]:
         """Keys and values of the records of a range, up to the first that cannot be read."""
-        self._assign(offsets.start)
+        consumer = self._start(offsets.start)
         records: dict[int, tuple[bytes | None, bytes | None]] = {}
-        while (message := self._consumer.poll(READ_TIMEOUT)) is not None and message.error() is None:
+        while (message := consumer.poll(READ_TIMEOUT)) is not None and message.error() is None:
             if (offset := message.offset() or 0) not in offsets:
                 break
             records[offset] = as_bytes(message.key()), as_bytes(message.value())
         return records
 
-    def _assign(self, offset: int) -> None:
+    def _start(self, offset: int) -> Consumer:
+        """A new consumer: one that has met a corrupt batch may report the partition's end at its next offset."""
+        self._close()
+        self._consumer = Consumer(self._config)
         assign(self._consumer, [TopicPartition(self._topic, self._partition, offset)])
+        return self._consumer
 
-    def _next(self) -> tuple[int | None, int]:
+    def _next(self, consumer: Consumer) -> tuple[int | None, int]:
         """The code of an error, None for a record, and the offset."""
         deadline = time.monotonic() + READ_TIMEOUT
         while time.monotonic() < deadline:
-            if (message := self._consumer.poll(1.0)) is None:
+            if (message := consumer.poll(1.0)) is None:
                 continue
             error, offset = message.error(), message.offset() or 0
             if error is None or error.code() in (KafkaError._BAD_MSG, KafkaError._PARTITION_EOF):
