@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -81,9 +82,11 @@ def set_to(guarded: Guarded, authority: Authority, monkeypatch: pytest.MonkeyPat
     admin.cache_clear()
 
 
-def beater(topic: Topic, bootstrap: str) -> HeartbeatSender:
+def send_heartbeat(topic: Topic, bootstrap: str) -> None:
     due = HeartbeatSchedule(timedelta(seconds=10), timedelta(seconds=4))
-    return HeartbeatSender({topic.name: HeartbeatTopic(topic, [HeartbeatReader(due)], 4.0)}, None, bootstrap)
+    topics = {topic.name: HeartbeatTopic(topic, [HeartbeatReader(due)], 4.0)}
+    with closing(HeartbeatSender(topics, None, bootstrap)) as sender:
+        sender.run_once()
 
 
 def test_a_stream_runs_over_tls_with_a_login(
@@ -114,7 +117,7 @@ def test_a_capture_heartbeats_receipts_and_commands_run_over_tls_with_a_login(
 
     beaten = Topic("secured-beaten", partitions=2)
     ensure_topics([beaten], bootstrap)
-    beater(beaten, bootstrap).run_once()
+    send_heartbeat(beaten, bootstrap)
     assert {one.partition for one in read(bootstrap, beaten.name)} == {0, 1}
 
     sender = Sender(bootstrap, beaten.name)
@@ -157,7 +160,7 @@ def test_a_refused_login_names_the_setting(
     assert "hidden" not in found.output
 
     with pytest.raises(BrokerError, match=f"(?s){said}"):
-        beater(Topic("x"), bootstrap).run_once()
+        send_heartbeat(Topic("x"), bootstrap)
     if wrong.get("PASSWORD"):
         sender = Sender(bootstrap, "x")
         with caplog.at_level(logging.WARNING):

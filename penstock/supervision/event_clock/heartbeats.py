@@ -205,4 +205,6 @@ class HeartbeatSender:
         return int(self._clock() * 1000)
 
     def close(self) -> None:
-        self._producer.flush(1)
+        """Disconnect. `run_once` leaves nothing to send that is not due again."""
+        self._producer.purge()
+        self._producer.close()

@@ -46,7 +46,7 @@ def test_what_cannot_be_read_is_refused(body: str, said: str, capfd: pytest.Capt
     with pytest.raises(DeclarationError, match=said) as e:
         Protobuf(f'syntax = "proto3"; {body}')
     assert e.value.hint
-    assert capfd.readouterr() == ("", "")
+    assert said not in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,12 @@ class Out:
         self.fails = max(0, self.fails - 1)
         return self.fails
 
+    def purge(self) -> None:
+        self.sent = []
+
+    def close(self) -> None:
+        assert not self.sent
+
     def taken(self) -> dict[str, int]:
         taken, self.sent = dict(self.sent), []
         return taken
