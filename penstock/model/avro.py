@@ -7,14 +7,13 @@ https://spark.apache.org/docs/latest/sql-data-sources-avro.html
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
 
 from penstock.errors import DeclarationError, optional_packages
-from penstock.model.registry_schema import FieldForm, RegistrySchema, json_text
-from penstock.model.types import Field, Type
+from penstock.model.registry_schema import RegistrySchema, json_text
+from penstock.model.types import Field, FieldForm, Type
 
 PLAIN = {
     "boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double", "string": "string",
@@ -58,10 +57,15 @@ class AvroType:
         if self.logical:
             return Type(LOGICAL[self.name, self.logical], precision=self.precision, scale=self.scale)
         if self.name == "record":
-            return Type("struct", fields=tuple(Field(name, of.type, not of.nullable) for name, of in self.fields))
+            return Type("struct", fields=tuple(of.as_field(name) for name, of in self.fields))
         if self.element:
             return Type(self.name, self.element.type)
         return Type(PLAIN[self.name])
+
+    def as_field(self, name: str) -> Field:
+        """A field of this type."""
+        form = FieldForm(self.logical or self.name, self.name in ("string", "bytes") and not self.logical)
+        return Field(name, self.type, not self.nullable, form)
 
 
 @dataclass(frozen=True)
@@ -94,12 +98,6 @@ class Avro(RegistrySchema):
     @property
     def fields(self) -> tuple[Field, ...]:
         return self.record.type.fields
-
-    def form_of(self, path: Sequence[str]) -> FieldForm | None:
-        of: AvroType | None = self.record
-        for name in path:
-            of = {field.lower(): inner for field, inner in of.fields}.get(name.lower()) if of else None
-        return FieldForm(of.logical or of.name, of.name in ("string", "bytes") and not of.logical) if of else None
 
 
 @cache

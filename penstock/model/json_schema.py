@@ -6,14 +6,13 @@ https://json-schema.org/draft/2020-12/json-schema-core; of the keywords, those t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
 
 from penstock.errors import DeclarationError
-from penstock.model.registry_schema import FieldForm, RegistrySchema, json_text
-from penstock.model.types import Field, Type
+from penstock.model.registry_schema import RegistrySchema, json_text
+from penstock.model.types import Field, FieldForm, Type
 
 PLAIN = {"boolean": "boolean", "integer": "bigint", "number": "double", "string": "string"}
 FORMATS = {"date": "date", "date-time": "timestamp"}
@@ -43,8 +42,8 @@ class JsonType:
     @property
     def type(self) -> Type:
         """The type of its values in Spark."""
-        fields = (Field(one.name, one.of.type, one.required and not one.of.nullable) for one in self.properties)
-        return Type(self.kind, self.element.type if self.element else None, tuple(fields))
+        fields = tuple(one.field for one in self.properties)
+        return Type(self.kind, self.element.type if self.element else None, fields)
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,12 @@ class JsonProperty:
     name: str
     of: JsonType
     required: bool
+
+    @property
+    def field(self) -> Field:
+        """The property as a field."""
+        form = FieldForm(self.of.kind, self.of.kind == "string" and not self.of.is_limited)
+        return Field(self.name, self.of.type, self.required and not self.of.nullable, form)
 
 
 @dataclass(frozen=True)
@@ -86,12 +91,6 @@ class JsonSchema(RegistrySchema):
     @property
     def fields(self) -> tuple[Field, ...]:
         return self.record.type.fields
-
-    def form_of(self, path: Sequence[str]) -> FieldForm | None:
-        of: JsonType | None = self.record
-        for name in path:
-            of = {one.name.lower(): one.of for one in of.properties}.get(name.lower()) if of else None
-        return FieldForm(of.kind, of.kind == "string" and not of.is_limited) if of else None
 
 
 @cache

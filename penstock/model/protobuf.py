@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import DeclarationError
 from penstock.model.proto_file import WELL_KNOWN, message_at, proto_file
-from penstock.model.registry_schema import FieldForm, RegistrySchema
-from penstock.model.types import Field, Type
+from penstock.model.registry_schema import RegistrySchema
+from penstock.model.types import Field, FieldForm, Type
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -64,18 +63,6 @@ class Protobuf(RegistrySchema):
     @property
     def fields(self) -> tuple[Field, ...]:
         return _fields_of(self.text, self.message)
-
-    def form_of(self, path: Sequence[str]) -> FieldForm | None:
-        message: Descriptor | None = self.descriptor
-        of: FieldDescriptor | None = None
-        for name in path:
-            of = {one.name.lower(): one for one in message.fields}.get(name.lower()) if message else None
-            message = of.message_type if of else None
-        if of is None:
-            return None
-        name = of.message_type.full_name if of.message_type else type_name(of).lower()
-        plain = not of.is_repeated and name in ("string", "bytes")
-        return FieldForm(name, plain or name in (f"{PACKAGE}StringValue", f"{PACKAGE}BytesValue"))
 
 
 PACKAGE = WELL_KNOWN.replace("/", ".")
@@ -146,11 +133,17 @@ def _field(field: FieldDescriptor, where: str, within: tuple[str, ...]) -> Field
         key, value = field.message_type.fields
         if type_name(key) != "STRING":
             raise _not_read(where, f"a map with keys of {type_name(key).lower()}", TAKE_OUT)
-        return Field(field.name, Type("map", _type(value, f"{where}[]", within)), required=True)
+        return Field(field.name, Type("map", _type(value, f"{where}[]", within)), required=True, form=_form(field))
     of = _type(field, where, within)
     if field.is_repeated:
-        return Field(field.name, Type("array", of), required=True)
-    return Field(field.name, of, required=not field.has_presence)
+        return Field(field.name, Type("array", of), required=True, form=_form(field))
+    return Field(field.name, of, required=not field.has_presence, form=_form(field))
+
+
+def _form(field: FieldDescriptor) -> FieldForm:
+    name = field.message_type.full_name if field.message_type else type_name(field).lower()
+    texts = ("string", "bytes", f"{PACKAGE}StringValue", f"{PACKAGE}BytesValue")
+    return FieldForm(name, not field.is_repeated and name in texts)
 
 
 def _type(field: FieldDescriptor, where: str, within: tuple[str, ...]) -> Type:

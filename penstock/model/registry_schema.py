@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 from penstock.errors import DeclarationError
-from penstock.model.types import Field, quoted
+from penstock.model.types import Field, FieldForm, quoted
 
 
 def json_text(text: object, what: str, hint: str) -> str:
@@ -28,18 +28,6 @@ def json_text(text: object, what: str, hint: str) -> str:
         return json.dumps(json.loads(text) if isinstance(text, str) else text)
     except ValueError as e:
         raise DeclarationError(what, got=f"{e}", hint=hint) from e
-
-
-class FieldForm(NamedTuple):
-    """What a format knows of one field.
-
-    Attributes:
-        name: What the format calls its type.
-        holds_any: Whether it can hold any text, or any bytes.
-    """
-
-    name: str
-    holds_any: bool
 
 
 @dataclass(frozen=True)
@@ -87,13 +75,17 @@ class RegistrySchema(ABC):
             DeclarationError: It is no schema of this format, or has a type that is not read.
         """
 
-    @abstractmethod
     def form_of(self, path: Sequence[str]) -> FieldForm | None:
         """What the format knows of a field; None if there is no such field.
 
         Args:
             path: The names of the field and of those around it, in any case.
         """
+        form, fields = None, self.fields
+        for name in path:
+            found = {field.name.lower(): field for field in fields}.get(name.lower())
+            form, fields = (found.form, found.type.fields) if found else (None, ())
+        return form
 
     @property
     def ddl(self) -> str:

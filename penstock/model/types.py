@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.errors import DeclarationError
 
@@ -46,13 +48,26 @@ class Type:
         return str(self).upper()
 
 
+class FieldForm(NamedTuple):
+    """What a format of a schema registry knows of a field.
+
+    Attributes:
+        name: What the format calls its type.
+        holds_any: Whether it can hold any text, or any bytes.
+    """
+
+    name: str
+    holds_any: bool
+
+
 @dataclass(frozen=True)
 class Field:
-    """required: declared NOT NULL."""
+    """required: declared NOT NULL; form: of a schema of a registry."""
 
     name: str
     type: Type
     required: bool = False
+    form: FieldForm | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 def check_field_names(fields: Sequence[Field], what: str) -> None:

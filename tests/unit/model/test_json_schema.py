@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import DeclarationError
 from penstock.model.json_schema import JsonSchema
-from penstock.model.registry_schema import FieldForm
+from penstock.model.types import FieldForm
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 
 

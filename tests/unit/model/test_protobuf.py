@@ -11,7 +11,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from penstock.errors import DeclarationError
 from penstock.model.proto_file import indexes_of, message_at, proto_file
 from penstock.model.protobuf import Protobuf
-from penstock.model.registry_schema import FieldForm
+from penstock.model.types import FieldForm
 from tests.support.protobuf_cases import EVERYTHING
 
 
