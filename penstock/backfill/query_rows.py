@@ -12,10 +12,10 @@ import pyarrow.types as of_arrow
 
 from penstock.backfill.job import BackfillJob
 from penstock.codec.arrow_types import arrow_type
-from penstock.codec.avro_encoder import AvroEncoder
+from penstock.codec.registry_values import ValueEncoder
 from penstock.errors import DeclarationError
-from penstock.model.avro import Avro
 from penstock.model.output import Columns, TopicOutput
+from penstock.model.registry_schema import RegistrySchema
 from penstock.registry import client
 
 # DuckDB types that have exactly one JSON text, which matters most for keys.
@@ -44,7 +44,7 @@ def check_query(connection: duckdb.DuckDBPyConnection, label: str, query: str, o
             got=f"{', '.join(kinds)}; lacking {', '.join(missing)}",
             hint="select these columns, or remove them from the output's key and value",
         )
-    as_json = required if output.topic.avro is None else keys
+    as_json = required if output.topic.registry_schema is None else keys
     if unsafe := {name: kinds[name.lower()] for name in as_json if not JSON_SAFE_TYPE.fullmatch(kinds[name.lower()])}:
         raise DeclarationError(
             f"{label}: its query returns columns without a unique JSON text",
@@ -65,14 +65,14 @@ def json_sql(columns: Columns) -> str:
     return f"encode(CAST(to_json(struct_pack({fields})) AS VARCHAR))"
 
 
-def schema_id(job: BackfillJob, schema: Avro, topic: str) -> int:
+def schema_id(job: BackfillJob, schema: RegistrySchema, topic: str) -> int:
     """The id of the schema of a backfill's rows; the run registers it, unless it is a dry one."""
     if job.dry_run:
         return 0
     return client.register(schema.subject_of(topic), schema.text, schema.kind)
 
 
-def avro_rows(label: str, rows: duckdb.DuckDBPyRelation, encoder: AvroEncoder) -> Iterator[pa.Table]:
+def encoded_rows(label: str, rows: duckdb.DuckDBPyRelation, encoder: ValueEncoder[Any]) -> Iterator[pa.Table]:
     """Encode the rows of a query.
 
     Args:
@@ -86,25 +86,27 @@ def avro_rows(label: str, rows: duckdb.DuckDBPyRelation, encoder: AvroEncoder) -
     Raises:
         DeclarationError: A column has a type, or a row a value, that its field cannot have.
     """
+    kind = type(encoder.schema).__name__
     for batch in rows.to_arrow_reader(ROWS):
         # A field may have the name `_key` too.
         keys, named = batch.column(0), dict(zip(map(str.lower, batch.schema.names[1:]), batch.columns[1:], strict=True))
-        columns = {}
-        for name, field in encoder.schema.record.fields:
-            columns[name] = _cast(label, name, named[name.lower()], arrow_type(field.type))
+        columns = {
+            field.name: _cast(label, field.name, kind, named[field.name.lower()], arrow_type(field.type))
+            for field in encoder.schema.fields
+        }
         values, reasons = encoder.encode(columns)
         if reasons:
             row, reason = min(reasons.items())
             key = bytes(keys[row].as_py() or b"").decode(errors="replace")
             raise DeclarationError(
-                f"{label}: a row does not fit the Avro schema of its topic",
+                f"{label}: a row does not fit the {kind} schema of its topic",
                 got=f"key {key}: {reason}",
                 hint="exclude it by WHERE, give it another value, or change the schema",
             )
         yield pa.table({"key": keys, "value": pa.array(values, pa.binary())})
 
 
-def _cast(label: str, name: str, column: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
+def _cast(label: str, name: str, kind: str, column: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
     try:
         if of_arrow.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
@@ -113,7 +115,7 @@ def _cast(label: str, name: str, column: pa.Array[Any], to: pa.DataType) -> pa.A
         return column.cast(to)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as e:
         raise DeclarationError(
-            f"{label}: column {name} cannot be written as its Avro field",
+            f"{label}: column {name} cannot be written as its {kind} field",
             got=str(e).splitlines()[0][:200],
             hint="convert it in the query, such as with cast, round, epoch_ms or make_timestamp",
         ) from e

@@ -24,10 +24,10 @@ import pyarrow.parquet as pq
 from penstock.archive import parquet
 from penstock.archive.layout import Span, merge_spans
 from penstock.backfill.job import BackfillJob, BackfillMarker, epoch_ms
-from penstock.backfill.query_rows import avro_rows, check_query, json_sql, schema_id
+from penstock.backfill.query_rows import check_query, encoded_rows, json_sql, schema_id
 from penstock.backfill.skipped_records import SkippedRecords
-from penstock.codec.avro_encoder import AvroEncoder
 from penstock.codec.columnar import BAD_COLUMN, SOURCE_RECORD_COLUMN, RecordDecoder
+from penstock.codec.formats import value_encoder
 from penstock.codec.registry_values import RegistryValues
 from penstock.errors import BackfillError, DeclarationError
 from penstock.model.backfill import RowsQuery
@@ -193,10 +193,12 @@ def _run_query(
         connection.execute(f"CREATE TABLE given AS SELECT * FROM ({rows.query.strip().rstrip(';')}\n)")
         key, value = (json_sql(columns) for columns in (output.key, output.value))
         encoded = f"SELECT {key} AS key, {value} AS value FROM given"
-        if schema := output.topic.avro:
-            encoder = AvroEncoder(schema, schema_id(job, schema, output.topic.name))
+        if schema := output.topic.registry_schema:
+            encoder = value_encoder(schema, schema_id(job, schema, output.topic.name))
             paths.append(folder / "made.parquet")
-            _write_tables(paths[-1], avro_rows(label, connection.sql(f"SELECT {key} AS _key, * FROM given"), encoder))
+            _write_tables(
+                paths[-1], encoded_rows(label, connection.sql(f"SELECT {key} AS _key, * FROM given"), encoder)
+            )
             encoded = f"SELECT key, value FROM {files_as_table(paths[-1:])}"
         _sort_by_key(connection, job, encoded, target)
     for path in paths:

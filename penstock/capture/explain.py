@@ -18,7 +18,7 @@ from penstock.capture.polling.page_size import PageSize
 from penstock.capture.session import CaptureSession
 from penstock.capture.snapshot.snapshot import SnapshotRun
 from penstock.capture.source.base import SourceDatabase, SourceError
-from penstock.codec.avro_encoder import AvroEncoder
+from penstock.codec.formats import value_encoder
 from penstock.model.capture import Capture
 from penstock.model.topic import DEAD_LETTERS
 
@@ -156,6 +156,7 @@ def first_row(capture: Capture) -> str:
             database.close()
         names = require(capture, page)
         # Nothing is written, so no registry is asked.
-        records(capture, page, AvroEncoder(capture.topic.avro, 0) if capture.topic.avro else None)
+        schema = capture.topic.registry_schema
+        records(capture, page, value_encoder(schema, 0) if schema else None)
     notes = [*proof.notes, *(() if page.rows else ("there are no rows yet",))]
     return "; ".join([f"topic {capture.topic.name}, columns {', '.join(names)}", *notes])

@@ -6,7 +6,7 @@ import logging
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from penstock.capture.checks.ordering import PagingVerifier
 from penstock.capture.output.position import Position, SnapshotProgress
@@ -16,7 +16,8 @@ from penstock.capture.session import CaptureSession
 from penstock.capture.source import connections
 from penstock.capture.source.base import SourceDatabase
 from penstock.capture.source.engines import ENGINES
-from penstock.codec.avro_encoder import AvroEncoder
+from penstock.codec.formats import value_encoder
+from penstock.codec.registry_values import ValueEncoder
 from penstock.errors import PenstockError
 from penstock.kafka.admin import admin, ensure_topics, log_end_offsets, partition_counts, topic_ids
 from penstock.kafka.transactions import TransactionalWriter
@@ -131,12 +132,12 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
     return poller
 
 
-def _encoder(capture: Capture) -> AvroEncoder | None:
+def _encoder(capture: Capture) -> ValueEncoder[Any] | None:
     """Of the schema of a capture's topic, which its release has registered; None for JSON."""
-    schema = capture.topic.avro
+    schema = capture.topic.registry_schema
     if schema is None:
         return None
-    return AvroEncoder(schema, client.registered_id(schema.subject_of(capture.topic.name), schema.text, schema.kind))
+    return value_encoder(schema, client.registered_id(schema.subject_of(capture.topic.name), schema.text, schema.kind))
 
 
 def check_topic(capture: Capture, position: Position, bootstrap: str) -> None:

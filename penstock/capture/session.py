@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from penstock.capture.checks.ordering import PagingVerifier
 from penstock.capture.output.oversized_rows import OversizedRows
@@ -16,7 +16,7 @@ from penstock.capture.polling.keyset_queries import PageQueries, SourceQuery
 from penstock.capture.polling.page_size import PageSize
 from penstock.capture.reconcile.digest_index import DigestIndex
 from penstock.capture.source.base import SourceDatabase, SourceError, SourcePage
-from penstock.codec.avro_encoder import AvroEncoder
+from penstock.codec.registry_values import ValueEncoder
 from penstock.kafka.admin import ensure_topics
 from penstock.kafka.limits import ProducerRecord
 from penstock.kafka.transactions import TransactionalWriter
@@ -80,7 +80,7 @@ class CaptureSession:
     position: Position
     index: DigestIndex
     verifier: PagingVerifier
-    encoder: AvroEncoder | None = None
+    encoder: ValueEncoder[Any] | None = None
     metrics: CaptureMetrics = field(default_factory=CaptureMetrics)
     hook: Callable[[str], None] = lambda _: None
 

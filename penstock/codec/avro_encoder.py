@@ -1,12 +1,11 @@
 """Encodes rows in columns to Avro in the wire format of a schema registry, without Spark.
 
-Captures and backfills write by it. Logical types are converted in columns; the record itself is written by fastavro.
+Logical types are converted in columns; the record itself is written by fastavro.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.avro import with_types, without_logical_type
+from penstock.codec.registry_values import ValueEncoder
 from penstock.errors import optional_packages
 from penstock.model.avro import Avro, AvroType
 from penstock.registry.wire_format import header
@@ -24,66 +24,41 @@ WRITTEN_AS = {"timestamp-millis": pa.int64(), "timestamp-micros": pa.int64(), "d
 
 
 @dataclass(frozen=True)
-class AvroEncoder:
-    """Encodes the values of a topic.
+class AvroEncoder(ValueEncoder[Avro]):
+    """Encodes the values of a topic, without Spark."""
 
-    Attributes:
-        schema: The schema that writes.
-        schema_id: Its id in the registry.
-    """
-
-    schema: Avro
-    schema_id: int
-
-    def encode(
-        self, columns: Mapping[str, pa.Array[Any]], without: Collection[int] = ()
-    ) -> tuple[list[bytes | None], dict[int, str]]:
-        """Encode rows.
-
-        Args:
-            columns: A column of its Arrow type for each field of the schema, all of one length.
-            without: Numbers of rows that are not encoded.
-
-        Returns:
-            The values, None where there is none, and by its number why a row has none.
-        """
-        fields = self.schema.record.fields
-        lists = [_written(columns[name], of).to_pylist(maps_as_pydicts="strict") for name, of in fields]
-        names = [name for name, _ in fields]
-        reasons = {
-            row: f"field {name} is NULL, and no union with null"
-            for name, of in reversed(fields)
-            if not of.nullable and columns[name].null_count
-            for row in map(int, pc.indices_nonzero(pc.is_null(columns[name])).to_numpy())
-            if row not in without
-        }
-        # fastavro writes a NULL as FALSE.
-        is_validated = any(_has_nulls_within(columns[name], of) for name, of in fields)
+    def encode_records(self, records: pa.StructArray) -> list[bytes]:
+        fields, columns = self.schema.record.fields, records.flatten()
+        for (name, of), column in zip(fields, columns, strict=True):
+            if column.null_count and not of.nullable:
+                raise ValueError(f"field {name} is NULL, and no union with null")
+        rows = _written(records, self.schema.record).to_pylist(maps_as_pydicts="strict")
         with optional_packages():
             from fastavro import schemaless_writer
             from fastavro.validation import validate
 
+        # fastavro writes a NULL as FALSE.
+        is_validated = _has_nulls_within(records, self.schema.record)
         schema, start, stream = self._written_schema, header(self.schema_id), BytesIO()
-        values: list[bytes | None] = []
-        for number, row in enumerate(zip(*lists, strict=True)):
-            if number in without or number in reasons:
-                values.append(None)
-                continue
-            record = dict(zip(names, row, strict=True))
+        values: list[bytes] = []
+        for row in rows:
             stream.seek(0)
             stream.truncate()
             stream.write(start)
             try:
                 if is_validated:
-                    validate(record, schema)
-                schemaless_writer(stream, schema, record)
+                    validate(row, schema)
+                try:
+                    schemaless_writer(stream, schema, row)
+                except Exception:
+                    # Its error names the field.
+                    validate(row, schema)
+                    raise
             except Exception as e:
-                values.append(None)
                 said = " ".join(str(e).split())[:200] or type(e).__name__
-                reasons[number] = f"it cannot be written by its Avro schema: {said}"
-                continue
+                raise ValueError(f"it cannot be written by its Avro schema: {said}") from e
             values.append(stream.getvalue())
-        return values, reasons
+        return values
 
     @cached_property
     def _written_schema(self) -> Any:

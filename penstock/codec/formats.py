@@ -1,17 +1,21 @@
-"""The formats of values that a schema registry knows: what decodes each, and shows it to people."""
+"""The formats of values that a schema registry knows: what decodes, encodes and shows each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.codec.avro import AvroDecoder, AvroText
+from penstock.codec.avro_encoder import AvroEncoder
 from penstock.codec.json_schema import JsonSchemaDecoder, JsonText
+from penstock.codec.json_schema_encoder import JsonSchemaEncoder
 from penstock.codec.protobuf import ProtobufDecoder, ProtobufText
-from penstock.codec.registry_values import RegistryValues, ValueDecoder, ValueText
+from penstock.codec.protobuf_encoder import ProtobufEncoder
+from penstock.codec.registry_values import RegistryValues, ValueDecoder, ValueEncoder, ValueText
 from penstock.errors import PenstockError
+from penstock.model.registry_schema import RegistrySchema
 from penstock.registry import client
 from penstock.registry.wire_format import HEADER_BYTES, schema_id
 
@@ -24,23 +28,35 @@ class ValueFormat(NamedTuple):
 
     Attributes:
         decoder: Decodes the values of a topic.
+        encoder: Encodes the values of a topic, without Spark, by a schema of this format and its id.
         text: Shows values of a writer's schema, which it is given as text, as JSON.
     """
 
     decoder: Callable[[RegistryValues], ValueDecoder]
+    encoder: Callable[[Any, int], ValueEncoder[Any]]
     text: Callable[[str], ValueText]
 
 
 FORMATS = {
-    "AVRO": ValueFormat(AvroDecoder, AvroText),
-    "JSON": ValueFormat(JsonSchemaDecoder, JsonText),
-    "PROTOBUF": ValueFormat(ProtobufDecoder, ProtobufText),
+    "AVRO": ValueFormat(AvroDecoder, AvroEncoder, AvroText),
+    "JSON": ValueFormat(JsonSchemaDecoder, JsonSchemaEncoder, JsonText),
+    "PROTOBUF": ValueFormat(ProtobufDecoder, ProtobufEncoder, ProtobufText),
 }
 
 
 def value_decoder(values: RegistryValues) -> ValueDecoder:
     """The decoder of a topic's values."""
     return FORMATS[values.schema.kind].decoder(values)
+
+
+def value_encoder(schema: RegistrySchema, schema_id: int) -> ValueEncoder[Any]:
+    """The encoder of a topic's values, without Spark.
+
+    Args:
+        schema: The schema that writes.
+        schema_id: Its id in the registry.
+    """
+    return FORMATS[schema.kind].encoder(schema, schema_id)
 
 
 def readable(value: bytes | None) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Protobuf in the wire format of a schema registry as Arrow, and back, by ptars in batches.
+"""Decodes Protobuf in the wire format of a schema registry to Arrow, by ptars in batches.
 
 Behind the schema's id are the indexes of the message in its file: their number and each of them as zigzag varints; or
 one zero byte for the first message.
@@ -7,7 +7,6 @@ https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-d
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from penstock.codec.registry_values import (
 )
 from penstock.errors import optional_packages
 from penstock.model.proto_file import indexes_of, message_at, proto_file
-from penstock.model.protobuf import Protobuf, is_map, type_name, value_type
+from penstock.model.protobuf import Protobuf, is_map, value_type
 from penstock.model.types import Type
 from penstock.registry.wire_format import HEADER_BYTES, schema_id
 
@@ -223,40 +222,6 @@ class ProtobufDecoder(ValueDecoder):
         return pa.concat_arrays([records, others]).take(rows)
 
 
-class ProtobufEncoder:
-    """Encodes records as messages, behind the indexes of their message, in batches.
-
-    Args:
-        schema: The schema that they are written by.
-    """
-
-    def __init__(self, schema: Protobuf) -> None:
-        self._message = schema.descriptor
-        self._handler = handler(self._message, "int32")
-        self._indexes = pa.scalar(written_indexes(self._message))
-
-    def encode(self, records: Any) -> Any:
-        """BINARY: the values of records, without the header; NULL of NULL.
-
-        Args:
-            records: STRUCT of the schema's fields.
-
-        Raises:
-            ValueError: A field is NULL that every message has, an enum has no such name, or a number is too large.
-        """
-        valid = records.filter(records.is_valid())
-        batch = _batch(valid, self._message, self._handler.schema(), "")
-        messages = self._handler.record_batch_to_array(batch)
-        joined = pc.binary_join_element_wise(self._indexes, messages, b"")
-        return _spread(joined, records)
-
-
-@cache
-def protobuf_encoder(schema: Protobuf) -> ProtobufEncoder:
-    """The encoder of a schema, one in a process."""
-    return ProtobufEncoder(schema)
-
-
 def handler(message: Descriptor, enums: Literal["string", "int32"]) -> Any:
     """What converts messages. enums: how they are in Arrow."""
     with optional_packages():
@@ -311,75 +276,6 @@ def _map_needs_merge(array: Any, field: FieldDescriptor) -> np.ndarray[Any, Any]
 def _parents(array: Any) -> np.ndarray[Any, Any]:
     """The number of the list or map that each value belongs to."""
     return np.repeat(np.arange(len(array)), np.diff(array.offsets.to_numpy()))
-
-
-def _batch(records: Any, message: Descriptor, layout: pa.Schema, where: str) -> pa.RecordBatch:
-    """Records as the columns that messages are made of."""
-    for oneof in message.oneofs:
-        values = [records.field(field.name).is_valid().to_numpy(zero_copy_only=False) for field in oneof.fields]
-        if (np.sum(values, axis=0, dtype=np.int64) > 1).any():
-            names = ", ".join(field.name for field in oneof.fields)
-            raise ValueError(f"more than one field of oneof {where}{oneof.name} has a value: {names}")
-    columns = [
-        _column(records.field(field.name), field, layout.field(field.name).type, f"{where}{field.name}")
-        for field in message.fields
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=[field.name for field in message.fields])
-
-
-def _column(array: Any, field: FieldDescriptor, want: Any, where: str) -> Any:
-    """The values of a field as a type of messages."""
-    if array.null_count and (field.is_repeated or not field.has_presence):
-        raise ValueError(f"field {where} is NULL, which Protobuf does not have for it")
-    if is_map(field):
-        value = field.message_type.fields_by_name["value"]
-        items = _values(array.items, value, want.item_type, f"{where}[]")
-        return pa.MapArray.from_arrays(array.offsets, array.keys, items)
-    if field.is_repeated:
-        values = _values(array.values, field, want.value_type, f"{where}[]")
-        return pa.ListArray.from_arrays(array.offsets, values)
-    return _values(array, field, want, where, nullable=True)
-
-
-def _values(array: Any, field: FieldDescriptor, want: Any, where: str, *, nullable: bool = False) -> Any:
-    if array.null_count and not nullable:
-        raise ValueError(f"field {where} is NULL, which Protobuf does not have for it")
-    if type_name(field) == "ENUM":
-        return _enum_numbers(array, field, where)
-    if pa.types.is_struct(want):
-        return _structs(array, field, want, where)
-    try:
-        return array.cast(want)
-    except pa.ArrowInvalid as e:
-        raise ValueError(f"field {where}: {e}") from e
-
-
-def _structs(array: Any, field: FieldDescriptor, want: Any, where: str) -> Any:
-    """Structs as those of messages; the fields of one that is NULL are not looked at."""
-    batch = _batch(array.filter(array.is_valid()), field.message_type, pa.schema(list(want)), f"{where}.")
-    return _spread(batch.to_struct_array(), array)
-
-
-def _spread(values: Any, array: Any) -> Any:
-    """Values of an array's valid rows, for all of its rows."""
-    if not array.null_count:
-        return values
-    is_valid = array.is_valid().to_numpy(zero_copy_only=False)
-    return values.take(pa.array(np.cumsum(is_valid) - 1, mask=~is_valid))
-
-
-def _enum_numbers(array: Any, field: FieldDescriptor, where: str) -> Any:
-    """The numbers of an enum's names; a name that is a number is of a value that the enum does not have."""
-    values = field.enum_type.values_by_name
-    names, numbers = pa.array([*values], pa.string()), pa.array([one.number for one in values.values()], pa.int32())
-    declared: Any = numbers.take(pc.index_in(array, names))
-    unknown = pc.and_(pc.is_valid(array), pc.is_null(declared))
-    if not pc.any(unknown).as_py():
-        return declared
-    try:
-        return pc.coalesce(declared, pc.if_else(unknown, array, None).cast(pa.int32()))
-    except pa.ArrowInvalid as e:
-        raise ValueError(f"field {where}: {field.enum_type.full_name} has no such value; {e}") from e
 
 
 class ProtobufText:

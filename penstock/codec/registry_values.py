@@ -1,11 +1,11 @@
-"""Values in the wire format of a schema registry: what decoders of all formats have in common."""
+"""Values in the wire format of a schema registry: what all formats have in common."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -58,6 +58,75 @@ class ValueDecoder(ABC):
 
         Raises:
             RegistryError: The registry does not answer, so a schema is not known.
+        """
+
+
+S = TypeVar("S", bound=RegistrySchema)
+
+
+class EncodedValues(NamedTuple):
+    """Rows as values of a topic.
+
+    Attributes:
+        values: The values, None where a row has none.
+        reasons: By its number, why a row that should have a value has none.
+    """
+
+    values: list[bytes | None]
+    reasons: dict[int, str]
+
+
+@dataclass(frozen=True)
+class ValueEncoder(ABC, Generic[S]):
+    """Encodes the values of a topic, without Spark: captures, backfills and cases in YAML write by it.
+
+    Attributes:
+        schema: The schema that writes.
+        schema_id: Its id in the registry.
+    """
+
+    schema: S
+    schema_id: int
+
+    def encode(self, columns: Mapping[str, Column], without: Collection[int] = ()) -> EncodedValues:
+        """Encode rows. Those that the schema cannot have are found by halving.
+
+        Args:
+            columns: A column of its Arrow type for each field of the schema, all of one length.
+            without: Numbers of rows that are not encoded.
+        """
+        names = [field.name for field in self.schema.fields]
+        records: Any = pa.StructArray.from_arrays([one_array(columns[name]) for name in names], names)
+        encoded = EncodedValues([None] * len(records), {})
+        self._encode(records, [number for number in range(len(records)) if number not in without], encoded)
+        return encoded
+
+    def _encode(self, records: Any, numbers: list[int], encoded: EncodedValues) -> None:
+        """Encode some of the records into `encoded`. numbers: which ones."""
+        some = records if len(numbers) == len(records) else records.take(pa.array(numbers, pa.int64()))
+        try:
+            values = self.encode_records(some)
+        except (ValueError, OverflowError) as e:
+            if len(numbers) == 1:
+                encoded.reasons[numbers[0]] = str(e)
+                return
+            half = len(numbers) // 2
+            self._encode(records, numbers[:half], encoded)
+            self._encode(records, numbers[half:], encoded)
+            return
+        for number, value in zip(numbers, values, strict=True):
+            encoded.values[number] = value
+
+    @abstractmethod
+    def encode_records(self, records: Any) -> list[bytes]:
+        """The values of records, with their headers.
+
+        Args:
+            records: STRUCT of the schema's fields, none of them NULL, and no slice of a larger array.
+
+        Raises:
+            ValueError: A record is none of the schema. It says why, if there is one record.
+            OverflowError: A time is beyond Python's calendar.
         """
 
 

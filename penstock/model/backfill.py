@@ -141,12 +141,6 @@ class Backfill:
             )
         if isinstance(self.target, TopicOutput):
             check_value_fields(what, self.target)
-            if self.target.topic.registry_schema and not self.target.topic.avro:
-                raise DeclarationError(
-                    f"{what} writes a format that a query's rows are not written in",
-                    got=f"{self.target.topic.name}: {type(self.target.topic.schema).__name__}",
-                    hint="declare the topic's schema as Avro, or take a stream as target",
-                )
         self._check_masks(what)
         if self.via and not isinstance(self.target, Stream):
             raise DeclarationError(

@@ -2,8 +2,10 @@
 
 ::
 
-    CAPTURE INTO accounts PARTITIONS 4    -- the compacted topic; one partition if none is said; AS AVRO 'file.avsc'
-                                          -- [SUBJECT name] behind it if its values are Avro, by a file beside this one
+    CAPTURE INTO accounts PARTITIONS 4    -- the compacted topic; one partition if none is said; behind it, if
+                                          -- a schema registry keeps the schema of its values, a file beside this one:
+                                          -- AS AVRO 'file.avsc', AS JSON SCHEMA 'file.json' or AS PROTOBUF 'file.proto'
+                                          -- [MESSAGE name], each of them with [SUBJECT name]
     FROM mysql demo                       -- mysql (MariaDB too), postgres or sqlite; then a connection's name
     KEY (id)                              -- the columns that name a row, all of them NOT NULL
     CURSOR updated_at                     -- the column that grows with each change of a row
@@ -45,6 +47,9 @@ from penstock.errors import DeclarationError
 from penstock.model.avro import Avro
 from penstock.model.checks import capture_checks
 from penstock.model.declaration import CAPTURES_APP, CatalogNode, Kind, list_files
+from penstock.model.json_schema import JsonSchema
+from penstock.model.protobuf import Protobuf
+from penstock.model.registry_schema import RegistrySchema
 from penstock.model.sql.capture_clauses import MB, CaptureClauses
 from penstock.model.sql.capture_lexer import tokens
 from penstock.model.sql.lexer import line_and_column, normalized_sql, read_sql_file
@@ -52,6 +57,7 @@ from penstock.model.topic import Topic
 
 # The app whose driver holds all captures.
 APP = CAPTURES_APP
+FORMATS: dict[str, type[RegistrySchema]] = {one.kind: one for one in (Avro, JsonSchema, Protobuf)}
 
 
 @dataclass(frozen=True)
@@ -143,11 +149,11 @@ def parse(text: str, path: Path) -> Capture:
     """As `read`, from the file's text."""
     clauses = CaptureClauses(text, path, tokens(text, path))
     clause_values = clauses.read()
-    name, partitions, avro = (clause_values.pop(key) for key in ("topic", "partitions", "avro"))
+    name, partitions, schema = (clause_values.pop(key) for key in ("topic", "partitions", "schema"))
     try:
         topic = Topic(
             name,
-            schema=Avro.read(path.parent / avro[0], avro[1]) if avro else "",
+            schema=FORMATS[schema.kind].read(path.parent / schema.name, **schema.options) if schema else "",
             partitions=partitions,
             compacted=True,
             heartbeat_every=0,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from penstock.errors import DeclarationError
 from penstock.model.proto_file import WELL_KNOWN, message_at, proto_file
@@ -50,6 +51,21 @@ class Protobuf(RegistrySchema):
 
     def __post_init__(self) -> None:
         self.fields  # noqa: B018
+
+    @classmethod
+    def read(cls, path: Path, subject: str = "", message: str = "") -> Self:
+        """The schema in a `.proto` file.
+
+        Args:
+            path: The file.
+            subject: Its name in the registry; empty for `<topic>-value`.
+            message: The message that values are; empty for the first one.
+
+        Raises:
+            DeclarationError: The file cannot be read, is no `.proto` file, lacks the message, or has a type that is not
+                read.
+        """
+        return cls(cls.read_text(path), subject, message)
 
     @property
     def descriptor(self) -> Descriptor:

@@ -56,8 +56,17 @@ class RegistrySchema(ABC):
         Raises:
             DeclarationError: The file cannot be read, or is no schema of this format, or has a type that is not read.
         """
+        return cls(cls.read_text(path), subject)
+
+    @classmethod
+    def read_text(cls, path: Path) -> str:
+        """The text in a file.
+
+        Raises:
+            DeclarationError: The file cannot be read.
+        """
         try:
-            return cls(path.read_text(), subject)
+            return path.read_text()
         except (OSError, UnicodeDecodeError) as e:
             what = f"{cls.__name__}: a schema cannot be read"
             raise DeclarationError(what, got=f"{path}: {e}", hint="name its file") from e

@@ -9,7 +9,6 @@ from datetime import timedelta
 
 from penstock.errors import DeclarationError
 from penstock.model.argument_types import check_kind
-from penstock.model.avro import Avro
 from penstock.model.registry_schema import RegistrySchema
 from penstock.model.types import Field, check_field_names
 
@@ -77,11 +76,6 @@ class Topic:
     def registry_schema(self) -> RegistrySchema | None:
         """The schema of its values, if a schema registry keeps it."""
         return self.schema if isinstance(self.schema, RegistrySchema) else None
-
-    @property
-    def avro(self) -> Avro | None:
-        """The schema of its values, if they are Avro, the one format that captures write."""
-        return self.schema if isinstance(self.schema, Avro) else None
 
     @property
     def ddl(self) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.capture.checks.column_types import AS_BYTES, AS_TEXT
-from penstock.capture.output.avro_columns import arrow_columns
 from penstock.capture.output.encode import EncodingError, Unreadable, formed, objects
+from penstock.capture.output.schema_columns import arrow_columns
 from penstock.capture.polling.keyset_queries import DELETED
 from penstock.capture.source.base import SourcePage
-from penstock.codec.avro_encoder import AvroEncoder
+from penstock.codec.registry_values import ValueEncoder
 from penstock.errors import PenstockError
 from penstock.model.capture import Capture
 from penstock.model.checks.schema_checks import COLUMNS_NOT_OF_SCHEMA, SELECT_FIELDS, column_mismatch
@@ -33,7 +33,7 @@ class PageRecords:
     unreadable: Mapping[bytes, str] = field(default_factory=dict)
 
 
-def records(capture: Capture, page: SourcePage, encoder: AvroEncoder | None = None) -> PageRecords:
+def records(capture: Capture, page: SourcePage, encoder: ValueEncoder[Any] | None = None) -> PageRecords:
     """The keys and values of a page.
 
     Args:
@@ -51,10 +51,10 @@ def records(capture: Capture, page: SourcePage, encoder: AvroEncoder | None = No
     columns = dict(zip(page.names, zip(*page.rows, strict=True), strict=True))
     deleted = columns.pop(DELETED, None) or [0] * len(page.rows)
     try:
-        # Of JSON all columns are formed, of Avro only those of the key.
+        # Of JSON all columns are formed, by a schema only those of the key.
         formed_columns = _formed(columns if encoder is None else {name: columns[name] for name in capture.key})
         keys = _keys(capture, formed_columns)
-        values, reasons = _avro(encoder, columns) if encoder else _json(capture.dialect, formed_columns)
+        values, reasons = _by_schema(encoder, columns) if encoder else _json(capture.dialect, formed_columns)
     except EncodingError as e:
         as_text = f"select {AS_TEXT[capture.dialect].format(e.column)} AS {e.column}"
         e.restate(e.what, f"{as_text}, or {'declare another type' if encoder else 'leave it out'}")
@@ -98,8 +98,8 @@ def _json(dialect: str, formed_columns: Columns) -> tuple[list[bytes], dict[int,
         return _readable_objects(names, columns), {number: reason for number, reason in reasons if reason}
 
 
-def _avro(encoder: AvroEncoder, columns: Columns) -> tuple[list[bytes], dict[int, str]]:
-    """As `_json`, of Avro. A row that cannot have a record has JSON, for its dead letter."""
+def _by_schema(encoder: ValueEncoder[Any], columns: Columns) -> tuple[list[bytes], dict[int, str]]:
+    """As `_json`, by a schema. A row that cannot have a record has JSON, for its dead letter."""
     arrow, wrong = arrow_columns(encoder.schema, columns)
     values, reasons = encoder.encode(arrow, wrong)
     reasons |= wrong
@@ -159,7 +159,8 @@ def require(capture: Capture, page: SourcePage) -> list[str]:
             got=", ".join(names),
             hint="name key and cursor as the SELECT does",
         )
-    if capture.topic.avro and (got := column_mismatch(capture.topic.avro, names)):
+    schema = capture.topic.registry_schema
+    if schema and (got := column_mismatch(schema, names)):
         raise PenstockError(f"capture {capture.name}: {COLUMNS_NOT_OF_SCHEMA}", got=got, hint=SELECT_FIELDS)
     return names
 

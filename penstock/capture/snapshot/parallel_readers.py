@@ -25,7 +25,7 @@ from penstock.capture.output.position import KeyRange
 from penstock.capture.polling.keyset_queries import PageQueries
 from penstock.capture.polling.page_size import PageSize
 from penstock.capture.source.base import SourceDatabase, SourceError
-from penstock.codec.avro_encoder import AvroEncoder
+from penstock.codec.registry_values import ValueEncoder
 from penstock.model.capture import Capture
 
 
@@ -51,7 +51,7 @@ class RangeReader:
     """Reads pages of a capture by key. low: the cursor from which polls will read."""
 
     def __init__(
-        self, capture: Capture, database: SourceDatabase, low: Any, limit: int, encoder: AvroEncoder | None = None
+        self, capture: Capture, database: SourceDatabase, low: Any, limit: int, encoder: ValueEncoder[Any] | None = None
     ) -> None:
         self._encoder = encoder
         self._capture, self._database, self._low, self._size = capture, database, low, PageSize(limit)
@@ -82,7 +82,7 @@ class RangeReaders:
         limit: int,
         ranges: Sequence[KeyRange],
         count: int,
-        encoder: AvroEncoder | None = None,
+        encoder: ValueEncoder[Any] | None = None,
     ) -> None:
         self._capture = capture
         self._left = dict(enumerate(ranges))
@@ -147,7 +147,7 @@ _reader: RangeReader | None = None
 
 
 def _open(
-    capture: Capture, database: Callable[[], SourceDatabase], low: Any, limit: int, encoder: AvroEncoder | None
+    capture: Capture, database: Callable[[], SourceDatabase], low: Any, limit: int, encoder: ValueEncoder[Any] | None
 ) -> None:
     global _reader
     # Ctrl-C is for the driver. A pool ends its processes with SIGTERM when one of them died.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.codec.protobuf import protobuf_encoder
+from penstock.codec.protobuf_encoder import message_encoder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -27,7 +27,7 @@ def protobuf_value(record: Column, schema: Protobuf) -> Column:
 
     # Spark evaluates the hints, and Arrow's classes have no parameters at run time.
     def encode(records: pa.Array) -> pa.Array:  # type: ignore[type-arg]
-        return protobuf_encoder(schema).encode(records)  # type: ignore[no-any-return]
+        return message_encoder(schema).encode(records)  # type: ignore[no-any-return]
 
     # Its type wants another argument, which makes it warn.
     arrow_udf: Any = F.arrow_udf

@@ -14,8 +14,8 @@ from penstock.model.sql.lexer import excerpt
 from penstock.model.sql.volatile_functions import WORDS, momentary
 
 if TYPE_CHECKING:
-    from penstock.model.avro import Avro
     from penstock.model.capture import Capture
+    from penstock.model.registry_schema import RegistrySchema
 
 # Clauses that a capture cannot have, by the argument of sqlglot's Select.
 REFUSED = {
@@ -81,8 +81,8 @@ def check(capture: Capture, clauses: CaptureClauses) -> None:
         raise clauses.error("DELAY is not shorter than HOLD", f"{capture.delay} and {capture.hold}", hint, start)
     if capture.columns is not None:
         _check_columns(capture, capture.columns, clauses)
-    if capture.topic.avro:
-        _check_schema(capture, capture.topic.avro, clauses)
+    if capture.topic.registry_schema:
+        _check_schema(capture, capture.topic.registry_schema, clauses)
     if capture.dialect == "postgres":
         _check_system_columns(capture, clauses)
 
@@ -213,15 +213,14 @@ def _check_columns(capture: Capture, columns: list[str], clauses: CaptureClauses
             )
 
 
-def _check_schema(capture: Capture, schema: Avro, clauses: CaptureClauses) -> None:
+def _check_schema(capture: Capture, schema: RegistrySchema, clauses: CaptureClauses) -> None:
     token = clauses.clause_tokens["CAPTURE"]
-    for name, of in schema.record.fields:
-        inner, within = of, ""
-        while inner.name == "array" and inner.element:
-            inner, within = inner.element, "array of "
-        if inner.name in ("record", "map"):
+    for field in schema.fields:
+        leaf = field.type
+        while leaf.kind == "array" and leaf.element:
+            leaf = leaf.element
+        if leaf.kind in ("struct", "map"):
             hint = "declare it as string: JSON is captured as text"
-            got = f"{name}: {within}{inner.name}"
-            raise clauses.error("no column is captured as this type of Avro", got, hint, token)
+            raise clauses.error("no column is captured as this type", f"{field.name}: {field.type}", hint, token)
     if capture.columns is not None and (got := column_mismatch(schema, capture.columns)):
         raise clauses.error(COLUMNS_NOT_OF_SCHEMA, got, SELECT_FIELDS, token)

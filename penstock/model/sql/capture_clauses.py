@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
@@ -26,6 +26,26 @@ NEEDED = ("CAPTURE", "FROM", "KEY", "CURSOR")
 RESERVED = ("__", "penstock.")
 
 
+# By the word of a format: what is written behind AS.
+FORMATS = {
+    "AVRO": "AVRO 'accounts.avsc'", "JSON": "JSON SCHEMA 'accounts.json'", "PROTOBUF": "PROTOBUF 'accounts.proto'",
+}  # fmt: skip
+
+
+class SchemaFile(NamedTuple):
+    """A file with the schema of a topic's values.
+
+    Attributes:
+        kind: What a registry calls its format.
+        name: The file, from the folder of the declaration.
+        options: What else is said of the schema: `subject`, and of Protobuf `message`.
+    """
+
+    kind: str
+    name: str
+    options: dict[str, str]
+
+
 @dataclass
 class CaptureClauses(TokenReader):
     """First its clauses are read, then its SELECT.
@@ -45,10 +65,9 @@ class CaptureClauses(TokenReader):
         """Read all clauses up to AS.
 
         Returns:
-            Fields of a Capture, with `topic` as a name, `partitions`, and `avro`: file and subject of its schema, None
-            for JSON.
+            Fields of a Capture, with `topic` as a name, `partitions`, and `schema`: a SchemaFile, None for JSON.
         """
-        values: dict[str, Any] = {"partitions": 1, "avro": None, "dialect": ""}
+        values: dict[str, Any] = {"partitions": 1, "schema": None, "dialect": ""}
         while not self.is_word("AS"):
             clause = self._clause()
             match clause.text.upper():
@@ -59,7 +78,7 @@ class CaptureClauses(TokenReader):
                         self.at += 1
                         values["partitions"] = self.number("the number of partitions")
                     if self._is_format():
-                        values["avro"] = self._avro()
+                        values["schema"] = self._schema_file()
                 case "FROM":
                     values["dialect"] = self.one_of(DIALECTS, "the engine")
                     values["connection"] = self.name("the connection's name")
@@ -105,19 +124,24 @@ class CaptureClauses(TokenReader):
     def _is_format(self) -> bool:
         """Whether this AS stands before the format of the topic's values, and not before the SELECT."""
         following = self.tokens[self.at + 1 : self.at + 2]
-        return self.is_word("AS") and bool(following) and following[0].text.upper() == "AVRO"
+        return self.is_word("AS") and bool(following) and following[0].text.upper() in FORMATS
 
-    def _avro(self) -> tuple[str, str]:
-        """File and subject of a schema."""
-        self.at += 2
+    def _schema_file(self) -> SchemaFile:
+        self.at += 1
+        word = self.next("the format").text.upper()
+        if word == "JSON":
+            self.word("SCHEMA")
         file = self.next("the file of the schema")
         if self.text[file.start] != "'":
-            raise self.error("expected the file of the schema", file.text, "write AS AVRO 'accounts.avsc'", file)
-        subject = ""
-        if self.is_word("SUBJECT"):
+            raise self.error("expected the file of the schema", file.text, f"write AS {FORMATS[word]}", file)
+        options = {"SUBJECT": "the subject in the registry"}
+        if word == "PROTOBUF":
+            options["MESSAGE"] = "the message that values are"
+        said = dict[str, str]()
+        while option := next((name for name in options if self.is_word(name)), ""):
             self.at += 1
-            subject = self.name("the subject in the registry")
-        return file.text, subject
+            said[option.lower()] = self.name(options.pop(option))
+        return SchemaFile(word, file.text, said)
 
     def _condition(self, dialect: str, clause: Token) -> dict[str, Any]:
         if not dialect:

@@ -6,7 +6,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from penstock.backfill.query_rows import avro_rows
+from penstock.backfill.query_rows import encoded_rows
 from penstock.codec.avro import AvroDecoder
 from penstock.codec.avro_encoder import AvroEncoder
 from penstock.codec.registry_values import RegistryValues
@@ -25,7 +25,7 @@ SCHEMA = Avro(schema_text([field("id", "int"), field("_key", "string")]))
 def rows(query: str, schema: Avro = SCHEMA) -> pa.Table:
     with duckdb.connect() as connection:
         relation = connection.sql(f"SELECT encode('k') AS _key, * FROM ({query})")
-        return pa.concat_tables(avro_rows("backfill b", relation, AvroEncoder(schema, 1)))
+        return pa.concat_tables(encoded_rows("backfill b", relation, AvroEncoder(schema, 1)))
 
 
 def test_a_field_may_have_the_name_of_the_key() -> None:

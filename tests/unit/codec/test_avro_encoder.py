@@ -48,4 +48,6 @@ def test_a_row_that_does_not_fit_has_no_value() -> None:
     assert [value is None for value in values] == [False, True, True, True, True]
     assert decoded(schema, values)[0] == {**good, "t": at.replace(microsecond=0)}
     assert reasons[1] == "field e is NULL, and no union with null"
-    assert [word in reasons[row] for row, word in ((2, "GREEN"), (3, "abc"), (4, "None"))] == [True] * 3
+    assert [word in reasons[row] for row, word in ((2, "R.e is <GREEN>"), (3, "R.f is <b'abc'>"), (4, "None"))] == [
+        True
+    ] * 3

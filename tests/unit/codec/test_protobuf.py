@@ -18,11 +18,11 @@ from penstock.codec.arrow_types import arrow_type
 from penstock.codec.protobuf import (
     MessageIndexes,
     ProtobufDecoder,
-    ProtobufEncoder,
     ProtobufText,
     read_indexes,
     written_indexes,
 )
+from penstock.codec.protobuf_encoder import MessageEncoder
 from penstock.codec.registry_values import RegistryValues
 from penstock.errors import UnknownSchema
 from penstock.model.protobuf import Protobuf
@@ -63,10 +63,10 @@ def test_every_type_is_read_and_written() -> None:
     rows, errors = decoder(ALL, _1=EVERYTHING).decode(pa.array(values))
     assert errors.to_pylist() == [None, None, None]
     assert rows.to_pylist()[:2] == [READ, None]
-    written = ProtobufEncoder(ALL).encode(rows).to_pylist()
+    written = MessageEncoder(ALL).encode(rows).to_pylist()
     parsed = [None if one is None else read(one) for one in written]
     assert parsed == [message(MESSAGE), None, message({})]
-    sliced = ProtobufEncoder(ALL).encode(rows[2:]).to_pylist()
+    sliced = MessageEncoder(ALL).encode(rows[2:]).to_pylist()
     assert sliced == written[2:]
 
 
@@ -90,7 +90,7 @@ def test_an_unknown_value_of_an_enum_is_its_number_and_written_as_it() -> None:
     of.color = 77
     rows, _ = decoder(ALL, _1=EVERYTHING).decode(pa.array([value_of(ALL, of)]))
     assert rows[0].as_py()["color"] == "77"
-    assert read(ProtobufEncoder(ALL).encode(rows)[0].as_py()).color == 77
+    assert read(MessageEncoder(ALL).encode(rows)[0].as_py()).color == 77
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_an_unknown_value_of_an_enum_is_its_number_and_written_as_it() -> None:
 def test_what_a_message_cannot_hold_is_refused(name: str, changed: Any, said: str) -> None:
     records = pa.array([READ, {**READ, name: changed}], RECORD)
     with pytest.raises(ValueError, match=said):
-        ProtobufEncoder(ALL).encode(records)
+        MessageEncoder(ALL).encode(records)
 
 
 def test_a_null_struct_has_no_fields_to_look_at() -> None:
     records = pa.array([{**READ, "inner": None, "at": None}, READ], RECORD)
-    first, second = (read(one or b"") for one in ProtobufEncoder(ALL).encode(records).to_pylist())
+    first, second = (read(one or b"") for one in MessageEncoder(ALL).encode(records).to_pylist())
     assert not first.HasField("inner")
     assert not first.HasField("at")
     assert second == message(MESSAGE)

@@ -291,12 +291,12 @@ def test_the_topic_takes_the_schema_of_a_file_beside_it(tmp_path: Path) -> None:
         (
             [field("at", record("Inner", field("a", "int")))],
             "*",
-            "as this type of Avro; got: at: record",
+            "as this type; got: at: struct<a:int>",
         ),
         (
             [field("at", {"type": "array", "items": record("Inner", field("a", "int"))})],
             "*",
-            "as this type of Avro; got: at: array of record",
+            "as this type; got: at: array<struct<a:int>>",
         ),
         (None, "*", "Avro: a schema cannot be read"),
     ],

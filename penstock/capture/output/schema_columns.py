@@ -1,20 +1,21 @@
-"""The columns of a page as the types of an Avro schema.
+"""The columns of a page as the types of a schema that a registry keeps.
 
-What a field takes, without loss but for the microseconds that `timestamp-millis` has not:
+What a field takes, by the type that it is read as, without loss but for the microseconds that Avro's `timestamp-millis`
+has not:
 
-| Avro | values |
+| type | values |
 |---|---|
-| `boolean` | booleans, 0 and 1 |
-| `int`, `long` | integers that fit |
-| `float`, `double` | floating-point numbers, and integers that they have exactly |
-| `string`, `enum` | all that is a string in JSON: text, times, decimals, UUID, JSON; bytes in base64 |
-| `bytes`, `fixed` | bytes |
-| `date`, `timestamp-millis`, `timestamp-micros` | dates; times, in UTC if they have no zone; texts in ISO 8601 |
-| `decimal` | decimals and integers whose digits fit |
-| `array` | arrays |
+| BOOLEAN | booleans, 0 and 1 |
+| INT, BIGINT | integers that fit |
+| FLOAT, DOUBLE | floating-point numbers, and integers that they have exactly |
+| STRING, also of enums | all that is a string in JSON: text, times, decimals, UUID, JSON; bytes in base64 |
+| BINARY | bytes |
+| DATE, TIMESTAMP | dates; times, in UTC if they have no zone; texts in ISO 8601 |
+| DECIMAL | decimals and integers whose digits fit |
+| ARRAY | arrays |
 
-A column of another type is refused. A value that does not fit, such as NULL where the field is no union with null,
-makes its row a dead letter.
+A column of another type is refused. A value that does not fit, such as NULL in a field that cannot be null, makes its
+row a dead letter.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ import pyarrow as pa
 
 from penstock.capture.output.encode import EncodingError, Unreadable, formed
 from penstock.codec.arrow_types import arrow_type
-from penstock.model.avro import Avro, AvroType
+from penstock.model.registry_schema import RegistrySchema
+from penstock.model.types import Field, Type
 
 # Python types of the values that a field takes, by the kind of its type.
 TAKEN: dict[str, tuple[type, ...]] = {
@@ -44,7 +46,7 @@ WRONG = (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, OverflowError)
 
 
 def arrow_columns(
-    schema: Avro, columns: Mapping[str, Sequence[Any]]
+    schema: RegistrySchema, columns: Mapping[str, Sequence[Any]]
 ) -> tuple[dict[str, pa.Array[Any]], dict[int, str]]:
     """Columns of a page as a schema's types.
 
@@ -59,27 +61,29 @@ def arrow_columns(
         EncodingError: A column has a type that its field cannot have.
     """
     reasons = dict[int, str]()
-    return {name: _array(name, columns[name], of, reasons) for name, of in schema.record.fields}, reasons
+    what = f"{type(schema).__name__} field"
+    return {one.name: _array(one, columns[one.name], what, reasons) for one in schema.fields}, reasons
 
 
-def _array(name: str, values: Sequence[Any], of: AvroType, reasons: dict[int, str]) -> pa.Array[Any]:
-    leaf = of
+def _array(field: Field, values: Sequence[Any], what: str, reasons: dict[int, str]) -> pa.Array[Any]:
+    """A column as the type of its field. what: what messages call the field."""
+    name, leaf = field.name, field.type
     while leaf.element:
         leaf = leaf.element
-    kind = leaf.type.kind
+    kind = leaf.kind
     if kind == "string":
         [values] = formed([name], [values])
-    kinds = set(map(type, _leaves(values, of))) - {type(None), Unreadable}
+    kinds = set(map(type, _leaves(values, field.type))) - {type(None), Unreadable}
     if not kinds.issubset(TAKEN[kind]):
         others = ", ".join(sorted(one.__name__ for one in kinds.difference(TAKEN[kind])))
         error = EncodingError(
-            f"column {name} has a type that its Avro field cannot have",
-            got=f"{others} for {of.logical or of.name}",
+            f"column {name} has a type that its {what} cannot have",
+            got=f"{others} for {field.type if field.type.element or not field.form else field.form.name}",
             hint="convert the column in the SELECT to text, or change the type of the field",
         )
         error.column = name
         raise error
-    target: Any = arrow_type(of.type)
+    target: Any = arrow_type(field.type)
     try:
         fitting = [_taken(value, kind) for value in values] if CONVERTED.get(kind) in kinds else list(values)
         return cast("pa.Array[Any]", pa.array(fitting, target))
@@ -90,12 +94,12 @@ def _array(name: str, values: Sequence[Any], of: AvroType, reasons: dict[int, st
                 fitting.append(pa.array([_taken(value, kind)], target)[0])
             except WRONG as e:
                 fitting.append(None)
-                reason = f"column {name} does not fit its Avro field: {str(value)[:200]} ({str(e).splitlines()[0]})"
+                reason = f"column {name} does not fit its {what}: {str(value)[:200]} ({str(e).splitlines()[0]})"
                 reasons.setdefault(number, reason)
         return cast("pa.Array[Any]", pa.array(fitting, target))
 
 
-def _leaves(values: Iterable[Any], of: AvroType) -> Iterator[Any]:
+def _leaves(values: Iterable[Any], of: Type) -> Iterator[Any]:
     """Values, or those within arrays."""
     if not of.element:
         yield from values

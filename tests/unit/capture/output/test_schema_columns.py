@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from penstock.capture.output.avro_columns import arrow_columns
 from penstock.capture.output.encode import EncodingError, Unreadable
+from penstock.capture.output.schema_columns import arrow_columns
 from penstock.model.avro import Avro
 from tests.support.avro_cases import DECIMAL, field, logical, optional, schema_text
 
