@@ -15,8 +15,10 @@ import pyarrow as pa
 from penstock.codec.arrow_types import arrow_type
 from penstock.codec.avro_encoder import AvroEncoder
 from penstock.codec.formats import FORMATS
+from penstock.codec.protobuf import written_indexes
 from penstock.errors import DeclarationError
 from penstock.model.avro import Avro, AvroType
+from penstock.model.protobuf import Protobuf
 from penstock.model.topic import Topic
 from penstock.registry.endpoint import RegistryEndpoint, in_place_of_settings
 from penstock.registry.wire_format import HEADER_BYTES, header, schema_id
@@ -75,12 +77,8 @@ class RegistryTopics:
             )
         if isinstance(schema, Avro):
             return _avro(schema, self._ids[topic], value)
-        if not schema.is_json:
-            raise DeclarationError(
-                "fields are not written in the format of their topic",
-                got=f"{topic}: {type(schema).__name__}",
-                hint="send such values by penstock.testing.send, with Record(value_bytes=...)",
-            )
+        if isinstance(schema, Protobuf):
+            return _protobuf(schema, self._ids[topic], value)
         return header(self._ids[topic]) + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
     def text(self, value: bytes | None) -> str | None:
@@ -124,6 +122,19 @@ def _avro(schema: Avro, number: int, fields: Mapping[str, Any]) -> bytes:
     if value is None:
         raise _no_fit(reasons[0], "give it a value of its type")
     return value
+
+
+def _protobuf(schema: Protobuf, number: int, fields: Mapping[str, Any]) -> bytes:
+    """A message of Protobuf's JSON in the wire format."""
+    from google.protobuf.json_format import ParseDict, ParseError
+    from google.protobuf.message_factory import GetMessageClass
+
+    message = GetMessageClass(schema.descriptor)()
+    try:
+        ParseDict(fields, message)
+    except ParseError as e:
+        raise _no_fit(str(e), "see https://protobuf.dev/programming-guides/json") from e
+    return header(number) + written_indexes(schema.descriptor) + message.SerializeToString()
 
 
 def _no_fit(got: str, hint: str) -> DeclarationError:
