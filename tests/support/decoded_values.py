@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 from penstock.model.registry_schema import RegistrySchema
+from penstock.registry.client import WriterSchema
 from penstock.registry.endpoint import RegistryEndpoint, in_place_of_settings
 from penstock.streams import Table, Topic
 from penstock.tables.topic_reader import TableDecoder
@@ -14,7 +16,7 @@ WRITER_ID = 1
 """The id of the writer's schema."""
 
 
-def read_by_table(schema: RegistrySchema, writer: RegistrySchema, values: Sequence[bytes | None]) -> list[Any]:
+def read_by_table(schema: RegistrySchema, writer: WriterSchema, values: Sequence[bytes | None]) -> list[Any]:
     """The fields of values, in their order.
 
     Args:
@@ -23,11 +25,12 @@ def read_by_table(schema: RegistrySchema, writer: RegistrySchema, values: Sequen
         values: The values, none of which may be a bad record.
     """
     endpoint = RegistryEndpoint("", table=(("t-value", writer.text, writer.kind),))
-    decoder = TableDecoder(Table(Topic("t", compacted=True, schema=schema)))
+    # A process decodes a topic by the schemas that it has read once.
+    decoder = TableDecoder(Table(Topic(f"t-{uuid4().hex}", compacted=True, schema=schema)))
     records = [(str(number).encode(), value, 0, number) for number, value in enumerate(values)]
     with in_place_of_settings(endpoint):
         batch = decoder.decode(records, {0: len(values)})
-    assert batch.bad_records.to_pylist() == []
+    assert [row["reason"] for row in batch.bad_records.to_pylist()] == []
     rows = {row["key"]: row for row in batch.rows[0].to_pylist()}
     names = [field.name for field in schema.fields]
     return [{name: rows[str(number)][name] for name in names} for number in range(len(values))]

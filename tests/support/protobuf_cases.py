@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from google.protobuf.json_format import ParseDict
@@ -41,6 +42,8 @@ class ProtobufCase(NamedTuple):
 
 
 INNER, WIDE_INNER = "message N { int32 a = 1; }", "message N { int64 a = 1; optional bool c = 2; }"
+TIMES = "google.protobuf.Timestamp t = 1; google.protobuf.Duration d = 2;"
+AT = datetime(2026, 2, 3, 4, 5, 6, 789000, UTC)
 COLOR, WIDE = "enum Color { RED = 0; BLUE = 1; }", "enum Color { RED = 0; BLUE = 1; GREEN = 2; }"
 _CASES: dict[str, tuple[str, str, Any, Any]] = {
     "the same": ("int32 a = 1;", "int32 a = 1;", {"a": 1}, {"a": 1}),
@@ -66,13 +69,34 @@ _CASES: dict[str, tuple[str, str, Any, Any]] = {
     "moved into a oneof": (
         "int32 a = 1;", "oneof o { int32 a = 1; int32 b = 2; }", {"a": 1}, {"a": 1, "b": None},
     ),
+    "nested: message added": ("int32 a = 1;", f"{INNER} int32 a = 1; N n = 2;", {"a": 1}, {"a": 1, "n": None}),
+    "repeated: messages with a field added": (
+        f"{INNER} repeated N l = 1;", f"{WIDE_INNER} repeated N l = 1;", {"l": [{"a": 1}, {}]},
+        {"l": [{"a": 1, "c": None}, {"a": 0, "c": None}]},
+    ),
+    "map: values promoted": (
+        "map<string, int32> m = 1;", "map<string, int64> m = 1;", {"m": {"k": -5}}, {"m": {"k": -5}},
+    ),
+    "repeated: added": ("int32 a = 1;", "int32 a = 1; repeated string l = 2;", {"a": 1}, {"a": 1, "l": []}),
+    "oneof: field added": (
+        "oneof o { int32 a = 1; string b = 2; }", "oneof o { int32 a = 1; }", {"b": "x"}, {"a": None},
+    ),
+    "timestamp and duration": (
+        TIMES, TIMES, {"t": "2026-02-03T04:05:06.789Z", "d": "1.5s"}, {"t": AT, "d": 1_500_000},
+    ),
+    "timestamp: added": ("int32 a = 3;", f"{TIMES} int32 a = 3;", {"a": 1}, {"t": None, "d": None, "a": 1}),
+    "wrapper: a zero is not missing": (
+        "google.protobuf.Int32Value a = 1;", "google.protobuf.Int64Value a = 1;", {"a": 0}, {"a": 0},
+    ),
     "of another type is missing": ("string a = 1;", "int32 a = 1;", {"a": "x"}, {"a": 0}),
 }  # fmt: skip
 CASES = {name: ProtobufCase(*case) for name, case in _CASES.items()}
 
 
 def schema(fields: str) -> Protobuf:
-    return Protobuf(f'syntax = "proto3"; message R {{ {fields} }}')
+    files = {"Duration": "duration", "Timestamp": "timestamp", "Value ": "wrappers"}
+    imports = "".join(f'import "google/protobuf/{file}.proto"; ' for word, file in files.items() if word in fields)
+    return Protobuf(f'syntax = "proto3"; {imports}message R {{ {fields} }}')
 
 
 def value(of: Protobuf, written: dict[str, Any], number: int = 1) -> bytes:

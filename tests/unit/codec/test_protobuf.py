@@ -30,7 +30,7 @@ from penstock.model.types import Type
 from penstock.registry import client
 from penstock.registry.client import WriterSchema
 from penstock.registry.wire_format import HEADER_BYTES, header
-from tests.support.protobuf_cases import CASES, EVERYTHING, schema, value, value_of
+from tests.support.protobuf_cases import EVERYTHING, schema, value, value_of
 from tests.support.random_cases import tries
 
 ALL = Protobuf(EVERYTHING, message="Everything")
@@ -74,15 +74,6 @@ def read(written: bytes) -> Any:
     indexes = written_indexes(ALL.descriptor)
     assert written.startswith(indexes)
     return GetMessageClass(ALL.descriptor).FromString(written[len(indexes) :])
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_versions_are_read_by_the_numbers_of_fields(name: str) -> None:
-    case = CASES[name]
-    rows, errors = decoder(schema(case.reader), _1=schema(case.writer).text).decode(
-        pa.array([value(schema(case.writer), case.written)])
-    )
-    assert (rows.to_pylist(), errors.to_pylist()) == ([case.read], [None])
 
 
 def test_an_unknown_value_of_an_enum_is_its_number_and_written_as_it() -> None:
