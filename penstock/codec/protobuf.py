@@ -212,7 +212,7 @@ class ProtobufDecoder(ValueDecoder):
         message_class, anew = GetMessageClass(self._message), []
         for data in messages.take(numbers).to_pylist():
             try:
-                anew.append(message_class.FromString(data).SerializeToString())
+                anew.append(message_class.FromString(data).SerializeToString(deterministic=True))
             except DecodeError:
                 # It is stricter with bytes that belong to no field.
                 anew.append(data)
