@@ -134,7 +134,7 @@ def _protobuf(schema: Protobuf, number: int, fields: Mapping[str, Any]) -> bytes
         ParseDict(fields, message)
     except ParseError as e:
         raise _no_fit(str(e), "see https://protobuf.dev/programming-guides/json") from e
-    return header(number) + written_indexes(schema.descriptor) + message.SerializeToString(deterministic=True)
+    return header(number) + written_indexes(schema.descriptor) + bytes(message.SerializeToString(deterministic=True))
 
 
 def _no_fit(got: str, hint: str) -> DeclarationError:

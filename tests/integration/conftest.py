@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -48,7 +49,7 @@ def source(
     request: pytest.FixtureRequest, mariadb: MariaDB, broker: Broker, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Source]:
     monkeypatch.setenv("AIRFLOW_CONN_DEMO", mariadb.url_of("demo"))
-    made = Source(request.node.name.split("[")[0][:60], mariadb, broker, home)
+    made = Source("_".join(re.findall(r"\w+", request.node.name))[:60], mariadb, broker, home)
     yield made
     for poller in made.pollers:
         poller.close()

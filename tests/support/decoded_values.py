@@ -27,7 +27,9 @@ def read_by_table(schema: RegistrySchema, writer: WriterSchema, values: Sequence
     endpoint = RegistryEndpoint("", table=(("t-value", writer.text, writer.kind),))
     # A process decodes a topic by the schemas that it has read once.
     decoder = TableDecoder(Table(Topic(f"t-{uuid4().hex}", compacted=True, schema=schema)))
-    records = [(str(number).encode(), value, 0, number) for number, value in enumerate(values)]
+    records: list[tuple[bytes | None, bytes | None, int, int]] = [
+        (str(number).encode(), value, 0, number) for number, value in enumerate(values)
+    ]
     with in_place_of_settings(endpoint):
         batch = decoder.decode(records, {0: len(values)})
     assert [row["reason"] for row in batch.bad_records.to_pylist()] == []

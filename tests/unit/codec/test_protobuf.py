@@ -201,9 +201,7 @@ def test_joined_messages_are_read_as_the_official_runtime_reads_them() -> None:
     texts = [b"".join(message(part).SerializeToString() for part in pair) for pair in permutations(parts, 2)]
     # A map without a value for a key.
     texts.append(b"\x82\x01\x03\x0a\x01k")
-    officials = [
-        GetMessageClass(ALL.descriptor).FromString(text).SerializeToString() for text in texts
-    ]
+    officials = [GetMessageClass(ALL.descriptor).FromString(text).SerializeToString() for text in texts]
     prefix, decode = value(ALL, {}), decoder(ALL, _1=EVERYTHING).decode
     rows, errors = decode(pa.array([prefix + text for text in texts]))
     assert errors.null_count == len(texts)
@@ -230,9 +228,7 @@ def test_what_the_official_runtime_merges_is_found_at_any_depth() -> None:
         for data in (both, twice)
     ]
     texts += [b"", within(1, within(1, b"\x08\x01"))]
-    officials = [
-        GetMessageClass(of.descriptor).FromString(text).SerializeToString() for text in texts
-    ]
+    officials = [GetMessageClass(of.descriptor).FromString(text).SerializeToString() for text in texts]
     assert [text != official for text, official in zip(texts, officials, strict=True)] == [True] * 6 + [False] * 2
     prefix, decode = value(of, {}), decoder(of, _1=of.text).decode
     rows, errors = decode(pa.array([prefix + text for text in texts]))
