@@ -16,7 +16,9 @@ WRITER_ID = 1
 """The id of the writer's schema."""
 
 
-def read_by_table(schema: RegistrySchema, writer: WriterSchema, values: Sequence[bytes | None]) -> list[Any]:
+def read_by_table(
+    schema: RegistrySchema, writer: WriterSchema | RegistrySchema, values: Sequence[bytes | None]
+) -> list[Any]:
     """The fields of values, in their order.
 
     Args:

@@ -36,7 +36,6 @@ class RegistryFormat(NamedTuple):
         named: `order` with `town`, which may be missing, and an integer `n`.
         at: A time, of seconds since 1970, as the serialiser wants it.
         writer: Of a registry and a schema, Confluent's serialiser, which registers the schema.
-        reader: Of a registry and a schema, Confluent's deserialiser.
     """
 
     older: RegistrySchema
@@ -46,15 +45,45 @@ class RegistryFormat(NamedTuple):
     named: RegistrySchema
     at: Callable[[int], Any]
     writer: Callable[[SchemaRegistryClient, RegistrySchema], Any]
-    reader: Callable[[SchemaRegistryClient, RegistrySchema], Any]
 
     def write(self, registry: SchemaRegistryClient, topic: str, schema: RegistrySchema, value: Value) -> bytes:
         written = self.writer(registry, schema)(value, SerializationContext(topic, MessageField.VALUE))
         return bytes(written or b"")
 
-    def read(self, registry: SchemaRegistryClient, topic: str, schema: RegistrySchema, value: bytes | None) -> Value:
-        read: Value = self.reader(registry, schema)(value, SerializationContext(topic, MessageField.VALUE))
-        return read
+
+def reader(registry: SchemaRegistryClient, schema: RegistrySchema) -> Callable[[bytes | None], Value]:
+    """Confluent's deserialiser: the fields of values, with None for those that are missing, and times as such."""
+    deserialiser: Any
+    match schema.kind:
+        case "AVRO":
+            deserialiser = AvroDeserializer(registry)
+        case "JSON":
+            deserialiser = JSONDeserializer(schema.text, schema_registry_client=registry)
+        case _:
+            # With a registry, it would expect a descriptor in base64 there.
+            of_messages = ProtobufDeserializer(message_class(schema), {"use.deprecated.format": False})
+            deserialiser = lambda value, context: _message_fields(of_messages(value, context))  # noqa: E731
+    times = {field.name for field in schema.fields if field.type.kind == "timestamp"}
+
+    def read(value: bytes | None) -> Value:
+        row = deserialiser(value, SerializationContext("t", MessageField.VALUE))
+        return {
+            field.name: _time(row.get(field.name)) if field.name in times else row.get(field.name)
+            for field in schema.fields
+        }
+
+    return read
+
+
+def _message_fields(message: Any) -> Value:
+    fields = message.DESCRIPTOR.fields
+    return {of.name: getattr(message, of.name) for of in fields if not of.has_presence or message.HasField(of.name)}
+
+
+def _time(at: Any) -> Any:
+    if isinstance(at, str):
+        return datetime.fromisoformat(at)
+    return at.ToDatetime(UTC) if hasattr(at, "ToDatetime") else at
 
 
 AT = field("at", logical("long", "timestamp-millis"))
@@ -100,18 +129,6 @@ def protobuf_writer(registry: SchemaRegistryClient, schema: RegistrySchema) -> A
     return lambda value, context: serialiser(ParseDict(value, of()), context)
 
 
-def protobuf_reader(_: SchemaRegistryClient, schema: RegistrySchema) -> Any:
-    # With a registry, it would expect a descriptor in base64 there.
-    reads = ProtobufDeserializer(message_class(schema), {"use.deprecated.format": False})
-
-    def read(value: bytes, context: SerializationContext) -> Value:
-        message: Any = reads(value, context)
-        fields: Value = {"town": None, **{of.name: one for of, one in message.ListFields()}}
-        return {**fields, "at": message.at.ToDatetime(UTC)}
-
-    return read
-
-
 FORMATS = {
     "Avro": RegistryFormat(
         older=Avro(schema_text([field("id", "int"), field("shop", "string"), AT])),
@@ -121,7 +138,6 @@ FORMATS = {
         named=Avro(schema_text([*ORDER, TOWN, field("n", "int")])),
         at=lambda seconds: seconds * 1000,
         writer=lambda registry, schema: AvroSerializer(registry, schema.text),
-        reader=lambda registry, _: AvroDeserializer(registry),
     ),
     "JSON Schema": RegistryFormat(
         older=json_schema({**JSON_ORDER, "shop": {"type": "string", "minLength": 1}}),
@@ -131,7 +147,6 @@ FORMATS = {
         named=json_schema({**JSON_ORDER, "town": {"type": ["string", "null"]}, "n": JSON_INTEGER}),
         at=lambda seconds: datetime.fromtimestamp(seconds, UTC).isoformat(),
         writer=lambda registry, schema: JSONSerializer(schema.text, registry),
-        reader=lambda registry, schema: JSONDeserializer(schema.text, schema_registry_client=registry),
     ),
     # The message is not the first of its file, so its index is written.
     "Protobuf": RegistryFormat(
@@ -142,6 +157,5 @@ FORMATS = {
         named=protobuf(f"{PROTO_ORDER} optional string town = 4; int32 n = 5;"),
         at=lambda seconds: datetime.fromtimestamp(seconds, UTC).isoformat(),
         writer=protobuf_writer,
-        reader=protobuf_reader,
     ),
 }  # fmt: skip

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.avro import AvroDeserializer
-from confluent_kafka.schema_registry.json_schema import JSONDeserializer
-from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
-from confluent_kafka.serialization import MessageField, SerializationContext
 
 from penstock.capture.output.encode import EncodingError
 from penstock.capture.polling.poller import Poller
@@ -31,7 +26,7 @@ from penstock.settings import settings
 from penstock.testing import read
 from tests.support.avro_cases import field, logical, optional, schema_text
 from tests.support.captures import Source, polled, until
-from tests.support.registry_formats import message_class
+from tests.support.registry_formats import reader
 from tests.support.schema_registry import close_clients
 
 pytestmark = pytest.mark.integration
@@ -120,24 +115,6 @@ def in_topic(source: Source, schema: RegistrySchema = AVRO.schema) -> Rows:
     changed = dict(source.rows(f"SELECT id, changed FROM {source.name}"))
     assert all(row["id"] == key and row["changed"].replace(tzinfo=None) == changed[key] for key, row in rows.items())
     return {key: row["name"] for key, row in rows.items()}
-
-
-def reader(registry: SchemaRegistryClient, schema: RegistrySchema) -> Callable[[bytes], dict[str, Any]]:
-    """Confluent's deserialiser, which returns the fields of a value."""
-    context = SerializationContext("t", MessageField.VALUE)
-    if isinstance(schema, Avro):
-        of_avro = AvroDeserializer(registry)
-        return lambda value: of_avro(value, context)
-    if isinstance(schema, JsonSchema):
-        of_json = JSONDeserializer(schema.text, schema_registry_client=registry)
-        return lambda value: {**(row := of_json(value, context)), "changed": datetime.fromisoformat(row["changed"])}
-    of_protobuf = ProtobufDeserializer(message_class(schema), {"use.deprecated.format": False})
-
-    def read_message(value: bytes) -> dict[str, Any]:
-        row = of_protobuf(value, context)
-        return {"name": None, **{of.name: value for of, value in row.ListFields()}, "changed": row.changed.ToDatetime()}
-
-    return read_message
 
 
 def in_table(source: Source) -> Rows:

@@ -9,6 +9,7 @@ from penstock.model.avro import Avro
 from penstock.model.topic import Topic
 from penstock.testing.registry_values import RegistryTopics
 from tests.support.avro_cases import field, logical, optional, record, schema_text
+from tests.support.registry_formats import protobuf
 
 SCHEMA = schema_text(
     [
@@ -41,3 +42,31 @@ def test_a_value_that_does_not_fit_is_refused(value: dict[str, object], got: str
 def test_a_whole_number_with_a_fraction_of_zero_is_one() -> None:
     topics = RegistryTopics({"shops": Topic("shops", schema=Avro(SCHEMA))})
     assert topics.text(topics.to_bytes("shops", {"count": 2.0})) == ('{"count":2,"names":null,"place":null,"day":null}')
+
+
+ORDER = protobuf("int64 id = 1; optional string shop = 2; google.protobuf.Timestamp at = 3; repeated int32 ns = 4;")
+
+
+def test_fields_of_protobuf_are_those_of_its_json() -> None:
+    topics = RegistryTopics({"orders": Topic("orders", schema=ORDER)})
+    value = topics.to_bytes("orders", {"id": "7", "shop": None, "at": "2026-01-31T12:00:00Z", "ns": [1, 2]})
+    assert value
+    # The message is the second one of its file.
+    assert value[:7] == b"\x00\x00\x00\x00\x01\x02\x02"
+    assert topics.text(value) == '{"id":"7","at":"2026-01-31T12:00:00Z","ns":[1,2]}'
+    assert topics.expected({"id": 7, "at": "2026-01-31T12:00:00Z", "ns": [1, 2]}, ["orders"]) == topics.text(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        ({"id": "many"}, "got: .*id"),
+        ({"at": "noon"}, "got: .*at"),
+        ({"ns": 1}, "got: .*ns"),
+        ({"number": 1}, "got: number; hint: the fields are id, shop, at, ns"),
+    ],
+)
+def test_a_value_that_is_no_message_is_refused(value: dict[str, object], got: str) -> None:
+    topics = RegistryTopics({"orders": Topic("orders", schema=ORDER)})
+    with pytest.raises(DeclarationError, match=f"a value does not fit the schema of its topic; {got}"):
+        topics.to_bytes("orders", value)

@@ -1,4 +1,4 @@
-"""Cases in YAML of streams of Avro: combiners, folds, tables and tombstones, in every way, without a registry."""
+"""Cases in YAML of topics of a schema registry, which is not asked: combiners, folds, tables and tombstones."""
 
 from __future__ import annotations
 
@@ -189,3 +189,52 @@ def test_a_transform_gets_rows_of_avro(project: Path, spark: SparkSession) -> No
     sales = [{"shop": "north", "amount": amount, "at": "2026-01-31T12:00:05Z"} for amount in (1, "2.50")]
     [row] = rows(spark, stream, sales=sales)
     assert (row["shop"], str(row["total"]), row["n"]) == ("north", "3.50", 2)
+
+
+COPIES = """
+import json
+from penstock.streams import Input, JsonSchema, Protobuf, Stateless, Stream, Topic, TopicOutput
+
+TIME = {"type": "string", "format": "date-time"}
+SCHEMAS = {
+    "json": JsonSchema(json.dumps({
+        "type": "object", "properties": {"id": {"type": "integer"}, "shop": {"type": "string"}, "at": TIME},
+        "required": ["id", "at"],
+    })),
+    "proto": Protobuf('''syntax = "proto3"; import "google/protobuf/timestamp.proto";
+        message Order { int64 id = 1; optional string shop = 2; google.protobuf.Timestamp at = 3; }'''),
+}
+STREAMS = [
+    Stream(f"{kind}-copies", "shop",
+           {"orders": Input(Topic(f"{kind}-orders", partitions=1, schema=schema), event_time="at")},
+           lambda orders: orders.select("id", "shop", "at"),
+           TopicOutput(Topic(f"{kind}-copies", partitions=1, schema=schema), key="id", value=("id", "shop", "at")),
+           Stateless())
+    for kind, schema in SCHEMAS.items()
+]
+"""
+COPY = """\
+    streams: [{kind}-copies]
+    steps:
+      - send:
+          - value: {{id: 1, shop: north, at: 2026-01-31T12:00:05Z}}
+          - value: {{id: 2, at: 2026-01-31T12:00:05Z}}
+          - value: none
+        dead:
+          - {{value: none, reason: "not in the wire format of a schema registry: it begins with 0x6e6f6e65"}}
+        expect:
+          - {{key: "1", value: {{id: 1, shop: north, at: "{at}"}}}}
+          - {{key: "2", value: {{id: 2, at: "{at}"}}}}
+"""
+
+
+@pytest.mark.parametrize(("kind", "at"), [("json", "2026-01-31T12:00:05.000000Z"), ("proto", "2026-01-31T12:00:05Z")])
+def test_fields_of_json_schema_and_protobuf_are_sent_and_expected(
+    shop: Path, spark: SparkSession, broker: Broker, tmp_path: Path, kind: str, at: str
+) -> None:
+    (shop / "jobs" / "shop").mkdir(exist_ok=True)
+    (shop / "jobs" / "shop" / "copies.py").write_text(COPIES)
+    path = tmp_path / "copies.yaml"
+    path.write_text(f"clock: 2026-01-31T12:00:20Z\ncases:\n  one:\n{COPY.format(kind=kind, at=at)}")
+    [case] = read_cases(path).cases.values()
+    run_case(case, "stream", shop, spark, broker.bootstrap, tmp_path)
