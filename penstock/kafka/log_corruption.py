@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import LARGE_FETCH
-from penstock.kafka.client import END_WAIT_MS, assign, client_config
+from penstock.kafka.client import END_WAIT_MS, assign, client_config, close_checking
 from penstock.kafka.limits import as_bytes
 
 # Seconds to wait for a record or an error.
@@ -74,7 +74,7 @@ class _PartitionReader:
 
     def _close(self) -> None:
         if self._consumer is not None:
-            self._consumer.close()
+            close_checking(self._consumer)
 
     def corrupt_batch_at(self, offset: int) -> int | None:
         """The first offset of the batch at an offset, or after it, if that batch is corrupt."""

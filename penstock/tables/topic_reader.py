@@ -18,7 +18,7 @@ from penstock.codec.registry_values import RegistryValues
 from penstock.codec.text import as_text
 from penstock.errors import BrokerError, BrokerRefused, LeaseLost
 from penstock.kafka.admin import LARGE_FETCH, REQUEST_TIMEOUT, TOPIC_UNAVAILABLE, admin, await_result
-from penstock.kafka.client import assign, client_config
+from penstock.kafka.client import assign, client_config, close_checking
 from penstock.model.types import quoted
 from penstock.tables.table_store import BATCH_ROWS, DELETED
 
@@ -138,7 +138,7 @@ class TopicReader:
         yield self._decoder.decode(records, dict(self.next_offsets))
 
     def close(self) -> None:
-        self._consumer.close()
+        close_checking(self._consumer)
 
 
 def describe_topic(topic: str, bootstrap: str) -> tuple[str, int]:
