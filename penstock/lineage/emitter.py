@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from queue import Empty, Full, Queue
 from threading import Event, Thread
@@ -38,7 +37,7 @@ class LineageEmitter:
     def __init__(self, client: OpenLineageClient) -> None:
         self._client = client
         self._events: Queue[Callable[[], RunEvent]] = Queue(CAPACITY)
-        self._closing = Event()
+        self._closing, self._closed = Event(), Event()
         self._failing = False
         self._dropped = 0
         self._sending = self._refused = False
@@ -65,11 +64,12 @@ class LineageEmitter:
         """Send what waits, for some seconds at most."""
         self._closing.set()
         self._thread.join(timeout)
+        self._closed.set()
         if waiting := self._events.qsize() + self._sending:
             log.warning("%d OpenLineage events are not sent: the receiver is down or too slow", waiting)
 
     def _run(self) -> None:
-        while True:
+        while not (self._failing and self._closed.is_set()):
             try:
                 make_event = self._events.get(timeout=LOOK_EVERY_S)
             except Empty:
@@ -87,7 +87,11 @@ class LineageEmitter:
             self._sending = False
 
     def _send(self, event: RunEvent) -> None:
-        """Send an event, again and again until the receiver takes it. An exception if it refuses it."""
+        """Send an event, again and again until the receiver takes it or this is closed.
+
+        Raises:
+            Exception: The receiver refuses it.
+        """
         wait = RETRY_FIRST_S
         while True:
             try:
@@ -104,9 +108,8 @@ class LineageEmitter:
                 self._failing = True
             else:
                 break
-            if self._closing.wait(wait):
-                # The driver ends soon, and this thread with it.
-                time.sleep(RETRY_FIRST_S)
+            if self._closing.wait(wait) and self._closed.wait(RETRY_FIRST_S):
+                return
             wait = min(2 * wait, RETRY_MOST_S)
         if self._failing or self._dropped:
             log.info("OpenLineage events are sent again; %d were dropped", self._dropped)

@@ -148,6 +148,7 @@ def test_a_receiver_that_refuses_is_reported_once_until_it_takes_events(
     assert len(texts) == 3, "once for both"
 
 
+@pytest.mark.processes
 def test_a_receiver_that_is_down_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,6 +158,8 @@ def test_a_receiver_that_is_down_is_reported_once(
     made.emit(lambda: event(1))
     wait_until(lambda: "cannot be sent, and wait" in caplog.text, 60, what="it is reported")
     made.close(0)
+    made._thread.join(60)
+    assert not made._thread.is_alive()
     assert {r.name for r in caplog.records if r.levelname == "WARNING"} == {"penstock.lineage.emitter"}
 
 
