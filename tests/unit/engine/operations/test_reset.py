@@ -257,6 +257,7 @@ class Broker:
         monkeypatch.setattr(cleanup, "delete_topics", lambda _, names, __: self.deleted.extend(names))
 
 
+@pytest.mark.processes
 def test_what_a_stream_that_is_gone_has_left_is_named_and_removed_by_choice(
     control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
