@@ -50,7 +50,7 @@ class AvroDecoder(ValueDecoder):
         assert isinstance(values.schema, Avro)
         self._schema, self._record, self._has_decoded = values.schema, values.schema.record, values.has_decoded
         self._raw_type = _raw_type(self._record)
-        self._schemas = WriterSchemas(values, self._schemas_of)
+        self._schemas = WriterSchemas.of_format(values, self._schemas_of)
 
     def columns(self, table: pa.Table) -> dict[str, Column]:
         parsed, errors = self.decode_table(table)

@@ -17,6 +17,7 @@ from penstock.codec.registry_values import RegistryValues, ValueDecoder, ValueEn
 from penstock.errors import PenstockError
 from penstock.model.registry_schema import RegistrySchema
 from penstock.registry import client
+from penstock.registry.client import WriterSchema
 from penstock.registry.wire_format import HEADER_BYTES, schema_id
 
 ASK_AGAIN = 60.0
@@ -84,7 +85,18 @@ def _text_of(number: int, _: int) -> ValueText | None:
         _: The number of the interval of ASK_AGAIN seconds, in which it is asked for once.
     """
     try:
-        text, kind = client.schema_of(number)
-        return FORMATS[kind].text(text)
-    except (PenstockError, ValueError, TypeError, KeyError):
+        return writer_text(client.schema_of(number))
+    except (PenstockError, ValueError):
         return None
+
+
+def writer_text(writer: WriterSchema) -> ValueText | None:
+    """What shows the values of a writer's schema; None if it is of another format.
+
+    Raises:
+        ValueError: It is no schema of its format.
+    """
+    try:
+        return FORMATS[writer.kind].text(writer.text) if writer.kind in FORMATS else None
+    except (PenstockError, ValueError, TypeError, KeyError) as e:
+        raise ValueError("no schema that can be read") from e

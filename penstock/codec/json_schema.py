@@ -27,7 +27,7 @@ class JsonSchemaDecoder(ValueDecoder):
 
     def __init__(self, values: RegistryValues) -> None:
         # Whichever version wrote a value, it is read by its names.
-        self._schemas = WriterSchemas[None](values, lambda _: None)
+        self._schemas = WriterSchemas[None].of_format(values, lambda _: None)
 
     def columns(self, table: pa.Table) -> dict[str, Column]:
         values = one_array(table["value"])

@@ -104,7 +104,7 @@ class ProtobufDecoder(ValueDecoder):
         assert isinstance(values.schema, Protobuf)
         self._message = values.schema.descriptor
         self._type: Any = arrow_type(Type("struct", fields=values.schema.fields))
-        self._schemas = WriterSchemas(values, proto_file)
+        self._schemas = WriterSchemas.of_format(values, proto_file)
         self._handler = handler(self._message, "string")
 
     def columns(self, table: pa.Table) -> dict[str, Column]:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from penstock.errors import UnknownSchema
 from penstock.model.registry_schema import RegistrySchema
 from penstock.registry import client
+from penstock.registry.client import WriterSchema
 from penstock.registry.endpoint import RegistryEndpoint
 from penstock.registry.wire_format import HEADER_BYTES, schema_id
 
@@ -141,14 +142,34 @@ class WriterSchemas(Generic[T]):
     """What the headers of records stand for; each id is looked up once.
 
     Args:
-        values: How values are decoded.
-        prepare: Makes what decodes records of a writer's schema, from its text; ValueError if it is none of the format.
+        prepare: Makes what decodes records of a writer's schema. ValueError: it cannot; the text is what the schema is.
+        endpoint: The registry; None for that of this process's settings.
+        known: Schemas that need not be looked up, by id.
     """
 
-    def __init__(self, values: RegistryValues, prepare: Callable[[str], T]) -> None:
-        self._kind, self._known, self._endpoint = values.schema.kind, dict(values.known), values.endpoint
-        self._name = type(values.schema).__name__
-        self._prepare, self._prepared = prepare, dict[int, T | str]()
+    def __init__(
+        self,
+        prepare: Callable[[WriterSchema], T],
+        endpoint: RegistryEndpoint | None,
+        known: Mapping[int, WriterSchema] | None = None,
+    ) -> None:
+        self._prepare, self._endpoint, self._known = prepare, endpoint, known or {}
+        self._prepared = dict[int, T | str]()
+
+    @classmethod
+    def of_format(cls, values: RegistryValues, prepare: Callable[[str], T]) -> WriterSchemas[T]:
+        """Schemas of the format of a topic, of which others are refused. prepare: from the text of a schema."""
+        kind, name = values.schema.kind, type(values.schema).__name__
+
+        def prepare_one(writer: WriterSchema) -> T:
+            try:
+                if writer.kind != kind:
+                    raise ValueError(f"it is {writer.kind}")
+                return prepare(writer.text)
+            except ValueError as e:
+                raise ValueError(f"no {name} schema: {e}") from e
+
+        return cls(prepare_one, values.endpoint, {number: WriterSchema(text, kind) for number, text in values.known})
 
     def of_header(self, header: bytes) -> T | str:
         """What decodes the records that begin with a header; or why none can be decoded."""
@@ -157,20 +178,14 @@ class WriterSchemas(Generic[T]):
             got = f"it begins with 0x{header.hex()}" if header else "it is empty"
             return f"not in the wire format of a schema registry: {got}"
         if number not in self._prepared:
-            text = self._known.get(number)
-            if text is None:
-                try:
-                    text, kind = client.schema_of(number, self._endpoint)
-                except UnknownSchema:
-                    # It may be registered later.
-                    return f"schema id {number} is not in the registry"
-                if kind != self._kind:
-                    self._prepared[number] = f"schema id {number} is no {self._name} schema: it is {kind}"
-                    return self._prepared[number]
             try:
-                self._prepared[number] = self._prepare(text)
+                writer = self._known.get(number) or client.schema_of(number, self._endpoint)
+                self._prepared[number] = self._prepare(writer)
+            except UnknownSchema:
+                # It may be registered later.
+                return f"schema id {number} is not in the registry"
             except ValueError as e:
-                self._prepared[number] = f"schema id {number} is no {self._name} schema: {e}"
+                self._prepared[number] = f"schema id {number} is {e}"
         return self._prepared[number]
 
 

@@ -11,9 +11,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.formats import FORMATS
-from penstock.codec.registry_values import Column, ValueText, headers_of, one_array
-from penstock.errors import PenstockError, RegistryError, UnknownSchema
+from penstock.codec.formats import writer_text
+from penstock.codec.registry_values import Column, ValueText, WriterSchemas, headers_of, one_array
+from penstock.errors import RegistryError
 from penstock.registry import client
 from penstock.registry.endpoint import RegistryEndpoint
 from penstock.registry.wire_format import HEADER_BYTES, schema_id
@@ -33,8 +33,8 @@ class RegistryVerdicts:
         self._endpoint = endpoint
         self._subjects: frozenset[str] = frozenset()
         self._asked_at = -math.inf
-        self._decoders: dict[int, ValueText | str | None] = {}
-        self._unknown: dict[int, str] = {}
+        self._schemas = WriterSchemas(writer_text, endpoint)
+        self._refused: dict[bytes, str] = {}
 
     def columns(self, topics: Column, values: Column) -> dict[str, Column]:
         """Judge records.
@@ -90,7 +90,7 @@ class RegistryVerdicts:
                 raise
         self._asked_at = time.monotonic()
         if is_old:
-            self._unknown.clear()
+            self._refused.clear()
         return self._with_subject(topics.unique().to_pylist())
 
     def _with_subject(self, topics: Iterable[str | None]) -> list[str]:
@@ -98,18 +98,7 @@ class RegistryVerdicts:
 
     def _decoder(self, header: bytes) -> ValueText | str | None:
         """What decodes the records that begin with a header, None if only the id is checked; or why none can be."""
-        number = schema_id(header)
-        if number is None:
-            return "not in the wire format of a schema registry"
-        if number in self._unknown:
-            return self._unknown[number]
-        if number not in self._decoders:
-            try:
-                text, kind = client.schema_of(number, self._endpoint)
-            except UnknownSchema:
-                return self._unknown.setdefault(number, f"schema id {number} is not in the registry")
-            try:
-                self._decoders[number] = FORMATS[kind].text(text) if kind in FORMATS else None
-            except (PenstockError, ValueError, TypeError, KeyError):
-                self._decoders[number] = f"schema id {number} is no schema that can be read"
-        return self._decoders[number]
+        decoder = self._refused.get(header) or self._schemas.of_header(header)
+        if isinstance(decoder, str) and schema_id(header) is not None:
+            self._refused[header] = decoder
+        return decoder

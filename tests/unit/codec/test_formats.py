@@ -8,8 +8,12 @@ import pytest
 
 from penstock.codec import formats
 from penstock.codec.avro import AvroText
+from penstock.engine.query import written_values
 from penstock.errors import RegistryError
+from penstock.model import capture
 from penstock.model.protobuf import Protobuf
+from penstock.model.registry_schema import RegistrySchema
+from penstock.model.sql import capture_clauses
 from penstock.registry import client, wire_format
 from tests.support.avro_cases import CASES, field, logical, python_bytes, schema_text
 from tests.support.protobuf_cases import EVERYTHING, value
@@ -41,6 +45,12 @@ def test_values_are_shown_as_json_and_all_else_as_it_is(monkeypatch: pytest.Monk
     assert [formats.readable(wire_format.header(2)) for _ in range(2)] == [wire_format.header(2)] * 2
     assert asked == [1, 3, 4, 2, 2], "a registry that did not answer may answer now"
     formats._text_of.cache_clear()
+
+
+def test_every_part_has_every_format() -> None:
+    kinds = {kind.kind for kind in RegistrySchema.__subclasses__()}
+    parts: list[dict[str, Any]] = [formats.FORMATS, capture.FORMATS, capture_clauses.FORMATS, written_values.ENCODERS]
+    assert [set(part) for part in parts] == [kinds] * 4
 
 
 DECIMALS: list[tuple[Any, bytes, bytes]] = [

@@ -3,6 +3,7 @@ runs, and Confluent's deserialiser reads what it writes."""
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka import Broker
 from penstock.devstack.servers.registry import SchemaRegistryServer
+from penstock.engine.query.encode import encode_rows
 from penstock.errors import SchemaNotRegistered
 from penstock.model.topic import COMMITS
 from penstock.registry import client
@@ -83,3 +85,14 @@ def test_a_stream_reads_and_writes_a_format(
         "schema id 65535 is not in the registry",
         "not in the wire format of a schema registry: it begins with 0x7b7d",
     }
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_preview_shows_values_as_json_and_asks_no_registry(name: str, spark: SparkSession) -> None:
+    output = TopicOutput(Topic("named", schema=FORMATS[name].named), key="id", value=("id", "shop", "at", "town", "n"))
+    stream = Stream("s", "a", {"rows": Input(Topic("in"))}, lambda rows: rows, output, Stateless())
+    rows = spark.sql("SELECT 1L AS id, 'a' AS shop, timestamp '2026-02-03 04:05:06Z' AS at, NULL AS town, 1 AS n")
+    [record] = encode_rows(stream, rows, readable=True).collect()
+    assert json.loads(record.value) == {
+        "id": 1, "shop": "a", "at": "2026-02-03T04:05:06.000000Z", "town": None, "n": 1,
+    }  # fmt: skip
