@@ -47,6 +47,11 @@ def validated_sql(decoder: RecordDecoder) -> str:
     )
 
 
+def no_event_time(expression: str) -> str:
+    """Why a record is invalid whose event time is NULL, in one line."""
+    return f"no event time: {' '.join(expression.split())} gives none"
+
+
 def rejection_reason(decoder: RecordDecoder) -> str:
     """VARCHAR: the first reason why a decoded record is invalid."""
     cases = [("_value IS NULL", "'the record has no value'")]
@@ -56,7 +61,7 @@ def rejection_reason(decoder: RecordDecoder) -> str:
     cases += _json_reasons(decoder.fields) if is_json else _time_reasons(decoder.fields)
     if decoder.tombstones:
         cases = [(f"_value IS NOT NULL AND ({test})", said) for test, said in cases]
-    cases.append(("_at IS NULL", literal(f"no event time: {decoder.event_time} gives none")))
+    cases.append(("_at IS NULL", literal(no_event_time(decoder.event_time))))
     branches = " ".join(f"WHEN {test} THEN {said}" for test, said in cases)
     in_future = "'the event time lies in the future: ' || make_timestamp(_at)::VARCHAR"
     return f"CASE {branches} ELSE {in_future} END"

@@ -30,6 +30,7 @@ from penstock.codec.columnar import (
 from penstock.codec.combiner_check import check_combiner
 from penstock.codec.event_time import FIRST, LAST
 from penstock.codec.heartbeat import HEARTBEAT_KEY, HeartbeatSigner, heartbeat_signer
+from penstock.codec.validation import no_event_time
 from penstock.engine.query.native_avro import decoded_avro
 from penstock.errors import DeclarationError
 from penstock.model.checks.volatile_expressions import TIME_WITHOUT_DAY, first_volatile, texts_cast_to_timestamp
@@ -221,7 +222,7 @@ def _with_declared_time(rows: DataFrame, input_: Input, horizon: Column) -> Data
     rows = rows.withColumn(EVENT_TIME, time)
     is_missing, is_ahead = F.col(EVENT_TIME).isNull(), F.unix_micros(EVENT_TIME) > horizon
     reason = F.when(F.col(BAD_COLUMN), F.col(SOURCE_RECORD_COLUMN).reason)
-    reason = reason.when(is_missing, F.lit(f"no event time: {input_.event_time} gives none"))
+    reason = reason.when(is_missing, F.lit(no_event_time(input_.event_time)))
     reason = reason.when(
         is_ahead, F.concat(F.lit("the event time lies in the future: "), F.col(EVENT_TIME).cast("string"))
     )

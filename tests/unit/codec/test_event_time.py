@@ -69,6 +69,10 @@ def test_the_years_1_to_9999(unit: str, per: int) -> None:
     assert found(call, "BIGINT", last) == (END.replace(microsecond=1_000_000 // per * (per - 1)), None)
     for beyond in (first - 1, last + 1, 2**63 - 1, -(2**63)):
         assert found(call, "BIGINT", beyond) == (None, f"no event time: {call} gives none")
+    assert (
+        found(f"timestamp_{unit}(\n  at\n)", "BIGINT", first - 1)[1]
+        == f"no event time: timestamp_{unit}( at ) gives none"
+    )
     for small in (0, -1, 127, -128):
         at, _ = found(call, "TINYINT", small)
         assert at
