@@ -84,6 +84,20 @@ def check_name(what: str, name: str) -> None:
         )
 
 
+def moved_location(begins: str, text: str, at: int) -> str:
+    """Where a character of a text stands in its file.
+
+    Args:
+        begins: `file:line:column` of the text.
+        text: The text.
+        at: Offset of the character.
+    """
+    file, line, column = begins.rsplit(":", 2)
+    before = text[:at]
+    down = before.count("\n")
+    return f"{file}:{int(line) + down}:{len(before) - before.rfind(chr(10)) if down else int(column) + len(before)}"
+
+
 def caller_location() -> str:
     """File and line of the code outside this package that is declaring something."""
     frame = sys._getframe(1)

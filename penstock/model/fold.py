@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from penstock.errors import DeclarationError
 from penstock.model.argument_types import check_kind
-from penstock.model.declaration import check_name
+from penstock.model.declaration import caller_location, check_name, moved_location
 from penstock.model.output_mode import check_duration
 from penstock.model.schema import schema
 from penstock.model.types import Field
@@ -55,6 +56,8 @@ class Fold:
         input_retention: how long before the watermark the inputs must still hold their records, so that a lost state
             can be rebuilt from them: to fold all of them at once gives the same, and an older record changes nothing.
             None if that is not so; without `restore_sql` the state is then lost with its checkpoint.
+        location: where it is declared.
+        query_locations: of a fold in SQL, the file, line and column at which each of its queries begins, by attribute.
     """
 
     name: str
@@ -67,6 +70,8 @@ class Fold:
     timer_field: str = ""
     restore_sql: str = ""
     input_retention: timedelta | None = None
+    location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
+    query_locations: Mapping[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_name("fold", self.name)
@@ -84,21 +89,21 @@ class Fold:
             raise DeclarationError(
                 f"fold {self.name} has its key in the state too",
                 got=", ".join(repeated),
-                hint="leave it out of state_schema",
+                hint="leave it out of the state",
             )
         if self.timer_field and kinds.get(self.timer_field) != "bigint":
             raise DeclarationError(
                 f"fold {self.name} has a timer that is no field of its state",
                 got=self.timer_field,
-                hint="name a BIGINT field of state_schema, epoch ms",
+                hint="name a BIGINT field of the state, epoch ms",
             )
         if self.input_retention is not None:
             check_duration(f"fold {self.name}: input_retention", self.input_retention)
             if self.timer_field:
                 raise DeclarationError(
                     f"fold {self.name} has timers, and is to be rebuilt from its inputs",
-                    got=f"timer_field={self.timer_field!r}, input_retention={self.input_retention!r}",
-                    hint="leave out input_retention: rows of timers that have fired would be emitted again",
+                    got=f"timer {self.timer_field}, input retention {self.input_retention}",
+                    hint="leave out the input retention: rows of timers that have fired would be emitted again",
                 )
         assert self.output_fields
 
@@ -116,6 +121,11 @@ class Fold:
     def output_fields(self) -> tuple[Field, ...]:
         """The fields of its rows."""
         return schema(self.output_schema, f"the rows of fold {self.name}", of_json=False)
+
+    def query_location(self, attribute: str, at: int = 0) -> str:
+        """Where a character of one of its queries stands: `file:line:column`, or where the fold is declared."""
+        begins = self.query_locations.get(attribute)
+        return moved_location(begins, getattr(self, attribute), at) if begins else self.location
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         rows: DataFrame = resolve_name(APPLY)(self, frame)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import DeclarationError
+from penstock.model.declaration import moved_location
 
 
 class SqlDeclaration:
@@ -28,10 +29,7 @@ class SqlDeclaration:
 
     def select_location(self, at: int) -> str:
         """File, line and column of a character of the SELECT as Spark gets it."""
-        line, column = map(int, self.locations["SELECT"].split(":"))
-        before = self.sql[: self.written_offset(at)]
-        down = before.count("\n")
-        return f"{self.path}:{line + down}:{len(before) - before.rfind(chr(10)) if down else column + len(before)}"
+        return moved_location(self.at("SELECT"), self.sql, self.written_offset(at))
 
     def written_offset(self, at: int) -> int:
         """The offset in the SELECT as written of one in the SELECT as Spark gets it."""

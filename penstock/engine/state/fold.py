@@ -116,14 +116,15 @@ def apply_fold(fold: Fold, frame: DataFrame) -> DataFrame:
     names = {name.lower() for name in frame.columns}
     if missing := [name for name in (*fold.key, EVENT_TIME) if name.lower() not in names]:
         raise DeclarationError(
-            f"fold {fold.name} lacks columns of its frame",
+            f"{fold.location}: fold {fold.name} lacks columns of its frame",
             got=f"no {', '.join(missing)} among {', '.join(frame.columns)}",
             hint=f"keep its key and {EVENT_TIME} in the frame that it is given",
         )
     context = _CONTEXT.get() or FoldContext(late=False)
     if fold.name in context.folds:
         raise DeclarationError(
-            f"a transform has fold {fold.name} twice", hint="give each a name of its own, or unite the rows before"
+            f"{fold.location}: a transform has fold {fold.name} twice",
+            hint="give each a name of its own, or unite the rows before",
         )
     fold_query.check_queries(fold, to_arrow_schema(frame.schema, timezone="UTC"))
     context.folds[fold.name], context.keys[fold.name] = fold, frame.select(*fold.key).schema

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import re
+from typing import Literal, NamedTuple, Protocol
 
 import duckdb
 import numpy as np
@@ -20,6 +21,35 @@ from penstock.model.types import Field
 ROWS = 500_000
 # With more pieces than this it is not the number of rows that exhausts memory.
 PIECES = 4096
+
+
+Query = Literal["update_sql", "emit_sql", "expires_when", "restore_sql"]
+
+
+class QueryFacts(NamedTuple):
+    """What errors say of a query of a fold.
+
+    Attributes:
+        name: Its name.
+        reads: The tables that it may read.
+        lines_before: Lines of the statement before the query.
+    """
+
+    name: str
+    reads: str
+    lines_before: int = 0
+
+
+QUERIES: dict[Query, QueryFacts] = {
+    "update_sql": QueryFacts("the update query", "the tables records and state", 1),
+    "emit_sql": QueryFacts("the emit query", "the tables folded, records and state"),
+    "expires_when": QueryFacts("the condition of expiry", "the columns of the key and the state", 1),
+    "restore_sql": QueryFacts(
+        "the restore query", "the table output: the columns of the key and the value of its records"
+    ),
+}
+REFUSALS = (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException)
+ERROR_LINE = re.compile(r"^(?P<line>LINE (?P<number>\d+): )(?P<excerpt>.*)\n(?P<blanks> *)\^", re.MULTILINE)
 
 
 class StateLookup(Protocol):
@@ -121,7 +151,7 @@ def check_queries(fold: Fold, records: pa.Schema) -> None:
     try:
         drop_expired(fold, empty_state.empty_table(), 0)
     except duckdb.Error as e:
-        raise query_error(fold, e) from e
+        raise query_error(fold, "expires_when", e) from e
 
 
 def _split_by_key(records: pa.Table, pieces: int) -> list[pa.Table]:
@@ -159,25 +189,30 @@ def _fold_piece(
             f"UNION SELECT {HASH}, {key} FROM _due"
         )
         # The fold must not see another key of the same hash.
-        state = _table(con, f"FROM _there SEMI JOIN _touched USING ({HASH}, {key})")
+        state = query_table(con, f"FROM _there SEMI JOIN _touched USING ({HASH}, {key})")
         others = previous.slice(0, 0)
         if len(state) < len(previous):
-            others = _table(con, f"FROM _there ANTI JOIN _touched USING ({HASH}, {key})")
+            others = query_table(con, f"FROM _there ANTI JOIN _touched USING ({HASH}, {key})")
         con.register("state", state.drop_columns([HASH]))
-        con.execute(f"CREATE OR REPLACE TEMP TABLE folded AS {_without_semicolon(fold.update_sql)}")
+        query: Query = "update_sql"
+        con.execute(f"CREATE OR REPLACE TEMP TABLE folded AS\n{without_semicolon(fold.update_sql)}")
         names = ", ".join(f'f."{f.name}"' for f in fold.state_fields)
         key_columns = ", ".join(f't."{name}"' for name in fold.key)
         same_key = " AND ".join(f't."{name}" = f."{name}"' for name in fold.key)
-        updated = _table(con, f"SELECT t.{HASH}, {key_columns}, {names} FROM folded f JOIN _touched t ON {same_key}")
-        _check(fold, con, key, updated)
-        rows = _table(con, _without_semicolon(fold.emit_sql))
-        new_state = pa.concat_tables(
-            [_cast(fold, updated, state_schema(fold, records.schema)), others.cast(previous.schema)]
+        updated = query_table(
+            con, f"SELECT t.{HASH}, {key_columns}, {names} FROM folded f JOIN _touched t ON {same_key}"
         )
+        _check(fold, con, key, updated)
+        query = "emit_sql"
+        rows = query_table(con, without_semicolon(fold.emit_sql))
+        changed = cast_result(fold, "update_sql", updated, state_schema(fold, records.schema))
+        new_state = pa.concat_tables([changed, others.cast(previous.schema)])
         deleted = np.setdiff1d(hashes, new_state[HASH].to_numpy())
-        return FoldResult(_cast(fold, rows, output_schema(fold)), new_state, deleted, len(previous), 0)
-    except (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException) as e:
-        raise query_error(fold, e) from e
+        return FoldResult(
+            cast_result(fold, "emit_sql", rows, output_schema(fold)), new_state, deleted, len(previous), 0
+        )
+    except REFUSALS as e:
+        raise query_error(fold, query, e) from e
     finally:
         for name in ("folded", "_touched"):
             con.execute(f"DROP TABLE IF EXISTS {name}")
@@ -193,33 +228,56 @@ def _check(fold: Fold, con: duckdb.DuckDBPyConnection, key: str, fresh: pa.Table
     # Two keys may have the same hash.
     (different,) = con.execute(f"SELECT count(*) FROM (SELECT DISTINCT {key} FROM folded)").fetchall()[0]
     if not count == different == len(fresh):
+        place = fold.query_location("update_sql")
         raise DeclarationError(
-            f"fold {fold.name} gives a key twice, or a key without a record or a due timer",
+            f"{place}: fold {fold.name} gives a key twice, or a key without a record or a due timer",
             got=f"{count} rows of {different} keys, {len(fresh)} of them with a record or a due timer",
             hint="give one row for each key with a record or a due timer, or no row to forget the key",
         )
 
 
-def _cast(fold: Fold, rows: pa.Table, to: pa.Schema) -> pa.Table:
-    return cast_result(rows, to, f"fold {fold.name} gives other columns than it declares", "its query")
-
-
-def cast_result(rows: pa.Table, to: pa.Schema, what: str, query: str) -> pa.Table:
-    """Cast the rows of a query to the declared columns; DeclarationError if they are others."""
+def cast_result(fold: Fold, query: Query, rows: pa.Table, to: pa.Schema) -> pa.Table:
+    """Cast the rows of a fold's query to the declared columns; DeclarationError if they are others."""
     try:
         return rows.select(to.names).cast(to)
     except (KeyError, ValueError) as e:
+        wanted = ", ".join(f"{f.name} {f.type}" for f in to if f.name != HASH)
+        place, name = fold.query_location(query), QUERIES[query].name
         raise DeclarationError(
-            what, got=str(e).splitlines()[0], hint=f"let {query} give {', '.join(f'{f.name} {f.type}' for f in to)}"
+            f"{place}: {name} of fold {fold.name} gives other columns than declared",
+            got=str(e).splitlines()[0],
+            hint=f"let it give {wanted}",
         ) from e
 
 
-def query_error(fold: Fold, e: duckdb.Error) -> DeclarationError:
+def query_error(fold: Fold, query: Query, e: duckdb.Error) -> DeclarationError:
+    """The error of a query that DuckDB refuses, with its place as far as DuckDB says it."""
+    place = fold.query_location(query, _error_offset(getattr(fold, query), str(e), QUERIES[query].lines_before))
     return DeclarationError(
-        f"a query of fold {fold.name} is refused by DuckDB",
+        f"{place}: {QUERIES[query].name} of fold {fold.name} is refused by DuckDB",
         got=" ".join(str(e).split())[:600],
-        hint="`fold` reads the tables records and state, `rows` reads folded and both, `ends` the key and the state",
+        hint=f"let it read {QUERIES[query].reads}",
     )
+
+
+def _error_offset(sql: str, message: str, lines_before: int) -> int:
+    """The offset in a query at which a message of DuckDB puts an error; 0 if it does not say.
+
+    Args:
+        sql: The query.
+        message: DuckDB's, with an excerpt of a line and a caret below.
+        lines_before: Lines of the statement before the query.
+    """
+    match = ERROR_LINE.search(message)
+    lines = sql.split("\n")
+    number = int(match["number"]) - 1 - lines_before if match else -1
+    if not match or not 0 <= number < len(lines):
+        return 0
+    # Of a long line there is an excerpt, with `...` where it is cut.
+    excerpt, cut = match["excerpt"], 3 if match["excerpt"].startswith("...") else 0
+    begins = lines[number].find(excerpt[cut:].removesuffix("..."))
+    column = max(0, begins) + max(0, len(match["blanks"]) - len(match["line"]) - cut)
+    return sum(len(line) + 1 for line in lines[:number]) + min(column, len(lines[number]))
 
 
 def drop_expired(fold: Fold, rows: pa.Table, watermark: int) -> pa.Table:
@@ -228,16 +286,24 @@ def drop_expired(fold: Fold, rows: pa.Table, watermark: int) -> pa.Table:
     con.register("_rows", rows)
     try:
         con.execute(f"SET VARIABLE watermark = {watermark}::BIGINT")
-        remaining = _table(con, f"FROM _rows WHERE NOT coalesce(({_without_semicolon(fold.expires_when)}), false)")
+        remaining = query_table(
+            con, f"FROM _rows WHERE NOT coalesce((\n{without_semicolon(fold.expires_when)}), false)"
+        )
     finally:
         con.unregister("_rows")
     return remaining.cast(rows.schema)
 
 
-def _table(con: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
-    result: pa.Table = con.sql(sql).to_arrow_table()
+def query_table(con: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
+    """The rows of a query; duckdb.Error, with the line, if it is refused."""
+    try:
+        result: pa.Table = con.sql(sql).to_arrow_table()
+    except REFUSALS:
+        # This error has no line. `execute` makes one that has, but copies rows once more.
+        con.execute(sql)
+        raise
     return result
 
 
-def _without_semicolon(sql: str) -> str:
+def without_semicolon(sql: str) -> str:
     return f"{sql.rstrip().removesuffix(';')}\n"

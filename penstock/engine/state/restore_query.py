@@ -23,7 +23,6 @@ from penstock.codec.text import as_text
 from penstock.codec.validation import VALUE_CHARS
 from penstock.engine.state import fold_query
 from penstock.engine.state.state_part import HASH
-from penstock.errors import DeclarationError
 from penstock.model.fold import Fold
 from penstock.model.types import Field
 
@@ -169,13 +168,9 @@ class RestoreQuery:
                 ", ".join(json_sql.quote_name(f.name) for text in self.texts for f in text.fields) or "NULL AS _none"
             )
             con.execute(f"CREATE OR REPLACE TEMP VIEW output AS SELECT {names} FROM _decoded")
-            restored = con.sql(f"{self.fold.restore_sql.rstrip().removesuffix(';')}\n").to_arrow_table()
-        except (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException) as e:
-            raise DeclarationError(
-                f"the query that restores fold {self.fold.name} is refused by DuckDB",
-                got=" ".join(str(e).split())[:600],
-                hint=f"let `restore_sql` read the table output, which has the columns of {self.topic}",
-            ) from e
+            restored = fold_query.query_table(con, fold_query.without_semicolon(self.fold.restore_sql))
+        except fold_query.REFUSALS as e:
+            raise fold_query.query_error(self.fold, "restore_sql", e) from e
         except duckdb.Error as e:
             raise UnreadableOutput(
                 f"`restore_sql` of fold {self.fold.name} fails: {' '.join(str(e).split())[:300]}"
@@ -184,8 +179,7 @@ class RestoreQuery:
             con.execute("DROP VIEW IF EXISTS output")
             con.execute("DROP TABLE IF EXISTS _decoded")
             con.unregister("_records")
-        what = f"the query that restores fold {self.fold.name} gives other columns than its key and state"
-        return fold_query.cast_result(restored, self.layout, what, "`restore_sql`")
+        return fold_query.cast_result(self.fold, "restore_sql", restored, self.layout)
 
     def _newest(self, con: duckdb.DuckDBPyConnection, records: pa.Table) -> pa.Table:
         con.register("_records", records.append_column("_row", pa.array(np.arange(len(records)))))

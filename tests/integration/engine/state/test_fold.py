@@ -363,9 +363,9 @@ def test_a_fold_runs_on_rows_without_a_stream(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="rows without their key"):
         rows(spark, by(SUMS), paid=[{"who": None, "amount": 1, "at": START}])
     broken = replace(SUMS, update_sql="SELECT who, nothing AS total FROM records")
-    with pytest.raises(DeclarationError, match="a query of fold sums is refused by DuckDB"):
+    with pytest.raises(DeclarationError, match="the update query of fold sums is refused by DuckDB"):
         rows(spark, by(broken), paid=given)
-    with pytest.raises(DeclarationError, match="a query of fold sums is refused by DuckDB"):
+    with pytest.raises(DeclarationError, match="the condition of expiry of fold sums is refused by DuckDB"):
         rows(spark, by(replace(SUMS, expires_when="totals < 0")), paid=given)
     twice = replace(SUMS, update_sql="SELECT who, amount AS total FROM records")
     with pytest.raises(Exception, match="gives a key twice"):

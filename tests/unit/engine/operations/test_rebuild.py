@@ -127,7 +127,7 @@ def test_a_value_that_is_none_is_named(bad: str | bytes, why: str) -> None:
 def refused(*folds: Fold, **changes: Any) -> str:
     with pytest.raises(PenstockError) as told:
         made(*folds, **changes)
-    assert "streams reset sums --to" in str(told.value) or "`restore_sql`" in str(told.value)
+    assert "streams reset sums --to" in str(told.value) or "the restore query" in str(told.value)
     return str(told.value)
 
 
