@@ -57,9 +57,6 @@ def build(
     for capture in all_captures:
         for topic in (capture.topic, POSITIONS):
             _declare(topic, capture, topics, f"let the stream that reads it declare {topic!r}")
-    in_sql = _sql_streams(list(sql_streams), topics)
-    streams += in_sql
-    named += in_sql
     with_topic: list[View | Archive] = [*views, *archives]
     for declaration in with_topic:
         if isinstance(declaration.topic, Topic):
@@ -68,6 +65,9 @@ def build(
         target = backfill.target.topic if isinstance(backfill.target, TopicOutput) else backfill.target
         if isinstance(target, Topic):
             _declare(target, backfill, topics)
+    in_sql = _sql_streams(list(sql_streams), topics)
+    streams += in_sql
+    named += in_sql
     all_sinks = [with_declared_schemas(sink, topics) for sink in all_sinks]
     sink_streams = [sink_stream(sink, topics) for sink in all_sinks]
     _check_names_are_unique([*named, *sink_streams])

@@ -29,8 +29,30 @@
 without EMIT each record becomes rows by itself. Both may say PHASE, and `EMIT FINAL` also LATE BY with STEPS: see
 `penstock.model.output_mode`, whose EmitFinal and EmitChanges they are. `JOIN WITHIN 10 MINUTES GRACE 1 MINUTE` joins
 two topics. Every clause but READ and EXPECT stands once, in any order behind the first. The SELECT reads topics and
-tables by name, and has of each topic the column `event_time` beside its fields. Timers, keyed state and several outputs
-need Python.
+tables by name, and has of each topic the column `event_time` beside its fields. Several outputs, combiners, patterns
+and state of other kinds need Python.
+
+A FOLD is keyed state: a `penstock.model.fold.Fold`, whose rows the SELECT reads by the fold's name::
+
+    FOLD totals
+        FROM orders                        -- a topic, an earlier fold, or (SELECT ... FROM orders) of Spark SQL
+        BY (shop)                          -- the key of a state
+        STATE (total DOUBLE, since BIGINT) -- the state of a key
+        UPDATE AS (                        -- DuckDB: the new state of each key; `records` are the rows of FROM
+            SELECT shop, sum(amount) + coalesce(any_value(state.total), 0) AS total,
+              coalesce(any_value(state.since), min(records.at)) AS since
+            FROM records LEFT JOIN state USING (shop) GROUP BY shop)
+        ROWS (shop STRING, total DOUBLE)   -- the rows that the SELECT reads
+        EMIT AS (SELECT shop, total FROM folded)   -- DuckDB; `folded` is the result of UPDATE
+        RESTORE AS (SELECT shop, total, since FROM output)   -- DuckDB: the state from the stream's compacted output
+        TIMER due                          -- a field of the state: when a key is folded without a record
+        EXPIRES WHEN (since < getvariable('watermark') - 86400000)
+        INPUT RETENTION 5 HOURS            -- the records from which a lost state can be rebuilt
+    GRACE 10 MINUTES                       -- how late a record may be; without it, none is late
+    TICK 1 SECOND                          -- how exact timers are
+    AS SELECT shop, total FROM totals
+
+FROM, BY, STATE, UPDATE, ROWS and EMIT must be there; the parts stand in any order.
 """
 
 from __future__ import annotations
@@ -40,7 +62,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from penstock.model.declaration import moved_location
 from penstock.model.expectation import Expectation
+from penstock.model.fold import Fold
 from penstock.model.mask import Mask
 from penstock.model.output_mode import OutputMode, Stateless
 from penstock.model.partition import PartitionBy
@@ -73,6 +97,25 @@ class StreamRead:
 
 
 @dataclass(frozen=True)
+class SqlFold:
+    """A fold and the rows that it gets.
+
+    Attributes:
+        fold: Its declaration.
+        source: The name of a topic or of an earlier fold, or a SELECT of Spark SQL over them.
+        is_select: Whether it is a SELECT.
+    """
+
+    fold: Fold
+    source: str
+    is_select: bool = False
+
+    def source_location(self, at: int) -> str:
+        """File, line and column of a character of its source."""
+        return moved_location(self.fold.location, self.source, at)
+
+
+@dataclass(frozen=True)
 class SqlStream(SqlDeclaration):
     """One declared stream; the module's text says what each clause means.
 
@@ -82,6 +125,7 @@ class SqlStream(SqlDeclaration):
         locations: Line and column of each clause and of the SELECT.
         key: Columns of the SELECT; none for records without a key.
         value: Columns of the SELECT; one alone, without parentheses, is written as it is.
+        folds: In order; each may read the rows of those before it.
     """
 
     name: str
@@ -100,3 +144,4 @@ class SqlStream(SqlDeclaration):
     partition: PartitionBy | None = None
     expectations: tuple[Expectation, ...] = ()
     mask: tuple[Mask, ...] = ()
+    folds: tuple[SqlFold, ...] = ()

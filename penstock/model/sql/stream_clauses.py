@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast, get_args
@@ -10,32 +11,34 @@ from sqlglot.tokenizer_core import Token
 
 from penstock.model.expectation import Expectation, OnViolation
 from penstock.model.input import RECORD_TIMESTAMP
-from penstock.model.output_mode import EmitChanges, EmitFinal, StreamJoin
+from penstock.model.output_mode import EmitChanges, EmitFinal, KeyedState, StreamJoin
 from penstock.model.partition import PartitionBy
 from penstock.model.schema import schema
-from penstock.model.sql.clause_reader import ClauseReader
+from penstock.model.sql.fold_clause import FoldClauseReader
 from penstock.model.sql.lexer import QUOTED, line_and_column
-from penstock.model.sql_stream import StreamRead
+from penstock.model.sql_stream import SqlFold, StreamRead
 from penstock.model.topic import OF_TOPIC
 
 CLAUSES = (
     "STREAM", "READ", "KEY", "VALUE", "EMIT", "JOIN", "STEPS", "PARTITIONS", "RETENTION", "COMPACTED", "PARTITION BY",
-    "EVERY", "STATE", "EXPECT", "MASK", "APP",
+    "EVERY", "STATE", "EXPECT", "MASK", "FOLD", "GRACE", "TICK", "APP",
 )  # fmt: skip
 # Where an event time ends.
 PARTS_OF_READ = ("EVENT", "AHEAD", "KEEP")
-EXCLUDE_EACH_OTHER = (("EMIT", "JOIN"), ("RETENTION", "COMPACTED"))
+EXCLUDE_EACH_OTHER = (("EMIT", "JOIN"), ("EMIT", "FOLD"), ("JOIN", "FOLD"), ("RETENTION", "COMPACTED"))
+OF_WINDOWS = "write FOLD too; EMIT and JOIN have a GRACE of their own: EMIT FINAL WINDOW 1 MINUTE GRACE 10 SECONDS"
 
 
 @dataclass
-class StreamClauses(ClauseReader):
+class StreamClauses(FoldClauseReader):
     """Reads the clauses of a stream, then its SELECT. `clause_tokens` also has `READ <topic>` and `EXPECT <rule>`."""
 
     CLAUSES = (*CLAUSES, *PARTS_OF_READ)
 
     def read(self) -> dict[str, Any]:
         """Every clause up to AS: fields of a SqlStream, and of its topic those in `topic`."""
-        values: dict[str, Any] = {"reads": (), "topic": {}, "expectations": ()}
+        values: dict[str, Any] = {"reads": (), "topic": {}, "expectations": (), "folds": ()}
+        of_folds: dict[str, timedelta] = {}
         while not self.is_word("AS"):
             name = self._clause()
             match name:
@@ -73,12 +76,37 @@ class StreamClauses(ClauseReader):
                     values["mask"] = self._masks()
                 case "EXPECT":
                     values["expectations"] += (self._expectation(),)
+                case "FOLD":
+                    values["folds"] += (self._fold(),)
+                case "GRACE" | "TICK":
+                    of_folds[name.lower()] = self.duration(zero=name == "GRACE")
                 case _:
                     values["app"] = self.name("the app's name")
         if not values["reads"]:
             there = ", ".join(self.clause_tokens) or "none"
             raise self.error("READ is missing", there, "say before AS which topics it reads", self.peek())
+        if values["folds"]:
+            self._check_folds(values["folds"], [read.topic for read in values["reads"]])
+            values["output_mode"] = KeyedState(**of_folds)
+        elif of_folds:
+            name = next(iter(of_folds)).upper()
+            hint = OF_WINDOWS if name == "GRACE" else "write FOLD too"
+            raise self.error(f"{name} is of a stream with FOLD", name, hint, self.clause_tokens[name])
         return values
+
+    def _check_folds(self, folds: Sequence[SqlFold], topics: Sequence[str]) -> None:
+        """Folds have names of their own, and read topics or earlier folds."""
+        known = list(topics)
+        for one in folds:
+            token = self.clause_tokens[f"FOLD {one.fold.name}"]
+            if one.fold.name in {name.lower() for name in known}:
+                raise self.error("a fold has the name of a topic", one.fold.name, "give it another name", token)
+            if not one.is_select and one.source not in known:
+                raise self.error(
+                    f"FOLD {one.fold.name} reads what is neither a topic of READ nor an earlier fold",
+                    one.source, f"take one of: {', '.join(known)}; or write FROM (SELECT ...)", token,
+                )  # fmt: skip
+            known.append(one.fold.name)
 
     def _clause(self) -> str:
         token = self.next("a clause, or AS and the SELECT")
@@ -89,10 +117,10 @@ class StreamClauses(ClauseReader):
         if not self.clause_tokens and name != "STREAM":
             raise self.error("a stream begins with STREAM INTO", token.text, "say first into which topic", token)
         key = "INTO" if name == "STREAM" else name
-        if key in self.clause_tokens and name not in ("READ", "EXPECT"):
+        if key in self.clause_tokens and name not in ("READ", "EXPECT", "FOLD"):
             raise self.error("a clause is repeated", name, "leave one", token)
         for pair in EXCLUDE_EACH_OTHER:
-            if name in pair and (other := next((one for one in pair if one in self.clause_tokens), "")):
+            if name in pair and (other := next((one for one in pair if one != name and one in self.clause_tokens), "")):
                 raise self.error(f"{other} and {name} exclude each other", name, "leave one", token)
         self.clause_tokens.setdefault(key, token)
         return name

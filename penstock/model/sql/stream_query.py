@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
@@ -41,10 +41,14 @@ class SqlTransform:
 
     def __call__(self, *positional: DataFrame, **named: DataFrame) -> DataFrame:
         names = input_names(self.declared)
-        frames = [*positional, *(named[name] for name in names[len(positional) :])]
-        return _run_select(
-            self.declared, {read.topic: frame for read, frame in zip(self.declared.reads, frames, strict=True)}
-        )
+        given = [*positional, *(named[name] for name in names[len(positional) :])]
+        frames = {read.topic: frame for read, frame in zip(self.declared.reads, given, strict=True)}
+        for one in self.declared.folds:
+            read = _run_select(one.source, one.source_location, frames) if one.is_select else frames[one.source]
+            frames[one.fold.name] = one.fold(read)
+        rows = _run_select(self.declared.sql, self.declared.select_location, frames)
+        _check_columns(self.declared, rows)
+        return rows
 
 
 def input_names(declared: SqlStream) -> list[str]:
@@ -64,7 +68,7 @@ def sql_stream(declared: SqlStream, topics: Mapping[str, Topic]) -> Stream:
         DeclarationError: Its clauses do not go together; with the location in the file.
     """
     known = topics.get(declared.target.name)
-    target = replace(declared.target, schema=known.schema) if known else declared.target
+    target = _target(declared, known) if known else declared.target
     inputs: dict[str, Input | Table] = {}
     for name, read in zip(input_names(declared), declared.reads, strict=True):
         with declared.located(f"READ {read.topic}"):
@@ -89,6 +93,13 @@ def sql_stream(declared: SqlStream, topics: Mapping[str, Topic]) -> Stream:
     return stream
 
 
+def _target(declared: SqlStream, known: Topic) -> Topic:
+    """The topic of its rows as another declaration has it; what the file says of it stays, to be compared."""
+    if any(clause in declared.locations for clause in ("PARTITIONS", "RETENTION", "COMPACTED")):
+        return replace(declared.target, schema=known.schema, config=known.config)
+    return known
+
+
 def _input(read: StreamRead, topic: Topic | None) -> Input | Table:
     if read.schema == OF_TOPIC and not (topic and topic.ddl):
         raise DeclarationError(
@@ -106,30 +117,41 @@ def _input(read: StreamRead, topic: Topic | None) -> Input | Table:
     )
 
 
-def _run_select(declared: SqlStream, frames: Mapping[str, DataFrame]) -> DataFrame:
+def _run_select(sql: str, location: Callable[[int], str], frames: Mapping[str, DataFrame]) -> DataFrame:
+    """The rows of a SELECT.
+
+    Args:
+        sql: The SELECT.
+        location: File, line and column of a character of it.
+        frames: What it reads, by name.
+
+    Raises:
+        DeclarationError: Spark does not take it, or it has another value each time.
+    """
     from pyspark.errors import PySparkException
 
     with temporary_views(frames) as spark:
         try:
-            rows = spark.sql(declared.sql)
+            rows = spark.sql(sql)
             volatile = next((one for node in select_nodes(rows) for one in volatile_expressions(node)), None)
         except PySparkException as e:
-            raise _spark_error(declared, e) from e
+            raise _spark_error(sql, location, e) from e
     if volatile:
         text, at = volatile
-        place = declared.select_location(at) if at >= 0 else declared.at("SELECT")
-        raise DeclarationError(f"{place}: {VOLATILE}", got=text, hint="take event_time or a field")
+        raise DeclarationError(f"{location(max(at, 0))}: {VOLATILE}", got=text, hint="take event_time or a field")
+    return rows
+
+
+def _check_columns(declared: SqlStream, rows: DataFrame) -> None:
     present = {name.lower() for name in rows.columns}
     for clause, columns in (("KEY", declared.key), ("VALUE", declared.value)):
         names = filter(None, (columns,) if isinstance(columns, str) else columns)
         if missing := [name for name in names if name.lower() not in present]:
             what = f"{declared.at(clause)}: {clause} names a column that is not selected"
             raise DeclarationError(what, got=missing[0], hint=f"take one of: {', '.join(rows.columns)}")
-    return rows
 
 
-def _spark_error(declared: SqlStream, e: PySparkException) -> DeclarationError:
-    at, condition = error_offset(declared.sql, e), e.getCondition() or ""
-    place = declared.at("SELECT") if at is None else declared.select_location(at)
+def _spark_error(sql: str, location: Callable[[int], str], e: PySparkException) -> DeclarationError:
+    at, condition = error_offset(sql, e), e.getCondition() or ""
     hint = next((hint for name, hint in HINTS.items() if condition.startswith(name)), "correct the SELECT")
-    return DeclarationError(f"{place}: Spark does not take this", got=error_text(e), hint=hint)
+    return DeclarationError(f"{location(at or 0)}: Spark does not take this", got=error_text(e), hint=hint)

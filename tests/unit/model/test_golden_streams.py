@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import DeclarationError
 from penstock.model.sql.stream_file import parse
-from penstock.model.sql.stream_query import sql_stream
+from penstock.model.sql.stream_query import SqlTransform, sql_stream
 from penstock.model.stream import Stream
 from penstock.settings import PROJECT
 from penstock.testing.strict_yaml import YamlDocument
@@ -31,9 +31,10 @@ def described(value: Any) -> Any:
     if is_dataclass(value):
         own = {one.name: getattr(value, one.name) for one in fields(value) if one.init and one.name not in LEFT_OUT}
         defaults = {one.name: _default(one) for one in fields(value)}
-        return {
-            type(value).__name__: {name: described(v) for name, v in own.items() if v != defaults[name]},
-        }
+        given = {name: described(v) for name, v in own.items() if v != defaults[name]}
+        if isinstance(value, Stream) and isinstance(value.transform, SqlTransform) and value.transform.declared.folds:
+            given["folds"] = described(value.transform.declared.folds)
+        return {type(value).__name__: given}
     if isinstance(value, Mapping):
         return {name: described(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

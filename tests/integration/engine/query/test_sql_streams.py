@@ -11,10 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.checkpoint.plan_fingerprint import build_frame, empty_tables, fingerprint_lines
+from penstock.engine.session import session_for
+from penstock.engine.state.fold import current_context
 from penstock.errors import DeclarationError
 from penstock.model.sql.stream_file import parse
 from penstock.model.sql.stream_query import sql_stream
-from penstock.streams import EmitFinal, F, Input, Stream, Topic, TopicOutput
+from penstock.streams import EmitFinal, F, Fold, Input, KeyedState, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, rows, running, send
 
 pytestmark = pytest.mark.integration
@@ -85,6 +87,90 @@ def test_a_table_is_joined_by_its_key(spark: SparkSession) -> None:
     found = rows(spark, stream, all_orders=orders, shop_names=[{"key": "n", "name": "north"}])
     assert sorted(found, key=str) == [{"shop": "n", "name": "NORTH"}, {"shop": "s", "name": None}]
     assert spark.catalog.listTables() == []
+
+
+FOLD = """FOLD totals
+    FROM (SELECT shop, amount, event_time FROM `all-orders` WHERE amount > 0)
+    BY (shop)
+    STATE (total DOUBLE)
+    UPDATE AS (
+        SELECT shop, sum(amount) + coalesce(any_value(state.total), 0) AS total
+        FROM records LEFT JOIN state USING (shop)
+        GROUP BY shop
+    )
+    ROWS (shop STRING, total DOUBLE)
+    EMIT AS (SELECT shop, total FROM folded)
+    RESTORE AS (SELECT shop, total FROM output)
+"""
+TOTALS = f"""STREAM INTO order-totals COMPACTED
+{READ}
+KEY shop
+VALUE (total)
+{FOLD}STATE PARTITIONS 2
+AS
+SELECT shop, total FROM totals
+"""
+SUMS = Fold(
+    "totals", ("shop",), "total DOUBLE",
+    "SELECT shop, sum(amount) + coalesce(any_value(state.total), 0) AS total "
+    "FROM records LEFT JOIN state USING (shop) GROUP BY shop",
+    "SELECT shop, total FROM folded", "shop STRING, total DOUBLE",
+    restore_sql="SELECT shop, total FROM output",
+)  # fmt: skip
+
+
+def summed(given: DataFrame) -> DataFrame:
+    return SUMS(given.where("amount > 0").select("shop", "amount", "event_time"))
+
+
+def fingerprint(spark: SparkSession, stream: Stream, bootstrap: str) -> list[str]:
+    with current_context() as context:
+        frame = build_frame(session_for(spark, stream), stream, bootstrap, {})
+    return fingerprint_lines(stream, frame, context)
+
+
+def test_a_fold_goes_on_with_the_state_of_the_same_fold_in_python(
+    spark: SparkSession, fresh_broker: Broker, tmp_path: Path
+) -> None:
+    in_sql, bootstrap = declared(TOTALS), fresh_broker.bootstrap
+    python = replace(
+        PYTHON, inputs={"given": PYTHON.inputs["all_orders"]}, transform=summed,
+        output=in_sql.output, output_mode=KeyedState(), shuffle_partitions=2,
+    )  # fmt: skip
+    assert fingerprint(spark, in_sql, bootstrap) == fingerprint(spark, python, bootstrap) != []
+    create(bootstrap, *(replace(t, config={"retention.ms": "-1"}) for t in in_sql.topics()))
+    for stream in (python, in_sql):
+        orders = [f'{{"shop":"{shop}","amount":{amount},"at":{MINUTE}}}' for shop, amount in (("n", 2), ("s", -1))]
+        send(bootstrap, [Record("all-orders", None, text, 0) for text in orders])
+        with running(stream, spark, bootstrap, tmp_path) as run:
+            run.process_all_available()
+    assert [(r.key, r.value) for r in read(bootstrap, "order-totals")] == [
+        ("n", '{"total":2.0}'),
+        ("n", '{"total":4.0}'),
+    ]
+
+
+REFUSED_FOLDS = [
+    ("amount, event_time FROM", "amount FROM", "6:11: fold totals lacks columns of its frame; got: no event_time"),
+    ("WHERE amount >", "WHERE amonut >", "6:67: Spark does not take this"),
+    ("WHERE amount >", "WHERE rand() >", "6:67: this has another value each time"),
+    ("sum(amount)", "sum(amonut)", "10:26: the update query of fold totals is refused by DuckDB"),
+    ("any_value(state.total)", "any_value(state.sum)", "10:55: the update query of fold totals is refused by DuckDB"),
+    ("total FROM folded", "total FROM totals", "15:38: the emit query of fold totals is refused by DuckDB"),
+    ("SELECT shop, total FROM folded", "FROM records", "15:14: the emit query of fold totals gives other columns"),
+    ("total FROM output", "totl FROM output", "16:30: the restore query of fold totals is refused by DuckDB"),
+    ("total FROM totals", "total FROM folds", "19:25: Spark does not take this"),
+]
+
+
+@pytest.mark.parametrize(("text", "wrong", "message"), REFUSED_FOLDS, ids=[one[1] for one in REFUSED_FOLDS])
+def test_what_is_wrong_with_a_fold_is_told_with_its_place(
+    spark: SparkSession, text: str, wrong: str, message: str
+) -> None:
+    stream = declared(TOTALS.replace(text, wrong, 1))
+    with pytest.raises(DeclarationError) as told:
+        build_frame(session_for(spark, stream), stream, "127.0.0.1:1", {})
+    assert f"order-minutes.sql:{message}" in str(told.value)
 
 
 REFUSED = [
