@@ -20,7 +20,6 @@ import psutil
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS
-from jobs.presence.counts import STREAM
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.operations.rebuild import RebuildResult, rebuild
 from penstock.engine.session import session_for
@@ -30,10 +29,12 @@ from penstock.model.output import CommitMarker, WriterOwner, open_store
 from penstock.model.topic import COMMITS
 from penstock.testing import create, running, spark_session
 from tests.bench.common import peak_memory, table, write
+from tests.support.sql_streams import project_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+STREAM = project_stream("walk-in-counts")
 NAMES = ("concat('b', id % 50) AS business", "concat('contact-', id) AS contact")
 WALKS = "ARRAY<STRUCT<moment: BIGINT, device: STRING>>"
 START = 1_700_000_000_000

@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS
 from jobs.presence.archive import BASE, WALK_INS_ARCHIVE
-from jobs.presence.counts import STREAM
 from penstock.archive import hour_closer
 from penstock.archive.stream import archive_stream
 from penstock.backfill.job import BackfillJob
@@ -31,10 +30,12 @@ from penstock.settings import settings
 from penstock.testing import Record, create, latest, read, running, send
 from tests.support.archive_backfills import leads_to
 from tests.support.s3_store import endpoint_of
+from tests.support.sql_streams import project_stream
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.integration
 
+STREAM = project_stream("walk-in-counts")
 HOUR = datetime(2026, 1, 1, 10, tzinfo=UTC)
 # Hours that are closed as soon as all is archived: walk-ins go on to come into them.
 ARCHIVE = replace(WALK_INS_ARCHIVE, prefix="bases", every=timedelta(0), close_delay=timedelta(0))

@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS
-from jobs.presence.counts import COUNTS, STREAM
 from penstock import logs
 from penstock.catalog import build
 from penstock.cli import app
@@ -35,9 +34,11 @@ from penstock.streams import F, Stream, Topic
 from penstock.testing import Record, create, latest, read, running, send
 from tests.support import presence_model as model
 from tests.support.caches import clear_caches
+from tests.support.sql_streams import project_fold, project_stream
 
 pytestmark = pytest.mark.integration
 
+STREAM, COUNTS = project_stream("walk-in-counts"), project_fold("walk-in-counts")
 START = 1_700_000_000_000
 Row = dict[str, Any]
 

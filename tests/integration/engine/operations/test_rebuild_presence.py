@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
-from jobs.presence import device_contacts, enriched, walk_ins
+from jobs.presence import enriched, walk_ins
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.operations import rebuild
 from penstock.engine.operations.rebuild import RebuildResult
@@ -26,6 +26,7 @@ from penstock.model.topic import COMMITS
 from penstock.streams import Stream, Topic
 from penstock.testing import Record, create, latest, read, running, send
 from tests.support import presence_model as model
+from tests.support.sql_streams import project_stream
 
 pytestmark = pytest.mark.integration
 
@@ -68,7 +69,7 @@ def contacts() -> Case:
 
     # Out of order: what is older comes behind the rebuild too.
     given = [("crm-events" if n % 3 else "crm-events-backfill", event) for n, event in enumerate(EVENTS)]
-    return Case(device_contacts.STREAM, given, newest, model.device_contacts(EVENTS))
+    return Case(project_stream("device-contacts"), given, newest, model.device_contacts(EVENTS))
 
 
 def names() -> Case:

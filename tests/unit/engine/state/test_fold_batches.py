@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from jobs.agents import active, alerts, assignments, recheck
-from jobs.presence import counts, device_contacts, enriched, walk_ins
+from jobs.presence import enriched, walk_ins
 from penstock import catalog
 from penstock.model.fold import Fold
 from penstock.settings import PROJECT
@@ -33,8 +33,9 @@ from tests.support.alert_records import LENGTH
 from tests.support.alert_records import SESSION as LOOKED_AT
 from tests.support.alert_records import T as BEGAN
 from tests.support.fold_runner import Folding
-from tests.support.presence_records import CONTACT, COUNTED, NAMED, PROBE, strong
+from tests.support.presence_records import CONTACT, COUNTED, NAMED, PROBE, ranked, strong
 from tests.support.random_cases import FULL, seeds
+from tests.support.sql_streams import folds_in_sql, project_fold
 
 Row = dict[str, Any]
 # A row, or a beat's clock, epoch ms.
@@ -83,7 +84,8 @@ def probes(chance: random.Random) -> list[Item]:
 
 
 def events(chance: random.Random) -> list[Item]:
-    return [*model.histories(chance.randrange(1000)).events, *model.histories(chance.randrange(1000)).events]
+    found = [*model.histories(chance.randrange(1000)).events, *model.histories(chance.randrange(1000)).events]
+    return [*ranked(found)]
 
 
 def names(chance: random.Random) -> list[Item]:
@@ -197,11 +199,15 @@ WORD = dict.fromkeys(("account", "online", "tests", "digest")) | {"record_offset
 KINDS = [
     Kind(walk_ins.VISITS, PROBE, probes, each("device", "business"), every, walk_ins.LATE),
     Kind(
-        device_contacts.CONTACTS, CONTACT, events,
-        each("device", type="login", contact="last", business="1"), newest("device"),
+        project_fold("device-contacts"), CONTACT, events,
+        lambda rows, now: ranked(each("device", type="login", contact="last", business="1")(rows, now)),
+        newest("device"),
     ),
     Kind(enriched.CONTACT_LOOKUP, NAMED, names, each("device", contact="last", record_offset=99), every),
-    Kind(counts.COUNTS, COUNTED, walked, each("business", "contact", device="last"), newest("business", "contact")),
+    Kind(
+        project_fold("walk-in-counts"), COUNTED, walked,
+        each("business", "contact", device="last"), newest("business", "contact"),
+    ),
     Kind(
         active.AGENTS, CHECK_IN, check_ins, lambda *_: [],
         lambda rows: (
@@ -257,10 +263,10 @@ def test_batches_may_be_cut_anywhere(kind: Kind, seed: int, tmp_path: Path) -> N
 
 def test_every_fold_is_tried() -> None:
     """Of the modules that the catalog has loaded; give a new one its histories above."""
-    catalog.load()
+    in_sql = list(folds_in_sql(catalog.load().streams.values()))
     loaded = [module for name, module in sys.modules.items() if name.split(".")[0] == "jobs"]
     found = {id(one): one for module in loaded for one in vars(module).values() if isinstance(one, Fold)}
-    assert [one.name for one in found.values() if one not in [kind.fold for kind in KINDS]] == []
+    assert [one.name for one in [*found.values(), *in_sql] if one not in [kind.fold for kind in KINDS]] == []
     trees = [ast.parse(path.read_text()) for path in (PROJECT / "jobs").rglob("*.py")]
     calls = [node.func for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = sum(isinstance(call, ast.Name) and call.id == "Fold" for call in calls)

@@ -11,16 +11,18 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from jobs.presence import counts, device_contacts, enriched, walk_ins
+from jobs.presence import enriched, walk_ins
 from jobs.presence.simulator.crowd import UNKNOWN, Business, Crowd, plan
 from penstock.codec.arrow_types import arrow_type
 from penstock.engine.state import fold_query
 from penstock.model.fold import Fold
 from tests.support import presence_model as model
 from tests.support.fold_runner import Folding, cut
-from tests.support.presence_records import CONTACT, COUNTED, NAMED, PROBE, strong
+from tests.support.presence_records import CONTACT, COUNTED, NAMED, PROBE, ranked, strong
 from tests.support.random_cases import seeds
+from tests.support.sql_streams import project_fold
 
+CONTACTS, COUNTS = project_fold("device-contacts"), project_fold("walk-in-counts")
 SEEDS = seeds(1, 8)
 # Of small histories, each of which reaches few of the rules.
 MORE = seeds(2, 24)
@@ -103,16 +105,16 @@ def test_state_expires_when_no_more_record_can_change_it() -> None:
     waits = [{"device": d, "waiting": [{"walked_in_at": now - enriched.WAIT - n}]} for n, d in enumerate("ab")]
     known = {"device": "c", "contacts": [{"since": 0, "contact": "x"}]}
     assert left(enriched.CONTACT_LOOKUP, [*waits, known]) == ["a", "c"]
-    assert left(device_contacts.CONTACTS, [{"device": "a", "removed": 0}]) == ["a"]
+    assert left(CONTACTS, [{"device": "a", "removed": 0}]) == ["a"]
 
 
 @pytest.mark.parametrize("seed", MORE)
 def test_contacts_in_any_order(seed: int, tmp_path: Path) -> None:
     history = model.histories(seed)
     chance = random.Random(seed)
-    contacts = Folding(device_contacts.CONTACTS, CONTACT, tmp_path, hashes=chance.choice([1, 2**62]))
+    contacts = Folding(CONTACTS, CONTACT, tmp_path, hashes=chance.choice([1, 2**62]))
     last: dict[str, dict[str, Any]] = {}
-    for batch in cut(history.events, [chance.choice([1, 2, 3, 10]) for _ in range(3)]):
+    for batch in cut(ranked(history.events), [chance.choice([1, 2, 3, 10]) for _ in range(3)]):
         last |= {row["device"]: row for row in contacts.take(batch, again=chance.random() < 0.2)}
     assert last == model.device_contacts(history.events)
 
@@ -124,8 +126,8 @@ def test_walk_ins_get_the_contact_of_their_time(seed: int, tmp_path: Path) -> No
     chance = random.Random(seed)
     walks = model.walk_ins(history.probes, history.thresholds)
     events = sorted(history.events, key=lambda e: e["timestamp"])
-    contacts = Folding(device_contacts.CONTACTS, CONTACT, tmp_path / "contacts")
-    known = [row for batch in cut(events, [3, 1, 5]) for row in contacts.take(batch)]
+    contacts = Folding(CONTACTS, CONTACT, tmp_path / "contacts")
+    known = [row for batch in cut(ranked(events), [3, 1, 5]) for row in contacts.take(batch)]
     arrivals: list[dict[str, Any]] = [{**row, "record_offset": n, "business": None} for n, row in enumerate(known)]
     arrivals += [dict(w) for w in walks]
     names = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path / "names")
@@ -143,7 +145,7 @@ def test_counts_in_any_order(seed: int, tmp_path: Path) -> None:
     arrivals: list[dict[str, Any]] = [dict(w) for w in [*known, *known[:3]]]
     arrivals += [{**b, "timestamp": b["as_of"], "device": None} for b in [*history.bases, *history.bases[:2]]]
     chance.shuffle(arrivals)
-    folding = Folding(counts.COUNTS, COUNTED, tmp_path, hashes=chance.choice([1, 2, 2**62]))
+    folding = Folding(COUNTS, COUNTED, tmp_path, hashes=chance.choice([1, 2, 2**62]))
     last: dict[Pair, int] = {}
     for batch in cut(arrivals, [chance.choice([1, 2, 5]) for _ in range(3)]):
         last |= {(r["business"], r["contact"]): r["count"] for r in folding.take(batch, again=chance.random() < 0.2)}
