@@ -27,15 +27,14 @@ from penstock.host.ports import free_port
 from penstock.java import runtime
 from penstock.settings import PROJECT, connections, settings
 from penstock.testing import spark_session
-from penstock.testing.plugin import QUICK, WAYS
+from penstock.testing.plugin import QUICK, WAYS, CaseItem
 from penstock.testing.topics import delete_all
 from tests.support import mysql
 from tests.support.mysql import MariaDBWithLogin, MySQL
+from tests.support.stream_cases import MAX_QUICK_STEPS
 
 BROWSER = "tests/browser/"
 SPARK_WORKERS = 2
-# Of the cases of streams in other ways, which run their streams again, and often.
-QUICK_WAYS = ("foreign bundles[recompute]", "walk in counts[rebuild]")
 
 
 class ByServers(LoadFileScheduling):  # type: ignore[misc]  # its module is not typed
@@ -69,7 +68,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServe
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if any(item.get_closest_marker(way) for way in WAYS) and item.name not in QUICK_WAYS:
+    if isinstance(item, CaseItem) and item.step_count > MAX_QUICK_STEPS and any(map(item.get_closest_marker, WAYS)):
         item.add_marker("long")
 
 

@@ -55,7 +55,7 @@ def run_case(case: StreamCase, way: Way, project: Path, spark: SparkSession, boo
         raise DeclarationError(what, got=", ".join(unknown), hint=", ".join(sorted(every)) or "none is declared")
     streams = [every[name] for name in case.streams]
     if way == "recompute":
-        _check_recompute(case, streams)
+        check_recompute(case, streams)
     delete_all(bootstrap)
     registered = RegistryTopics(declared.topics)
     with registered.in_place():
@@ -94,7 +94,7 @@ def check_refusal(refusal: RefusedStatement, label: str, project: Path, spark: S
                           f"actual   {message}")  # fmt: skip
 
 
-def _check_recompute(case: StreamCase, streams: Sequence[Stream]) -> None:
+def check_recompute(case: StreamCase, streams: Sequence[Stream]) -> None:
     """NotPossible if a recompute does not mean the same as the streams."""
     try:
         check_chain(streams)

@@ -69,6 +69,7 @@ class StreamCases(pytest.File):
             for way in case.ways:
                 title = name if len(case.ways) == 1 else f"{name}[{way}]"
                 item = self._item(title, _run_case(case, way, self._project))
+                item.step_count = len(case.steps)
                 for marker in case.markers:
                     item.add_marker(marker)
                 if way in WAYS:
@@ -90,7 +91,13 @@ class StreamCases(pytest.File):
 
 
 class CaseItem(pytest.Function):
-    """A case that is run in one way, or a statement that must be refused; a function, so that it may have fixtures."""
+    """A case that is run in one way, or a statement that must be refused; a function, so that it may have fixtures.
+
+    Attributes:
+        step_count: The steps of a case of streams; 0 for others.
+    """
+
+    step_count = 0
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> str:  # type: ignore[override]
         if isinstance(excinfo.value, CaseFailure | PenstockError):
