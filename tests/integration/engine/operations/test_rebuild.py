@@ -173,10 +173,12 @@ WIDER = replace(
 )
 
 
-def widened(walks: DataFrame, bases: DataFrame) -> DataFrame:
+def widened(enriched_walk_ins: DataFrame, base_counts: DataFrame) -> DataFrame:
     none = F.lit(None).cast
-    each = walks.select("business", "contact", "device", "timestamp", none("bigint").alias("count"), "event_time")
-    known = bases.selectExpr("business", "contact", "NULL AS device", "as_of AS timestamp", "count", "event_time")
+    counted = ("business", "contact", "device", "timestamp")
+    each = enriched_walk_ins.select(*counted, none("bigint").alias("count"), "event_time")
+    base = ("business", "contact", "NULL AS device", "as_of AS timestamp", "count", "event_time")
+    known = base_counts.selectExpr(*base)
     return WIDER(each.unionByName(known))
 
 
