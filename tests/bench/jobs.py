@@ -44,13 +44,14 @@ JOBS: dict[str, tuple[str, tuple[str, ...], peers.Job]] = {
 # Of another topic than receipts.
 PROBES = "probes"
 WALK_INS = "walk-ins"
-# Of the receipts in Avro.
-RECEIPTS_AVRO = "receipts-avro"
-AVRO = "summaries of Avro, one stage"
+# Of the receipts in formats of a schema registry, by the format.
+FORMATS: dict[peers.Layout, str] = {
+    "avro": "summaries of Avro, one stage", "protobuf": "summaries of Protobuf, one stage",
+}  # fmt: skip
 EVERY: dict[str, tuple[str, tuple[str, ...], peers.Job]] = {
     **JOBS,
     WALK_INS: (WALK_INS, (WALK_INS,), "walk-ins"),
-    AVRO: ("avro", ("avro-summaries",), "summaries"),
+    **{job: (layout, (f"{layout}-summaries",), "summaries") for layout, job in FORMATS.items()},
 }
 
 
@@ -143,7 +144,13 @@ def run_kafka_streams(servers: Servers, job: str, **options: object) -> Measured
 
 
 def input_topic_of(job: str) -> str:
-    return {WALK_INS: PROBES, AVRO: RECEIPTS_AVRO}.get(job, RECEIPTS)
+    formats = {job: receipts_topic(layout) for layout, job in FORMATS.items()}
+    return {WALK_INS: PROBES, **formats}.get(job, RECEIPTS)
+
+
+def receipts_topic(layout: peers.Layout) -> str:
+    """The topic of receipts in a layout."""
+    return f"{RECEIPTS}-{layout}" if layout in FORMATS else RECEIPTS
 
 
 def cached(servers: Servers, job: str) -> Callable[[], Measured]:
@@ -203,12 +210,13 @@ def _close(one: object, other: object) -> bool:
 
 
 def fill(servers: Servers, records: int, keys: int, layout: peers.Layout = "canonical", schema: int = 0) -> None:
-    topic = RECEIPTS_AVRO if layout == "avro" else RECEIPTS
+    topic = receipts_topic(layout)
     drop(servers, [topic])
     end = int(time.time() * 1000)
     peers.generate(servers.broker.bootstrap, topic, records, end=end, keys=keys, layout=layout, schema=schema)
 
 
 def output(job: str) -> str:
-    outputs = {"quality": "metrics", ONE_STAGE: "one-stage-summaries", AVRO: "avro-summaries"}
+    formats = {job: f"{layout}-summaries" for layout, job in FORMATS.items()}
+    outputs = {"quality": "metrics", ONE_STAGE: "one-stage-summaries", **formats}
     return outputs.get(job, "metric-summaries")

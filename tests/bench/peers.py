@@ -33,7 +33,7 @@ from tests.bench.steady import RunSamples, sample_during
 
 Job = Literal["quality", "summaries", "summaries2", "walk-ins", "consume"]
 Guarantee = Literal["at_least_once", "exactly_once_v2"]
-Layout = Literal["canonical", "any", "avro"]
+Layout = Literal["canonical", "any", "avro", "protobuf"]
 
 PROGRAM = "peer.jar"
 SOURCES = Path(__file__).parent / "peer"
@@ -43,13 +43,14 @@ jar_sets.SETS.update(
     {
         # Kafka Streams of the broker's version with all it needs, as its POM names them.
         "streams": jar_sets.JarSet(
-            93,
+            95,
             (
                 "at.yawk.lz4:lz4-java:1.10.2",
                 "com.fasterxml.jackson.core:jackson-annotations:2.21",
                 "com.fasterxml.jackson.core:jackson-core:2.21.2",
                 "com.fasterxml.jackson.core:jackson-databind:2.21.2",
                 "com.github.luben:zstd-jni:1.5.6-10",
+                "com.google.protobuf:protobuf-java:4.35.1",
                 "org.apache.avro:avro:1.12.1",
                 "org.apache.kafka:kafka-clients:4.3.1",
                 "org.apache.kafka:kafka-streams:4.3.1",
@@ -95,7 +96,7 @@ def generate(
 ) -> Measured:
     """Fill a topic with receipts, made if there is none: event times over `span` up to `end`, in epoch ms.
 
-    schema: the id of the schema in the registry, of the layout `avro`.
+    schema: the id of the schema in the registry, of the layouts `avro` and `protobuf`.
     figures: `valid` by the rule of quality, `parsed` by the schema alone, `bytes` of values.
     """
     return _measured(

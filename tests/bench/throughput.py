@@ -22,21 +22,22 @@ from rich.progress import Progress
 from penstock.devstack.servers.registry import SchemaRegistryServer
 from penstock.host.ports import free_port
 from penstock.java import aot_cache, runtime
+from penstock.model.registry_schema import RegistrySchema
 from penstock.registry import client
 from penstock.settings import PROJECT, settings
-from penstock.streams import Avro
+from penstock.streams import Avro, Protobuf
 from tests.bench import peers
 from tests.bench.common import table, write
 from tests.bench.jobs import (
-    AVRO,
     EVERY,
+    FORMATS,
     JOBS,
     ONE_STAGE,
-    RECEIPTS_AVRO,
     Servers,
     cached,
     fill,
     output,
+    receipts_topic,
     run_kafka_streams,
     run_penstock,
     same,
@@ -174,8 +175,19 @@ def steady(pairs: Pairs = PAIRS, layout: Annotated[str, typer.Option(help="canon
 
 
 @app.command()
-def avro(pairs: Pairs = 3) -> None:
-    """The rate when warm of the same receipts in Avro; the peer reads them as generic records."""
+def registry_format(
+    layout: Annotated[str, typer.Argument(help="avro or protobuf")] = "avro", pairs: Pairs = 3, records: int = WARM
+) -> None:
+    """The rate when warm of the same receipts in a format of a schema registry, beside JSON.
+
+    The peer reads Avro as generic records, and Protobuf as the classes that protoc generates do.
+    """
+    chosen: peers.Layout = "protobuf" if layout == "protobuf" else "avro"
+    schemas: dict[str, RegistrySchema] = {
+        "avro": Avro.read(PROJECT / "tests" / "bench" / "receipts" / "receipt.avsc"),
+        "protobuf": Protobuf.read(PROJECT / "tests" / "bench" / "receipts" / "receipt.proto"),
+    }
+    schema, topic = schemas[chosen], receipts_topic(chosen)
     with (
         start_servers() as servers,
         SchemaRegistryServer(servers.folder, port=free_port()) as registry,
@@ -184,15 +196,14 @@ def avro(pairs: Pairs = 3) -> None:
         step = progress.add_task("generating", total=None)
         os.environ["PENSTOCK_SCHEMA_REGISTRY_URL"] = registry.url
         settings.cache_clear()
-        schema = Avro.read(PROJECT / "tests" / "bench" / "receipts" / "receipt.avsc")
-        schema_id = client.register(schema.subject_of(RECEIPTS_AVRO), schema.text, schema.kind)
-        fill(servers, WARM, KEYS, "avro", schema_id)
-        peer = {"layout": "avro", "schema": schema_id}
-        rows = _steady(servers, AVRO, pairs, partial(progress.update, step), peer)
-        fill(servers, WARM, KEYS)
+        schema_id = client.register(schema.subject_of(topic), schema.text, schema.kind)
+        fill(servers, records, KEYS, chosen, schema_id)
+        peer = {"layout": chosen, "schema": schema_id}
+        rows = _steady(servers, FORMATS[chosen], pairs, partial(progress.update, step), peer)
+        fill(servers, records, KEYS)
         rows += _steady(servers, ONE_STAGE, pairs, partial(progress.update, step), {})
-    about = f"{WARM:,} records, {KEYS:,} metrics, {pairs} pairs, medians"
-    write("throughput-avro", f"{about}.\n\n{table(STEADY_HEAD, rows)}")
+    about = f"{records:,} records, {KEYS:,} metrics, {pairs} pairs, medians"
+    write(f"throughput-{chosen}", f"{about}.\n\n{table(STEADY_HEAD, rows)}")
 
 
 def _steady(
@@ -313,7 +324,8 @@ def main(context: typer.Context) -> None:
         beside()
         any_layout()
         steady()
-        avro()
+        registry_format("avro")
+        registry_format("protobuf")
         scaling()
         otherwise()
 

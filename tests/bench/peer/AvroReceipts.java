@@ -16,7 +16,7 @@ import org.apache.avro.io.EncoderFactory;
 import org.apache.kafka.common.serialization.Deserializer;
 
 /** Receipts in Avro behind the header of a schema registry, by generic records, as registries' serialisers do it. */
-final class AvroReceipts {
+final class AvroReceipts implements ReceiptFormat {
     private static final Schema SCHEMA = SchemaBuilder.record("Receipt").fields()
         .requiredString("environment").requiredString("metric").requiredDouble("value").requiredLong("timestamp")
         .endRecord();
@@ -32,8 +32,8 @@ final class AvroReceipts {
         this.id = id;
     }
 
-    /** The record of a receipt. One thread. */
-    byte[] write(Receipts.Receipt receipt) throws IOException {
+    @Override
+    public byte[] write(Receipts.Receipt receipt) throws IOException {
         GenericRecord record = new GenericData.Record(SCHEMA);
         record.put("environment", receipt.environment());
         record.put("metric", receipt.metric());
@@ -47,8 +47,8 @@ final class AvroReceipts {
         return bytes.toByteArray();
     }
 
-    /** A receipt, or null if the record is none. */
-    static Deserializer<Receipts.Receipt> reader(int id) {
+    @Override
+    public Deserializer<Receipts.Receipt> reader() {
         GenericDatumReader<GenericRecord> reader = new GenericDatumReader<>(SCHEMA);
         return (topic, bytes) -> {
             Peer.seen();

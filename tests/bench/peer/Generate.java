@@ -150,7 +150,7 @@ final class Generate {
         private final SplittableRandom random;
         private final SplittableRandom looks;
         private final boolean anyLayout;
-        private final AvroReceipts avro;
+        private final ReceiptFormat format;
         private final double bad;
         private final long end;
         private final long span;
@@ -164,7 +164,7 @@ final class Generate {
             random = new SplittableRandom(arguments.number("seed") * 1_000_003 + partition);
             looks = new SplittableRandom(arguments.number("seed") * 1_000_003 + partition + 500_000);
             anyLayout = arguments.text("layout").equals("any");
-            avro = arguments.text("layout").equals("avro") ? new AvroReceipts((int) arguments.number("schema")) : null;
+            format = ReceiptFormat.of(arguments);
             bad = Double.parseDouble(arguments.text("bad"));
             end = arguments.number("end");
             span = arguments.number("span");
@@ -222,8 +222,8 @@ final class Generate {
                 length /= 2;
             }
             byte[] json = kind == 7 ? NO_JSON : Arrays.copyOf(line, length);
-            Receipts.Receipt receipt = avro == null ? null : Receipts.parse(json);
-            return receipt == null ? json : avro.write(receipt);
+            Receipts.Receipt receipt = format == null ? null : Receipts.parse(json);
+            return receipt == null ? json : format.write(receipt);
         }
 
         private static final byte[] PROD = bytes("\"prod\"");

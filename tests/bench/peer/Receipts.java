@@ -34,8 +34,9 @@ final class Receipts {
 
     /** A receipt, or null if the record is none. */
     static Deserializer<Receipt> reader(Peer.Arguments arguments) {
-        if (arguments.text("layout").equals("avro")) {
-            return AvroReceipts.reader((int) arguments.number("schema"));
+        ReceiptFormat format = ReceiptFormat.of(arguments);
+        if (format != null) {
+            return format.reader();
         }
         return (topic, bytes) -> {
             Peer.seen();

@@ -12,7 +12,7 @@ from jobs.metrics import bundles, metrics_settings, receipts, summaries
 from jobs.metrics.statistics import KEY, MOMENTS, quantile_names, summarize
 from jobs.presence import walk_ins
 from jobs.quality import counts
-from penstock.streams import Avro, EmitChanges, Stream, Topic, TopicOutput
+from penstock.streams import Avro, EmitChanges, Protobuf, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from penstock.streams import Input
 
 S = metrics_settings()
-# As in tests/bench/peer/AvroReceipts.java.
-AVRO = Avro.read(Path(__file__).parents[2] / "receipt.avsc")
-RECEIPTS_AVRO = Topic("receipts-avro", partitions=4, config={"retention.ms": "-1"}, schema=AVRO)
+# As in tests/bench/peer.
+FOLDER = Path(__file__).parents[2]
+FORMATS = {"avro": Avro.read(FOLDER / "receipt.avsc"), "protobuf": Protobuf.read(FOLDER / "receipt.proto")}
+TOPICS = {
+    name: Topic(f"receipts-{name}", partitions=4, config={"retention.ms": "-1"}, schema=schema)
+    for name, schema in FORMATS.items()
+}
 
 
 def one_stage(receipts: DataFrame) -> DataFrame:
@@ -50,7 +54,10 @@ STREAMS = [
     # The pattern keeps what the benchmark itself writes out of the count.
     replace(counts.STREAM, inputs={"records": replace(counts.RECORDS, pattern="receipts")}, every=0.0),
     summaries_of(receipts(S.summary), "one-stage"),
-    summaries_of(replace(receipts(S.summary), topic=RECEIPTS_AVRO, schema=AVRO.ddl), "avro"),
+    *(
+        summaries_of(replace(receipts(S.summary), topic=TOPICS[name], schema=of.ddl), name)
+        for name, of in FORMATS.items()
+    ),
     replace(bundles.STREAM, app="two-stages", every=0.0),
     replace(summaries.STREAM, app="two-stages", every=0.0),
     replace(walk_ins.STREAM, app="walk-ins", every=0.0),
