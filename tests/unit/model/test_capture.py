@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from penstock.errors import DeclarationError
 from penstock.model.avro import Avro
 from penstock.model.capture import load, parse
+from penstock.model.json_schema import JsonSchema
+from penstock.model.protobuf import Protobuf
+from penstock.model.registry_schema import RegistrySchema
 from tests.support.avro_cases import field, record, schema_text
 
 FULL = """CAPTURE INTO my-accounts.v1 PARTITIONS 4
@@ -313,3 +317,47 @@ def test_a_schema_that_does_not_fit_is_refused(
 def test_the_file_of_a_schema_is_a_string() -> None:
     with pytest.raises(DeclarationError, match=r"accounts.sql:1:44: .*expected the file of the schema"):
         parse(AVRO.replace("'accounts.avsc'", "accounts"), PATH)
+
+
+PROTO = 'syntax = "proto3"; package p; message A { int32 x = 1; } message Row { int64 id = 1; string at = 2; }'
+JSON_TEXT = json.dumps({"type": "object", "properties": {"id": {"type": "integer"}, "at": {"type": "string"}}})
+
+
+@pytest.mark.parametrize(
+    ("clause", "file", "schema"),
+    [
+        ("AS JSON SCHEMA 'accounts.json'", JSON_TEXT, JsonSchema(JSON_TEXT)),
+        ("AS JSON SCHEMA 'accounts.json' SUBJECT sales", JSON_TEXT, JsonSchema(JSON_TEXT, "sales")),
+        ("AS PROTOBUF 'accounts.proto' MESSAGE Row", PROTO, Protobuf(PROTO, message="Row")),
+        ("as protobuf 'accounts.proto' SUBJECT sales MESSAGE p.Row", PROTO, Protobuf(PROTO, "sales", "p.Row")),
+    ],
+)
+def test_the_schema_may_be_of_any_format(tmp_path: Path, clause: str, file: str, schema: RegistrySchema) -> None:
+    (tmp_path / clause.split("'")[1]).write_text(file)
+    text = LEAST.replace("accounts FROM", f"accounts {clause} FROM").replace("*", "id, at")
+    assert parse(text, tmp_path / "accounts.sql").topic.schema == schema
+
+
+@pytest.mark.parametrize(
+    ("clause", "message"),
+    [
+        ("AS PROTOBUF 'accounts.proto'", "has not the columns .*; got: column id is no field"),
+        (
+            "AS PROTOBUF 'accounts.proto' MESSAGE None",
+            "has no such message; got: None; hint: take one of",
+        ),
+        ("AS PROTOBUF 'other.proto'", "Protobuf: a schema cannot be read"),
+        (
+            "AS PROTOBUF accounts",
+            "expected the file .*; got: accounts; hint: write AS PROTOBUF 'accounts.proto'",
+        ),
+        ("AS JSON 'accounts.json'", "expected SCHEMA"),
+        ("AS JSON SCHEMA 'accounts.proto' MESSAGE Row", "this is no clause of a capture; got: MESSAGE"),
+        ("AS AVRO 'accounts.proto'", "an Avro schema is no JSON"),
+    ],
+)
+def test_a_format_that_does_not_fit_is_refused(tmp_path: Path, clause: str, message: str) -> None:
+    (tmp_path / "accounts.proto").write_text(PROTO)
+    text = LEAST.replace("accounts FROM", f"accounts {clause} FROM").replace("*", "id, at")
+    with pytest.raises(DeclarationError, match=rf"accounts.sql:1:\d+: .*{message}"):
+        parse(text, tmp_path / "accounts.sql")

@@ -1,4 +1,4 @@
-"""What a column of a database becomes in Avro, what is refused, and which values have no record."""
+"""What a column of a database becomes by a schema, what is refused, and which values have no record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 from penstock.capture.output.encode import EncodingError, Unreadable
 from penstock.capture.output.schema_columns import arrow_columns
 from penstock.model.avro import Avro
+from penstock.model.registry_schema import RegistrySchema
 from tests.support.avro_cases import DECIMAL, field, logical, optional, schema_text
+from tests.support.registry_formats import json_schema, protobuf
 
 MILLIS, DATE = logical("long", "timestamp-millis"), logical("int", "date")
 NOON = datetime(2026, 2, 3, 12, tzinfo=UTC)
@@ -71,3 +73,30 @@ def test_a_value_that_does_not_fit_is_told_of_its_row_alone(of: Any, good: Any, 
     assert None not in (values[0], values[2])
     assert list(reasons) == [1]
     assert reasons[1].startswith(f"column c does not fit its Avro field: {bad}")
+
+
+OTHERS: list[tuple[RegistrySchema, Any, Any]] = [
+    (protobuf("uint64 c = 1;"), 2**64 - 1, Decimal(2**64 - 1)), (protobuf("repeated string c = 1;"), ["a"], ["a"]),
+    (protobuf("google.protobuf.Timestamp c = 1;"), "2026-02-03 12:00:00", NOON), (protobuf("bool c = 1;"), 1, True),
+    (json_schema({"c": {"type": "string"}}), Decimal("1.20"), "1.20"),
+    (json_schema({"c": {"type": "string", "format": "date"}}), date(2026, 2, 3), date(2026, 2, 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "value", "read"), OTHERS)
+def test_a_value_of_another_format_is_kept(schema: RegistrySchema, value: Any, read: Any) -> None:
+    arrays, reasons = arrow_columns(schema, {"c": [value]})
+    assert (arrays["c"].to_pylist(), reasons) == ([read], {})
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "what"),
+    [
+        (protobuf("uint32 c = 1;"), "x", "Protobuf field cannot have; got: str for uint32"),
+        (protobuf("repeated int32 c = 1;"), ["x"], "Protobuf field cannot have; got: str for array<int>"),
+        (json_schema({"c": {"type": "number"}}), Decimal(1), "JsonSchema field cannot have; got: Decimal for double"),
+    ],
+)
+def test_a_column_says_what_its_format_calls_the_field(schema: RegistrySchema, value: Any, what: str) -> None:
+    with pytest.raises(EncodingError, match=what):
+        arrow_columns(schema, {"c": [value]})
