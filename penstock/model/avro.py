@@ -108,7 +108,13 @@ def _record(text: str) -> AvroType:
     try:
         parsed = parse_schema(json.loads(text), names)
         of = _SchemaReader(names).read(parsed, "", ())
-    except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError) as e:
+    except UnknownType as e:
+        what, hint = (
+            "an Avro schema names a type that it does not have",
+            "correct its name, or move the type into this schema",
+        )
+        raise DeclarationError(what, got=str(e), hint=hint) from e
+    except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError) as e:
         raise DeclarationError(
             "this is no Avro schema", got=f"{type(e).__name__}: {e}", hint="correct it as the Avro specification says"
         ) from e

@@ -123,11 +123,18 @@ def test_the_name_of_a_record_does_not_matter() -> None:
     ("text", "said"),
     [
         ("{", "no JSON"),
-        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "nothing"}]}', "no Avro schema"),
+        (
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "nothing"}]}',
+            "got: nothing; hint: correct its name",
+        ),
         ('"string"', "must be an Avro record"),
         (schema_text([field("a", ["null", "int", "string"])]), "a union of 2 types"),
         (schema_text([field("a", "null")]), "field a has a type that is not read"),
         (schema_text([field("a", ["null", "R"])]), "R within itself"),
+        (
+            schema_text([field("a", "shop.Item")]),
+            "names a type that it does not have; got: shop.Item; hint: .* into this schema",
+        ),
         (schema_text([field("d", logical("bytes", "decimal", precision=50, scale=2))]), "1 to 38 digits"),
         (schema_text([field("d", logical("bytes", "decimal"))]), "1 to 38 digits"),
         (schema_text([field("d", logical("bytes", "decimal", precision=5, scale={}))]), "no Avro schema"),
