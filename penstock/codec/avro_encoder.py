@@ -32,7 +32,10 @@ class AvroEncoder(ValueEncoder[Avro]):
         for (name, of), column in zip(fields, columns, strict=True):
             if column.null_count and not of.nullable:
                 raise ValueError(f"field {name} is NULL, and no union with null")
-        rows = _written(records, self.schema.record).to_pylist(maps_as_pydicts="strict")
+        # An array of structs is slower to read than its columns.
+        names = [name for name, _ in fields]
+        pairs = zip(columns, fields, strict=True)
+        lists = [_written(column, of).to_pylist(maps_as_pydicts="strict") for column, (_, of) in pairs]
         with optional_packages():
             from fastavro import schemaless_writer
             from fastavro.validation import validate
@@ -41,7 +44,8 @@ class AvroEncoder(ValueEncoder[Avro]):
         is_validated = _has_nulls_within(records, self.schema.record)
         schema, start, stream = self._written_schema, header(self.schema_id), BytesIO()
         values: list[bytes] = []
-        for row in rows:
+        for fields_of_row in zip(*lists, strict=True):
+            row = dict(zip(names, fields_of_row, strict=True))
             stream.seek(0)
             stream.truncate()
             stream.write(start)
