@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from base64 import b64decode
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ NAME = "schema.proto"
 WELL_KNOWN = "google/protobuf/"
 # Confluent's serialiser for Python registers a descriptor instead of a text.
 BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+SYNTAX = re.compile(r"\b(?:syntax|edition)\b")
 # protoc has state of its process.
 _LOCK = Lock()
 
@@ -77,19 +79,28 @@ def indexes_of(message: Descriptor) -> tuple[int, ...]:
 def _compiled(text: str) -> list[Any]:
     """The descriptors of a text and of what it imports, itself last."""
     with optional_packages():
-        from google.protobuf.descriptor_pb2 import FileDescriptorSet
-        from grpc_tools import _protoc_compiler, protoc
+        from grpc_tools import _protoc_compiler
     include = str(resources.files("grpc_tools") / "_proto")
+    if not SYNTAX.search(text):
+        # protoc's warning cannot be switched off.
+        text = f'syntax = "proto2"; {text}'
     with _LOCK, TemporaryDirectory() as folder:
         Path(folder, NAME).write_text(text)
         try:
-            # protoc's main prints errors, this raises them.
-            _protoc_compiler.get_protos(NAME.encode(), [folder.encode(), include.encode()])
+            # protoc's main prints errors and warnings.
+            modules = _protoc_compiler.get_protos(NAME.encode(), [folder.encode(), include.encode()])
         except Exception as e:
             raise ValueError(_errors(e)) from e
-        out = Path(folder, "descriptors")
-        protoc.main(["protoc", f"-I{folder}", f"-I{include}", "--include_imports", f"--descriptor_set_out={out}", NAME])
-        return [*FileDescriptorSet.FromString(out.read_bytes()).file]
+    return [_descriptor_in(module) for _, module in modules]
+
+
+def _descriptor_in(module: bytes) -> Any:
+    """The descriptor of a file in the module that protoc makes of it, which begins by registering it."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    calls = (node for node in ast.walk(ast.parse(module)) if isinstance(node, ast.Call))
+    call = next(one for one in calls if getattr(one.func, "attr", "") == "AddSerializedFile")
+    return FileDescriptorProto.FromString(ast.literal_eval(call.args[0]))
 
 
 def _errors(error: Exception) -> str:

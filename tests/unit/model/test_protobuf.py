@@ -50,6 +50,14 @@ def test_what_cannot_be_read_is_refused(body: str, said: str, capfd: pytest.Capt
 
 
 @pytest.mark.parametrize(
+    "head", ['syntax = "proto3"; import "google/protobuf/api.proto";', "/* None, as in older files. */", "// None\n"]
+)
+def test_what_protoc_warns_of_is_read_without_a_word(head: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert Protobuf(f"{head} message Warned {{ optional int32 a = 1; }}").ddl == "`a` INT"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
     ("field", "said"),
     [
         ("required int32 a = 1;", "got: required"),
