@@ -74,8 +74,8 @@ def _array(field: Field, values: Sequence[Any], what: str, reasons: dict[int, st
     if kind == "string":
         [values] = formed([name], [values])
     kinds = set(map(type, _leaves(values, field.type))) - {type(None), Unreadable}
-    if not kinds.issubset(TAKEN[kind]):
-        others = ", ".join(sorted(one.__name__ for one in kinds.difference(TAKEN[kind])))
+    if refused := kinds.difference(TAKEN[kind]) | _types_for_arrays(values, field.type):
+        others = ", ".join(sorted(one.__name__ for one in refused))
         error = EncodingError(
             f"column {name} has a type that its {what} cannot have",
             got=f"{others} for {field.type if field.type.element or not field.form else field.form.name}",
@@ -104,8 +104,20 @@ def _leaves(values: Iterable[Any], of: Type) -> Iterator[Any]:
     if not of.element:
         yield from values
         return
-    for value in values:
-        yield from _leaves(value, of.element) if isinstance(value, list) else (value,)
+    yield from _leaves(_items(values), of.element)
+
+
+def _types_for_arrays(values: Iterable[Any], of: Type) -> set[type]:
+    """Types of values that stand where arrays should: Arrow would make an array of a text's characters."""
+    if not of.element:
+        return set()
+    column = list(values)
+    others = {type(value) for value in column} - {list, type(None), Unreadable}
+    return others | _types_for_arrays(_items(column), of.element)
+
+
+def _items(arrays: Iterable[Any]) -> Iterator[Any]:
+    return (item for array in arrays if isinstance(array, list) for item in array)
 
 
 def _taken(value: Any, kind: str) -> Any:

@@ -50,6 +50,8 @@ def test_a_value_is_kept(of: Any, value: Any, read: Any) -> None:
         ("boolean", "t"), ("int", "1"), ("int", True), ("long", 1.0), ("double", Decimal(1)), ("string", 1),
         ("bytes", "x"), (DATE, NOON), (MILLIS, date(2026, 1, 1)), (DECIMAL, 1.5), (DECIMAL, "1"), ("int", [1]),
         ({"type": "array", "items": "int"}, ["x"]), ({"type": "array", "items": "int"}, [[1]]),
+        ({"type": "array", "items": "string"}, "{a,b}"), ({"type": "array", "items": "int"}, 1),
+        ({"type": "array", "items": {"type": "array", "items": "string"}}, ["ab"]),
     ],
 )  # fmt: skip
 def test_a_column_of_another_type_is_refused(of: Any, value: Any) -> None:
