@@ -1,13 +1,13 @@
 """The columns of a page as the types of a schema that a registry keeps.
 
-What a field takes, by the type that it is read as, without loss but for the microseconds that Avro's `timestamp-millis`
-has not:
+What a field takes, by the type that it is read as. Only the microseconds that Avro's `timestamp-millis` lacks, and the
+digits that FLOAT lacks, are lost:
 
 | type | values |
 |---|---|
 | BOOLEAN | booleans, 0 and 1 |
 | INT, BIGINT | integers that fit |
-| FLOAT, DOUBLE | floating-point numbers, and integers that they have exactly |
+| FLOAT, DOUBLE | floating-point numbers within their range, and integers that they have exactly |
 | STRING, also of enums | all that is a string in JSON: text, times, decimals, UUID, JSON; bytes in base64 |
 | BINARY | bytes |
 | DATE, TIMESTAMP | dates; times, in UTC if they have no zone; texts in ISO 8601 |
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, cast
 
@@ -91,7 +91,9 @@ def _array(field: Field, values: Sequence[Any], what: str, reasons: dict[int, st
         fitting = []
         for number, value in enumerate(values):
             try:
-                fitting.append(pa.array([_taken(value, kind)], target)[0])
+                taken = _taken(value, kind)
+                pa.array([taken], target)
+                fitting.append(taken)
             except WRONG as e:
                 fitting.append(None)
                 reason = f"column {name} does not fit its {what}: {str(value)[:200]} ({str(e).splitlines()[0]})"
@@ -134,7 +136,8 @@ def _taken(value: Any, kind: str) -> Any:
         case str() if kind == "date":
             return date.fromisoformat(value)
         case str() if kind == "timestamp":
-            return datetime.fromisoformat(value)
+            at = datetime.fromisoformat(value)
+            return at.astimezone(UTC) if at.tzinfo else at
         case float() if kind == "float" and MAX_FLOAT < abs(value) < math.inf:
             raise ValueError("it is too large")
     return value

@@ -17,6 +17,7 @@ from tests.support.avro_cases import DECIMAL, field, logical, optional, schema_t
 from tests.support.registry_formats import json_schema, protobuf
 
 MILLIS, DATE = logical("long", "timestamp-millis"), logical("int", "date")
+NUMBERS = {"type": "array", "items": optional("int")}
 NOON = datetime(2026, 2, 3, 12, tzinfo=UTC)
 
 
@@ -66,12 +67,13 @@ def test_a_column_of_another_type_is_refused(of: Any, value: Any) -> None:
         ("boolean", 1, 2), ("int", 1, 2**31), ("float", 1.0, 1e300), ("float", 1, 2**24 + 1), ("long", 1, 2**64),
         ("double", 1, 2**53 + 1), (DECIMAL, Decimal("0.001"), Decimal("0.0001")), (DECIMAL, 1, 10**18),
         (DATE, "2026-01-01", "infinity"), (MILLIS, NOON, "10000-01-01 00:00:00"),
-        ("string", "x", Unreadable(b"\xff")), ("int", 1, Unreadable(b"\xff")),
+        ("string", "x", Unreadable(b"\xff")), ("int", 1, Unreadable(b"\xff")), (NUMBERS, [1, None], [2**31]),
+        (MILLIS, NOON, "9999-12-31T23:59:59-01:00"),
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_is_told_of_its_row_alone(of: Any, good: Any, bad: Any) -> None:
-    values, reasons = column(of, good, bad, good)
-    assert values[1] is None
+    values, reasons = column(of, good, bad, good, None)
+    assert (values[1], values[3]) == (None, None)
     assert None not in (values[0], values[2])
     assert list(reasons) == [1]
     assert reasons[1].startswith(f"column c does not fit its Avro field: {bad}")
