@@ -38,6 +38,8 @@ from penstock.registry.wire_format import HEADER_BYTES, schema_id
 
 # Of the logical types that change a type.
 RAW_TYPES = {"timestamp": pa.int64(), "date": pa.int32(), "decimal": pa.binary()}
+# JSON has no such numbers; texts by what Python calls them.
+NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 EXACT = Context(prec=76)
 # A field of records that Spark has decoded, TRUE; it is NULL in what it returns for others.
 VALID = "_valid"
@@ -147,7 +149,10 @@ class AvroText:
         """A value without its header."""
         from fastavro import schemaless_reader
 
-        return orjson.dumps(schemaless_reader(BytesIO(value), self._schema, None), default=_text)
+        read = schemaless_reader(BytesIO(value), self._schema, None)
+        text = orjson.dumps(read, default=_text)
+        # orjson writes NaN as null.
+        return orjson.dumps(_with_texts(read), default=_text) if b"null" in text else text
 
 
 def _parsed(schema: Any, names: dict[str, Any]) -> Any:
@@ -169,6 +174,18 @@ def _without_invalid_decimal(node: dict[str, Any]) -> dict[str, Any]:
     # A `fixed` cannot have more digits than its bytes hold.
     is_valid = is_valid and digits <= math.log10(2) * (8 * size - 1)
     return node if is_valid else without_logical_type(node)
+
+
+def _with_texts(value: Any) -> Any:
+    """A value whose numbers that are not finite are texts, as in the JSON of Protobuf."""
+    match value:
+        case dict():
+            return {key: _with_texts(one) for key, one in value.items()}
+        case list():
+            return [_with_texts(one) for one in value]
+        case float() if not math.isfinite(value):
+            return NOT_FINITE[str(value)]
+    return value
 
 
 def _text(value: Any) -> str:
