@@ -161,8 +161,11 @@ class _SchemaReader:
     def _of_record(self, node: Any, where: str, within: tuple[str, ...]) -> AvroType:
         if node["name"] in within:
             raise _not_read(where, f"{node['name']} within itself", "take the field out of the schema that is read")
-        if not all(isinstance(one["name"], str) for one in node["fields"]):
+        names = [one["name"] for one in node["fields"]]
+        if not all(isinstance(name, str) for name in names):
             raise TypeError(f"a field of {node['name']} has a name that is no string")
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"{node['name']} has two fields {twice}")
         inner = (*within, node["name"])
         fields = (
             (one["name"], self.read(one["type"], f"{where}.{one['name']}".lstrip("."), inner)) for one in node["fields"]

@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 from penstock.errors import DeclarationError
 from penstock.model.registry_schema import RegistrySchema, json_text
@@ -179,10 +180,12 @@ class _SchemaReader:
 
     def _target(self, reference: Any, where: str) -> Any:
         """The schema that a reference names, within this one."""
-        node = self.root
-        if not str(reference).startswith("#"):
+        node, (file, _, pointer) = self.root, str(reference).partition("#")
+        if file or not str(reference):
             raise _not_read(where, f"a reference to another schema: {reference}", 'move it to "$defs" of this one')
-        for name in str(reference)[1:].split("/")[1:]:
+        if pointer and not pointer.startswith("/"):
+            raise _not_read(where, f"an anchor: {reference}", 'write its place, such as "#/$defs/Item"')
+        for name in unquote(pointer).split("/")[1:]:
             name = name.replace("~1", "/").replace("~0", "~")  # noqa: PLW2901
             if not isinstance(node, dict) or name not in node:
                 raise _not_read(where, f"a reference to nothing: {reference}", 'declare it in "$defs"')

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.codec.arrow_types import arrow_type
+from penstock.codec.avro import NOT_FINITE
 from penstock.codec.avro_encoder import AvroEncoder
 from penstock.codec.formats import FORMATS
 from penstock.codec.protobuf import written_indexes
@@ -158,6 +159,9 @@ def _value(value: Any, of: AvroType) -> Any:
     if of.element:
         if of.name == "map":
             return {key: _value(one, of.element) for key, one in value.items()}
+        if not isinstance(value, list):
+            # Arrow would make a list of a text's characters.
+            raise ValueError("it is no list")
         return [_value(one, of.element) for one in value]
     match of.type.kind:
         case "timestamp" if isinstance(value, str):
@@ -171,4 +175,6 @@ def _value(value: Any, of: AvroType) -> Any:
             return Decimal(str(value))
         case "binary":
             return b64decode(value, validate=True)
+        case "float" | "double" if value in NOT_FINITE.values():
+            return float(value)
     return value

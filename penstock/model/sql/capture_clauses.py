@@ -140,7 +140,9 @@ class CaptureClauses(TokenReader):
         said = dict[str, str]()
         while option := next((name for name in options if self.is_word(name)), ""):
             self.at += 1
-            said[option.lower()] = self.name(options.pop(option))
+            what = options.pop(option)
+            is_text = self.text[self.peek().start] == "'"
+            said[option.lower()] = self.next(what).text if is_text else self.name(what)
         return SchemaFile(word, file.text, said)
 
     def _condition(self, dialect: str, clause: Token) -> dict[str, Any]:

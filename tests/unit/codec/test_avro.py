@@ -138,6 +138,7 @@ def test_the_name_of_a_record_does_not_matter() -> None:
         (schema_text([field("d", logical("bytes", "decimal", precision=50, scale=2))]), "1 to 38 digits"),
         (schema_text([field("d", logical("bytes", "decimal"))]), "1 to 38 digits"),
         (schema_text([field("d", logical("bytes", "decimal", precision=5, scale={}))]), "no Avro schema"),
+        (schema_text([field("a", "int"), field("b", "int"), field("a", "long")]), "no Avro schema.*R has two fields a"),
         (schema_text([{"name": None, "type": "int"}]), "no Avro schema.*name that is no string"),
     ],
 )

@@ -330,6 +330,11 @@ JSON_TEXT = json.dumps({"type": "object", "properties": {"id": {"type": "integer
         ("AS JSON SCHEMA 'accounts.json' SUBJECT sales", JSON_TEXT, JsonSchema(JSON_TEXT, "sales")),
         ("AS PROTOBUF 'accounts.proto' MESSAGE Row", PROTO, Protobuf(PROTO, message="Row")),
         ("as protobuf 'accounts.proto' SUBJECT sales MESSAGE p.Row", PROTO, Protobuf(PROTO, "sales", "p.Row")),
+        (
+            "AS PROTOBUF 'accounts.proto' SUBJECT ':.eu:sales' MESSAGE 'p.Row'",
+            PROTO,
+            Protobuf(PROTO, ":.eu:sales", "p.Row"),
+        ),
     ],
 )
 def test_the_schema_may_be_of_any_format(tmp_path: Path, clause: str, file: str, schema: RegistrySchema) -> None:

@@ -28,14 +28,14 @@ def test_types_are_those_of_the_keywords() -> None:
             "d": {"type": "string", "format": "date"},
             "t": {"type": "string", "format": "date-time"},
             "e": {"enum": ["x", "y", None]},
-            "l": {"type": "array", "items": {"$ref": "#/$defs/Item"}},
+            "l": {"type": "array", "items": {"$ref": "#/$defs/An%20Item"}},
             "m": {"type": "object", "additionalProperties": {"type": "boolean"}},
             "o": {"allOf": [{"$ref": "#/definitions/Other"}]},
             "x": {"type": ["integer", "number"]},
         },
         ("a", "b", "t"),
         definitions={"Other": {"properties": {"p": {"const": 1}}}},
-        **{"$defs": {"Item": item}},
+        **{"$defs": {"An Item": item}},
     )
     assert read.ddl == (
         "`a` STRING NOT NULL, `b` BIGINT, `c` DOUBLE, `d` DATE, `t` TIMESTAMP NOT NULL, `e` STRING, "
@@ -61,6 +61,7 @@ def test_types_are_those_of_the_keywords() -> None:
         ({"type": "array", "items": {"type": "null"}}, r"v\[\] has a type"),
         ({"type": "text"}, "got: type text"),
         ({"$ref": "https://example.com/a.json"}, "a reference to another schema"),
+        ({"$ref": "#Item"}, "an anchor: #Item"),
         ({"$ref": "#/$defs/None"}, "a reference to nothing"),
         ({"$ref": "#/properties/v"}, "#/properties/v within itself"),
         ({"type": "object", "properties": {"a": {"type": "null"}}}, "v.a has a type"),
