@@ -132,7 +132,10 @@ def _is_same_kind(have: Any, to: Any) -> bool:
         return _is_same_kind(have.value_type, to.value_type)
     if of_arrow.is_map(have) and of_arrow.is_map(to):
         return _is_same_kind(have.key_type, to.key_type) and _is_same_kind(have.item_type, to.item_type)
+    # Arrow rounds these without an error, and makes infinity of a DOUBLE that no FLOAT has.
     rounds = of_arrow.is_floating(have) and of_arrow.is_decimal(to)
+    rounds |= of_arrow.is_timestamp(have) and of_arrow.is_date(to)
+    rounds |= of_arrow.is_float64(have) and of_arrow.is_float32(to)
     return of_arrow.is_null(have) or (not rounds and _family(have) == _family(to))
 
 

@@ -25,6 +25,13 @@ TEXT, PARSED, ERROR = "_text", "_parsed", "_error"
 MAX_VALUE_BYTES = 2**31 - 1
 
 
+# The first and the last number of the years 1 to 9999.
+TIME_LIMITS: dict[pa.DataType, tuple[int, int]] = {
+    pa.timestamp("us", "UTC"): (-62_135_596_800_000_000, 253_402_300_799_999_999),
+    pa.date32(): (-719_162, 2_932_896),
+}
+
+
 @dataclass(frozen=True)
 class RegistryValues:
     """What the decoder of a topic's values is told; it is sent to Spark's workers.
@@ -106,6 +113,7 @@ class ValueEncoder(ABC, Generic[S]):
         """Encode some of the records into `encoded`. numbers: which ones."""
         some = records if len(numbers) == len(records) else records.take(pa.array(numbers, pa.int64()))
         try:
+            _check_times(some, "")
             values = self.encode_records(some)
         except (ValueError, OverflowError) as e:
             if len(numbers) == 1:
@@ -129,6 +137,29 @@ class ValueEncoder(ABC, Generic[S]):
             ValueError: A record is none of the schema. It says why, if there is one record.
             OverflowError: A time is beyond Python's calendar.
         """
+
+
+def _check_times(values: Any, where: str) -> None:
+    """Raise ValueError if a time or a date is outside of Python's calendar, which is that of Protobuf and of ISO 8601.
+
+    Args:
+        values: An Arrow array.
+        where: The name of the field.
+    """
+    of, inner = values.type, f"{where}." if where else ""
+    if of in TIME_LIMITS:
+        found: Any = pc.min_max(values.cast(pa.int32() if of == pa.date32() else pa.int64()))
+        found = found.as_py()
+        first, last = TIME_LIMITS[of]
+        if found["min"] is not None and (found["min"] < first or found["max"] > last):
+            raise ValueError(f"field {where} has a time outside of the years 1 to 9999")
+    elif pa.types.is_struct(of):
+        for number, column in enumerate(values.flatten()):
+            _check_times(column, f"{inner}{of.field(number).name}")
+    elif pa.types.is_map(of):
+        _check_times(values.items, f"{where}[]")
+    elif pa.types.is_list(of):
+        _check_times(values.flatten(), f"{where}[]")
 
 
 class ValueText(Protocol):

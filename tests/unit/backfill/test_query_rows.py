@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import duckdb
 import pyarrow as pa
 import pytest
@@ -12,12 +14,12 @@ from penstock.codec.avro_encoder import AvroEncoder
 from penstock.codec.registry_values import RegistryValues
 from penstock.errors import DeclarationError
 from penstock.model.avro import Avro
-from tests.support.avro_cases import DECIMAL, field, optional, record, schema_text
+from tests.support.avro_cases import DECIMAL, field, logical, optional, record, schema_text
 
 INNER = record("Inner", field("a", "int"), field("b", optional("string")))
 NESTED = {
     "struct": INNER, "list": {"type": "array", "items": "long"}, "map": {"type": "map", "values": "long"},
-    "decimals": {"type": "array", "items": DECIMAL},
+    "decimals": {"type": "array", "items": DECIMAL}, "date": logical("int", "date"), "float": "float",
 }  # fmt: skip
 SCHEMA = Avro(schema_text([field("id", "int"), field("_key", "string")]))
 
@@ -52,6 +54,8 @@ def test_a_row_that_does_not_fit_is_refused_by_its_key() -> None:
         ("struct", "{'a': now(), 'b': 'x'}", None),
         ("list", "[now()]", None), ("list", "[[1]]", None), ("map", "MAP {'k': now()}", None),
         ("map", "MAP {1: 1}", None), ("decimals", "[1.5::DOUBLE]", None),
+        ("date", "DATE '2026-02-03'", date(2026, 2, 3)), ("date", "TIMESTAMP '2026-02-03 04:05:06'", None),
+        ("float", "1e300::DOUBLE", None), ("float", "1.5::FLOAT", 1.5),
     ],
 )  # fmt: skip
 def test_what_is_in_structs_lists_and_maps_keeps_its_meaning_or_is_refused(name: str, sql: str, read: object) -> None:

@@ -45,6 +45,9 @@ NESTED = JsonSchema(
 LINE: dict[str, Any] = {
     "day": date(2026, 1, 2), "line": {"n": 1.5, "at": AT}, "tags": ["a", None], "sums": [("k", 2.0)],
 }  # fmt: skip
+# Microseconds since 1970 that Arrow and DuckDB have, and Python has not.
+DAY = 86_400_000_000
+LATE, EARLY = 253_402_300_800_000_000, -62_135_596_800_000_001
 ALL = Protobuf(EVERYTHING, message="Everything")
 EMPTY: dict[str, Any] = {
     "id": 0, "i": 0, "u": 0, "big": Decimal(0), "f": 0.0, "d": 0.0, "z": False, "s": "", "y": b"", "color": "RED",
@@ -93,6 +96,11 @@ def test_what_is_encoded_is_read_with_equal_values(name: str) -> None:
         ("JSON Schema, nested", {"line": {"n": None, "at": None}}, "field line.n is NULL, which"),
         ("JSON Schema, nested", {"sums": [("k", None)]}, r"field sums[] is NULL, which"),
         ("JSON Schema, nested", {"sums": [("k", float("nan"))]}, r"field sums[] is no finite number"),
+        ("Avro", {"at": LATE}, "field at has a time outside of the years 1 to 9999"),
+        ("JSON Schema", {"at": LATE}, "field at has a time outside of the years 1 to 9999"),
+        ("JSON Schema, nested", {"day": LATE // DAY}, "field day has a time outside of the years 1 to 9999"),
+        ("JSON Schema, nested", {"line": {"n": 1, "at": EARLY}}, "field line.at has a time outside of the years"),
+        ("Protobuf", {"at": EARLY}, "field at has a time outside of the years 1 to 9999"),
         ("Protobuf, all types", {"color": "GREEN"}, "field color: demo.Color has no such value"),
         ("Protobuf, all types", {"u": 2**32}, "field u: "),
     ],
