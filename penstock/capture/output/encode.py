@@ -63,9 +63,15 @@ INTEGER_LIMIT = 2**64
 
 
 class EncodingError(PenstockError):
-    """A column has a value of a type that cannot be encoded; `column` is its name."""
+    """A column has a value of a type that cannot be encoded.
+
+    Attributes:
+        column: Its name.
+        row: The number of the first row that has one; None if it is not known.
+    """
 
     column = ""
+    row: int | None = None
 
 
 # Types that orjson writes directly.

@@ -56,6 +56,8 @@ def records(capture: Capture, page: SourcePage, encoder: ValueEncoder[Any] | Non
         keys = _keys(capture, formed_columns)
         values, reasons = _by_schema(encoder, columns) if encoder else _json(capture.dialect, formed_columns)
     except EncodingError as e:
+        if e.row is not None and encoder:
+            e.got = f"{e.got}, first of key {keys[e.row].decode()}"
         as_text = f"select {AS_TEXT[capture.dialect].format(e.column)} AS {e.column}"
         e.restate(e.what, f"{as_text}, or {'declare another type' if encoder else 'leave it out'}")
         raise

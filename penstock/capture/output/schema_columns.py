@@ -74,7 +74,7 @@ def _array(field: Field, values: Sequence[Any], what: str, reasons: dict[int, st
     if kind == "string":
         [values] = formed([name], [values])
     kinds = set(map(type, _leaves(values, field.type))) - {type(None), Unreadable}
-    if refused := kinds.difference(TAKEN[kind]) | _types_for_arrays(values, field.type):
+    if refused := _refused(values, field.type):
         others = ", ".join(sorted(one.__name__ for one in refused))
         error = EncodingError(
             f"column {name} has a type that its {what} cannot have",
@@ -82,6 +82,7 @@ def _array(field: Field, values: Sequence[Any], what: str, reasons: dict[int, st
             hint="convert the column in the SELECT to text, or change the type of the field",
         )
         error.column = name
+        error.row = next(number for number, value in enumerate(values) if _refused([value], field.type))
         raise error
     target: Any = arrow_type(field.type)
     try:
@@ -101,21 +102,17 @@ def _array(field: Field, values: Sequence[Any], what: str, reasons: dict[int, st
         return cast("pa.Array[Any]", pa.array(fitting, target))
 
 
-def _leaves(values: Iterable[Any], of: Type) -> Iterator[Any]:
+def _leaves(values: Iterable[Any], of: Type) -> Iterable[Any]:
     """Values, or those within arrays."""
-    if not of.element:
-        yield from values
-        return
-    yield from _leaves(_items(values), of.element)
+    return _leaves(_items(values), of.element) if of.element else values
 
 
-def _types_for_arrays(values: Iterable[Any], of: Type) -> set[type]:
-    """Types of values that stand where arrays should: Arrow would make an array of a text's characters."""
-    if not of.element:
-        return set()
-    column = list(values)
-    others = {type(value) for value in column} - {list, type(None), Unreadable}
-    return others | _types_for_arrays(_items(column), of.element)
+def _refused(values: Sequence[Any], of: Type) -> set[type]:
+    """The types of values that a type does not take. Arrow would make an array of a text's characters."""
+    others = set(map(type, values)) - {type(None), Unreadable}
+    if of.element:
+        return (others - {list}) | _refused([*_items(values)], of.element)
+    return others.difference(TAKEN[of.kind])
 
 
 def _items(arrays: Iterable[Any]) -> Iterator[Any]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from penstock.capture.output.encode import EncodingError, Unreadable
+from penstock.capture.output.page_records import records
 from penstock.capture.output.schema_columns import arrow_columns
+from penstock.capture.source.base import SourcePage
+from penstock.codec.formats import value_encoder
 from penstock.model.avro import Avro
+from penstock.model.capture import parse
 from penstock.model.registry_schema import RegistrySchema
 from tests.support.avro_cases import DECIMAL, field, logical, optional, schema_text
 from tests.support.registry_formats import json_schema, protobuf
@@ -104,3 +109,14 @@ def test_a_value_of_another_format_is_kept(schema: RegistrySchema, value: Any, r
 def test_a_column_says_what_its_format_calls_the_field(schema: RegistrySchema, value: Any, what: str) -> None:
     with pytest.raises(EncodingError, match=what):
         arrow_columns(schema, {"c": [value]})
+
+
+def test_an_error_names_the_row_of_the_value(tmp_path: Path) -> None:
+    (tmp_path / "t.proto").write_text(protobuf("int64 id = 1; int64 at = 2; repeated int32 n = 3;").text)
+    clauses = "CAPTURE INTO t AS PROTOBUF 't.proto' MESSAGE Order FROM sqlite x KEY (id) CURSOR at"
+    capture = parse(f"{clauses} AS SELECT id, at, n FROM t", tmp_path / "t.sql")
+    assert capture.topic.registry_schema
+    page = SourcePage((("id", ""), ("at", ""), ("n", "")), [(1, 1, None), (2, 1, [1]), (3, 1, [1, "x"]), (4, 1, "y")])
+    encoder = value_encoder(capture.topic.registry_schema, 1)
+    with pytest.raises(EncodingError, match=r'got: str for array<int>, first of key {"id":3}; hint: select CAST\(n AS'):
+        records(capture, page, encoder)
