@@ -73,8 +73,9 @@ class _PartitionReader:
         self._close()
 
     def _close(self) -> None:
-        if self._consumer is not None:
-            close_checking(self._consumer)
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            close_checking(consumer)
 
     def corrupt_batch_at(self, offset: int) -> int | None:
         """The first offset of the batch at an offset, or after it, if that batch is corrupt."""
