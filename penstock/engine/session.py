@@ -104,6 +104,10 @@ def _submit_conf(
         # Generated code is compiled once: a few streams have more classes than the default cache of 100, and would
         # compile all of them again for each batch.
         "spark.sql.codegen.cache.maxEntries": "1000",
+        # For the line of code of each expression, PySpark asks the JVM four times and both walk their stacks: a third
+        # of the time in which a query is planned. Errors are told by their first line, which has no line of code.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.sql.dataFrameQueryContext.enabled": "false",
         # Groups in a task beyond which aggregates of objects sort instead of hash; the default is 128.
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "5000",
         # How often an idle query polls the broker; the default of 10 ms takes a fifth of a core per query.
