@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,6 +21,23 @@ if TYPE_CHECKING:
 
 # The engine's function, by name: a declaration is read where there is no Spark.
 APPLY = "penstock.engine.state.fold:apply_fold"
+# As errors name the queries.
+QUERY_NAMES = {
+    "update_sql": "the update query", "emit_sql": "the emit query", "expires_when": "the condition of expiry",
+    "restore_sql": "the restore query",
+}  # fmt: skip
+# The variables that the engine sets for a query, beside those of the fold.
+ENGINE_VARIABLES: dict[str, tuple[str, ...]] = {
+    "update_sql": ("watermark", "time"), "emit_sql": ("watermark", "time"), "expires_when": ("watermark",),
+}  # fmt: skip
+VARIABLE_READ = re.compile(r"\bgetvariable\s*\(\s*'([^']*)'\s*\)", re.IGNORECASE)
+VARIABLE_NAMES = "use letters, digits and '_', and neither watermark nor time"
+
+
+def is_variable_name(name: object) -> bool:
+    """Whether a fold may have a variable of this name: an identifier that the engine does not use itself."""
+    is_identifier = isinstance(name, str) and name.isascii() and name.isidentifier()
+    return is_identifier and str(name).lower() not in ENGINE_VARIABLES["update_sql"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +74,7 @@ class Fold:
         input_retention: how long before the watermark the inputs must still hold their records, so that a lost state
             can be rebuilt from them: to fold all of them at once gives the same, and an older record changes nothing.
             None if that is not so; without `restore_sql` the state is then lost with its checkpoint.
+        variables: durations by name: `getvariable('wait')` is that of `wait` in ms, in each query but `restore_sql`.
         location: where it is declared.
         query_locations: of a fold in SQL, the file, line and column at which each of its queries begins, by attribute.
     """
@@ -70,6 +89,7 @@ class Fold:
     timer_field: str = ""
     restore_sql: str = ""
     input_retention: timedelta | None = None
+    variables: Mapping[str, timedelta] = field(default_factory=dict, hash=False)
     location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
     query_locations: Mapping[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -105,7 +125,32 @@ class Fold:
                     got=f"timer {self.timer_field}, input retention {self.input_retention}",
                     hint="leave out the input retention: rows of timers that have fired would be emitted again",
                 )
+        self._check_variables()
         assert self.output_fields
+
+    def _check_variables(self) -> None:
+        """The fold's variables are durations, and its queries read no others: DuckDB takes an unknown one for NULL."""
+        check_kind(f"fold {self.name}", "variables", self.variables, Mapping)
+        for name, value in self.variables.items():
+            if not is_variable_name(name):
+                raise DeclarationError(
+                    f"fold {self.name} has a variable whose name is not usable",
+                    got=repr(name),
+                    hint=VARIABLE_NAMES,
+                )
+            check_duration(f"fold {self.name}: variable {name}", value)
+        for attribute, query in QUERY_NAMES.items():
+            known = [*ENGINE_VARIABLES[attribute], *self.variables] if attribute in ENGINE_VARIABLES else []
+            for name in VARIABLE_READ.findall(getattr(self, attribute)):
+                if name.lower() not in [one.lower() for one in known]:
+                    declare = f"; or declare SETTING {name} 30 MINUTES in SQL, Fold(variables=...) in Python"
+                    raise DeclarationError(
+                        f"{query} of fold {self.name} reads an unknown variable",
+                        got=f"getvariable('{name}')",
+                        hint=f"take one of: {', '.join(known)}{declare if is_variable_name(name) else ''}"
+                        if known
+                        else "it has no variables",
+                    )
 
     @property
     def can_rebuild(self) -> bool:

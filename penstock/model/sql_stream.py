@@ -7,6 +7,7 @@
                                            -- without AS JSON, the schema that the topic declares in Python
         EVENT TIME timestamp_millis(at)    -- SQL over the fields; `timestamp`, a field, if left out
         AHEAD 5 MINUTES                    -- how far it may lie in the future; this if left out
+        WITH RECORD                        -- the column `record`: offset, timestamp, headers and more of the record
         KEEP LATE                          -- late records, in the topic `<stream>-late`; otherwise they are counted
     READ TABLE shops AS JSON (name STRING) -- a compacted topic: the newest value of each `key`, to join with
     KEY (shop, minute)                     -- of a record; none if left out
@@ -16,6 +17,7 @@
     MASK email HASHED WITH pii, card ENCRYPTED WITH cards, note DROPPED   -- before it is written; pii, cards: keys
     PARTITIONS 4                           -- of the topic, if it is created
     RETENTION 7 DAYS                       -- or COMPACTED
+    WITH ('min.compaction.lag.ms' = '60000')   -- further settings of the topic, by Kafka's names
     PARTITION BY HOUR                      -- an asset event in Airflow for each closed HOUR, DAY or WINDOW
     EVERY 10 SECONDS                       -- between batches
     STATE PARTITIONS 1                     -- fixed by the checkpoint
@@ -28,9 +30,9 @@
 `EMIT FINAL` writes each window once, when it is closed; `EMIT CHANGES WINDOW ... GRACE ...` writes each change of it;
 without EMIT each record becomes rows by itself. Both may say PHASE, and `EMIT FINAL` also LATE BY with STEPS: see
 `penstock.model.output_mode`, whose EmitFinal and EmitChanges they are. `JOIN WITHIN 10 MINUTES GRACE 1 MINUTE` joins
-two topics. Every clause but READ and EXPECT stands once, in any order behind the first. The SELECT reads topics and
-tables by name, and has of each topic the column `event_time` beside its fields. Several outputs, combiners, patterns
-and state of other kinds need Python.
+two topics. Every clause but READ, EXPECT, FOLD and SETTING stands once, in any order behind the first. The SELECT reads
+topics and tables by name, and has of each topic the column `event_time` beside its fields. Several outputs, combiners,
+patterns and state of other kinds need Python.
 
 A FOLD is keyed state: a `penstock.model.fold.Fold`, whose rows the SELECT reads by the fold's name::
 
@@ -47,9 +49,10 @@ A FOLD is keyed state: a `penstock.model.fold.Fold`, whose rows the SELECT reads
         RESTORE AS (SELECT shop, total, since FROM output)   -- DuckDB: the state from the stream's compacted output
         TIMER due                          -- a field of the state: when a key is folded without a record
         EXPIRES WHEN (since < getvariable('watermark') - 86400000)
-        INPUT RETENTION 5 HOURS            -- the records from which a lost state can be rebuilt
+        INPUT RETENTION 5 HOURS            -- the records from which a lost state can be rebuilt; or a SETTING
     GRACE 10 MINUTES                       -- how late a record may be; without it, none is late
     TICK 1 SECOND                          -- how exact timers are
+    SETTING wait 30 MINUTES                -- PENSTOCK_<APP>_WAIT, or this: getvariable('wait') in DuckDB, ms
     AS SELECT shop, total FROM totals
 
 FROM, BY, STATE, UPDATE, ROWS and EMIT must be there; the parts stand in any order.
@@ -86,6 +89,7 @@ class StreamRead:
         ahead: How far an event time may lie in the future; None for the default.
         keeps_late: Whether late records are kept in a topic.
         is_table: Whether it is read as a table.
+        has_record: Whether there is a column `record` with the whole record.
     """
 
     topic: str
@@ -94,6 +98,7 @@ class StreamRead:
     ahead: timedelta | None = None
     keeps_late: bool = False
     is_table: bool = False
+    has_record: bool = False
 
 
 @dataclass(frozen=True)

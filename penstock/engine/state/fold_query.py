@@ -14,7 +14,8 @@ from penstock.codec.arrow_types import arrow_type
 from penstock.codec.columnar import EVENT_TIME, connection
 from penstock.engine.state.state_part import HASH, Hashes
 from penstock.errors import DeclarationError, PenstockError
-from penstock.model.fold import Fold
+from penstock.model.fold import QUERY_NAMES, Fold
+from penstock.model.output_mode import millis
 from penstock.model.types import Field
 
 # The most rows that are folded at once; more are split by key.
@@ -30,23 +31,19 @@ class QueryFacts(NamedTuple):
     """What errors say of a query of a fold.
 
     Attributes:
-        name: Its name.
         reads: The tables that it may read.
         lines_before: Lines of the statement before the query.
     """
 
-    name: str
     reads: str
     lines_before: int = 0
 
 
 QUERIES: dict[Query, QueryFacts] = {
-    "update_sql": QueryFacts("the update query", "the tables records and state", 1),
-    "emit_sql": QueryFacts("the emit query", "the tables folded, records and state"),
-    "expires_when": QueryFacts("the condition of expiry", "the columns of the key and the state", 1),
-    "restore_sql": QueryFacts(
-        "the restore query", "the table output: the columns of the key and the value of its records"
-    ),
+    "update_sql": QueryFacts("the tables records and state", 1),
+    "emit_sql": QueryFacts("the tables folded, records and state"),
+    "expires_when": QueryFacts("the columns of the key and the state", 1),
+    "restore_sql": QueryFacts("the table output: the columns of the key and the value of its records"),
 }
 REFUSALS = (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException)
 ERROR_LINE = re.compile(r"^(?P<line>LINE (?P<number>\d+): )(?P<excerpt>.*)\n(?P<blanks> *)\^", re.MULTILINE)
@@ -182,8 +179,7 @@ def _fold_piece(
     try:
         for name, table in tables.items():
             con.register(name, table)
-        for name, value in zip(("watermark", "time"), times, strict=True):
-            con.execute(f"SET VARIABLE {name} = {value}::BIGINT")
+        _set_variables(con, fold, watermark=times[0], time=times[1])
         con.execute(
             f"CREATE OR REPLACE TEMP TABLE _touched AS SELECT {HASH}, {key} FROM _records "
             f"UNION SELECT {HASH}, {key} FROM _due"
@@ -242,7 +238,7 @@ def cast_result(fold: Fold, query: Query, rows: pa.Table, to: pa.Schema) -> pa.T
         return rows.select(to.names).cast(to)
     except (KeyError, ValueError) as e:
         wanted = ", ".join(f"{f.name} {f.type}" for f in to if f.name != HASH)
-        place, name = fold.query_location(query), QUERIES[query].name
+        place, name = fold.query_location(query), QUERY_NAMES[query]
         raise DeclarationError(
             f"{place}: {name} of fold {fold.name} gives other columns than declared",
             got=str(e).splitlines()[0],
@@ -254,7 +250,7 @@ def query_error(fold: Fold, query: Query, e: duckdb.Error) -> DeclarationError:
     """The error of a query that DuckDB refuses, with its place as far as DuckDB says it."""
     place = fold.query_location(query, _error_offset(getattr(fold, query), str(e), QUERIES[query].lines_before))
     return DeclarationError(
-        f"{place}: {QUERIES[query].name} of fold {fold.name} is refused by DuckDB",
+        f"{place}: {QUERY_NAMES[query]} of fold {fold.name} is refused by DuckDB",
         got=" ".join(str(e).split())[:600],
         hint=f"let it read {QUERIES[query].reads}",
     )
@@ -285,13 +281,19 @@ def drop_expired(fold: Fold, rows: pa.Table, watermark: int) -> pa.Table:
     con = connection()
     con.register("_rows", rows)
     try:
-        con.execute(f"SET VARIABLE watermark = {watermark}::BIGINT")
+        _set_variables(con, fold, watermark=watermark)
         remaining = query_table(
             con, f"FROM _rows WHERE NOT coalesce((\n{without_semicolon(fold.expires_when)}), false)"
         )
     finally:
         con.unregister("_rows")
     return remaining.cast(rows.schema)
+
+
+def _set_variables(con: duckdb.DuckDBPyConnection, fold: Fold, **times: int) -> None:
+    """Set what the fold's queries read by `getvariable`: times, epoch ms, and the fold's durations, ms."""
+    for name, value in {**times, **{name: millis(value) for name, value in fold.variables.items()}}.items():
+        con.execute(f'SET VARIABLE "{name}" = {value}::BIGINT')
 
 
 def query_table(con: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from penstock.errors import DeclarationError
@@ -41,11 +43,25 @@ FOLD_PARTS = {
 }
 
 
+class FoldClause(NamedTuple):
+    """A FOLD clause as it is written.
+
+    Attributes:
+        name: Of the fold.
+        parts: What each part says, by attribute of `Fold`, and `source`; `input_retention` may name a setting.
+        locations: File, line and column of each part.
+    """
+
+    name: str
+    parts: dict[str, Any]
+    locations: dict[str, str]
+
+
 @dataclass
 class FoldClauseReader(ClauseReader):
     """Reads the FOLD clauses of a stream. `clause_tokens` also has `FOLD <name>`."""
 
-    def _fold(self) -> SqlFold:
+    def _fold(self) -> FoldClause:
         first = self.peek()
         name = self.name("the fold's name")
         clause = f"FOLD {name}"
@@ -67,9 +83,23 @@ class FoldClauseReader(ClauseReader):
             if example and attribute not in given:
                 written = ", ".join(one for one in FOLD_PARTS if FOLD_PARTS[one].attribute in given) or "nothing"
                 raise self.error(f"{part} is missing in FOLD {name}", written, f"write {example}", first)
-        source, is_select = given.pop("source")
-        with self.placed(clause):
-            fold = Fold(name, **given)
+        return FoldClause(name, given, locations)
+
+    def _declared_fold(self, clause: FoldClause, settings: Mapping[str, timedelta]) -> SqlFold:
+        """The fold that a clause declares, with the settings of the stream."""
+        (source, is_select), locations = clause.parts["source"], clause.locations
+        parts = {attribute: part for attribute, part in clause.parts.items() if attribute != "source"}
+        setting = parts.get("input_retention")
+        if isinstance(setting, str):
+            if setting not in settings:
+                raise DeclarationError(
+                    f"{locations['input_retention']}: INPUT RETENTION is neither a duration nor a SETTING",
+                    got=setting,
+                    hint=f"take one of: {', '.join(settings)}" if settings else "write INPUT RETENTION 5 HOURS",
+                )
+            parts["input_retention"] = settings[setting]
+        with self.placed(f"FOLD {clause.name}"):
+            fold = Fold(clause.name, **parts, variables=settings)
         object.__setattr__(fold, "location", locations["source"])
         object.__setattr__(fold, "query_locations", locations)
         return SqlFold(fold, source, is_select)
@@ -103,7 +133,8 @@ class FoldClauseReader(ClauseReader):
             case "timer_field":
                 return self.name("a field of the state"), begins
             case "input_retention":
-                return self.duration(), begins
+                names_setting = not self.peek().text[:1].isdigit()
+                return self.name("a duration or a SETTING") if names_setting else self.duration(), begins
         # DuckDB's SQL is taken apart as Spark's is: both have the same parentheses, quotations and comments.
         query, begins, _ = self._within("a condition" if attribute == "expires_when" else "a SELECT")
         return query, begins

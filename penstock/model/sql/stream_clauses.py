@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast, get_args
 
-from sqlglot.tokenizer_core import Token
+from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.model.expectation import Expectation, OnViolation
+from penstock.model.fold import VARIABLE_NAMES, is_variable_name
 from penstock.model.input import RECORD_TIMESTAMP
-from penstock.model.output_mode import EmitChanges, EmitFinal, KeyedState, StreamJoin
+from penstock.model.output_mode import EmitChanges, EmitFinal, KeyedState, StreamJoin, check_duration
 from penstock.model.partition import PartitionBy
 from penstock.model.schema import schema
-from penstock.model.sql.fold_clause import FoldClauseReader
+from penstock.model.sql.fold_clause import FoldClause, FoldClauseReader
 from penstock.model.sql.lexer import QUOTED, line_and_column
-from penstock.model.sql_stream import SqlFold, StreamRead
+from penstock.model.sql_stream import STREAMS_APP, SqlFold, StreamRead
 from penstock.model.topic import OF_TOPIC
+from penstock.settings.app_setting import app_duration
 
 CLAUSES = (
     "STREAM", "READ", "KEY", "VALUE", "EMIT", "JOIN", "STEPS", "PARTITIONS", "RETENTION", "COMPACTED", "PARTITION BY",
-    "EVERY", "STATE", "EXPECT", "MASK", "FOLD", "GRACE", "TICK", "APP",
+    "EVERY", "STATE", "EXPECT", "MASK", "FOLD", "GRACE", "TICK", "SETTING", "WITH", "APP",
 )  # fmt: skip
 # Where an event time ends.
 PARTS_OF_READ = ("EVENT", "AHEAD", "KEEP")
 EXCLUDE_EACH_OTHER = (("EMIT", "JOIN"), ("EMIT", "FOLD"), ("JOIN", "FOLD"), ("RETENTION", "COMPACTED"))
+REPEATABLE = ("READ", "EXPECT", "FOLD", "SETTING")
 OF_WINDOWS = "write FOLD too; EMIT and JOIN have a GRACE of their own: EMIT FINAL WINDOW 1 MINUTE GRACE 10 SECONDS"
 
 
 @dataclass
 class StreamClauses(FoldClauseReader):
-    """Reads the clauses of a stream, then its SELECT. `clause_tokens` also has `READ <topic>` and `EXPECT <rule>`."""
+    """Reads the clauses of a stream, then its SELECT. `clause_tokens` also has `READ <topic>` and the like."""
 
     CLAUSES = (*CLAUSES, *PARTS_OF_READ)
 
     def read(self) -> dict[str, Any]:
         """Every clause up to AS: fields of a SqlStream, and of its topic those in `topic`."""
-        values: dict[str, Any] = {"reads": (), "topic": {}, "expectations": (), "folds": ()}
+        values: dict[str, Any] = {"reads": (), "topic": {}, "expectations": ()}
         of_folds: dict[str, timedelta] = {}
+        folds: list[FoldClause] = []
+        settings: dict[str, timedelta] = {}
         while not self.is_word("AS"):
             name = self._clause()
             match name:
@@ -77,22 +82,72 @@ class StreamClauses(FoldClauseReader):
                 case "EXPECT":
                     values["expectations"] += (self._expectation(),)
                 case "FOLD":
-                    values["folds"] += (self._fold(),)
+                    folds.append(self._fold())
                 case "GRACE" | "TICK":
                     of_folds[name.lower()] = self.duration(zero=name == "GRACE")
+                case "SETTING":
+                    settings.update([self._setting()])
+                case "WITH":
+                    values["topic"]["config"] = self._topic_config()
                 case _:
                     values["app"] = self.name("the app's name")
         if not values["reads"]:
             there = ", ".join(self.clause_tokens) or "none"
             raise self.error("READ is missing", there, "say before AS which topics it reads", self.peek())
-        if values["folds"]:
+        if folds:
+            values["folds"] = self._declared_folds(folds, settings, values.get("app", STREAMS_APP))
             self._check_folds(values["folds"], [read.topic for read in values["reads"]])
             values["output_mode"] = KeyedState(**of_folds)
-        elif of_folds:
-            name = next(iter(of_folds)).upper()
+        elif words := [*of_folds, *(["SETTING"] if settings else [])]:
+            name = words[0].upper()
             hint = OF_WINDOWS if name == "GRACE" else "write FOLD too"
             raise self.error(f"{name} is of a stream with FOLD", name, hint, self.clause_tokens[name])
         return values
+
+    def _declared_folds(
+        self, clauses: Sequence[FoldClause], defaults: Mapping[str, timedelta], app: str
+    ) -> tuple[SqlFold, ...]:
+        settings = {}
+        for name, default in defaults.items():
+            with self.placed(f"SETTING {name}"):
+                settings[name] = app_duration(app, name, default)
+                check_duration(f"setting {name}", settings[name])
+        return tuple(self._declared_fold(clause, settings) for clause in clauses)
+
+    def _setting(self) -> tuple[str, timedelta]:
+        """A setting's name, and its default."""
+        first = self.peek()
+        name = self.name("the setting's name")
+        if not is_variable_name(name):
+            raise self.error("this is no name of a setting", name, VARIABLE_NAMES, first)
+        clause = f"SETTING {name}"
+        if clause.lower() in {one.lower() for one in self.clause_tokens}:
+            raise self.error("a setting is declared twice", name, "leave one", first)
+        self.clause_tokens[clause] = first
+        return name, self.duration(zero=True)
+
+    def _topic_config(self) -> dict[str, str]:
+        """Names and values of the broker, in quotations."""
+        config: dict[str, str] = {}
+        self.word("(")
+        while True:
+            first = self.peek()
+            name = self._quoted("the name of a topic's setting")
+            self.word("=")
+            if name in config:
+                raise self.error("a setting of the topic is given twice", name, "leave one", first)
+            config[name] = self._quoted("its value")
+            if not self.is_word(","):
+                self.word(")")
+                return config
+            self.next(",")
+
+    def _quoted(self, what: str) -> str:
+        token = self.next(what)
+        if token.token_type != TokenType.STRING:
+            hint = "write it in single quotation marks: WITH ('min.compaction.lag.ms' = '60000')"
+            raise self.error(f"expected {what}", token.text, hint, token)
+        return token.text
 
     def _check_folds(self, folds: Sequence[SqlFold], topics: Sequence[str]) -> None:
         """Folds have names of their own, and read topics or earlier folds."""
@@ -117,7 +172,7 @@ class StreamClauses(FoldClauseReader):
         if not self.clause_tokens and name != "STREAM":
             raise self.error("a stream begins with STREAM INTO", token.text, "say first into which topic", token)
         key = "INTO" if name == "STREAM" else name
-        if key in self.clause_tokens and name not in ("READ", "EXPECT", "FOLD"):
+        if key in self.clause_tokens and name not in REPEATABLE:
             raise self.error("a clause is repeated", name, "leave one", token)
         for pair in EXCLUDE_EACH_OTHER:
             if name in pair and (other := next((one for one in pair if one != name and one in self.clause_tokens), "")):
@@ -155,11 +210,16 @@ class StreamClauses(FoldClauseReader):
                 self.at += 1
                 self.word("LATE")
                 self._once(read, "keeps_late", True, part)
+            elif self.is_word("WITH") and not self._begins_topic_config():
+                self.at += 1
+                self.word("RECORD")
+                self._once(read, "has_record", True, part)
             else:
                 break
             if is_table:
                 hint = "leave it out: a table has the newest value of each key, whenever it was written"
-                raise self.error("a table has no event time", part.text, hint, part)
+                lacks = "record" if "has_record" in read else "event time"
+                raise self.error(f"a table has no {lacks}", part.text, hint, part)
         if not (is_table or "event_time" in read or RECORD_TIMESTAMP in names):
             hint = "write EVENT TIME timestamp_millis(field), or another expression over the fields"
             raise self.error("no field is the event time", ddl, hint, first)
@@ -169,6 +229,10 @@ class StreamClauses(FoldClauseReader):
         """Whether this word is followed by AS, and so is the name of a topic."""
         following = self.tokens[self.at + 1 : self.at + 2]
         return bool(following) and following[0].text.upper() == "AS" and following[0].token_type not in QUOTED
+
+    def _begins_topic_config(self) -> bool:
+        """Whether this WITH is a clause, and no part of READ."""
+        return [one.text for one in self.tokens[self.at + 1 : self.at + 2]] == ["("]
 
     def _once(self, read: dict[str, Any], name: str, value: object, token: Token) -> None:
         if name in read:

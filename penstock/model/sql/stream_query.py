@@ -95,8 +95,8 @@ def sql_stream(declared: SqlStream, topics: Mapping[str, Topic]) -> Stream:
 
 def _target(declared: SqlStream, known: Topic) -> Topic:
     """The topic of its rows as another declaration has it; what the file says of it stays, to be compared."""
-    if any(clause in declared.locations for clause in ("PARTITIONS", "RETENTION", "COMPACTED")):
-        return replace(declared.target, schema=known.schema, config=known.config)
+    if any(clause in declared.locations for clause in ("PARTITIONS", "RETENTION", "COMPACTED", "WITH")):
+        return replace(declared.target, schema=known.schema, config={**known.config, **declared.target.config})
     return known
 
 
@@ -113,8 +113,9 @@ def _input(read: StreamRead, topic: Topic | None) -> Input | Table:
     if read.ahead is not None:
         own["max_ahead"] = read.ahead
     return Input(
-        topic or Topic(read.topic), schema=read.schema, late_records="keep" if read.keeps_late else None, **own
-    )
+        topic or Topic(read.topic), schema=read.schema, late_records="keep" if read.keeps_late else None,
+        record=read.has_record, **own,
+    )  # fmt: skip
 
 
 def _run_select(sql: str, location: Callable[[int], str], frames: Mapping[str, DataFrame]) -> DataFrame:

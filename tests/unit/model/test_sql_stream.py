@@ -73,6 +73,59 @@ def test_topics_are_those_that_other_declarations_declare() -> None:
         build([python], sql_streams=[declared(f"STREAM INTO t {READ} {PLAIN}", "python")])
 
 
+SETTING = (
+    "SETTING wait 30 MINUTES FOLD totals FROM orders BY shop STATE (total DOUBLE) ROWS (shop STRING) "
+    "UPDATE AS (SELECT shop, getvariable('wait') AS total FROM records) EMIT AS (SELECT shop FROM folded) "
+    "INPUT RETENTION wait APP shop-floor AS SELECT shop FROM totals"
+)
+VARIABLE = "PENSTOCK_SHOP_FLOOR_WAIT"
+
+
+@pytest.mark.parametrize(
+    ("text", "wait"),
+    [
+        (None, timedelta(minutes=30)), ("PT10M", timedelta(minutes=10)), ("90", timedelta(seconds=90)),
+        ("0", timedelta(0)), ("1.5", timedelta(seconds=1.5)),
+    ],
+)  # fmt: skip
+def test_a_setting_is_that_of_its_variable_or_the_default(
+    text: str | None, wait: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if text is not None:
+        monkeypatch.setenv(VARIABLE, text)
+    fold = declared(f"STREAM INTO t {READ} {SETTING}").folds[0].fold
+    assert (fold.variables, fold.input_retention) == ({"wait": wait}, wait)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("soon", f"{VARIABLE} is no duration; got: 'soon'; hint: write ISO 8601"),
+        ("", f"{VARIABLE} is no duration; got: ''"),
+        ("P999999999999D", f"{VARIABLE} is no duration; got: 'P999999999999D'"),
+        ("-PT1M", f"{VARIABLE} is below zero; got: '-PT1M'; hint: write ISO 8601"),
+        ("0.0001", "setting wait is not a valid duration; got: datetime.timedelta"),
+    ],
+)
+def test_a_variable_that_is_no_duration_is_refused(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+    column = len(f"STREAM INTO t {READ} SETTING ") + 1
+    with pytest.raises(DeclarationError, match=f"totals.sql:1:{column}: {message}"):
+        declared(f"STREAM INTO t {READ} {SETTING}")
+
+
+def test_settings_of_a_topic_are_those_of_all_its_declarations() -> None:
+    python = Stream(
+        "python", "p", {"t": Input(Topic("t", config={"a": "1"}), schema="timestamp TIMESTAMP")},
+        lambda t: t, TopicOutput(Topic("out"), value="timestamp"), Stateless(),
+    )  # fmt: skip
+    text = f"STREAM INTO t WITH ('b' = '2') {READ} {PLAIN}"
+    assert build([python], sql_streams=[declared(text)]).topics["t"].config == {"a": "1", "b": "2"}
+    with pytest.raises(DeclarationError, match=r"totals.sql:1:1: one topic is declared twice, differently; got: t"):
+        build([python], sql_streams=[declared(text.replace("'b'", "'a'"))])
+
+
 def test_a_mistake_in_one_file_leaves_the_others_as_they_are(tmp_path: Path) -> None:
     folder = tmp_path / "sql" / "streams"
     folder.mkdir(parents=True)

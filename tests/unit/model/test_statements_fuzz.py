@@ -40,16 +40,17 @@ AND p.event_time BETWEEN o.event_time - INTERVAL 1 MINUTE AND o.event_time + INT
     """stream into names read people as json (name string, at timestamp) event time at
 as select upper(name) as name, named_struct('a', 1).a as one from people union all select r'\\', 2 from people""",
     """STREAM INTO totals COMPACTED READ orders AS JSON (shop STRING NOT NULL, amount DOUBLE, timestamp BIGINT NOT NULL)
-EVENT TIME timestamp_millis(timestamp)
+EVENT TIME timestamp_millis(timestamp) WITH RECORD
+WITH ('min.compaction.lag.ms' = '60000', 'max.compaction.lag.ms' = '60000') SETTING hold 5 HOURS
 KEY shop
 FOLD by-shop FROM (SELECT shop, amount, '(' AS x, event_time FROM orders WHERE amount > 0 /* ) */) BY (shop)
   STATE (total DOUBLE, tags ARRAY<STRUCT<tag: STRING, n: INT>>, due BIGINT)
   UPDATE AS (SELECT shop, sum(amount) AS total, [struct_pack(tag := 'AS', n := 1)] AS tags, 9::BIGINT AS due -- :)
     FROM records LEFT JOIN state USING (shop) WHERE x <> 'it''s' GROUP BY shop)
   ROWS (shop STRING, total DOUBLE) EMIT AS (SELECT shop, total FROM folded)
-  RESTORE AS (SELECT * FROM output) TIMER due EXPIRES WHEN (total < getvariable('watermark'))
+  RESTORE AS (SELECT * FROM output) TIMER due EXPIRES WHEN (total < getvariable('watermark') - getvariable('hold'))
 FOLD names FROM by-shop BY shop STATE (n BIGINT) UPDATE AS (SELECT shop, count(*) FILTER (WHERE total > 1) AS n
-  FROM records GROUP BY ALL) ROWS (shop STRING, n BIGINT) EMIT AS (SELECT shop, n FROM folded) INPUT RETENTION 5 HOURS
+  FROM records GROUP BY ALL) ROWS (shop STRING, n BIGINT) EMIT AS (SELECT shop, n FROM folded) INPUT RETENTION hold
 GRACE 10 MINUTES TICK 1 SECOND STEPS 2 STATE PARTITIONS 2 EXPECT some n > 0 ON VIOLATION KEEP
 AS SELECT shop, n FROM names""",
 )
@@ -85,7 +86,7 @@ WORDS = [
     "'", '"', "`", "(", ")", ",", ";", "*", ".", "-", "--", "/*", "*/", "\0", "\ud800", "é", "\n", "", "1", "0",
     "9" * 5000, "1.5e9", "1L", "r'", "$$", "${x}", "{}", "AS", "FROM", "SELECT", "READ", "KEY", "WITH", "UNION",
     "ALL", "DISTINCT", "JSON", "NONE", "INTO", "EXCEPT", "record", "_way", "LIMIT", "GROUP BY", "OVER", "VALUES",
-    "TABLE", "DAYS", "FOLD", "STATE", "EMIT", "BY", "UPDATE", "x -> x", "|>", ":p", "?",
+    "TABLE", "DAYS", "FOLD", "STATE", "EMIT", "BY", "UPDATE", "SETTING", "RECORD", "=", "x -> x", "|>", ":p", "?",
 ]  # fmt: skip
 
 

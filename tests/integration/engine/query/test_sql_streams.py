@@ -110,17 +110,24 @@ VALUE (total)
 AS
 SELECT shop, total FROM totals
 """
+# With what streams in SQL have beside the fields: coordinates of records, and settings.
+WITH_OFFSETS = (
+    TOTALS.replace(READ, f"{READ} WITH RECORD SETTING wait 1 SECOND")
+    .replace("SELECT shop, amount,", "SELECT shop, amount + record.offset AS amount,")
+    .replace("sum(amount) +", "sum(amount) + getvariable('wait') +")
+)
 SUMS = Fold(
     "totals", ("shop",), "total DOUBLE",
-    "SELECT shop, sum(amount) + coalesce(any_value(state.total), 0) AS total "
+    "SELECT shop, sum(amount) + getvariable('wait') + coalesce(any_value(state.total), 0) AS total "
     "FROM records LEFT JOIN state USING (shop) GROUP BY shop",
     "SELECT shop, total FROM folded", "shop STRING, total DOUBLE",
-    restore_sql="SELECT shop, total FROM output",
+    restore_sql="SELECT shop, total FROM output", variables={"wait": timedelta(seconds=1)},
 )  # fmt: skip
 
 
 def summed(given: DataFrame) -> DataFrame:
-    return SUMS(given.where("amount > 0").select("shop", "amount", "event_time"))
+    with_offset = (F.col("amount") + F.col("record.offset")).alias("amount")
+    return SUMS(given.where("amount > 0").select("shop", with_offset, "event_time"))
 
 
 def fingerprint(spark: SparkSession, stream: Stream, bootstrap: str) -> list[str]:
@@ -132,9 +139,10 @@ def fingerprint(spark: SparkSession, stream: Stream, bootstrap: str) -> list[str
 def test_a_fold_goes_on_with_the_state_of_the_same_fold_in_python(
     spark: SparkSession, fresh_broker: Broker, tmp_path: Path
 ) -> None:
-    in_sql, bootstrap = declared(TOTALS), fresh_broker.bootstrap
+    in_sql, bootstrap = declared(WITH_OFFSETS), fresh_broker.bootstrap
+    given = Input(Topic("all-orders"), schema=ORDER, event_time="timestamp_millis(at)", record=True)
     python = replace(
-        PYTHON, inputs={"given": PYTHON.inputs["all_orders"]}, transform=summed,
+        PYTHON, inputs={"given": given}, transform=summed,
         output=in_sql.output, output_mode=KeyedState(), shuffle_partitions=2,
     )  # fmt: skip
     assert fingerprint(spark, in_sql, bootstrap) == fingerprint(spark, python, bootstrap) != []
@@ -145,8 +153,8 @@ def test_a_fold_goes_on_with_the_state_of_the_same_fold_in_python(
         with running(stream, spark, bootstrap, tmp_path) as run:
             run.process_all_available()
     assert [(r.key, r.value) for r in read(bootstrap, "order-totals")] == [
-        ("n", '{"total":2.0}'),
-        ("n", '{"total":4.0}'),
+        ("n", '{"total":1002.0}'),
+        ("n", '{"total":2006.0}'),
     ]
 
 

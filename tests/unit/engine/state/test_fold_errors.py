@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from penstock.model.sql.stream_file import parse
 RECORDS = pa.table({"shop": ["n"], "amount": [1.0], "event_time": [datetime(2026, 1, 1, tzinfo=UTC)]}).schema
 UPDATE = "SELECT shop, sum(amount) AS total FROM records GROUP BY shop"
 EMIT = "SELECT shop, total FROM folded"
+HOUR = timedelta(hours=1)
 # Longer than what DuckDB quotes of a line.
 LONG = ", ".join(f"amount + {n} AS amount_{n}" for n in range(30))
 REFUSED = [
@@ -62,3 +64,19 @@ def test_a_query_of_a_file_is_refused_with_its_line_and_column(
 def test_a_query_in_python_is_refused_with_the_place_of_its_fold() -> None:
     fold = replace(fold_in_sql(UPDATE, EMIT, "false"), emit_sql="SELECT nothing FROM folded")
     assert refusal(fold).startswith(f"{__file__}:")
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"time": HOUR}, "fold sums has a variable whose name is not usable; got: 'time'"),
+        ({"a b": HOUR}, "fold sums has a variable whose name is not usable; got: 'a b'"),
+        ({"wait": 5}, "fold sums: variable wait is not a valid duration; got: 5"),
+        ({"wait": -HOUR}, "fold sums: variable wait is not a valid duration"),
+        ([HOUR], "fold sums: variables is not what it should be"),
+    ],
+)
+def test_a_variable_of_a_fold_is_a_duration_with_a_name(variables: Any, message: str) -> None:
+    with pytest.raises(DeclarationError) as told:
+        replace(fold_in_sql(UPDATE, EMIT, "false"), variables=variables)
+    assert str(told.value).startswith(message)
