@@ -1,6 +1,7 @@
 """Presence: probes of devices become walk-ins at businesses, which get the contact of the device and are counted.
 
-Settings are variables `PENSTOCK_PRESENCE_<FIELD>`; a change takes effect with a release of the app `presence`.
+Settings are variables `PENSTOCK_PRESENCE_<FIELD>`, and those that a stream in SQL declares by SETTING; a change takes
+effect with a release of the app `presence`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,6 @@ class PresenceSettings(BaseSettings):
     within: Duration = Field(timedelta(minutes=10), description="the time within which `dwell` must be reached")
     away: Duration = Field(timedelta(hours=4), description="how long a device must be away to walk in again")
     grace: Duration = Field(timedelta(minutes=10), ge=timedelta(0), description="how late a probe may be")
-    wait: Duration = Field(
-        timedelta(minutes=30), ge=timedelta(0), description="how long after a walk-in its contact may be known"
-    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -59,17 +57,6 @@ WALK_INS = Topic("walk-ins", partitions=4, retention=timedelta(days=30))
 CRM_EVENT = "device STRING NOT NULL, contact STRING, business STRING, type STRING NOT NULL, timestamp BIGINT NOT NULL"
 CRM_EVENTS = Topic("crm-events", partitions=4, retention=timedelta(days=7))
 CRM_BACKFILL = Topic("crm-events-backfill", partitions=4, retention=timedelta(days=7))
-
-# contact: NULL after a removal; businesses: where the device has logged in since then, in order.
-DEVICE_CONTACT = "device STRING NOT NULL, contact STRING, businesses ARRAY<STRING>, timestamp BIGINT NOT NULL"
-# Older values stay for a day, so that a stream that reads the topic again finds the contact of the time of a walk-in.
-DAY_MS = str(24 * 3600 * 1000)
-DEVICE_CONTACTS = Topic(
-    "device-contacts",
-    partitions=4,
-    compacted=True,
-    config={"min.compaction.lag.ms": DAY_MS, "max.compaction.lag.ms": DAY_MS},
-)
 
 ENRICHED = f"{WALK_IN}, contact STRING NOT NULL"
 ENRICHED_WALK_INS = Topic("enriched-walk-ins", partitions=4, retention=timedelta(days=30))

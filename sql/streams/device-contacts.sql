@@ -1,5 +1,8 @@
 -- CRM events become the contact of each device and the businesses where it logged in: the newest event counts.
 STREAM INTO device-contacts
+COMPACTED
+-- Older values stay for a day, so that a stream that reads the topic again finds the contact of the time of a walk-in.
+WITH ('min.compaction.lag.ms' = '86400000', 'max.compaction.lag.ms' = '86400000')
 -- An event of another type, and a login or change without contact, is a dead letter.
 READ crm-events AS JSON (
     device STRING NOT NULL, contact STRING, business STRING, type STRING NOT NULL, timestamp BIGINT NOT NULL

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
-from jobs.presence import enriched, walk_ins
+from jobs.presence import walk_ins
 from penstock.devstack.servers.kafka import Broker
 from penstock.engine.operations import rebuild
 from penstock.engine.operations.rebuild import RebuildResult
@@ -82,7 +82,7 @@ def names() -> Case:
             known.append(model._contact(device, [e for e in mine if e["timestamp"] <= at]))
     wanted = sorted(model.enriched(walked, events), key=json.dumps)
     given = in_time(("device-contacts", known), ("walk-ins", walked))
-    return Case(enriched.STREAM, given, lambda b: rows(b, "enriched-walk-ins"), wanted)
+    return Case(project_stream("enriched-walk-ins"), given, lambda b: rows(b, "enriched-walk-ins"), wanted)
 
 
 def records(given: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Record]:

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from jobs.agents import active, alerts, assignments, recheck
-from jobs.presence import enriched, walk_ins
+from jobs.presence import walk_ins
 from penstock import catalog
 from penstock.model.fold import Fold
 from penstock.settings import PROJECT
@@ -98,7 +98,7 @@ def names(chance: random.Random) -> list[Item]:
             found.append({"device": device, "timestamp": at, "contact": contact, "record_offset": n})
             n += 1
         for _ in range(chance.randint(3, 8)):
-            at += chance.choice([1, MINUTE, enriched.WAIT, enriched.WAIT + 1, 3 * enriched.WAIT])
+            at += chance.choice([1, MINUTE, model.WAIT, model.WAIT + 1, 3 * model.WAIT])
             if chance.random() < 0.5:
                 found.append(
                     {"device": device, "timestamp": at, "contact": chance.choice(["x", "y", None]), "record_offset": n}
@@ -203,7 +203,7 @@ KINDS = [
         lambda rows, now: ranked(each("device", type="login", contact="last", business="1")(rows, now)),
         newest("device"),
     ),
-    Kind(enriched.CONTACT_LOOKUP, NAMED, names, each("device", contact="last", record_offset=99), every),
+    Kind(project_fold("enriched-walk-ins"), NAMED, names, each("device", contact="last", record_offset=99), every),
     Kind(
         project_fold("walk-in-counts"), COUNTED, walked,
         each("business", "contact", device="last"), newest("business", "contact"),

@@ -11,11 +11,12 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from jobs.presence import enriched, walk_ins
+from jobs.presence import WALK_INS, walk_ins
 from jobs.presence.simulator.crowd import UNKNOWN, Business, Crowd, plan
 from penstock.codec.arrow_types import arrow_type
 from penstock.engine.state import fold_query
 from penstock.model.fold import Fold
+from penstock.model.output_mode import millis
 from tests.support import presence_model as model
 from tests.support.fold_runner import Folding, cut
 from tests.support.presence_records import CONTACT, COUNTED, NAMED, PROBE, ranked, strong
@@ -23,6 +24,8 @@ from tests.support.random_cases import seeds
 from tests.support.sql_streams import project_fold
 
 CONTACTS, COUNTS = project_fold("device-contacts"), project_fold("walk-in-counts")
+LOOKUP = project_fold("enriched-walk-ins")
+RETENTION = millis(WALK_INS.retention)
 SEEDS = seeds(1, 8)
 # Of small histories, each of which reaches few of the rules.
 MORE = seeds(2, 24)
@@ -102,9 +105,9 @@ def test_state_expires_when_no_more_record_can_change_it() -> None:
         {"device": d, "spans": [{"first_seen": 0, "last_seen": now - walk_ins.AWAY - n}]} for n, d in enumerate("ab")
     ]
     assert left(walk_ins.VISITS, spans) == ["a"]
-    waits = [{"device": d, "waiting": [{"walked_in_at": now - enriched.WAIT - n}]} for n, d in enumerate("ab")]
+    waits = [{"device": d, "waiting": [{"walked_in_at": now - model.WAIT - n}]} for n, d in enumerate("ab")]
     known = {"device": "c", "contacts": [{"since": 0, "contact": "x"}]}
-    assert left(enriched.CONTACT_LOOKUP, [*waits, known]) == ["a", "c"]
+    assert left(LOOKUP, [*waits, known]) == ["a", "c"]
     assert left(CONTACTS, [{"device": "a", "removed": 0}]) == ["a"]
 
 
@@ -130,7 +133,7 @@ def test_walk_ins_get_the_contact_of_their_time(seed: int, tmp_path: Path) -> No
     known = [row for batch in cut(ranked(events), [3, 1, 5]) for row in contacts.take(batch)]
     arrivals: list[dict[str, Any]] = [{**row, "record_offset": n, "business": None} for n, row in enumerate(known)]
     arrivals += [dict(w) for w in walks]
-    names = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path / "names")
+    names = Folding(LOOKUP, NAMED, tmp_path / "names")
     found = []
     for batch in cut(sorted(arrivals, key=lambda r: r["timestamp"]), [chance.choice([1, 2, 7]) for _ in range(3)]):
         found += names.take(batch, again=chance.random() < 0.2)
@@ -168,7 +171,7 @@ def walk_row(at: int, business: str = "1") -> dict[str, Any]:
 
 
 def test_a_removal_of_the_same_millisecond_in_a_later_batch_leaves_no_contact(tmp_path: Path) -> None:
-    names = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path)
+    names = Folding(LOOKUP, NAMED, tmp_path)
     names.take([contact_row(0, 0, "c-1")])
     names.take([contact_row(1, 0, None)])
     assert names.take([walk_row(5)]) == []
@@ -178,7 +181,7 @@ def test_a_removal_of_the_same_millisecond_in_a_later_batch_leaves_no_contact(tm
 
 def test_a_walk_in_that_is_read_twice_is_emitted_once(tmp_path: Path) -> None:
     """Whoever is known of its time by then: counts would have it for both."""
-    names = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path)
+    names = Folding(LOOKUP, NAMED, tmp_path)
     names.take([contact_row(0, 0, "c-1")])
     [row] = names.take([walk_row(5)])
     assert row["contact"] == "c-1"
@@ -189,7 +192,7 @@ def test_a_walk_in_that_is_read_twice_is_emitted_once(tmp_path: Path) -> None:
         "c-2",
     ]
     # One that waited, named by what comes later with an older time.
-    other = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path / "other")
+    other = Folding(LOOKUP, NAMED, tmp_path / "other")
     assert other.take([walk_row(5)]) == []
     [row] = other.take([contact_row(0, 2, "c-1")])
     assert row["contact"] == "c-1"
@@ -197,10 +200,10 @@ def test_a_walk_in_that_is_read_twice_is_emitted_once(tmp_path: Path) -> None:
 
 
 def test_emitted_walk_ins_stay_in_the_state_for_the_retention_of_their_topic(tmp_path: Path) -> None:
-    names = Folding(enriched.CONTACT_LOOKUP, NAMED, tmp_path)
+    names = Folding(LOOKUP, NAMED, tmp_path)
     names.take([contact_row(0, 0, "c-1")])
     for n in range(12):
-        assert len(names.take([walk_row(5 + n * enriched.RETENTION // 4)])) == 1
-        assert names.take([walk_row(5 + n * enriched.RETENTION // 4)]) == []
+        assert len(names.take([walk_row(5 + n * RETENTION // 4)])) == 1
+        assert names.take([walk_row(5 + n * RETENTION // 4)]) == []
     # The time of a batch is that of those before it.
     assert 4 <= len(names.state()[0]["enriched"]) <= 6
