@@ -8,6 +8,7 @@ the checkpoint, before the batch's output is made visible, and a copy of the che
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -113,12 +114,19 @@ def current_context() -> AbstractContextManager[FoldContext]:
 
 def apply_fold(fold: Fold, frame: DataFrame) -> DataFrame:
     """A fold's rows for the rows of a frame. A frame that does not stream is folded without state."""
-    names = {name.lower() for name in frame.columns}
-    if missing := [name for name in (*fold.key, EVENT_TIME) if name.lower() not in names]:
+    names = Counter(frame.columns)
+    if repeated := [name for name, count in names.items() if count > 1]:
+        raise DeclarationError(
+            f"{fold.location}: fold {fold.name} gets columns of one name",
+            got=", ".join(repeated),
+            hint="give each column of the frame a name of its own",
+        )
+    if missing := [name for name in (*fold.key, EVENT_TIME) if name not in names]:
         raise DeclarationError(
             f"{fold.location}: fold {fold.name} lacks columns of its frame",
             got=f"no {', '.join(missing)} among {', '.join(frame.columns)}",
-            hint=f"keep its key and {EVENT_TIME} in the frame that it is given",
+            hint=f"keep its key, written as there, and {EVENT_TIME} in the frame; a fold's rows have no {EVENT_TIME}: "
+            "select it of a field",
         )
     context = _CONTEXT.get() or FoldContext(late=False)
     if fold.name in context.folds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Literal, NamedTuple, Protocol
 
 import duckdb
@@ -45,6 +46,13 @@ QUERIES: dict[Query, QueryFacts] = {
     "expires_when": QueryFacts("the columns of the key and the state", 1),
     "restore_sql": QueryFacts("the table output: the columns of the key and the value of its records"),
 }
+# Functions of DuckDB that have another value each time, and those of them that are called without parentheses.
+VOLATILE = {
+    "now", "today", "transaction_timestamp", "get_current_timestamp", "get_current_time", "random", "setseed", "uuid",
+    "uuidv4", "uuidv7", "gen_random_uuid", "nextval", "currval", "txid_current",
+}  # fmt: skip
+VOLATILE_NAMES = {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
+NAME = re.compile(r"(\w+)(\s*\()?")
 REFUSALS = (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException)
 ERROR_LINE = re.compile(r"^(?P<line>LINE (?P<number>\d+): )(?P<excerpt>.*)\n(?P<blanks> *)\^", re.MULTILINE)
 
@@ -141,14 +149,46 @@ def run_fold(
 
 
 def check_queries(fold: Fold, records: pa.Schema) -> None:
-    """Run a fold's queries on no rows of these columns; DeclarationError if they cannot be run."""
+    """Run a fold's queries on no rows of these columns.
+
+    Raises:
+        DeclarationError: A query is not one statement, has another result each time, or cannot be run.
+    """
+    for query in QUERIES:
+        _check_statement(fold, query)
     empty_state = state_schema(fold, records)
     no_records = records.append(pa.field(HASH, pa.int64())).empty_table()
-    _fold_piece(fold, no_records, empty_state.empty_table(), lambda _: empty_state.empty_table(), (0, 0))
+    no_state = empty_state.empty_table()
+    _fold_piece(fold, no_records, no_state, lambda _: no_state, (0, 0), refusals=(duckdb.Error,))
     try:
         drop_expired(fold, empty_state.empty_table(), 0)
     except duckdb.Error as e:
         raise query_error(fold, "expires_when", e) from e
+
+
+def _check_statement(fold: Fold, query: Query) -> None:
+    """DeclarationError if a query is more than one statement, or calls a function that is not deterministic."""
+    sql, name = getattr(fold, query), QUERY_NAMES[query]
+    # What cannot be parsed is refused when it is run.
+    with suppress(duckdb.ParserException):
+        statement = f"SELECT (\n{without_semicolon(sql)})" if query == "expires_when" else sql
+        statements = duckdb.extract_statements(statement)
+        if len(statements) > 1:
+            raise DeclarationError(
+                f"{fold.query_location(query)}: {name} of fold {fold.name} is more than one statement",
+                got=" ".join(statements[1].query.split())[:200],
+                hint="write one SELECT; WITH names the steps before it",
+            )
+    for at, kind in duckdb.tokenize(sql):
+        if kind in (duckdb.token_type.identifier, duckdb.token_type.keyword) and (match := NAME.match(sql, at)):
+            function = match[1].lower()
+            if function in VOLATILE_NAMES or (match[2] and function in VOLATILE):
+                raise DeclarationError(
+                    f"{fold.query_location(query, at)}: {name} of fold {fold.name} has another result each time, and "
+                    "a batch that runs again must have the same",
+                    got=match[1],
+                    hint="take event_time, a field, or getvariable('time')",
+                )
 
 
 def _split_by_key(records: pa.Table, pieces: int) -> list[pa.Table]:
@@ -170,7 +210,12 @@ def _join_results(fold: Fold, results: list[FoldResult], count: int, records: pa
 
 
 def _fold_piece(
-    fold: Fold, records: pa.Table, due: pa.Table, find_state: StateLookup, times: tuple[int, int]
+    fold: Fold,
+    records: pa.Table,
+    due: pa.Table,
+    find_state: StateLookup,
+    times: tuple[int, int],
+    refusals: tuple[type[duckdb.Error], ...] = REFUSALS,
 ) -> FoldResult:
     hashes = np.unique(np.concatenate([records[HASH].to_numpy(), due[HASH].to_numpy()]))
     previous = find_state(hashes)
@@ -207,7 +252,7 @@ def _fold_piece(
         return FoldResult(
             cast_result(fold, "emit_sql", rows, output_schema(fold)), new_state, deleted, len(previous), 0
         )
-    except REFUSALS as e:
+    except refusals as e:
         raise query_error(fold, query, e) from e
     finally:
         for name in ("folded", "_touched"):
@@ -236,7 +281,7 @@ def cast_result(fold: Fold, query: Query, rows: pa.Table, to: pa.Schema) -> pa.T
     """Cast the rows of a fold's query to the declared columns; DeclarationError if they are others."""
     try:
         return rows.select(to.names).cast(to)
-    except (KeyError, ValueError) as e:
+    except (KeyError, ValueError, pa.ArrowException) as e:
         wanted = ", ".join(f"{f.name} {f.type}" for f in to if f.name != HASH)
         place, name = fold.query_location(query), QUERY_NAMES[query]
         raise DeclarationError(

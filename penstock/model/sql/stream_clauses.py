@@ -150,16 +150,22 @@ class StreamClauses(FoldClauseReader):
         return token.text
 
     def _check_folds(self, folds: Sequence[SqlFold], topics: Sequence[str]) -> None:
-        """Folds have names of their own, and read topics or earlier folds."""
+        """Folds have names of their own, and read topics, or earlier folds by a SELECT that gives an event time."""
         known = list(topics)
         for one in folds:
             token = self.clause_tokens[f"FOLD {one.fold.name}"]
             if one.fold.name in {name.lower() for name in known}:
                 raise self.error("a fold has the name of a topic", one.fold.name, "give it another name", token)
-            if not one.is_select and one.source not in known:
+            if not one.is_select and one.source not in topics:
+                if one.source in known:
+                    raise self.error(
+                        f"FOLD {one.fold.name} reads the rows of a fold, which have no event time", one.source,
+                        f"select it of a field: FROM (SELECT *, timestamp_millis(at) AS event_time FROM {one.source})",
+                        token,
+                    )  # fmt: skip
                 raise self.error(
                     f"FOLD {one.fold.name} reads what is neither a topic of READ nor an earlier fold",
-                    one.source, f"take one of: {', '.join(known)}; or write FROM (SELECT ...)", token,
+                    one.source, f"take one of: {', '.join(topics)}; or write FROM (SELECT ...)", token,
                 )  # fmt: skip
             known.append(one.fold.name)
 

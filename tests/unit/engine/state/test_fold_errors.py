@@ -28,6 +28,11 @@ REFUSED = [
     ("SELECT shop FROM records", EMIT, "false", "5:1: the update query of fold sums is refused by DuckDB"),
     (UPDATE, "SELECT shop,\n total FROM fold", "false", "9:13: the emit query of fold sums is refused by DuckDB"),
     (UPDATE, "SELECT shop FROM folded", "false", "8:1: the emit query of fold sums gives other columns than declared"),
+    (UPDATE, f"{EMIT}; SELECT 'x' AS shop, 0.0 AS total", "false", "8:1: the emit query of fold sums is more"),
+    (UPDATE, f"{EMIT}\nWHERE random() < 1", "false", "9:7: the emit query of fold sums has another result"),
+    (UPDATE, EMIT, "total < 1\n OR current_date > 'x'", "11:5: the condition of expiry of fold sums has an"),
+    (f"{UPDATE}, strptime('2020', '%Q')", EMIT, "false", "5:1: the update query of fold sums is refused by DuckDB"),
+    (UPDATE, "SELECT shop, [total] AS total FROM folded", "false", "8:1: the emit query of fold sums gives other"),
     (UPDATE, EMIT, "total < 1\n OR since > 0", "11:5: the condition of expiry of fold sums is refused by DuckDB"),
 ]
 
