@@ -10,6 +10,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlglot import tokenize
+from sqlglot.errors import TokenError
 
 from penstock.codec.arrow_types import arrow_type
 from penstock.codec.columnar import EVENT_TIME, connection
@@ -17,6 +19,7 @@ from penstock.engine.state.state_part import HASH, Hashes
 from penstock.errors import DeclarationError, PenstockError
 from penstock.model.fold import QUERY_NAMES, Fold
 from penstock.model.output_mode import millis
+from penstock.model.sql.volatile_functions import momentary
 from penstock.model.types import Field
 
 # The most rows that are folded at once; more are split by key.
@@ -46,13 +49,6 @@ QUERIES: dict[Query, QueryFacts] = {
     "expires_when": QueryFacts("the columns of the key and the state", 1),
     "restore_sql": QueryFacts("the table output: the columns of the key and the value of its records"),
 }
-# Functions of DuckDB that have another value each time, and those of them that are called without parentheses.
-VOLATILE = {
-    "now", "today", "transaction_timestamp", "get_current_timestamp", "get_current_time", "random", "setseed", "uuid",
-    "uuidv4", "uuidv7", "gen_random_uuid", "nextval", "currval", "txid_current",
-}  # fmt: skip
-VOLATILE_NAMES = {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
-NAME = re.compile(r"(\w+)(\s*\()?")
 REFUSALS = (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException)
 ERROR_LINE = re.compile(r"^(?P<line>LINE (?P<number>\d+): )(?P<excerpt>.*)\n(?P<blanks> *)\^", re.MULTILINE)
 
@@ -179,16 +175,15 @@ def _check_statement(fold: Fold, query: Query) -> None:
                 got=" ".join(statements[1].query.split())[:200],
                 hint="write one SELECT; WITH names the steps before it",
             )
-    for at, kind in duckdb.tokenize(sql):
-        if kind in (duckdb.token_type.identifier, duckdb.token_type.keyword) and (match := NAME.match(sql, at)):
-            function = match[1].lower()
-            if function in VOLATILE_NAMES or (match[2] and function in VOLATILE):
-                raise DeclarationError(
-                    f"{fold.query_location(query, at)}: {name} of fold {fold.name} has another result each time, and "
-                    "a batch that runs again must have the same",
-                    got=match[1],
-                    hint="take event_time, a field, or getvariable('time')",
-                )
+    # As above.
+    with suppress(TokenError):
+        for token, call in momentary(tokenize(sql, dialect="duckdb"), "duckdb"):
+            raise DeclarationError(
+                f"{fold.query_location(query, token.start)}: {name} of fold {fold.name} has another result each time, "
+                "and a batch that runs again must have the same",
+                got=call,
+                hint="take event_time, a field, or getvariable('time')",
+            )
 
 
 def _split_by_key(records: pa.Table, pieces: int) -> list[pa.Table]:

@@ -1,6 +1,6 @@
 """What says another thing each time it is asked, or in each session: by name, as each engine's manual has it.
 
-Gone through: the functions of MariaDB 11.4, MySQL 9, PostgreSQL 17, SQLite 3 and Spark 4.2.
+Gone through: the functions of MariaDB 11.4, MySQL 9, PostgreSQL 17, SQLite 3, Spark 4.2 and DuckDB.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ FUNCTIONS = {
         CURDATE RANDN RANDSTR UNIFORM SHUFFLE MONOTONICALLY_INCREASING_ID SPARK_PARTITION_ID INPUT_FILE_NAME REFLECT
         TRY_REFLECT JAVA_METHOD
         """,
+    "duckdb": """
+        TODAY TRANSACTION_TIMESTAMP GET_CURRENT_TIMESTAMP GET_CURRENT_TIME SETSEED UUIDV4 UUIDV7 GEN_RANDOM_UUID
+        CURRVAL TXID_CURRENT
+        """,
 }
 NAMES = {dialect: frozenset((FUNCTIONS[""] + names).split()) for dialect, names in FUNCTIONS.items() if dialect}
 # With so many arguments they speak of those alone.
@@ -62,6 +66,7 @@ BARE = {
     },
     "sqlite": {"CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME"},
     "spark": {"CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIMESTAMP"},
+    "duckdb": {"CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIME", "LOCALTIMESTAMP"},
 }  # fmt: skip
 # Texts that are a time of now where a time is wanted.
 WORDS = {"mysql": {"now"}, "sqlite": {"now"}, "postgres": {"now", "today", "tomorrow", "yesterday"}}
