@@ -19,6 +19,7 @@ from penstock.model.sql.fold_clause import FoldClause, FoldClauseReader
 from penstock.model.sql.lexer import QUOTED, line_and_column
 from penstock.model.sql_stream import STREAMS_APP, SqlFold, StreamRead
 from penstock.model.topic import OF_TOPIC
+from penstock.model.types import quoted
 from penstock.settings.app_setting import app_duration
 
 CLAUSES = (
@@ -160,8 +161,8 @@ class StreamClauses(FoldClauseReader):
                 if one.source in known:
                     raise self.error(
                         f"FOLD {one.fold.name} reads the rows of a fold, which have no event time", one.source,
-                        f"select it of a field: FROM (SELECT *, timestamp_millis(at) AS event_time FROM {one.source})",
-                        token,
+                        "select it of a field: FROM (SELECT *, timestamp_millis(at) AS event_time"
+                        f" FROM {quoted(one.source)})", token,
                     )  # fmt: skip
                 raise self.error(
                     f"FOLD {one.fold.name} reads what is neither a topic of READ nor an earlier fold",

@@ -49,7 +49,8 @@ FOLD by-shop FROM (SELECT shop, amount, '(' AS x, event_time FROM orders WHERE a
     FROM records LEFT JOIN state USING (shop) WHERE x <> 'it''s' GROUP BY shop)
   ROWS (shop STRING, total DOUBLE) EMIT AS (SELECT shop, total FROM folded)
   RESTORE AS (SELECT * FROM output) TIMER due EXPIRES WHEN (total < getvariable('watermark') - getvariable('hold'))
-FOLD names FROM by-shop BY shop STATE (n BIGINT) UPDATE AS (SELECT shop, count(*) FILTER (WHERE total > 1) AS n
+FOLD names FROM (SELECT *, timestamp_millis(due) AS event_time FROM `by-shop`) BY shop STATE (n BIGINT)
+  UPDATE AS (SELECT shop, count(*) FILTER (WHERE total > 1) AS n
   FROM records GROUP BY ALL) ROWS (shop STRING, n BIGINT) EMIT AS (SELECT shop, n FROM folded) INPUT RETENTION hold
 GRACE 10 MINUTES TICK 1 SECOND STEPS 2 STATE PARTITIONS 2 EXPECT some n > 0 ON VIOLATION KEEP
 AS SELECT shop, n FROM names""",
