@@ -19,6 +19,7 @@ from penstock.cli.output import clear_errors, console, echo, emit, printable_tex
 from penstock.cli.spark import short_session
 from penstock.cli.stream_names import complete
 from penstock.errors import DeclarationError, PenstockError
+from penstock.model.output_mode import KeyedState
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -41,24 +42,39 @@ def check(
         typer.Argument(help="Streams, or files; all if none is named.", metavar="[STREAM|FILE]..."),
     ] = None,
 ) -> None:
-    """Check declarations without Spark and without a broker: clauses, schemas, topics, names.
+    """Check declarations without Spark and without a broker: clauses, schemas, topics, names, folds of topics.
 
     Exit code 1 if one is invalid. Spark checks the SELECT: see `penstock streams explain`.
     """
     with clear_errors():
         if names:
             for name in names:
-                echo(f"✓ {find_declared(name).name}")
+                _check_folds(stream := find_declared(name))
+                echo(f"✓ {stream.name}")
             return
         from penstock.catalog import partial_catalog
 
         catalog, broken = partial_catalog()
-    for name in sorted(catalog.streams):
-        echo(f"✓ {name}")
-    for e in broken:
-        echo(f"error: {e}", err=True)
-    if broken:
+    mistakes: list[DeclarationError] = [*broken]
+    for name, stream in sorted(catalog.streams.items()):
+        try:
+            _check_folds(stream)
+            echo(f"✓ {name}")
+        except DeclarationError as e:
+            mistakes.append(e)
+    for mistake in mistakes:
+        echo(f"error: {mistake}", err=True)
+    if mistakes:
         raise typer.Exit(1)
+
+
+def _check_folds(stream: Stream) -> None:
+    """Raises DeclarationError if DuckDB refuses a fold that reads a topic."""
+    # Most streams have no fold, and need neither DuckDB nor Arrow.
+    if isinstance(stream.output_mode, KeyedState):
+        from penstock.engine.state.fold_check import check_folds_of_topics
+
+        check_folds_of_topics(stream)
 
 
 def explain(name: StreamOrFile, as_json: AsJson = False) -> None:

@@ -10,16 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import pyarrow as pa
 import pytest
 
 from penstock.cli import load
-from penstock.codec.arrow_types import arrow_type
-from penstock.engine.state.fold_query import check_queries
+from penstock.engine.state.fold_check import check_folds_of_topics
 from penstock.model.sql import stream_file
 from penstock.model.sql.stream_query import sql_stream
 from penstock.settings import PROJECT
-from tests.support.sql_streams import folds_in_sql
 
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -85,11 +82,7 @@ def test_python_in_the_docs_compiles(page: str, text: str) -> None:
     ("page", "text"), [one for one in snippets("sql") if "STREAM INTO" in one[1]], ids=lambda x: x.split("\n")[0][:40]
 )
 def test_streams_in_the_docs_are_declared(page: str, text: str) -> None:
-    stream = sql_stream(stream_file.parse(text, Path(page)), {})
-    for one in folds_in_sql([stream]):
-        read = [field for source in stream.sources.values() for field in source.fields]
-        columns = [pa.field(field.name, arrow_type(field.type)) for field in read]
-        check_queries(one, pa.schema([*columns, pa.field("event_time", pa.timestamp("us", "UTC"))]))
+    check_folds_of_topics(sql_stream(stream_file.parse(text, Path(page)), {}))
 
 
 def test_files_named_in_the_docs_exist() -> None:

@@ -20,10 +20,11 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, StructType, TimestampType
 
 from penstock.codec.columnar import EVENT_TIME
 from penstock.engine.state import fold_query
+from penstock.engine.state.fold_check import check_queries
 from penstock.engine.state.fold_store import FoldBatch
 from penstock.engine.state.state_files import StateFiles, state_files
 from penstock.engine.state.state_part import HASH, PartManifest, StatePart
@@ -128,13 +129,19 @@ def apply_fold(fold: Fold, frame: DataFrame) -> DataFrame:
             hint=f"keep its key, written as there, and {EVENT_TIME} in the frame; a fold's rows have no {EVENT_TIME}: "
             "select it of a field",
         )
+    if (kind := frame.schema[EVENT_TIME].dataType) != TimestampType():
+        raise DeclarationError(
+            f"{fold.location}: fold {fold.name} gets an {EVENT_TIME} that is no TIMESTAMP",
+            got=kind.simpleString().upper(),
+            hint=f"take the {EVENT_TIME} of a topic, or make one of a field: timestamp_millis(at) AS {EVENT_TIME}",
+        )
     context = _CONTEXT.get() or FoldContext(late=False)
     if fold.name in context.folds:
         raise DeclarationError(
             f"{fold.location}: a transform has fold {fold.name} twice",
             hint="give each a name of its own, or unite the rows before",
         )
-    fold_query.check_queries(fold, to_arrow_schema(frame.schema, timezone="UTC"))
+    check_queries(fold, to_arrow_schema(frame.schema, timezone="UTC"))
     context.folds[fold.name], context.keys[fold.name] = fold, frame.select(*fold.key).schema
     context.frames[fold.name] = frame
     sent = partition_by_key(fold, frame)

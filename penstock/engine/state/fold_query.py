@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from typing import Literal, NamedTuple, Protocol
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlglot import tokenize
-from sqlglot.errors import TokenError
 
 from penstock.codec.arrow_types import arrow_type
 from penstock.codec.columnar import EVENT_TIME, connection
+from penstock.engine.state.fold_columns import cast_result, check_result
 from penstock.engine.state.state_part import HASH, Hashes
 from penstock.errors import DeclarationError, PenstockError
 from penstock.model.fold import QUERY_NAMES, Fold
 from penstock.model.output_mode import millis
-from penstock.model.sql.volatile_functions import momentary
 from penstock.model.types import Field
 
 # The most rows that are folded at once; more are split by key.
@@ -136,54 +133,12 @@ def run_fold(
         try:
             split = zip(_split_by_key(records, pieces), _split_by_key(due, pieces), strict=True)
             return _join_results(
-                fold, [_fold_piece(fold, *piece, find_state, (watermark, time)) for piece in split], count, records
+                fold, [fold_piece(fold, *piece, find_state, (watermark, time)) for piece in split], count, records
             )
         except duckdb.OutOfMemoryException:
             pieces = max(2, pieces * 2)
             if pieces > PIECES:
                 raise
-
-
-def check_queries(fold: Fold, records: pa.Schema) -> None:
-    """Run a fold's queries on no rows of these columns.
-
-    Raises:
-        DeclarationError: A query is not one statement, has another result each time, or cannot be run.
-    """
-    for query in QUERIES:
-        _check_statement(fold, query)
-    empty_state = state_schema(fold, records)
-    no_records = records.append(pa.field(HASH, pa.int64())).empty_table()
-    no_state = empty_state.empty_table()
-    _fold_piece(fold, no_records, no_state, lambda _: no_state, (0, 0), refusals=(duckdb.Error,))
-    try:
-        drop_expired(fold, empty_state.empty_table(), 0)
-    except duckdb.Error as e:
-        raise query_error(fold, "expires_when", e) from e
-
-
-def _check_statement(fold: Fold, query: Query) -> None:
-    """DeclarationError if a query is more than one statement, or calls a function that is not deterministic."""
-    sql, name = getattr(fold, query), QUERY_NAMES[query]
-    # What cannot be parsed is refused when it is run.
-    with suppress(duckdb.ParserException):
-        statement = f"SELECT (\n{without_semicolon(sql)})" if query == "expires_when" else sql
-        statements = duckdb.extract_statements(statement)
-        if len(statements) > 1:
-            raise DeclarationError(
-                f"{fold.query_location(query)}: {name} of fold {fold.name} is more than one statement",
-                got=" ".join(statements[1].query.split())[:200],
-                hint="write one SELECT; WITH names the steps before it",
-            )
-    # As above.
-    with suppress(TokenError):
-        for token, call in momentary(tokenize(sql, dialect="duckdb"), "duckdb"):
-            raise DeclarationError(
-                f"{fold.query_location(query, token.start)}: {name} of fold {fold.name} has another result each time, "
-                "and a batch that runs again must have the same",
-                got=call,
-                hint="take event_time, a field, or getvariable('time')",
-            )
 
 
 def _split_by_key(records: pa.Table, pieces: int) -> list[pa.Table]:
@@ -204,7 +159,7 @@ def _join_results(fold: Fold, results: list[FoldResult], count: int, records: pa
     )
 
 
-def _fold_piece(
+def fold_piece(
     fold: Fold,
     records: pa.Table,
     due: pa.Table,
@@ -212,6 +167,7 @@ def _fold_piece(
     times: tuple[int, int],
     refusals: tuple[type[duckdb.Error], ...] = REFUSALS,
 ) -> FoldResult:
+    """As `run_fold`, all rows at once. times: watermark and time. refusals: the errors that are told as the query's."""
     hashes = np.unique(np.concatenate([records[HASH].to_numpy(), due[HASH].to_numpy()]))
     previous = find_state(hashes)
     con, key = connection(), ", ".join(f'"{name}"' for name in fold.key)
@@ -232,6 +188,8 @@ def _fold_piece(
         con.register("state", state.drop_columns([HASH]))
         query: Query = "update_sql"
         con.execute(f"CREATE OR REPLACE TEMP TABLE folded AS\n{without_semicolon(fold.update_sql)}")
+        folded = query_table(con, "FROM folded LIMIT 0").schema
+        check_result(fold, query, folded, state_schema(fold, records.schema).remove(0))
         names = ", ".join(f'f."{f.name}"' for f in fold.state_fields)
         key_columns = ", ".join(f't."{name}"' for name in fold.key)
         same_key = " AND ".join(f't."{name}" = f."{name}"' for name in fold.key)
@@ -270,20 +228,6 @@ def _check(fold: Fold, con: duckdb.DuckDBPyConnection, key: str, fresh: pa.Table
             got=f"{count} rows of {different} keys, {len(fresh)} of them with a record or a due timer",
             hint="give one row for each key with a record or a due timer, or no row to forget the key",
         )
-
-
-def cast_result(fold: Fold, query: Query, rows: pa.Table, to: pa.Schema) -> pa.Table:
-    """Cast the rows of a fold's query to the declared columns; DeclarationError if they are others."""
-    try:
-        return rows.select(to.names).cast(to)
-    except (KeyError, ValueError, pa.ArrowException) as e:
-        wanted = ", ".join(f"{f.name} {f.type}" for f in to if f.name != HASH)
-        place, name = fold.query_location(query), QUERY_NAMES[query]
-        raise DeclarationError(
-            f"{place}: {name} of fold {fold.name} gives other columns than declared",
-            got=str(e).splitlines()[0],
-            hint=f"let it give {wanted}",
-        ) from e
 
 
 def query_error(fold: Fold, query: Query, e: duckdb.Error) -> DeclarationError:

@@ -22,6 +22,7 @@ from penstock.codec.registry_values import TEXT, RegistryValues
 from penstock.codec.text import as_text
 from penstock.codec.validation import VALUE_CHARS
 from penstock.engine.state import fold_query
+from penstock.engine.state.fold_columns import cast_result
 from penstock.engine.state.state_part import HASH
 from penstock.model.fold import Fold
 from penstock.model.types import Field
@@ -179,7 +180,7 @@ class RestoreQuery:
             con.execute("DROP VIEW IF EXISTS output")
             con.execute("DROP TABLE IF EXISTS _decoded")
             con.unregister("_records")
-        return fold_query.cast_result(self.fold, "restore_sql", restored, self.layout)
+        return cast_result(self.fold, "restore_sql", restored, self.layout)
 
     def _newest(self, con: duckdb.DuckDBPyConnection, records: pa.Table) -> pa.Table:
         con.register("_records", records.append_column("_row", pa.array(np.arange(len(records)))))

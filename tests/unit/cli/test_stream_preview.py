@@ -56,6 +56,23 @@ def test_all_streams_are_checked_without_a_broker(project: Path) -> None:
     assert "shops.sql:1:29: the file ends too soon" in output
 
 
+FOLD = """STREAM INTO totals
+READ orders AS JSON (shop STRING, amount DOUBLE, timestamp BIGINT) EVENT TIME timestamp_millis(timestamp)
+FOLD totals FROM orders BY (shop) STATE (total DOUBLE)
+    UPDATE AS (SELECT shop, max(shop) AS total FROM records GROUP BY shop)
+    ROWS (shop STRING) EMIT AS (SELECT shop FROM folded)
+AS SELECT shop FROM totals
+"""
+
+
+def test_folds_of_topics_are_checked_without_spark(project: Path) -> None:
+    (project / "sql/streams/totals.sql").write_text(FOLD)
+    for arguments in ([], ["totals"]):
+        output = run("check", *arguments, code=1)
+        assert "totals.sql:4:16: the update query of fold totals gives other columns than declared" in output
+        assert "✓ totals" not in output
+
+
 def test_a_stream_is_named_by_itself_or_its_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project / "sql")
     names = ["shops", "streams/shops.sql", project / "sql/streams/shops.sql", project / "jobs/shop/one.py", "first"]

@@ -160,6 +160,9 @@ def test_a_fold_goes_on_with_the_state_of_the_same_fold_in_python(
 
 REFUSED_FOLDS = [
     ("amount, event_time FROM", "amount FROM", "6:11: fold totals lacks columns of its frame; got: no event_time"),
+    ("amount, event_time FROM", "amount, at AS event_time FROM", "6:11: fold totals gets an event_time that is no"),
+    ("amount, event_time FROM", "amount, TIMESTAMP_NTZ '2026-01-01' AS event_time FROM", "6:11: fold totals gets an"),
+    ("sum(amount) + coalesce(any_value(state.total), 0)", "shop", "10:9: the update query of fold totals gives"),
     ("WHERE amount >", "WHERE amonut >", "6:67: Spark does not take this"),
     ("WHERE amount >", "WHERE rand() >", "6:67: this has another value each time"),
     ("sum(amount)", "sum(amonut)", "10:26: the update query of fold totals is refused by DuckDB"),
@@ -167,8 +170,9 @@ REFUSED_FOLDS = [
     ("total FROM folded", "total FROM totals", "15:38: the emit query of fold totals is refused by DuckDB"),
     ("SELECT shop, total FROM folded", "FROM records", "15:14: the emit query of fold totals gives other columns"),
     ("total FROM output", "totl FROM output", "16:30: the restore query of fold totals is refused by DuckDB"),
+    ("shop, total FROM output", "shop, shop AS total FROM output", "16:17: the restore query of fold totals"),
     ("total FROM totals", "total FROM folds", "19:25: Spark does not take this"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "wrong", "message"), REFUSED_FOLDS, ids=[one[1] for one in REFUSED_FOLDS])

@@ -324,7 +324,7 @@ def test_a_change_of_what_a_fold_keeps_changes_the_fingerprint(spark: SparkSessi
         return plan_fingerprint.fingerprint_lines(of, found, place)
 
     def other(paid: DataFrame) -> DataFrame:
-        return replace(SUMS, state_schema="total DOUBLE")(paid)
+        return replace(SUMS, state_schema="total DOUBLE", output_schema="who STRING, total DOUBLE")(paid)
 
     def renamed(paid: DataFrame) -> DataFrame:
         return replace(SUMS, emit_sql="FROM folded")(paid)
