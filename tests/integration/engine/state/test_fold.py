@@ -217,12 +217,14 @@ def test_damaged_state_stops_the_stream(spark: SparkSession, bootstrap: str, tmp
 def test_late_records_are_counted_and_kept(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     with running(stream(), spark, bootstrap, tmp_path) as run:
         for at in (20, 30, 40):
-            send(bootstrap, paid(("ann", 1), ("bob", 1), at=at))
+            send(bootstrap, paid(("ann", 1), at=at))
             run.process_all_available()
-        send(bootstrap, [*paid(("ann", 10), at=20), *paid(("bob", 10), at=21)])
+    # A running stream may read what is sent at once as two batches, and the watermark of the second is later.
+    send(bootstrap, [*paid(("ann", 10), at=20), *paid(("bob", 10), at=21)])
+    with running(stream(), spark, bootstrap, tmp_path) as run:
         run.process_all_available()
         assert run.figures.late == 1
-    assert totals(bootstrap) == {"ann": 3, "bob": 13}
+    assert totals(bootstrap) == {"ann": 3, "bob": 10}
     (kept,) = read(bootstrap, "sums-late")
     assert json.loads(kept.value or "")["amount"] == 10
     assert dict(kept.headers)["penstock.late-ms"] == "0"
