@@ -89,6 +89,10 @@ class ReleaseRefused(PenstockError):
     """The code on the disk would not run, or could not continue with the present state; nothing was released."""
 
 
+class ReplacementRefused(ReleaseRefused):
+    """A replacement cannot be started, or not be changed so; nothing was done."""
+
+
 class SinkError(PenstockError):
     """A store outside Kafka refused or did not answer."""
 

@@ -10,6 +10,8 @@ from penstock.control.rows import (
     Lease,
     ProgressRow,
     ReleaseRow,
+    ReplacementRow,
+    ReplacementState,
     StreamProgress,
 )
 
@@ -23,6 +25,8 @@ __all__ = [
     "Lease",
     "ProgressRow",
     "ReleaseRow",
+    "ReplacementRow",
+    "ReplacementState",
     "StreamProgress",
     "connect",
 ]

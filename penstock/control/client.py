@@ -16,6 +16,7 @@ from penstock.control.repositories.leases import LeaseRepository
 from penstock.control.repositories.partitions import PartitionRepository
 from penstock.control.repositories.progress import ProgressRepository
 from penstock.control.repositories.releases import ReleaseRepository
+from penstock.control.repositories.replacements import ReplacementRepository
 from penstock.errors import ControlError
 from penstock.host.embedded import refuse_another_home
 from penstock.settings import settings
@@ -24,6 +25,7 @@ from penstock.settings import settings
 class Control(
     AppRepository,
     ReleaseRepository,
+    ReplacementRepository,
     DriverRepository,
     LeaseRepository,
     ProgressRepository,

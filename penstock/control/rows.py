@@ -22,6 +22,22 @@ EndCode = Literal["released", "unwanted", "asked", "signal", "memory", "failed",
 """
 
 
+ReplacementState = Literal["queued", "building", "following", "cutting", "cut", "confirmed", "cancelled", "failed"]
+"""How far a replacement is.
+
+- queued: asked for; it waits for room
+- building: the new version reads its backlog
+- following: it has caught up with the running version, and is compared with it
+- cutting: the new version takes the running one's place
+- cut: the new version writes; the running version's state is kept
+- confirmed: that state is not kept any more
+- cancelled: an operator ended it; the running version goes on
+- failed: it is undone; the running version goes on
+"""
+OPEN_REPLACEMENT: tuple[ReplacementState, ...] = ("queued", "building", "following", "cutting")
+"""States in which a replacement has a driver, and its app no other replacement and no release."""
+
+
 @dataclass(frozen=True)
 class Actor:
     """Who does something; `source` is `cli`, `airflow`, `page` or `supervisor`."""
@@ -113,6 +129,46 @@ class ReleaseRow:
     actor: str
     source: str
     note: str
+
+
+@dataclass(frozen=True)
+class ReplacementRow:
+    """A new version of a stream that is built beside the running one. Times are epoch ms by the database's clock.
+
+    Attributes:
+        digest: Of the code of the new version.
+        previous: Of the code of the running version.
+        why: What it waits for, or why it ended; empty if there is nothing to say.
+        options: `from`, epoch ms of the first record that the new version reads, or None; `rate`, records/s that it
+            reads at most, or None; `write`: `differing`, `all` or `none` of the rows that the running version wrote
+            otherwise are written at the cut; `expect`: None, or `equal` with the columns `except` that may differ;
+            `cut`: `auto` or `manual`; `in_place`: whether the running version is stopped first.
+        figures: As its driver reported them: `records` of `total` read, `rate` in records/s, `remaining_ms`, `lag` in
+            records; rows `compared`, `equal`, `different`, `only_new`, `only_running`, with `examples`; `pause_ms` of
+            the output at the cut.
+        release_seq: Number of the release that the cut made.
+    """
+
+    id: str
+    name: str
+    app: str
+    digest: str
+    previous: str
+    state: ReplacementState
+    why: str
+    options: dict[str, Any]
+    figures: dict[str, Any]
+    actor: str
+    requested_at: int
+    reported_at: int
+    cut_requested_at: int | None
+    cut_at: int | None
+    ended_at: int | None
+    release_seq: int | None
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in OPEN_REPLACEMENT
 
 
 @dataclass(frozen=True)

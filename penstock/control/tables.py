@@ -229,6 +229,28 @@ action = Table(
     Index("ix_action_request", "request"),
 )
 
+# A new version of a stream that is built beside the running one.
+replacement = Table(
+    "replacement",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    _name(nullable=False, index=True),  # stream
+    Column("app", String(120), nullable=False, index=True),
+    Column("digest", String(64), nullable=False),  # of the code of the new version
+    Column("previous", String(64), nullable=False),  # of the code of the running version
+    Column("state", String(10), nullable=False),  # see rows.ReplacementState
+    Column("why", BoundedText, nullable=False),
+    Column("options", JSON, nullable=False),  # see rows.ReplacementRow
+    Column("figures", JSON, nullable=False),  # see rows.ReplacementRow
+    Column("actor", BoundedText(200), nullable=False),
+    Column("requested_at", BigInteger, nullable=False),
+    Column("reported_at", BigInteger, nullable=False),
+    Column("cut_requested_at", BigInteger),
+    Column("cut_at", BigInteger),
+    Column("ended_at", BigInteger),
+    Column("release_seq", Integer),  # of the release that the cut made
+)
+
 heartbeat = Table(
     "heartbeat",
     metadata,

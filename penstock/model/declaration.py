@@ -16,6 +16,8 @@ Kind = Literal[
 ]  # fmt: skip
 # The app of all captures. Who needs only its name need not import the SQL parser of captures.
 CAPTURES_APP = "captures"
+REPLACEMENT_PREFIX = "replacement:"
+"""What the app of a replacement begins with. No declared name has a colon."""
 # Width of the control database's columns.
 MAX_NAME_LENGTH = 120
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -82,6 +84,16 @@ def check_name(what: str, name: str) -> None:
             f"the name of {what} {name!r} is not usable",
             hint=f"use small letters, digits and single '-', {MAX_NAME_LENGTH} at most",
         )
+
+
+def replacement_app(stream: str) -> str:
+    """The app whose driver builds a new version of a stream."""
+    return f"{REPLACEMENT_PREFIX}{stream}"
+
+
+def replaced_stream(app: str) -> str | None:
+    """The stream of which an app builds a new version; None for all other apps."""
+    return app.removeprefix(REPLACEMENT_PREFIX) if app.startswith(REPLACEMENT_PREFIX) else None
 
 
 def moved_location(begins: str, text: str, at: int) -> str:

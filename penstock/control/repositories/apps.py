@@ -10,13 +10,16 @@ from sqlalchemy import Connection, delete, func, select, update
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase, first_row, insert_if_new, rows
 from penstock.control.repositories.actions import is_recorded, record_action
-from penstock.control.rows import Actor, AppRow, Desired
+from penstock.control.rows import OPEN_REPLACEMENT, Actor, AppRow, Desired
+from penstock.model.declaration import REPLACEMENT_PREFIX, replacement_app
 
 FORGET_MS = 600_000
 """Time for which the row of an app or a stream is kept that is not declared any more: an editor, `git checkout` or
 `rsync` may have removed its file for a moment."""
 
 DECLARED = s.stream.c.absent_since.is_(None)
+# The app and the stream of a replacement are none that a project declares.
+LISTED = DECLARED & s.stream.c.app.not_like(f"{REPLACEMENT_PREFIX}%")
 
 
 class SupervisedStream(Protocol):
@@ -72,20 +75,22 @@ class AppRepository(ControlDatabase):
                 elif known[name].app != one.app and forget:
                     c.execute(update(s.stream).where(stream.name == name).values(app=one.app, absent_since=None))
             if forget:
-                _forget(c, known.keys() - declared.supervised.keys(), absent_apps.keys() - declared.apps.keys())
+                replaced = select(s.replacement.c.name).where(s.replacement.c.state.in_(OPEN_REPLACEMENT))
+                kept = {replacement_app(stream) for stream in c.execute(replaced).scalars()}
+                streams, apps = declared.supervised.keys() | kept, declared.apps.keys() | kept
+                _forget(c, known.keys() - streams, absent_apps.keys() - apps)
 
     def desired(self, app: str | None = None) -> dict[str, Desired]:
-        """Desired state by stream, for one app or for all."""
-        query = select(s.stream.c.name, s.stream.c.desired).where(DECLARED).order_by(s.stream.c.name)
-        if app is not None:
-            query = query.where(s.stream.c.app == app)
+        """Desired state by stream, for one app or for all that are declared."""
+        mine = LISTED if app is None else DECLARED & (s.stream.c.app == app)
+        query = select(s.stream.c.name, s.stream.c.desired).where(mine).order_by(s.stream.c.name)
         with self.begin() as c:
             return {r.name: r.desired for r in c.execute(query)}
 
     def desired_by_app(self) -> dict[str, dict[str, Desired]]:
         """Desired state by app and stream, in order of the streams' names."""
         states: dict[str, dict[str, Desired]] = {}
-        query = select(s.stream.c.app, s.stream.c.name, s.stream.c.desired).where(DECLARED).order_by(s.stream.c.name)
+        query = select(s.stream.c.app, s.stream.c.name, s.stream.c.desired).where(LISTED).order_by(s.stream.c.name)
         with self.begin() as c:
             for row in c.execute(query):
                 states.setdefault(row.app, {})[row.name] = row.desired
@@ -148,8 +153,10 @@ class AppRepository(ControlDatabase):
             return first_row(AppRow, c.execute(query).mappings())
 
     def apps(self) -> list[AppRow]:
+        """The declared apps."""
+        listed = s.app.c.absent_since.is_(None) & s.app.c.name.not_like(f"{REPLACEMENT_PREFIX}%")
         with self.begin() as c:
-            query = select(s.app).where(s.app.c.absent_since.is_(None)).order_by(s.app.c.name)
+            query = select(s.app).where(listed).order_by(s.app.c.name)
             return rows(AppRow, c.execute(query).mappings())
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase, bounded, rows, upsert
+from penstock.control.repositories.apps import LISTED
 from penstock.control.rows import ProgressRow, StreamProgress
 
 HISTORY_MS = 24 * 3600 * 1000
@@ -62,7 +63,7 @@ class ProgressRepository(ControlDatabase):
         query = select(s.now_ms().label("now"), s.stream.c.name, s.stream.c.desired, *figures)
         with self.begin() as c:
             joined = query.outerjoin_from(s.stream, s.progress, s.stream.c.name == p.name)
-            result = c.execute(joined.where(s.stream.c.absent_since.is_(None))).all()
+            result = c.execute(joined.where(LISTED)).all()
         now = result[0].now if result else 0
         return now, {
             r.name: StreamProgress(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, exists, insert, select, union, update
+from sqlalchemy import Connection, delete, exists, insert, select, union, update
 
 from penstock.control import tables as s
 from penstock.control.database import ControlDatabase, insert_if_new, rows
 from penstock.control.repositories.actions import is_recorded, record_action
-from penstock.control.rows import Actor, ReleaseRow
+from penstock.control.rows import OPEN_REPLACEMENT, Actor, ReleaseRow
+from penstock.errors import ReleaseRefused
 
 PART_SIZE = 60_000
 """Bytes of an archive in a row."""
@@ -30,18 +31,17 @@ class ReleaseRepository(ControlDatabase):
 
         Returns:
             The number of the release.
+
+        Raises:
+            ReleaseRefused: A new version of one of its streams is being built.
         """
-        mine = s.app.c.name == app
         with self.begin() as c:
-            # Two attempts of the same request wait here for each other.
-            last = c.execute(select(s.app.c.release_seq, s.app.c.digest).where(mine).with_for_update()).one()
+            # Two attempts of the same request wait here for each other, and for one that starts a replacement.
+            last, _ = locked_release(c, app)
             if is_recorded(c, request):
-                return int(last.release_seq)
-            number, code = int(last.release_seq) + 1, digest or last.digest
-            c.execute(update(s.app).where(mine).values(release_seq=number, digest=code, refused_at=None, refused=None))
-            c.execute(insert(s.release).values(_row(app, number, code, actor, detail)))
-            record_action(c, actor, "release", app, detail or f"release {number}", request)
-            return number
+                return last
+            refuse_while_replaced(c, app)
+            return add_release(c, app, actor, detail, request, digest)
 
     def record_first_code(self, app: str, number: int, digest: str, actor: Actor) -> None:
         """Record the code of a release that had none when its driver was launched."""
@@ -108,10 +108,49 @@ class ReleaseRepository(ControlDatabase):
             last = c.execute(select(s.app.c.release_seq).where(s.app.c.name == app)).scalar_one_or_none() or 0
             old = (r.app == app) & (r.number <= last - keep) & r.number.not_in(runs)
             c.execute(delete(s.release).where(old))
-            named = union(select(r.digest).where(r.digest.is_not(None)), select(d.spec_hash).where(d.state != "ended"))
+            new, kept = s.replacement.c, s.replacement.c.state.in_((*OPEN_REPLACEMENT, "cut"))
+            named = union(
+                select(r.digest).where(r.digest.is_not(None)),
+                select(d.spec_hash).where(d.state != "ended"),
+                select(new.digest).where(kept),
+                select(new.previous).where(kept),
+            )
             unused = t.c.digest.not_in(named) & (t.c.used_at < s.now_ms() - UNUSED_MS)
             c.execute(delete(t).where(unused))
             return set(c.execute(select(t.c.digest).distinct()).scalars())
+
+
+def locked_release(c: Connection, app: str) -> tuple[int, str | None]:
+    """The number and the code of an app's last release; the app's row is locked until the transaction ends."""
+    query = select(s.app.c.release_seq, s.app.c.digest).where(s.app.c.name == app).with_for_update()
+    last = c.execute(query).one()
+    return int(last.release_seq), last.digest
+
+
+def refuse_while_replaced(c: Connection, app: str) -> None:
+    """Raises ReleaseRefused if a new version of a stream of the app is being built."""
+    t = s.replacement.c
+    query = select(t.name, t.state).where(t.app == app, t.state.in_(OPEN_REPLACEMENT))
+    if row := c.execute(query).first():
+        raise ReleaseRefused(
+            f"app {app} is not released while a stream of it is replaced",
+            got=f"the replacement of {row.name} is {row.state}",
+            hint=f"wait until it has ended, `penstock replacements show {row.name}`; or end it, "
+            f"`penstock replacements cancel {row.name}`",
+        )
+
+
+def add_release(
+    c: Connection, app: str, actor: Actor, detail: str = "", request: str = "", digest: str | None = None
+) -> int:
+    """Add a release of an app, as `ReleaseRepository.release` does, and return its number."""
+    last, last_digest = locked_release(c, app)
+    number, code = last + 1, digest or last_digest
+    mine = s.app.c.name == app
+    c.execute(update(s.app).where(mine).values(release_seq=number, digest=code, refused_at=None, refused=None))
+    c.execute(insert(s.release).values(_row(app, number, code, actor, detail)))
+    record_action(c, actor, "release", app, detail or f"release {number}", request)
+    return number
 
 
 def _row(app: str, number: int, digest: str | None, actor: Actor, note: str) -> dict[str, object]:
