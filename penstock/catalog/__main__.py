@@ -19,7 +19,8 @@ def app_summary(app: str) -> dict[str, Any]:
     """What can be read of an app.
 
     Returns:
-        names: of what the app runs. streams: whether Spark runs any of it. schemas: subject, text and kind of the
+        names: of what the app runs. streams: whether Spark runs any of it. replaceable: the streams that are neither
+        sinks nor archives. schemas: subject, text and kind of the
         schemas that it writes by. wrong: mistakes in its files. others: mistakes in files of other folders that may
         declare streams of it as well.
     """
@@ -29,6 +30,9 @@ def app_summary(app: str) -> dict[str, Any]:
     return {
         "names": names,
         "streams": any(name in catalog.streams for name in names),
+        "replaceable": [
+            n for n in names if n in catalog.streams.keys() - catalog.sinks.keys() - catalog.archives.keys()
+        ],
         "schemas": [list(schema) for schema in catalog.written_schemas(app)],
         "wrong": [str(e) for e in mine],
         "others": [

@@ -1,4 +1,5 @@
-"""Requests a release of a snapshot that would run; otherwise refuses it before any driver drains.
+"""Requests a release of a snapshot that would run, or the replacement of a stream; otherwise refuses it before any
+driver drains.
 
 What is checked is the snapshot itself, so an edit meanwhile changes nothing. It is imported by separate processes,
 because the caller may be Airflow's API server.
@@ -7,15 +8,15 @@ because the caller may be Airflow's API server.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from penstock.control import Actor, Control
-from penstock.errors import PenstockError, ReleaseRefused
+from penstock.control import Actor, Control, ReplacementRow
+from penstock.errors import PenstockError, ReleaseRefused, ReplacementRefused
 from penstock.host import files
 from penstock.registry.registration import SubjectSchema, register_all
 from penstock.settings import settings
@@ -52,11 +53,8 @@ def release(
         ReleaseRefused: The code does not load, or cannot go on with the state that its streams have; or the home of
             this host cannot be written.
     """
-    # Whoever asks on this host waits for the others: several JVMs at once take so long that all are given up.
-    run = settings().home / "run"
-    with ExitStack() as lock:
-        with code_snapshot.clear_errors(run):
-            lock.enter_context(files.locked(run / "release.lock"))
+    control.check_can_release(app)
+    with _alone_on_host():
         earlier = released_code.find(control, app, to) if to else None
         if earlier and earlier.digest:
             digest = earlier.digest
@@ -75,8 +73,110 @@ def release(
     return number
 
 
-def _check(control: Control, app: str, project: Path, *, accept_state: bool) -> list[SubjectSchema]:
-    """Raise ReleaseRefused if the code of an app would not run; returns the schemas that it writes by."""
+@contextmanager
+def _alone_on_host() -> Iterator[None]:
+    """Whoever asks on this host waits for the others: several JVMs at once take so long that all are given up."""
+    run = settings().home / "run"
+    with ExitStack() as lock:
+        with code_snapshot.clear_errors(run):
+            lock.enter_context(files.locked(run / "release.lock"))
+        yield
+
+
+def start_replacement(
+    control: Control,
+    app: str,
+    stream: str,
+    actor: Actor,
+    options: Mapping[str, Any],
+    note: str = "",
+    *,
+    request: str = "",
+    dry_run: bool = False,
+) -> ReplacementRow | None:
+    """Ask for a new version of a stream by the code on the disk, which is built beside the running one.
+
+    Args:
+        control: The control database.
+        app: The app of the stream.
+        stream: The stream.
+        actor: Who asks for it.
+        options: See `ReplacementRow`.
+        note: Recorded with it.
+        request: Id of the request, 32 characters; one that was made is not made again.
+        dry_run: Whether the code is only checked.
+
+    Returns:
+        The replacement; None if the code was only checked.
+
+    Raises:
+        ReleaseRefused: The code does not load, or cannot go on with the state of another stream; or the app has an open
+            replacement.
+    """
+    if request and (earlier := control.replacement(request)):
+        return earlier
+    control.check_can_release(app)
+    row = control.app(app)
+    if row is None or row.digest is None or stream not in control.desired(app):
+        raise ReplacementRefused(
+            f"stream {stream} has no running version that could be replaced",
+            got=f"app {app} {'does not run it' if row and row.digest else 'was never launched'}",
+            hint=f"`penstock streams release {app}` lets its driver run it",
+        )
+    with _alone_on_host():
+        digest = released_code.take(control)
+        schemas = check_replacement(control, app, stream, digest)
+    if dry_run:
+        return None
+    register_schemas(app, schemas)
+    return control.request_replacement(stream, app, digest, row.digest, actor, options, request, note)
+
+
+def check_replacement(control: Control, app: str, stream: str, digest: str) -> list[SubjectSchema]:
+    """The schemas that an app writes by, if its code would run and can go on with the state of all streams but one.
+
+    Args:
+        control: The control database.
+        app: The app.
+        stream: The stream that gets new state.
+        digest: Of the code.
+
+    Raises:
+        ReleaseRefused: It would not.
+    """
+    return _check(control, app, released_code.copy_of(control, digest), replaced=stream)
+
+
+def cut_over(control: Control, row: ReplacementRow) -> ReplacementRow | None:
+    """Begin the cut: the code of the new version is released, so that the running driver drains, and the next one waits
+    with the stream until the replacement is `cut` or `failed`.
+
+    Returns:
+        The row, also if the cut had begun; None if the replacement was ended meanwhile.
+    """
+    return control.begin_cut(row.id)
+
+
+def undo_cut(control: Control, row: ReplacementRow, why: str) -> bool:
+    """Let a replacement fail: the running version goes on, of which the code is released again if the cut had begun.
+
+    False if the replacement has ended, or is cut.
+    """
+    return control.undo_replacement(row.id, why)
+
+
+def _check(
+    control: Control, app: str, project: Path, *, accept_state: bool = False, replaced: str = ""
+) -> list[SubjectSchema]:
+    """Raise ReleaseRefused if the code of an app would not run; returns the schemas that it writes by.
+
+    Args:
+        control: The control database.
+        app: The app.
+        project: The folder of its code.
+        accept_state: As for `release`.
+        replaced: A stream that gets new state.
+    """
     declared = _run_check(("penstock.catalog", app), READ_TIMEOUT, project)
     missing = control.desired(app).keys() - set(declared["names"])
     owned_by_others = [
@@ -97,15 +197,33 @@ def _check(control: Control, app: str, project: Path, *, accept_state: bool) -> 
         )
     if not declared["names"]:
         raise ReleaseRefused(f"nothing is declared for app {app} any more", hint="stop it; its driver then exits")
+    # A release of a checkout has a library of its own, and an early one says less.
+    if replaced and replaced not in declared.get("replaceable", ()):
+        raise ReplacementRefused(
+            f"{replaced} cannot be replaced",
+            got="its code does not declare it" if replaced not in declared["names"] else "it is no stream with topics",
+            hint=f"app {app} declares {', '.join(declared.get('replaceable', ())) or 'no stream that can be'}",
+        )
     if declared["streams"]:
-        plans = ("penstock.engine.checkpoint.plan_fingerprint", app, *(["--accept"] if accept_state else []))
-        if refused := _run_check(plans, PLAN_TIMEOUT, project)["refused"]:
+        exception = ["--accept"] if accept_state else ["--except", replaced] if replaced else []
+        checked = _run_check(("penstock.engine.checkpoint.plan_fingerprint", app, *exception), PLAN_TIMEOUT, project)
+        if refused := checked["refused"]:
             raise ReleaseRefused(
                 f"app {app} cannot continue with this code, so it is not released and its driver continues",
                 got="; ".join(refused),
+                hint=_replacement_hint(checked.get("differing", ()), replaced),
             )
-    # A release of a checkout has a library of its own, and an early one says nothing of schemas.
     return [SubjectSchema(*schema) for schema in declared.get("schemas", ())]
+
+
+def _replacement_hint(differing: Sequence[str], replaced: str) -> str:
+    """What to do about streams that have state of other code, where nothing may stand still."""
+    if not differing:
+        return ""
+    if replaced:
+        return f"a replacement changes one stream: leave {', '.join(differing)} as before, and replace it afterwards"
+    more = ", one stream at a time" if len(differing) > 1 else ""
+    return f"to build the new state while the old code runs, `penstock streams replace {differing[0]}`{more}"
 
 
 def register_schemas(app: str, schemas: Sequence[SubjectSchema]) -> None:

@@ -43,6 +43,11 @@ class ReleaseRepository(ControlDatabase):
             refuse_while_replaced(c, app)
             return add_release(c, app, actor, detail, request, digest)
 
+    def check_can_release(self, app: str) -> None:
+        """Raises ReleaseRefused if a new version of a stream of the app is being built."""
+        with self.begin() as c:
+            refuse_while_replaced(c, app)
+
     def record_first_code(self, app: str, number: int, digest: str, actor: Actor) -> None:
         """Record the code of a release that had none when its driver was launched."""
         r = s.release.c

@@ -3,7 +3,7 @@
 Two releases are compared by it, as Spark goes on with the state of another aggregate or window if only its types are
 the same. The lines are kept in the checkpoint. `python -m penstock.engine.checkpoint.plan_fingerprint APP` compares
 them with the present code, for all streams of an app, without a broker; with --accept the next start accepts other
-lines.
+lines, and with --except STREAM that stream may have state of other code.
 """
 
 from __future__ import annotations
@@ -220,11 +220,21 @@ def _difference(before: list[str], after: list[str]) -> str:
     return f"was {', '.join(removed) or 'without'}; is {', '.join(added) or 'without'}"
 
 
-def incompatible_streams(app: str, *, accept: bool) -> list[str]:
-    """Why streams of an app cannot go on with the present code, a text each."""
+def compare_plans(app: str, *, accept: bool = False, excepted: str = "") -> dict[str, list[str]]:
+    """Compare the state of an app's streams with the present code.
+
+    Args:
+        app: The app.
+        accept: Whether the next start accepts state of other code.
+        excepted: A stream that may have state of other code.
+
+    Returns:
+        refused: why streams cannot go on, a text each. differing: the streams that have state of other code.
+    """
     declared_catalog, _ = catalog.load_partial(first=app, combiners=False)
     base = open_session("plans")
     refused: list[str] = []
+    differing: list[str] = []
     accepted: list[tuple[PlanFingerprint, list[str]]] = []
     for name in (declared.name for declared in declared_catalog.app(app)):
         stream = declared_catalog.stream(name)
@@ -237,8 +247,12 @@ def incompatible_streams(app: str, *, accept: bool) -> list[str]:
             plan = PlanFingerprint(spark, name, path)
             if accept:
                 accepted.append((plan, lines))
-            else:
-                plan.check(lines, ignore_accepted=True, can_rebuild=context.can_rebuild)
+            elif name != excepted:
+                try:
+                    plan.check(lines, ignore_accepted=True, can_rebuild=context.can_rebuild)
+                except Blocked:
+                    differing.append(name)
+                    raise
         except PenstockError as e:
             refused.append(str(e))
         except Exception as e:
@@ -248,13 +262,19 @@ def incompatible_streams(app: str, *, accept: bool) -> list[str]:
     for plan, lines in [] if refused else accepted:
         plan.accept(lines)
     bridge.stop_jvm(base)
-    return refused
+    return {"refused": refused, "differing": differing}
 
 
-if __name__ == "__main__":
+def main() -> dict[str, list[str]]:
+    """Compare plans as the command line says."""
     parser = argparse.ArgumentParser(description="Compare the state of an app's streams with the code as it is.")
     parser.add_argument("app")
     parser.add_argument("--accept", action="store_true")
+    parser.add_argument("--except", dest="excepted", default="", metavar="STREAM")
     arguments = parser.parse_args()
+    return compare_plans(arguments.app, accept=arguments.accept, excepted=arguments.excepted)
+
+
+if __name__ == "__main__":
     out = redirect_stdout()
-    write_result(out, {"refused": incompatible_streams(arguments.app, accept=arguments.accept)})
+    write_result(out, main())

@@ -1,4 +1,4 @@
-"""Several who ask for releases at once."""
+"""Several who ask for releases at once, and replacements of streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.control import Actor
-from penstock.errors import ReleaseRefused
+from penstock.errors import ReleaseRefused, ReplacementRefused
+from penstock.settings import settings
 from penstock.supervision import code_snapshot
 from penstock.supervision import release as releases
 from penstock.supervision.release import MAX_WAITING, ReleaseQueue
@@ -115,3 +116,75 @@ def test_a_home_that_cannot_be_written_refuses_the_release(p: Platform, home: Pa
     (home / "run").write_text("")
     with pytest.raises(ReleaseRefused, match=r"a lock file cannot be written; got: .*run.*; hint: let the user"):
         releases.release(p.control, "a", ME)
+
+
+OPTIONS = {"from": None, "rate": None, "write": "differing", "expect": None, "cut": "auto", "in_place": False}
+
+
+class Code:
+    """In place of the processes that read a snapshot: what they say of app `a`, and what they were asked."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, ...]] = []
+        self.replaceable = ["s"]
+        self.differing = ["s"]
+
+    def run_check(self, command: tuple[str, ...], *_: object) -> dict[str, Any]:
+        self.commands.append(command)
+        if command[0] == "penstock.catalog":
+            declared = {"names": ["s", "t"], "streams": True, "replaceable": self.replaceable}
+            return {**declared, "schemas": [], "wrong": [], "others": []}
+        left = [name for name in self.differing if name != command[-1]]
+        return {"refused": [f"stream {name} has state of other code" for name in left], "differing": left}
+
+
+@pytest.fixture
+def code(p: Platform, monkeypatch: pytest.MonkeyPatch) -> Code:
+    """The code of app `a`, of which release 1 runs."""
+    answers = Code()
+    monkeypatch.setattr(releases, "_run_check", answers.run_check)
+    p.control.release("a", ME, digest="old")
+    return answers
+
+
+def test_a_stream_is_replaced_by_the_code_on_the_disk(p: Platform, code: Code) -> None:
+    with pytest.raises(ReleaseRefused, match=r"of other code; hint: .* `penstock streams replace s`$"):
+        releases.release(p.control, "a", ME)
+    assert releases.start_replacement(p.control, "a", "s", ME, OPTIONS, dry_run=True) is None
+    assert p.control.open_replacement("a") is None
+    request = "r" * 32
+    row = releases.start_replacement(p.control, "a", "s", ME, OPTIONS, "wider", request=request)
+    assert row
+    assert code.commands[-1] == ("penstock.engine.checkpoint.plan_fingerprint", "a", "--except", "s")
+    assert (row.previous, row.digest) == ("old", code_snapshot.disk_digest(settings().project))
+    assert p.control.snapshot_archive(row.digest)
+    count = len(code.commands)
+    assert releases.start_replacement(p.control, "a", "s", ME, OPTIONS, request=request) == row
+    with pytest.raises(ReleaseRefused, match=r"not released while a stream .*; got: the replacement of s is queued"):
+        releases.release(p.control, "a", ME)
+    assert len(code.commands) == count, "it is refused before anything is checked"
+    p.control.move_replacement(row.id, "following")
+    began = releases.cut_over(p.control, row)
+    assert began
+    assert began.release_seq == 2
+    assert releases.undo_cut(p.control, began, "a row differs")
+    assert releases.cut_over(p.control, row) is None
+    assert p.verbs() == ["release", "replace", "following", "cutting", "release", "failed", "release"]
+
+
+def test_what_cannot_be_replaced_is_refused(p: Platform, code: Code) -> None:
+    def refused(match: str, stream: str = "s") -> None:
+        with pytest.raises(ReleaseRefused, match=match):
+            releases.start_replacement(p.control, "a", stream, ME, OPTIONS)
+        assert p.control.replacements() == []
+
+    refused(r"stream new has no running version.*got: app a does not run it", "new")
+    code.differing = ["s", "t"]
+    refused(r"got: stream t has state of other code; hint: a replacement changes one stream: leave t as before")
+    code.replaceable = ["t"]
+    refused(r"s cannot be replaced; got: it is no stream with topics; hint: app a declares t")
+
+
+def test_an_app_that_was_never_launched_has_nothing_to_replace(p: Platform) -> None:
+    with pytest.raises(ReplacementRefused, match=r"no running version.*got: app a was never launched"):
+        releases.start_replacement(p.control, "a", "s", ME, OPTIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -182,16 +183,21 @@ STREAMS = [{streams}]
 """
 
 
+PLANS = ("penstock.engine.checkpoint.plan_fingerprint", "shop")
+
+
 def accepts_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a release that accepts state read the plans in this process: its command starts a JVM like the other's."""
+    """Let checks with options read the plans in this process: their command starts a JVM like that of the others."""
     run_check = release._run_check
 
     def run_check_here(command: Sequence[str], timeout: float, project: Path) -> dict[str, Any]:
-        if "--accept" not in command:
+        if len(command) == 2:
             return run_check(command, timeout, project)
         clear_caches()
         unload_jobs()
-        return {"refused": plan_fingerprint.incompatible_streams(command[1], accept=True)}
+        with monkeypatch.context() as here:
+            here.setattr(sys, "argv", [*command])
+            return plan_fingerprint.main()
 
     monkeypatch.setattr(release, "_run_check", run_check_here)
     monkeypatch.setattr(plan_fingerprint, "open_session", lambda _: spark)
@@ -234,7 +240,8 @@ def test_a_release_incompatible_with_the_state_is_refused(
         assert "was windows of 0:01:00 every 0:01:00 from 0:00:00; is windows of 0:02:00 every 0:02:00 from" in said
         for choice in (
             "take the old code back", "give the stream a new name", "`penstock streams reset sums --to TIME`",
-            "`--to earliest`", "`penstock streams release counts --accept-state`", "penstock backfill list",
+            "`--to earliest`", "`penstock streams replace counts`, one stream at a time",
+            "`penstock streams release counts --accept-state`", "penstock backfill list",
         ):  # fmt: skip
             assert choice in said
         assert "the transform of stream wrong fails; got: AnalysisException: [UNRESOLVED_ROUTINE]" in said
@@ -242,6 +249,8 @@ def test_a_release_incompatible_with_the_state_is_refused(
         assert f"hint: mend it in {file}:{line}" in said
         write(*changed)
         accepts_here(spark, monkeypatch)
+        [why_not] = release._run_check((*PLANS, "--except", "sums"), 60, tmp_path)["refused"]
+        assert "stream counts has state of other code" in why_not
         assert release.release(control, "shop", me, accept_state=True) == 1
         taken = {path.parent.name for path in checkpoints.glob("*/plan-accepted.json")}
         assert taken == {"sums", "counts"}
