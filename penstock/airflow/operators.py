@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,8 @@ def request_of(dag: str, run: str) -> str:
 
 
 class SuperviseStreams(DeclaresLineage):
-    """Keeps one driver of an app while the desired state of any of its streams is on, outside of the task's process.
+    """Keeps one driver of an app while the desired state of any of its streams is on, and that of its open replacement,
+    outside of the task's process.
 
     A run starts or adopts the driver, then waits in a trigger until there is something to do, does it and ends; the
     next run of the @continuous DAG adopts the driver. A run also ends after each epoch, so that its history is bounded.
@@ -75,6 +77,7 @@ class SuperviseStreams(DeclaresLineage):
         from penstock.errors import ControlError
         from penstock.monitoring.health import failing_for_long
         from penstock.settings import settings
+        from penstock.supervision.decision.watch import supervised_apps
 
         self._owner = task_key(context)
         pass_parent_run(context)
@@ -90,8 +93,8 @@ class SuperviseStreams(DeclaresLineage):
                 self.log.error(
                     "app %s: its driver continues with the declarations that it has read: %s", self.app, mistake
                 )
-            step = self._supervisor().tick()
-            self.log.info("app %s: %s", self.app, step.why)
+            for app in supervised_apps(connect(), self.app):
+                self.log.info("app %s: %s", app, self._supervisor(app).tick().why)
             unhealthy = sorted(failing_for_long(connect(), self.app))
         except ControlError as e:
             self.log.warning("app %s: the control database does not answer, so nothing is done: %s", self.app, e)
@@ -106,7 +109,9 @@ class SuperviseStreams(DeclaresLineage):
 
         self._owner = task_key(context)
         pass_parent_run(context)
-        self.log.info("app %s: %s: %s", self.app, event["action"], event["why"])
+        # A trigger of an earlier version knows no other app.
+        app = event.get("app", self.app)
+        self.log.info("app %s: %s: %s", app, event["action"], event["why"])
         if event["action"] == "unhealthy":
             raise AirflowFailException(event["why"])
         try:
@@ -116,8 +121,8 @@ class SuperviseStreams(DeclaresLineage):
             if event["action"] == "request_release":
                 # A stream that was undeclared meanwhile needs no release.
                 self._declare()
-            step = self._supervisor().tick(Evidence(**event["evidence"]))
-            self.log.info("app %s: %s", self.app, step.why)
+            step = self._supervisor(app).tick(Evidence(**event["evidence"]))
+            self.log.info("app %s: %s", app, step.why)
         except ControlError as e:
             self.log.warning("app %s: the next run repeats it: %s", self.app, e)
 
@@ -162,11 +167,11 @@ class SuperviseStreams(DeclaresLineage):
         if faults and not mistakes_of_app(self.app, *partial_catalog()):
             raise AirflowFailException("; ".join(f"stream {name}: {why}" for name, why in sorted(faults.items())))
 
-    def _supervisor(self) -> Supervisor:
+    def _supervisor(self, app: str) -> Supervisor:
         from penstock.control import connect
         from penstock.supervision.supervisor import Supervisor
 
-        return Supervisor(connect(), self.app, self._owner, self._command)
+        return Supervisor(connect(), app, self._owner, partial(self._command, app))
 
     def _declare(self) -> list[BrokenFile]:
         """Add a new app or stream to the control database; returns the errors of the app's files."""
@@ -180,12 +185,12 @@ class SuperviseStreams(DeclaresLineage):
             control.sync(catalog, forget=not wrong)
         return mistakes_of_app(self.app, catalog, wrong)
 
-    def _command(self, incarnation: str) -> Sequence[str] | ClusterSubmission:
+    def _command(self, app: str, incarnation: str) -> Sequence[str] | ClusterSubmission:
         """The command line of a driver, or what a cluster must start; for streams by the Spark connection."""
         from penstock.airflow.spark_submit import spark_submit
         from penstock.supervision import launch
 
-        return launch.python_command(self.app, incarnation) or spark_submit(self.conn_id, self.app, incarnation)
+        return launch.python_command(app, incarnation) or spark_submit(self.conn_id, app, incarnation)
 
 
 class SendHeartbeats(BaseOperator):

@@ -44,8 +44,9 @@ def trigger_event(payload: dict[str, Any]) -> TriggerEvent:
 class StreamsTrigger(BaseTrigger):
     """Fires when the supervisor has something to do for an app, or at the end of the epoch.
 
-    The event is `{"action": ..., "why": text, "evidence": fields of supervision.decision.facts.Evidence}`, where
-    `action` is one of "clear", "launch", "request_release", "record_wait_reason", "unhealthy" and "epoch".
+    The event is `{"action": ..., "why": text, "app": name, "evidence": fields of supervision.decision.facts.Evidence}`,
+    where `action` is one of "clear", "launch", "request_release", "record_wait_reason", "unhealthy" and "epoch", and
+    `app` the app, or that of its open replacement.
 
     Args:
         app: Name of the app.
@@ -70,9 +71,9 @@ class StreamsTrigger(BaseTrigger):
             due = await self._due(control)
         except Exception:
             # Airflow now fails the task, but nobody asked to end the driver.
-            await self._disown_driver(control)
+            await self._disown_drivers(control)
             raise
-        while not await self._disown_driver(control):
+        while not await self._disown_drivers(control):
             await asyncio.sleep(RETRY)
         yield trigger_event(due)
 
@@ -80,37 +81,42 @@ class StreamsTrigger(BaseTrigger):
         """The event, once there is one."""
         from penstock.errors import ControlError
         from penstock.settings import settings
-        from penstock.supervision.decision.watch import AppWatch
+        from penstock.supervision.decision.watch import DriversWatch
 
-        watch, failures = AppWatch(control, self.app), FailureWatch(control, self.app, self.unhealthy)
+        watch, failures = DriversWatch(control, self.app), FailureWatch(control, self.app, self.unhealthy)
         logged_kind = ""
         while True:
             try:
-                step = await asyncio.to_thread(watch.look)
-                text = step.why
+                due = await asyncio.to_thread(watch.look)
+                step, text = due.decision, due.decision.why
                 new_failures = await asyncio.to_thread(failures.look)
             except ControlError as e:
-                step, text, new_failures = None, f"the control database does not answer, so nothing is done: {e}", ""
-            if step and step.action in ("clear", "launch", "request_release", "record_wait_reason"):
-                self.log.info("app %s: %s is due: %s", self.app, step.action, step.why)
-                return {"action": step.action, "why": step.why, "evidence": asdict(watch.evidence)}
+                due, step, text, new_failures = (
+                    None,
+                    None,
+                    f"the control database does not answer, so nothing is done: {e}",
+                    "",
+                )
+            if due and step and due.is_due:
+                self.log.info("app %s: %s is due: %s", due.app, step.action, step.why)
+                return {"action": step.action, "why": step.why, "app": due.app, "evidence": asdict(due.evidence)}
             if new_failures:
-                return {"action": "unhealthy", "why": new_failures, "evidence": None}
+                return {"action": "unhealthy", "why": new_failures, "app": self.app, "evidence": None}
             if step and time.time() >= self.until:
-                return {"action": "epoch", "why": step.why, "evidence": None}
+                return {"action": "epoch", "why": step.why, "app": self.app, "evidence": None}
             kind = "away" if step is None else step.action if step.action == "wait" else step.why
             if kind != logged_kind:
                 self.log.info("app %s: %s", self.app, text)
                 logged_kind = kind
             await asyncio.sleep(settings().supervise_every)
 
-    async def _disown_driver(self, control: Control) -> bool:
-        """Give up the driver before the event, so that only a task that a person marked still owns one. False if the
+    async def _disown_drivers(self, control: Control) -> bool:
+        """Give up the drivers before the event, so that only a task that a person marked still owns one. False if the
         control database does not answer."""
         from penstock.errors import ControlError
 
         try:
-            await asyncio.to_thread(control.disown_driver, self.app, self.owner)
+            await asyncio.to_thread(control.disown_drivers, self.owner)
         except ControlError as e:
             self.log.warning("app %s: the event waits for the control database: %s", self.app, e)
             return False

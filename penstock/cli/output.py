@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.control import Actor
 
 COLOURS = {
-    "running": "green", "idle": "green", "starting": "blue", "loading": "blue", "draining": "blue",
+    "running": "green", "idle": "green", "starting": "blue", "loading": "blue", "replacing": "blue", "draining": "blue",
     "unknown": "yellow", "waiting": "yellow", "queued": "yellow", "failing": "red", "blocked": "red", "hung": "red",
     "down": "red", "stopped": "bright_black",
 }  # fmt: skip

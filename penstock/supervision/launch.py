@@ -19,7 +19,7 @@ from penstock.errors import HostError
 from penstock.host import files, session
 from penstock.java import runtime
 from penstock.java.properties import properties_text
-from penstock.model.declaration import CAPTURES_APP
+from penstock.model.declaration import CAPTURES_APP, replaced_stream
 from penstock.model.view import views_instance
 from penstock.settings import LIBRARY, connections, executors_here, settings
 
@@ -36,10 +36,14 @@ def driver_arguments(app: str, incarnation: str) -> list[str]:
 
 
 def python_command(app: str, incarnation: str) -> list[str] | None:
-    """The command line of a driver that is no Spark application: of captures and views; None for streams."""
-    module = (
-        "penstock.capture.driver" if app == CAPTURES_APP else "penstock.views.driver" if views_instance(app) else ""
-    )
+    """The command line of a driver that is no Spark application of its own: of captures, views and replacements; None
+    for streams."""
+    if app == CAPTURES_APP:
+        module = "penstock.capture.driver"
+    elif views_instance(app):
+        module = "penstock.views.driver"
+    else:
+        module = "penstock.engine.replacement.driver" if replaced_stream(app) else ""
     return [sys.executable, "-m", module, *driver_arguments(app, incarnation)] if module else None
 
 

@@ -17,17 +17,19 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, NoReturn, Protocol
+from typing import ClassVar, NoReturn
 
 from penstock import catalog, logs
 from penstock.control import Control, DriverRow, EndCode, ProgressRow, connect
 from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
 from penstock.host import session
-from penstock.kafka.admin import PartitionOffsets, admin, end_offsets, log_end_offsets
+from penstock.kafka.admin import admin, end_offsets, log_end_offsets
 from penstock.kafka.transactions import TIMEOUT
+from penstock.model.declaration import replaced_stream
 from penstock.settings import misspelled_variables, settings
 from penstock.supervision import cluster_driver_process, released_code
 from penstock.supervision import out_of_memory as ends
+from penstock.supervision.driver_run import DriverRun
 from penstock.supervision.lease_keeper import LeaseHolder
 from penstock.supervision.unreadable_run import UnreadableRun
 
@@ -38,40 +40,6 @@ LOOK_EVERY, LAG_EVERY, HISTORY_EVERY = 1.0, 5.0, 15.0
 STUCK_WRITE = 5 * TIMEOUT
 # Exit codes, for the log's reader: 0 asked to exit, 75 (EX_TEMPFAIL) another driver has the leases, 78 nothing to run.
 LEASES_ELSEWHERE, NOTHING_TO_RUN = 75, 78
-
-
-class DriverRun(Protocol):
-    """One stream or capture of a driver.
-
-    Attributes:
-        offsets: Of its input, {topic: {partition: next offset}}.
-    """
-
-    offsets: dict[str, dict[int, int]]
-
-    @property
-    def running(self) -> bool:
-        """Started and not stopped; it may have failed and wait for `reconcile`."""
-
-    @property
-    def active(self) -> bool:
-        """At work."""
-
-    def reconcile(self) -> None:
-        """Start what should run and restart what failed."""
-
-    def stop(self) -> None: ...
-
-    def report(self) -> ProgressRow: ...
-
-    def write_seconds(self) -> float:
-        """Seconds since the present write began; 0 if there is none."""
-
-    def lag(
-        self, offsets: dict[str, dict[int, int]], stable: PartitionOffsets, ends: PartitionOffsets, at: float
-    ) -> None:
-        """Take in how far the inputs' ends are away. stable: for a committed reader; ends: also behind open
-        transactions; at: monotonic time before they were asked for."""
 
 
 class Driver(ABC):
@@ -89,7 +57,8 @@ class Driver(ABC):
         self.catalog, self._broken_files = catalog.load_partial(first=app, combiners=False)
         for name, similar in misspelled_variables().items():
             log.warning("%s is not a setting and has no effect; did you mean %s?", name, similar)
-        self._names = [declared.name for declared in self.catalog.apps.get(app, ()) if self._is_mine(declared.name)]
+        declared = [one.name for one in self.catalog.apps.get(app, ())]
+        self._names = [app] if replaced_stream(app) else [name for name in declared if self._is_mine(name)]
         self._leaving = threading.Event()
         self._log = ""
         self._why: tuple[str, EndCode] | None = None
@@ -102,6 +71,8 @@ class Driver(ABC):
         self._unreported: dict[str, str] = {}
         # Runs whose lag was measured since they were started.
         self._measured: set[str] = set()
+        # The stream whose new version is about to write; it must not start meanwhile.
+        self._replaced = ""
         self._leases = LeaseHolder(control, self._names, incarnation)
 
     def _is_mine(self, name: str) -> bool:
@@ -246,8 +217,11 @@ class Driver(ABC):
     def _look(self) -> None:
         """Apply the desired state; without the database, continue as before."""
         try:
+            # Read before the release: one that is undone has released the earlier code at the same time.
+            replacement = self._control.open_replacement(self.app)
             desired = self._control.desired(self.app)
             app = self._control.app(self.app)
+            self._replaced = replacement.name if replacement and replacement.state == "cutting" else ""
         except ControlError as e:
             log.warning("the desired state of %s cannot be read, going on as before: %s", self.app, e)
             desired = {name: "on" if run.running else "off" for name, run in self._runs.items()}
@@ -260,7 +234,7 @@ class Driver(ABC):
             if not run.active:
                 self._measured.discard(name)
             if desired.get(name) == "on":
-                if self._has_resources and (run.active or self._owns(name)):
+                if self._has_resources and (run.active or (name != self._replaced and self._owns(name))):
                     run.reconcile()
             elif run.running:
                 log.info("stream %s is not wanted any more", name)
@@ -299,6 +273,8 @@ class Driver(ABC):
             row = run.report()
             # The path of the released code would take the place of the reason where lists show its beginning.
             row = replace(row, error=row.error and row.error.replace(f"{settings().project}/", ""))
+            if name == self._replaced and not run.active:
+                return replace(row, state="replacing")
             # A run whose lag was not measured yet may have records to read.
             return replace(row, state="starting") if row.state == "idle" and name not in self._measured else row
         except Exception as e:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 from penstock.control import Actor, Control, DriverRow, EndCode
+from penstock.model.declaration import replaced_stream
 from penstock.settings import settings
 from penstock.supervision import backends, out_of_memory
 from penstock.supervision.decision.decide import START_TIMEOUT
@@ -82,9 +83,10 @@ def _ownerless(control: Control, d: DriverRow, declared: set[str]) -> tuple[str,
         return "its process is gone", "lost"
     if alive is None and silence < max(START_TIMEOUT, s.stuck_after):
         return "", "asked"  # elsewhere and beating, or about to be recorded: not known, so not dead
-    if app is None or d.app not in declared:
+    # That of a replacement is never declared: its stream is not wanted once the replacement has ended.
+    if not replaced_stream(d.app) and (app is None or d.app not in declared):
         return "its app is not declared", "asked"
-    if app.incarnation != d.incarnation:
+    if app and app.incarnation != d.incarnation:
         return f"driver {(app.incarnation or 'none')[:8]} has its place", "asked"
     if "on" not in control.desired(d.app).values():
         since = control.stopped_since(d.app) or d.launched_at

@@ -11,7 +11,7 @@ from penstock.kafka.admin import PartitionOffsets
 
 
 class ThreadRun(ABC):
-    """Implements `penstock.supervision.lifecycle.DriverRun` by a thread.
+    """Implements `penstock.supervision.driver_run.DriverRun` by a thread.
 
     Args:
         name: Name of the thread.

@@ -27,5 +27,5 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     made = SuperviseStreams(task_id="supervise", app="chaos")
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-    monkeypatch.setattr(made, "_command", lambda incarnation: [*sleep, incarnation])
+    monkeypatch.setattr(made, "_command", lambda _, incarnation: [*sleep, incarnation])
     return made

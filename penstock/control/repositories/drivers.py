@@ -76,9 +76,9 @@ class DriverRepository(ControlDatabase):
         with self.begin() as c:
             c.execute(update(s.driver).where(s.driver.c.incarnation == incarnation).values(**values))
 
-    def disown_driver(self, app: str, owner: str) -> None:
-        """Remove the owner of an app's driver; the next run adopts the driver."""
-        mine = (s.driver.c.app == app) & (s.driver.c.owner == owner) & (s.driver.c.state != "ended")
+    def disown_drivers(self, owner: str) -> None:
+        """Give up the drivers of an owner; the next run adopts them."""
+        mine = (s.driver.c.owner == owner) & (s.driver.c.state != "ended")
         with self.begin() as c:
             c.execute(update(s.driver).where(mine).values(owner=""))
 

@@ -12,7 +12,7 @@ from penstock.supervision.decision.decide import START_TIMEOUT
 
 State = Literal[
     "running", "idle", "loading", "starting", "draining", "queued", "waiting", "failing", "blocked", "hung", "down",
-    "unknown", "stopped",
+    "unknown", "replacing", "stopped",
 ]  # fmt: skip
 
 # Worst first: an app whose driver runs has the state of its worst stream.
@@ -29,6 +29,7 @@ STATES: dict[State, str] = {
     "it continues by itself.",
     "unknown": "There is no recent report; it may be running.",
     "starting": "Its driver is being launched, or has not finished the first batch.",
+    "replacing": "Its new version is about to write in its place; it starts with the state of that.",
     "loading": "Its tables are read to the end of their topics; batches start after that.",
     "draining": "It stops, or is replaced by a release, after the current batch.",
     "running": "Batches are committed.",
@@ -40,6 +41,7 @@ REMEDIES = {
     "running": "",
     "idle": "",
     "starting": "wait some seconds",
+    "replacing": "wait; `penstock replacements show NAME` says how far it is",
     "loading": "wait",
     "draining": "wait; killed after `PENSTOCK_DRAIN_TIMEOUT`",
     "queued": "add workers to the cluster, or let the app use less (`PENSTOCK_APP_CORES`, `PENSTOCK_EXECUTOR_MEMORY`)",
@@ -154,6 +156,8 @@ def stream_state(
     if reported == "waiting":
         since = duration(max(0, now - (row.error_at or now)))
         return "waiting", f"for {since}: {first_line(row.error) if row.error else 'no reason was reported'}"
+    if reported == "replacing":
+        return "replacing", "its new version takes its place"
     if reported == "loading":
         read = sum(sum(topic["offsets"].values()) for topic in row.topics.values())
         of = "" if row.lag is None else f" of {read + row.lag:,}"

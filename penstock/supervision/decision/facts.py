@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.control import AppRow, Control, Desired, DriverRow
+from penstock.model.declaration import replaced_stream
 from penstock.supervision import backends
 
 # After a release that the supervisor requested was refused, it is not requested again for so many ms.
@@ -104,6 +105,8 @@ def _recent(control: Control, app: str, last: DriverRow | None, now: int) -> lis
 
 
 def _lacking(control: Control, app: AppRow, driver: DriverRow, desired: Mapping[str, Desired], now: int) -> list[str]:
+    if replaced_stream(app.name):
+        return []  # no release makes it known
     if app.refused_at is not None and 0 <= now - app.refused_at < REFUSED_FOR:
         return []
     progress = control.progress(driver.app)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from penstock.control import Control
 from penstock.errors import ControlError
+from penstock.model.declaration import replacement_app
 from penstock.settings import settings
 from penstock.supervision.decision.decide import Decision, decide
 from penstock.supervision.decision.facts import Evidence, Facts, facts_of
@@ -62,3 +64,42 @@ class AppWatch:
             now - self._leaving_since,
             now - self._lacking_since,
         )
+
+
+class WatchedStep(NamedTuple):
+    """What is due for an app, and what its watcher has observed."""
+
+    app: str
+    decision: Decision
+    evidence: Evidence
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the supervisor has to act now."""
+        return self.decision.action not in ("rest", "wait")
+
+
+class DriversWatch:
+    """Looks at the drivers that are supervised with an app: its own, and that of its open replacement.
+
+    Args:
+        app: The app.
+    """
+
+    def __init__(self, control: Control, app: str) -> None:
+        self._control, self._app = control, app
+        self._watches: dict[str, AppWatch] = {}
+
+    def look(self) -> WatchedStep:
+        """The first step that is due; if none is, that of the app. ControlError while the database is down."""
+        steps: list[WatchedStep] = []
+        for app in supervised_apps(self._control, self._app):
+            watch = self._watches.setdefault(app, AppWatch(self._control, app))
+            steps.append(WatchedStep(app, watch.look(), watch.evidence))
+        return next((step for step in steps if step.is_due), steps[0])
+
+
+def supervised_apps(control: Control, app: str) -> list[str]:
+    """An app, and that of its open replacement, whose drivers are supervised together."""
+    replacement = control.open_replacement(app)
+    return [app, *([replacement_app(replacement.name)] if replacement else [])]

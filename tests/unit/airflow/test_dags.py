@@ -167,7 +167,7 @@ def test_the_command_is_that_of_the_spark_provider(control: Control, monkeypatch
         session, "submit_conf", lambda app, master: {"spark.master": "?", "spark.app.name": app, "a": master}
     )
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "spark://h:7077"}')
-    command = SuperviseStreams(task_id="t", app="chaos")._command("i9")
+    command = SuperviseStreams(task_id="t", app="chaos")._command("chaos", "i9")
     assert isinstance(command, list)
     assert command[:4] == ["spark-submit", "--load-spark-defaults", "--master", "spark://h:7077"]
     file = Path(command[command.index("--properties-file") + 1])

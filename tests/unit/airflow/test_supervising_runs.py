@@ -20,10 +20,11 @@ from penstock.devstack import releases as up_releases
 from penstock.devstack.releases import release_what_changed
 from penstock.errors import HostError, ReleaseRefused
 from penstock.monitoring.health import UNKNOWN_STATES, state_is_known
-from penstock.supervision import supervisor
+from penstock.supervision import released_code, supervisor
 from penstock.supervision.decision.facts import Evidence, facts_of
 from penstock.supervision.decision.watch import AppWatch
 from tests.support.airflow_tasks import context, first
+from tests.support.airflow_tasks import operator as sleeping_operator
 from tests.support.supervised_platform import Platform, chaos_project
 
 ME = Actor("me", "cli")
@@ -82,7 +83,7 @@ def test_a_stream_that_starts_to_fail_fails_the_run(
 
     report(control, totals=state, finals="idle")
     event = run(control, monkeypatch, [])
-    assert event == {"action": "unhealthy", "why": f"stream totals: {state}: {why}", "evidence": None}
+    assert event == {"action": "unhealthy", "why": f"stream totals: {state}: {why}", "app": "chaos", "evidence": None}
     with pytest.raises(AirflowFailException, match="no room"):
         operator().resume(context(), event)
 
@@ -118,7 +119,7 @@ def test_a_store_that_is_down_for_a_moment_fails_no_run(control: Control, monkey
 
     def known() -> list[str]:
         task = operator()
-        monkeypatch.setattr(task, "_command", lambda _: ["true"])
+        monkeypatch.setattr(task, "_command", lambda *_: ["true"])
         with pytest.raises(TaskDeferred) as deferred:
             task.execute(context())
         found: list[str] = deferred.value.trigger.unhealthy
@@ -126,7 +127,7 @@ def test_a_store_that_is_down_for_a_moment_fails_no_run(control: Control, monkey
 
     report(control, finals="idle")
     waits(20_000)
-    over = {"action": "epoch", "why": "", "evidence": None}
+    over = {"action": "epoch", "why": "", "app": "chaos", "evidence": None}
     operator().resume(context(), over)
     assert known() == []
     waits(90_000)
@@ -156,10 +157,24 @@ def test_a_run_does_not_repeat_earlier_failures(control: Control, monkeypatch: p
 
     report(control, totals="failing", finals="blocked")
     task = operator()
-    monkeypatch.setattr(task, "_command", lambda _: ["true"])
+    monkeypatch.setattr(task, "_command", lambda *_: ["true"])
     with pytest.raises(TaskDeferred) as deferred:
         task.execute(context())
     assert deferred.value.trigger.unhealthy == ["finals", "totals"]
+
+
+def test_a_run_launches_the_driver_of_a_replacement(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    report(control, totals="running", finals="idle")
+    digest = released_code.take(control)
+    control.release("chaos", ME, digest=digest)
+    options = {"cut": "auto"}
+    control.request_replacement("totals", "chaos", digest, digest, ME, options)
+    event = run(control, monkeypatch, [])
+    assert (event["action"], event["app"]) == ("launch", "replacement:totals")
+    sleeping_operator(monkeypatch).resume(context(), event)
+    [driver] = control.drivers("replacement:totals")
+    assert driver.session.alive()
+    driver.session.kill()
 
 
 # Captures that begin
@@ -227,7 +242,7 @@ def test_a_run_looks_again_soon_for_a_stream_whose_file_is_away(
     with control.begin() as c:
         c.execute(tables.stream.insert().values(name="away", app="chaos", desired="off"))
     made = operator()
-    monkeypatch.setattr(made, "_supervisor", lambda: SimpleNamespace(tick=lambda: SimpleNamespace(why="")))
+    monkeypatch.setattr(made, "_supervisor", lambda _: SimpleNamespace(tick=lambda: SimpleNamespace(why="")))
     with pytest.raises(TaskDeferred) as deferred:
         made.execute(context())
     assert deferred.value.trigger.serialize()[1]["until"] < time.time() + 100

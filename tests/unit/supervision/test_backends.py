@@ -153,11 +153,11 @@ def test_the_operator_gives_it_to_the_cluster(p: Platform, monkeypatch: pytest.M
     monkeypatch.setattr(session, "submit_conf", lambda app, master: {"spark.app.name": app, "a": master})
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "spark://h:7077"}')
     clear_caches()
-    found = SuperviseStreams(task_id="t", app="chaos")._command("i9")
+    found = SuperviseStreams(task_id="t", app="chaos")._command("chaos", "i9")
     assert found == ClusterSubmission(
         "chaos", "i9", "spark://h:7077", {"spark.app.name": "chaos", "a": "spark://h:7077"}
     )
     for app, module in (("captures", "penstock.capture.driver"), ("views-1", "penstock.views.driver")):
-        words = SuperviseStreams(task_id="t", app=app)._command("i9")
+        words = SuperviseStreams(task_id="t", app=app)._command(app, "i9")
         assert isinstance(words, list)
         assert module in words, "these are no Spark applications, and stay with their supervisor"
