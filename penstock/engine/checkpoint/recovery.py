@@ -27,6 +27,8 @@ STATE_ERROR = re.compile(
 ERROR_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
 # A file of Spark's state; its version is one more than the batch that wrote it.
 STATE_FILE = re.compile(r"(\d+)\.(?:changelog|zip|delta|snapshot)")
+# Spark's description of a step of state, which names the files of its schema by their whole path.
+STATE_METADATA = re.compile(r"(state/\d+)/_metadata/v2/\d+")
 BATCH_ERROR = "FOREACH_BATCH_USER_FUNCTION_ERROR"
 REBUILD_HINT = "rebuild its state from its topics with `penstock streams rebuild {name}`"
 RESET_HINT = "`penstock streams reset {name} --to ...` says where to begin instead; `--dry-run` shows what that means"
@@ -84,7 +86,9 @@ class CheckpointRecovery:
             self._repair_commits(top)
             self._compare_plans(top)
         self._clear_first_batch()
-        self._remove_uncommitted_state()
+        state_files = self._folder.list_files("state")
+        self._remove_uncommitted_state(state_files)
+        self._relocate_state_schemas(state_files)
         return self.repairs
 
     def _check_query(self, planned: list[int], done: list[int]) -> bool:
@@ -210,15 +214,23 @@ class CheckpointRecovery:
                 self._folder.delete_folder(name)
                 self._record(name, "what the first batch had begun to write is removed")
 
-    def _remove_uncommitted_state(self) -> None:
+    def _remove_uncommitted_state(self, state_files: list[str]) -> None:
         """Remove state of batches that were not committed, as they run again: Spark never replaces a file that exists,
         and a power cut may have left it incomplete."""
         ended = max(self._folder.list_numbers("commits"), default=-1)
-        names = [(name, STATE_FILE.fullmatch(name.rpartition("/")[2])) for name in self._folder.list_files("state")]
+        names = [(name, STATE_FILE.fullmatch(name.rpartition("/")[2])) for name in state_files]
         if uncommitted := [name for name, match in names if match and int(match[1]) > ended + 1]:
             for name in uncommitted:
                 self._folder.delete(name)
             self._record("state", f"what was written of it behind batch {ended} is removed, as it is written again")
+
+    def _relocate_state_schemas(self, state_files: list[str]) -> None:
+        """Let the state of a checkpoint that was moved or copied find its schemas here, not where it was before."""
+        for name in state_files:
+            if match := STATE_METADATA.fullmatch(name):
+                text = self._read(name) or ""
+                if (relocated := _relocate_schemas(text, f"{self._folder.uri}/{match[1]}")) != text:
+                    self._replace(name, relocated, "the schemas of the state are those in this folder")
 
     def _remove_damaged_starts(self) -> None:
         """Remove damaged start offsets: Spark determines them again, and needs them for the first batch only."""
@@ -321,6 +333,22 @@ def _id(text: str | None) -> str | None:
     except ValueError:
         return None
     return str(metadata["id"]) if isinstance(metadata, dict) and "id" in metadata else None
+
+
+def _relocate_schemas(text: str, folder: str) -> str:
+    """The metadata of a step of state with its schemas in a folder; unchanged if they are, or if it is damaged."""
+    version, _, metadata = text.partition("\n")
+    try:
+        step = json.loads(metadata)
+    except ValueError:
+        return text
+    before = json.dumps(step)
+    for store in step["stateStoreInfo"]:
+        # The folder of a store, and the file.
+        names = [path.rsplit("/", 2)[1:] for path in store["stateSchemaFilePaths"]]
+        store["stateSchemaFilePaths"] = ["/".join((folder, "_stateSchema", *name)) for name in names]
+    after = json.dumps(step)
+    return text if after == before else f"{version}\n{after}"
 
 
 def _format_difference(old: BatchPlan | None, newer: BatchPlan | None) -> str:

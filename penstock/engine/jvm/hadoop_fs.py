@@ -37,6 +37,11 @@ class HadoopFolder:
         self._fs = self._folder.getFileSystem(spark._jsc.hadoopConfiguration())
         self._far = is_object_store(path)
 
+    @property
+    def uri(self) -> str:
+        """The folder with its scheme, as Spark names it."""
+        return str(self._fs.makeQualified(self._folder).toString())
+
     def exists(self) -> bool:
         return bool(self._fs.exists(self._folder))
 

@@ -25,6 +25,7 @@ class Folder:
     """A checkpoint's files in memory; an empty text is a damaged file."""
 
     path = "/checkpoints/s"
+    uri = "file:/checkpoints/s"
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -203,6 +204,23 @@ def test_state_of_a_batch_that_runs_again_is_written_again() -> None:
     assert mended({**checkpoint(5, 4), **state, **torn}, mark(4)) == {**checkpoint(5, 4), **state}
     assert mended({**checkpoint(5, 4), **state, **torn}, mark(5)) == {**checkpoint(5, 4), **state}
     assert mended({**checkpoint(5, 5), **state, **torn}, mark(5)) == {**checkpoint(5, 5), **state, **torn}
+
+
+def test_state_of_a_moved_checkpoint_finds_its_schemas() -> None:
+    """Those of `transformWithState` are named by their whole path."""
+
+    def metadata(folder: str) -> str:
+        path = f"{folder}/state/1/_stateSchema/default/0_f3"
+        step = {"operatorInfo": {"operatorId": 1}, "stateStoreInfo": [{"stateSchemaFilePaths": [path]}]}
+        return f"v2\n{json.dumps(step)}"
+
+    name = "state/1/_metadata/v2/0"
+    here = {**checkpoint(5, 5), name: metadata("file:/checkpoints/s")}
+    assert mended(here, mark(5)) == here
+    for before in ("file:/old/state/s", "s3a://bucket/s"):
+        assert mended({**here, name: metadata(before)}, mark(5)) == here
+    for damaged in ("", "v2\n{", "v2"):
+        assert mended({**here, name: damaged}, mark(5)) == {**here, name: damaged}
 
 
 def test_what_a_first_batch_had_begun_goes_with_its_plan() -> None:
